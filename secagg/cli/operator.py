@@ -4,6 +4,8 @@ The answers are the same (`secagg.server.admin.operations`). What changes anythi
 needs an aggregator that runs.
 """
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,6 +13,8 @@ import typer
 
 if TYPE_CHECKING:
     from secagg.config import HostSettings
+    from secagg.config.two_aggregators import PartySettings
+    from secagg.server.admin.control import OperatorViews
 
 
 _USUAL_PLACES: Final = (Path("server.toml"), Path("/etc/secagg/server.toml"))
@@ -57,7 +61,7 @@ def server_file(given: Path | None) -> Path:
     )
 
 
-def settings_of(given: Path | None) -> "HostSettings":
+def settings_of(given: Path | None) -> "HostSettings | PartySettings":
     """Return the settings of the aggregator that a command is about.
 
     Raises:
@@ -66,8 +70,14 @@ def settings_of(given: Path | None) -> "HostSettings":
     import os
 
     from secagg.config import load_host_settings
+    from secagg.config.files import party_of
+    from secagg.config.two_aggregators import load_two_server_settings
 
-    return load_host_settings(server_file(given), environment=os.environ).settings
+    path = server_file(given)
+    kind = party_of(path)
+    if kind is None:
+        return load_host_settings(path, environment=os.environ).settings
+    return load_two_server_settings(kind, path, environment=os.environ).settings
 
 
 def ask(given: Path | None, name: str, /, **arguments: object) -> dict[str, Any]:
@@ -86,7 +96,7 @@ def ask(given: Path | None, name: str, /, **arguments: object) -> dict[str, Any]
     from secagg.server.admin.channel import admin_socket_of, call_admin
 
     settings = settings_of(given)
-    return asyncio.run(call_admin(admin_socket_of(settings), name, arguments))
+    return asyncio.run(call_admin(admin_socket_of(settings.server), name, arguments))
 
 
 def look(given: Path | None, name: str, /, **arguments: object) -> dict[str, Any]:
@@ -108,22 +118,26 @@ def look(given: Path | None, name: str, /, **arguments: object) -> dict[str, Any
         return ask(given, name, **arguments)
     except NoAdminSocketError:
         settings = settings_of(given)
-    return asyncio.run(_stored(settings, admin_socket_of(settings), name, arguments))
+    socket = admin_socket_of(settings.server)
+    return asyncio.run(_stored(settings, socket, name, arguments))
 
 
 async def _stored(
-    settings: "HostSettings", socket: Path, name: str, arguments: dict[str, object]
+    settings: "HostSettings | PartySettings",
+    socket: Path,
+    name: str,
+    arguments: dict[str, object],
 ) -> dict[str, Any]:
     from secagg.errors import ErrorCode, ServiceError
-    from secagg.storage.reader import StoreInUseError, looking
+    from secagg.storage.reader import StoreInUseError
 
     server = settings.server
     try:
-        async with looking(server.state_dir, store=server.store) as store:
+        async with _views_of(settings) as views:
             # What makes answers is loaded where there is a store to read.
             from secagg.server.admin.operations import Sources, operation_of
 
-            sources = Sources(store, server.state_dir)
+            sources = Sources(views, server.state_dir)
             return await operation_of(name).call(sources, arguments)
     except StoreInUseError:
         raise ServiceError(
@@ -133,3 +147,24 @@ async def _stored(
             next_step="It may be starting: try again. With --until-done it takes no "
             "commands; else both must name the same server.admin_socket.",
         ) from None
+
+
+@asynccontextmanager
+async def _views_of(
+    settings: "HostSettings | PartySettings",
+) -> "AsyncIterator[OperatorViews]":
+    """Open the stores of an aggregator that does not run, to read them."""
+    from secagg.config import HostSettings
+    from secagg.storage.reader import looking
+
+    server = settings.server
+    if isinstance(settings, HostSettings):
+        async with looking(server.state_dir, store=server.store) as store:
+            from secagg.server.admin.views import StoreViews
+
+            yield StoreViews(store, server.state_dir)
+        return
+    from secagg.two_aggregators.program import stored_views
+
+    async with stored_views(settings) as views:
+        yield views

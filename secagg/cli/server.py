@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from secagg.config import HostSettings, ServerSettings, TaskSettings
     from secagg.protocol.parameters import ProtocolParameters
-    from secagg.server.admin.views import View
+    from secagg.server.admin.control import View
     from secagg.server.task.setup import PreparedTask
 
 
@@ -106,7 +106,7 @@ def server(  # noqa: PLR0913 - one argument per option
         setup = replace(
             setup,
             tasks=(*setup.tasks, *(() if until_done else tasks_in_folder(settings))),
-            owner=asyncio.run(owner_of(settings)),
+            owner=asyncio.run(owner_of(settings.server)),
         )
         show_checked(rows, shown_findings(setup), output)
         if task is not None:

@@ -135,7 +135,7 @@ def watch(
     from secagg.server.admin.channel import admin_socket_of, watch_admin
 
     output = Output(as_json=as_json)
-    socket = admin_socket_of(settings_of(config))
+    socket = admin_socket_of(settings_of(config).server)
 
     async def follow() -> None:
         async for each in watch_admin(socket, "session.watch", {"task": task}):

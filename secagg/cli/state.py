@@ -1,7 +1,7 @@
 """`secagg state`: what a server or a client keeps on its disk, verified."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ from secagg.cli.output import Output
 from secagg.errors import ErrorCode, ServiceError
 
 if TYPE_CHECKING:
-    from secagg.storage.integrity_check import SpoolUse
+    from secagg.storage.integrity_check import SpoolUse, StateFault
 
 app = typer.Typer(
     help="Verify the state of a server or a client that does not run.",
@@ -63,17 +63,24 @@ def check(  # noqa: C901 - what was found is said in one place
     from secagg.cli.checks.setup_checks import check_mark_alone, refuse_unmarked
     from secagg.cli.exit_codes import EXIT_OK, exit_code_of
     from secagg.errors import SecAggError
+    from secagg.storage.directories import STORE_FILE
     from secagg.storage.integrity_check import StateFault, find_state_faults, set_aside
     from secagg.storage.open_blobs import open_blobs
+    from secagg.storage.open_store import store_exists
     from secagg.storage.reader import looking
 
     output = Output(as_json=as_json)
-    kept = _state_of(server_file(config), overrides or ())
-    directory = kept.directory
-    if kept.store is None and not is_copy:
-        check_mark_alone(directory, kept.mark)
+    place, states = _states_of(server_file(config), overrides or ())
+    for kept in states:
+        if kept.store is None and not is_copy:
+            check_mark_alone(kept.directory, kept.mark)
+    # A task of two aggregators that has not run yet holds up no other one.
+    there = [kept for kept in states if store_exists(kept.directory / STORE_FILE)]
 
-    async def looked() -> tuple[list[StateFault], list[Path], SecAggError | None]:
+    async def looked(
+        kept: _Kept,
+    ) -> tuple[list[StateFault], list[Path], SecAggError | None]:
+        directory = kept.directory
         async with looking(directory, store=kept.store) as store:
             blobs = None if kept.blobs is None else open_blobs(kept.blobs)
             faults = await find_state_faults(store, blobs, use=kept.use)
@@ -84,12 +91,18 @@ def check(  # noqa: C901 - what was found is said in one place
                     )
             except SecAggError as error:
                 # What an older store does not name may be all that the newest has.
-                return faults, [], error
+                return kept.named(faults), [], error
             moved = set_aside(directory, blobs, faults) if repair_quarantine else []
-            return faults, moved, None
+            return kept.named(faults), moved, None
 
-    faults, moved, restored = asyncio.run(looked())
-    journal = None if kept.store is not None else _journal_of(directory)
+    faults: list[StateFault] = []
+    moved: list[Path] = []
+    restored: SecAggError | None = None
+    journal = None
+    for kept in there if len(states) > 1 and there else states:
+        found, aside, error = asyncio.run(looked(kept))
+        faults, moved, restored = faults + found, moved + aside, restored or error
+        journal = None if kept.store is not None else _journal_of(kept.directory)
     if journal is not None:
         output.line(
             f"the book has journal_mode {journal}; synchronous = FULL and "
@@ -114,10 +127,10 @@ def check(  # noqa: C901 - what was found is said in one place
     if restored is not None:
         output.line(f"{restored}", style="bold red")
     elif not damaged:
-        output.line(f"{directory} is sound")
+        output.line(f"{place} is sound")
     output.result(
         {
-            "state_dir": str(directory),
+            "state_dir": str(place),
             "ok": not damaged,
             "exit_code": code,
             "faults": [
@@ -172,9 +185,11 @@ def forget(
 
     output = Output(as_json=as_json)
     is_accepted = accepts_restored(restored)
-    kept = (
-        _Kept(directory, None) if config is None else _state_of(config, overrides or ())
-    )
+    kept = _Kept(directory, None)
+    if config is not None:
+        _, states = _states_of(config, overrides or ())
+        own = (each for each in states if _is_same(each.directory, directory))
+        kept = next(own, states[0])
 
     check = partial(_refuse_to_forget, directory, kept, is_accepted=is_accepted)
     check()
@@ -204,7 +219,7 @@ def _refuse_to_forget(directory: Path, kept: "_Kept", *, is_accepted: bool) -> N
         ServiceError: BAD_SETTINGS.
     """
     complaint = remedy = ""
-    if kept.directory.resolve() != directory.resolve():
+    if not _is_same(kept.directory, directory):
         complaint = f"the settings name the state {kept.directory}, not {directory}"
         remedy = (
             "Name the settings file of this state, and what its program was given by "
@@ -225,6 +240,10 @@ def _refuse_to_forget(directory: Path, kept: "_Kept", *, is_accepted: bool) -> N
         remedy = "Say --restored with its sentence, if it is true."
     if complaint:
         raise ServiceError(complaint, code=ErrorCode.BAD_SETTINGS, next_step=remedy)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve()
 
 
 def _is_gone_or_empty(directory: Path) -> bool:
@@ -255,6 +274,7 @@ class _Kept:
         use: What its sessions name of them; see `find_state_faults`.
         is_client: Whose it is; None where no settings say.
         has_total: Whether its claims on data count against a total.
+        name: Which of several states it is; "" where there is one.
     """
 
     directory: Path
@@ -264,6 +284,16 @@ class _Kept:
     use: "SpoolUse | None" = None
     is_client: bool | None = None
     has_total: bool = False
+    name: str = ""
+
+    def named(self, faults: "list[StateFault]") -> "list[StateFault]":
+        """Return faults with the name of this state, where there are several."""
+        if not self.name:
+            return faults
+        return [
+            replace(each, where=f"{self.name}: {each.where or 'the store'}")
+            for each in faults
+        ]
 
     @property
     def is_shared(self) -> bool:
@@ -283,8 +313,11 @@ def _journal_of(directory: Path) -> str:
     return "wal" if header[18:20] == b"\x02\x02" else "delete"
 
 
-def _state_of(file: Path, overrides: Sequence[str]) -> _Kept:
-    """Return where a party keeps its state, by its settings file and `--set`."""
+def _states_of(file: Path, overrides: Sequence[str]) -> tuple[Path, list[_Kept]]:
+    """Return where a party keeps its states, by its settings file and `--set`.
+
+    An aggregator of two has one for each task, in a directory that holds them all.
+    """
     from secagg.cli.checks.setup_checks import PartySetup, ServerSetup, load_setup
     from secagg.config.two_aggregators import LeaderSettings
     from secagg.storage.integrity_check import USE_OF_AGGREGATOR
@@ -292,21 +325,26 @@ def _state_of(file: Path, overrides: Sequence[str]) -> _Kept:
     from secagg.two_aggregators.leader import USE_OF_LEADER
 
     setup = load_setup(file, overrides)
-    directory, mark = setup.place
     if isinstance(setup, PartySetup):
         is_leader = isinstance(setup.settings, LeaderSettings)
-        return _Kept(
-            directory,
-            mark,
-            blobs=_own_blobs(directory),
-            use=USE_OF_LEADER if is_leader else USE_OF_HELPER,
-            is_client=False,
-        )
+        states = [
+            _Kept(
+                directory,
+                mark,
+                blobs=_own_blobs(directory),
+                use=USE_OF_LEADER if is_leader else USE_OF_HELPER,
+                is_client=False,
+                name=f"task {task.id!r}" if len(setup.tasks) > 1 else "",
+            )
+            for task, (directory, mark) in zip(setup.tasks, setup.places, strict=True)
+        ]
+        return setup.settings.server.state_dir, states
+    ((directory, mark),) = setup.places
     if not isinstance(setup, ServerSetup):
         has_total = setup.settings.policy.data is not None
-        return _Kept(directory, mark, is_client=True, has_total=has_total)
+        return directory, [_Kept(directory, mark, is_client=True, has_total=has_total)]
     server = setup.host.server
-    return _Kept(
+    one = _Kept(
         directory,
         mark,
         server.store,
@@ -314,6 +352,7 @@ def _state_of(file: Path, overrides: Sequence[str]) -> _Kept:
         use=USE_OF_AGGREGATOR,
         is_client=False,
     )
+    return directory, [one]
 
 
 def _own_blobs(directory: Path) -> str | None:

@@ -15,7 +15,6 @@ from secagg.cli.output import Output
 
 if TYPE_CHECKING:
     from secagg.config.two_aggregators import HelperSettings, LeaderSettings
-    from secagg.server.rpc.grpc_server import GrpcServer
     from secagg.two_aggregators.client import SharedContribution
 
 
@@ -53,39 +52,16 @@ def helper(
 
     Example: secagg two-aggregators helper --config helper.toml
     """
-    import asyncio
-
     from secagg.config.two_aggregators import HelperSettings
 
-    output = Output(as_json=as_json, is_aside=not show_settings)
-    settings = _settings(
-        HelperSettings, config, overrides, output, show=show_settings, restored=restored
+    _run(
+        HelperSettings,
+        config,
+        overrides,
+        as_json=as_json,
+        show=show_settings,
+        restored=restored,
     )
-    if settings is None:
-        return
-    asyncio.run(_help(settings, output, accept_restored=restored))
-    output.line("stopped; start again to go on with the task")
-    output.result({"task": settings.task.id})
-
-
-async def _help(
-    settings: "HelperSettings", output: Output, *, accept_restored: bool
-) -> None:
-    from secagg.runtime.garbage import keep_what_is_loaded
-    from secagg.server.rpc.grpc_server import run_until_signalled
-    from secagg.two_aggregators.program import helping
-
-    async with helping(settings, accept_restored=accept_restored) as helper:
-        keep_what_is_loaded()
-        _say_serving(helper.server, helper.receipt_key, output)
-        await run_until_signalled(helper.server, _for_good(), drain=_nothing)
-
-
-def _say_serving(server: "GrpcServer", receipt_key: bytes, output: Output) -> None:
-    from secagg.pki.key_files import key_text
-
-    output.line(f"signs receipts as {key_text(receipt_key)}")
-    output.line(f"listening on {server.address}")
 
 
 @app.command("leader")
@@ -106,50 +82,16 @@ def leader(
 
     Example: secagg two-aggregators leader --config leader.toml
     """
-    import asyncio
-
     from secagg.config.two_aggregators import LeaderSettings
 
-    output = Output(as_json=as_json, is_aside=not show_settings)
-    settings = _settings(
-        LeaderSettings, config, overrides, output, show=show_settings, restored=restored
+    _run(
+        LeaderSettings,
+        config,
+        overrides,
+        as_json=as_json,
+        show=show_settings,
+        restored=restored,
     )
-    if settings is None:
-        return
-    sums = asyncio.run(_lead(settings, output, accept_restored=restored))
-    output.line("stopped; start again to go on with the task")
-    output.result({"task": settings.task.id, "sums": sums})
-
-
-async def _lead(
-    settings: "LeaderSettings", output: Output, *, accept_restored: bool
-) -> list[dict[str, object]]:
-    from secagg.errors import SecAggError
-    from secagg.runtime.garbage import keep_what_is_loaded
-    from secagg.server.rpc.grpc_server import run_until_signalled
-    from secagg.two_aggregators.program import WrittenSum, leading
-
-    sums: list[dict[str, object]] = []
-
-    def written(found: WrittenSum) -> None:
-        path = str(found.path)
-        number, inputs = found.session_number, found.inputs
-        sums.append({"session_number": number, "inputs": inputs, "sum": path})
-        output.line(f"session {number}: {inputs} vectors, {path}")
-
-    def failed(error: SecAggError) -> None:
-        output.line(f"no sum: {error}")
-
-    async def work() -> None:
-        await lead.release(written=written, failed=failed)
-        output.line("there will be no more sums; clients can fetch the last")
-        await _for_good()
-
-    async with leading(settings, accept_restored=accept_restored) as lead:
-        keep_what_is_loaded()
-        _say_serving(lead.server, lead.receipt_key, output)
-        await run_until_signalled(lead.server, work(), drain=_nothing)
-    return sums
 
 
 @app.command("client")
@@ -287,16 +229,17 @@ def _say_given(
     )
 
 
-def _settings(  # noqa: PLR0913 - an aggregator, and what its flags say
+def _run(  # noqa: PLR0913 - an aggregator, and what its flags say
     kind: "type[_Aggregator]",
     config: Path,
     overrides: list[str] | None,
-    output: Output,
     *,
+    as_json: bool,
     show: bool,
     restored: bool,
-) -> "_Aggregator | None":
-    """Load an aggregator's settings and say what its task costs; None to stop there."""
+) -> None:
+    """Say what the tasks of an aggregator cost, and run it or stop there."""
+    import asyncio
     import os
 
     from secagg.cli.checks.preflight import require_all
@@ -307,36 +250,54 @@ def _settings(  # noqa: PLR0913 - an aggregator, and what its flags say
     )
     from secagg.cli.logs import log_to_stderr
     from secagg.cli.settings_view import show_checked
-    from secagg.config.two_aggregators import load_two_server_settings
+    from secagg.config.two_aggregators import load_two_server_settings, tasks_of_party
     from secagg.distributed_dp import TwoAggregatorReport
-    from secagg.two_aggregators.program import noise_of
+    from secagg.errors import SecAggError
+    from secagg.server.service_manager import ServiceManager
+    from secagg.two_aggregators.program import WrittenSum, noise_of, run_parties
 
+    output = Output(as_json=as_json, is_aside=not show)
     loaded = load_two_server_settings(
         kind, config, environment=os.environ, overrides=overrides or ()
     )
     settings = loaded.settings
     setup = PartySetup(config, settings, accepts_restored=restored)
-    report: TwoAggregatorReport = noise_of(settings.task).report()
-    for line in (*report.lines(), report.assumes):
-        output.line(line)
-    output.line(f"for {report.privacy_unit}")
+    for task in tasks_of_party(settings):
+        report: TwoAggregatorReport = noise_of(task).report()
+        output.line(f"task {task.id!r}, for {report.privacy_unit}:")
+        for line in (*report.lines(), report.assumes):
+            output.line(line)
     if show:
         show_checked(loaded.rows(), shown_findings(setup), output)
         output.result({key: value for key, value, _ in loaded.rows()})
-        return None
-    log_to_stderr(settings.aggregator.log_level, settings.aggregator.log_format)
+        return
+    log_to_stderr(settings.server.log_level, settings.server.log_format)
     # Before clients spend a session on a sum that nobody could keep.
     for complaint in require_all(start_findings(setup)):
         output.line(complaint, style="bold red")
-    return settings
+    sums: list[dict[str, object]] = []
 
+    def written(found: WrittenSum) -> None:
+        path, number = str(found.path), found.session_number
+        what = {"task": found.task, "session_number": number, "sum": path}
+        sums.append(what | {"inputs": found.inputs})
+        output.line(
+            f"task {found.task!r}, session {number}: {found.inputs} vectors, {path}"
+        )
 
-async def _for_good() -> None:
-    """Answer calls, and nothing else, until somebody stops it."""
-    import asyncio
+    def failed(error: SecAggError) -> None:
+        output.line(f"no sum: {error}")
 
-    await asyncio.Event().wait()
-
-
-async def _nothing() -> None:
-    """Whatever is open goes on after the next start: it is in the book."""
+    tasks = asyncio.run(
+        run_parties(
+            settings,
+            listening=lambda address: output.line(f"listening on {address}"),
+            tell=output.line,
+            written=written,
+            failed=failed,
+            manager=ServiceManager.from_environment(os.environ),
+            accept_restored=restored,
+        )
+    )
+    output.line("stopped; start again to go on with the tasks")
+    output.result({"tasks": tasks, "sums": sums})

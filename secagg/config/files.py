@@ -143,7 +143,7 @@ def party_of(path: Path) -> type[LeaderSettings] | type[HelperSettings] | None:
         ServiceError: BAD_SETTINGS; it cannot be read.
     """
     sections = sections_in(path)
-    if "aggregator" not in sections:
+    if "server" not in sections or not sections & {"leader", "helper"}:
         return None
     return LeaderSettings if "helper" in sections else HelperSettings
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from secagg.config.client import ClientSettings
 from secagg.config.program import ProcessSection
-from secagg.config.server import HostSettings
+from secagg.config.server import HostSection, HostSettings
 from secagg.config.task import TaskSettings
 from secagg.config.total_budget import DataSection
 from secagg.config.two_aggregators import (
@@ -97,12 +97,14 @@ def client_paths(
     ]
 
 
-def two_aggregator_paths(
+def two_aggregator_paths(  # noqa: PLR0913 - settings, and what a part names beside
     settings: LeaderSettings | HelperSettings | SharingClientSettings,
     file: Path,
     *,
     inputs: Iterable[tuple[str, Path]] = (),
     outputs: Iterable[tuple[str, Path]] = (),
+    states: Iterable[tuple[Path, Path | None]] = (),
+    folders: Iterable[Path] = (),
 ) -> list[NamedPath]:
     """Return every path that a part of `secagg two-aggregators` reads or writes.
 
@@ -111,6 +113,8 @@ def two_aggregator_paths(
         file: Their file.
         inputs: Files that options have it read, by option.
         outputs: Files that options have it write, by option.
+        states: State directory and rollback mark of each task of an aggregator.
+        folders: As for `server_paths`.
     """
     if isinstance(settings, SharingClientSettings):
         own = settings.client
@@ -119,10 +123,16 @@ def two_aggregator_paths(
             *_claims(settings.policy),
         ]
     else:
-        aggregator = settings.aggregator
-        state = [*_state(aggregator, aggregator.state_dir, "aggregator")]
+        party = settings.server
+        state = [
+            *_state(party, party.state_dir, "server"),
+            *_admin_socket(party),
+        ]
+        for directory, mark in states:
+            state += _mark("server.rollback_mark", mark, directory)
     if isinstance(settings, LeaderSettings):
-        state += _sums("aggregator.sums_dir", settings.aggregator.sums_dir)
+        for directory in (settings.server.output_dir, *folders):
+            state += _sums("server.output_dir", directory)
     return [*_sections(file, settings), *state, *_options(inputs, outputs)]
 
 
@@ -151,9 +161,7 @@ def server_paths(
     if settings.enrolment.revocations is not None:
         lists = settings.enrolment.revocations
         paths.append(NamedPath("enrolment.revocations", lists, "revocations"))
-    if server.admin_socket is not None:
-        # It may lie beside the book, as it does by default; it replaces no file.
-        paths.append(NamedPath("server.admin_socket", server.admin_socket))
+    paths += _admin_socket(server)
     if server.blobs is not None and server.blobs.startswith(_FILE_URL):
         blobs = Path(server.blobs.removeprefix(_FILE_URL))
         paths.append(NamedPath("server.blobs", blobs, is_written=True, is_state=True))
@@ -212,6 +220,12 @@ def _state(
     name = f"{section}.state_dir"
     yield NamedPath(name, directory, is_written=True, is_state=True)
     yield from _mark(f"{section}.rollback_mark", process.rollback_mark, directory)
+
+
+def _admin_socket(server: HostSection) -> Iterator[NamedPath]:
+    if server.admin_socket is not None:
+        # It may lie beside the book, as it does by default; it replaces no file.
+        yield NamedPath("server.admin_socket", server.admin_socket)
 
 
 def _claims(data: DataSection) -> Iterator[NamedPath]:

@@ -8,6 +8,7 @@ from typing import Final
 from secagg.config.loader import setting
 from secagg.config.program import ProgramSection, TLSSection
 from secagg.config.task import EnrolmentSection, TaskSettings
+from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.profiles import MAX_DEADLINE_SECONDS
 from secagg.transport.relay.handshake_limits import AdmissionLimits
 
@@ -15,8 +16,8 @@ _USUAL: Final = AdmissionLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSection(ProgramSection):
-    """The aggregator process."""
+class HostSection(ProgramSection):
+    """The process of an aggregator of any kind."""
 
     listen: str = setting("Address and port to listen on.", default="127.0.0.1:7400")
     health_listen: str | None = setting(
@@ -50,24 +51,6 @@ class ServerSection(ProgramSection):
         "file in state_dir.",
         default=None,
     )
-    blobs: str | None = setting(
-        "Where uploads, payloads and sums are kept, such as file:/mnt/shared or "
-        "s3://bucket/prefix (keys in AWS_* of the environment); empty for a folder in "
-        "state_dir. Aggregators with the same store and the same blobs "
-        "share the work.",
-        default=None,
-    )
-    engine: str = setting(
-        "What removes masks from large sums: threads, processes, a Dask cluster "
-        "(dask:tls://host:8786) or a Ray cluster (ray:auto). Its workers read uploads "
-        "in state_dir, and are trusted with them and with keys of masks.",
-        default="threads",
-    )
-    output_dir: Path = setting(
-        "Where sum-<n>.npy, report-<n>.json and receipt-<n>.bin are written; of a task "
-        "that is not in this file, in a folder of its name.",
-        default=Path("sums"),
-    )
     tasks_dir: Path | None = setting(
         "Folder of further tasks, one *.toml each; empty for none.", default=None
     )
@@ -88,6 +71,38 @@ class ServerSection(ProgramSection):
         high=600.0,
         unit="seconds",
     )
+    keep_receipts_days: float = setting(
+        "How long receipts of ended sessions stay in state_dir. Who asks later for the "
+        "end of its session is told UNKNOWN_SESSION.",
+        default=400.0,
+        low=1.0,
+        high=36_500.0,
+        unit="days",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSection(HostSection):
+    """The process of an aggregator that is alone."""
+
+    blobs: str | None = setting(
+        "Where uploads, payloads and sums are kept, such as file:/mnt/shared or "
+        "s3://bucket/prefix (keys in AWS_* of the environment); empty for a folder in "
+        "state_dir. Aggregators with the same store and the same blobs "
+        "share the work.",
+        default=None,
+    )
+    engine: str = setting(
+        "What removes masks from large sums: threads, processes, a Dask cluster "
+        "(dask:tls://host:8786) or a Ray cluster (ray:auto). Its workers read uploads "
+        "in state_dir, and are trusted with them and with keys of masks.",
+        default="threads",
+    )
+    output_dir: Path = setting(
+        "Where sum-<n>.npy, report-<n>.json and receipt-<n>.bin are written; of a task "
+        "that is not in this file, in a folder of its name.",
+        default=Path("sums"),
+    )
     keep_seconds: float = setting(
         "How long the outcome, sum and payload of an ended session stay readable at "
         "least; after the last sum the server waits that long for clients that do not "
@@ -96,14 +111,6 @@ class ServerSection(ProgramSection):
         low=0.0,
         high=float(MAX_DEADLINE_SECONDS),
         unit="seconds",
-    )
-    keep_receipts_days: float = setting(
-        "How long receipts of ended sessions stay in state_dir. Who asks later for the "
-        "end of its session is told UNKNOWN_SESSION.",
-        default=400.0,
-        low=1.0,
-        high=36_500.0,
-        unit="days",
     )
 
 
@@ -241,3 +248,21 @@ class ServerSettings(TaskSettings):
             self.rounds,
             self.enrolment,
         )
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the files of ``server.tasks_dir``, in the order of their names.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; the folder cannot be read.
+    """
+    try:
+        # Not `glob`, to which a folder that may not be read is an empty one.
+        return sorted(each for each in folder.iterdir() if each.suffix == ".toml")
+    except OSError as error:
+        raise ServiceError(
+            f"server.tasks_dir {folder} cannot be read: {error.strerror}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Make it a directory that this user may read, or leave the "
+            "setting out.",
+        ) from None

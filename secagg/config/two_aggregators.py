@@ -8,49 +8,42 @@ Rule 2: a client's file has its floors and both names, and nothing of the task.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from secagg.config.loader import LoadedSettings, load_settings, setting
 from secagg.config.program import ProcessSection, TLSSection
+from secagg.config.server import AdmissionSection, HostSection, files_in
 from secagg.config.total_budget import DataSection
+from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.policy import GROUNDS
 from secagg.protocol.profiles import MAX_DEADLINE_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AggregatorSection(ProcessSection):
+class PartySection(HostSection):
     """One of the two aggregators."""
 
     name: str = setting("Its name, as its certificate has it.")
-    listen: str = setting("Address and port to listen on, for example 0.0.0.0:7400.")
-    health_listen: str | None = setting(
-        "Address for health checks without TLS (grpc.health.v1), and nothing else; "
-        "empty for none.",
-        default=None,
-    )
-    metrics_listen: str | None = setting(
-        "Address for /metrics (Prometheus), /healthz and /readyz, without TLS; empty "
-        "for none. They name the task, never clients.",
-        default=None,
-    )
-    revoked: Path | None = setting(
-        "File of callers' certificates that were taken back, from `secagg pki revoke`; "
-        "looked at once a minute. Empty for none.",
-        default=None,
-    )
     state_dir: Path = setting(
-        "Book, shares and receipt.key; for this aggregator alone, and not where the "
-        "other one can read.",
+        "receipt.key, and for each task a folder of tasks/ with store and shares; for "
+        "this aggregator alone, and not where the other one can read.",
         default=Path("state"),
+    )
+    rollback_mark: Path | None = setting(
+        "File outside state_dir and its backups that tells a state that was restored "
+        "from the newest one; that of each task ends in its name. Empty for one under "
+        "~/.local/state/secagg.",
+        default=None,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _LeaderSection(AggregatorSection):
+class _LeaderSection(PartySection):
     """The aggregator that releases the sums."""
 
-    sums_dir: Path = setting(
-        "Where sum-<n>.npy, report-<n>.json and receipt-<n>.bin of session n go.",
+    output_dir: Path = setting(
+        "Where sum-<n>.npy, report-<n>.json and receipt-<n>.bin are written; of a task "
+        "that is not in this file, in a folder of its name.",
         default=Path("sums"),
     )
 
@@ -189,8 +182,9 @@ class _SharingPolicySection(DataSection):
 class HelperSettings:
     """The helper's file."""
 
-    aggregator: AggregatorSection
+    server: PartySection
     tls: TLSSection
+    admission: AdmissionSection
     leader: _CallerSection
     task: SharedTaskSection
 
@@ -199,8 +193,9 @@ class HelperSettings:
 class LeaderSettings:
     """The leader's file."""
 
-    aggregator: _LeaderSection
+    server: _LeaderSection
     tls: TLSSection
+    admission: AdmissionSection
     helper: OtherSection
     task: SharedTaskSection
 
@@ -214,6 +209,15 @@ class SharingClientSettings:
     helper: OtherSection
     policy: _SharingPolicySection
 
+
+@dataclass(frozen=True, slots=True)
+class _FurtherTask:
+    """A file of `server.tasks_dir`."""
+
+    task: SharedTaskSection
+
+
+PartySettings: TypeAlias = HelperSettings | LeaderSettings
 
 _Settings = TypeVar(
     "_Settings", bound=HelperSettings | LeaderSettings | SharingClientSettings
@@ -238,4 +242,48 @@ def load_two_server_settings(
     Raises:
         ServiceError: BAD_SETTINGS; the message names key, origin and remedy.
     """
-    return load_settings(kind, path=path, environment=environment, overrides=overrides)
+    loaded = load_settings(
+        kind, path=path, environment=environment, overrides=overrides
+    )
+    if not isinstance(loaded.settings, SharingClientSettings):
+        refuse_database(loaded.settings.server.store is not None)
+    return loaded
+
+
+def refuse_database(is_one: bool) -> None:  # noqa: FBT001 - the one thing that is asked
+    """Refuse a store of a leader or helper that is not SQLite's.
+
+    Args:
+        is_one: Whether the store is in a database.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
+    if is_one:
+        raise ServiceError(
+            "server.store names a database, and leader and helper keep seeds and "
+            "shares in SQLite alone, which overwrites what is erased: row versions, "
+            "logs and backups of a database keep it",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Leave server.store out.",
+        )
+
+
+def tasks_of_party(settings: PartySettings) -> tuple[SharedTaskSection, ...]:
+    """Return the task of a party's own file, and those of ``server.tasks_dir``.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; a file cannot be read, or two tasks have one name.
+    """
+    folder = settings.server.tasks_dir
+    files = [] if folder is None else files_in(folder)
+    further = (load_settings(_FurtherTask, path=each, environment={}) for each in files)
+    tasks = (settings.task, *(each.settings.task for each in further))
+    names = [each.id for each in tasks]
+    if len(set(names)) < len(names):
+        raise ServiceError(
+            f"two tasks of one name are in the settings and in {folder}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Give each task an id of its own; the same at both aggregators.",
+        )
+    return tasks

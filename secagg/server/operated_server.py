@@ -5,8 +5,10 @@ What programs build on is `secagg.server.server`; this is for `secagg.server.ser
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import cached_property
+from pathlib import Path
 
 from secagg.runtime.metrics import Meter
+from secagg.server.admin.views import StoreViews
 from secagg.server.server import RunningTask, Server
 from secagg.server.session.progress import LiveSession, SessionProgress
 from secagg.server.storage import ServerStorage
@@ -14,6 +16,7 @@ from secagg.server.task.definition import OnAttemptsExhausted
 from secagg.server.task.pending_writes import PendingWrites
 from secagg.server.task.schedule import TaskSchedule
 from secagg.server.task.setup import PreparedTask
+from secagg.storage.store import Store
 from secagg.transport.tls import TLSIdentity
 
 
@@ -154,6 +157,18 @@ class OperatedServer(Server):
     def storage(self) -> ServerStorage:
         """Where the server keeps what it knows."""
         return self._opened().storage
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """See `ServedAggregator.stores`."""
+        return (self.storage.store,)
+
+    def views(self, state_dir: Path) -> StoreViews:
+        """See `ServedAggregator.views`."""
+        store = self.storage.store
+        return StoreViews(
+            store, state_dir, self.live, lambda: self.pending_writes.refused
+        )
 
     @property
     def identity(self) -> TLSIdentity | None:

@@ -1,4 +1,6 @@
-"""An aggregator that runs for months: many tasks, one port, an operator's socket.
+"""The process of an aggregator: many tasks, one port, an operator's socket.
+
+`run_process` serves an aggregator of any kind, `run_service` one that is alone.
 
 Rule 1: everything that can be wrong before the first client comes is found before the
         port opens.
@@ -11,19 +13,26 @@ What is printed is decided by whoever calls.
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
+from dataclasses import dataclass
 from typing import Any, Final
 
 from secagg.config import HostSettings, TaskSettings
+from secagg.config.server import HostSection
 from secagg.errors import InternalError
 from secagg.protocol.messages import Round
 from secagg.runtime.clock import SystemClock
 from secagg.runtime.garbage import keep_what_is_loaded
-from secagg.runtime.metrics import Meters
+from secagg.runtime.metrics import Meter, Meters
 from secagg.server.admin.channel import admin_socket_of
+from secagg.server.admin.control import ServedAggregator, TaskControl, View
 from secagg.server.admin.socket import AdminSocket
-from secagg.server.admin.views import View, tasks_view
 from secagg.server.http.monitoring import (
     MonitoringEndpoints,
     exporter_of,
@@ -41,6 +50,27 @@ from secagg.server.supervisor import TaskSupervisor
 from secagg.transport.address import Address
 
 _LOOK_EVERY_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """An aggregator of any kind, open, and how a process runs it.
+
+    Attributes:
+        server: What is served.
+        tasks: Acts on its tasks for an operator.
+        start: Begins its tasks, and listens.
+        failed: Waits until something ends the process; a restart goes on.
+        refresh: Reads once a minute what others may have published.
+        close: Ends the tasks; sessions wait on the disk.
+    """
+
+    server: ServedAggregator
+    tasks: TaskControl
+    start: Callable[[], Awaitable[None]]
+    failed: Callable[[], Awaitable[None]]
+    close: Callable[[], Awaitable[None]]
+    refresh: Callable[[], Awaitable[None]] | None = None
 
 
 async def run_service(  # noqa: PLR0913 - who is told what, and what is run
@@ -78,22 +108,65 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
             a restart goes on.
     """
     section = settings.server
-    keeper = TaskSupervisor(
-        section.output_dir,
-        section.state_dir,
-        own_task=own_task,
-        tell=tell,
-        check_task=check_task,
+
+    @asynccontextmanager
+    async def opened(meter: Meter) -> AsyncIterator[Service]:
+        keeper = TaskSupervisor(
+            section.output_dir,
+            section.state_dir,
+            own_task=own_task,
+            tell=tell,
+            check_task=check_task,
+        )
+        server = server_of(
+            OperatedServer,
+            settings,
+            accept_restored=accept_restored,
+            on_progress=progress,
+            on_aborted=keeper.write_aborted,
+        )
+        server.measure_with(meter)
+        async with server:
+            yield Service(
+                server,
+                keeper,
+                start=lambda: keeper.start(server, proposed),
+                failed=keeper.failed,
+                close=keeper.close,
+                refresh=keeper.renew_lists,
+            )
+
+    return await run_process(
+        section, opened, listening=listening, tell=tell, manager=manager
     )
+
+
+async def run_process(
+    section: HostSection,
+    opened: Callable[[Meter], AbstractAsyncContextManager[Service]],
+    *,
+    listening: Callable[[Address], None],
+    tell: Callable[[str], None],
+    manager: ServiceManager | None = None,
+) -> list[View]:
+    """Serve an aggregator of any kind until its operator or the system ends it.
+
+    Args:
+        section: Where operators and monitors find it.
+        opened: Opens the aggregator; handed what takes its measurements.
+        listening: Called once with the address, when clients can connect.
+        tell: Told in a sentence where it can be watched.
+        manager: What started the process, and wants to be told how it is.
+
+    Returns:
+        What became of the tasks.
+
+    Raises:
+        SecAggError: As `opened` and `Service`; BAD_SETTINGS for a page that other
+            machines could read.
+    """
     meter, exporter = meter_of(section), exporter_of(section)
-    server = server_of(
-        OperatedServer,
-        settings,
-        accept_restored=accept_restored,
-        on_progress=progress,
-        on_aborted=keeper.write_aborted,
-    )
-    server.measure_with(Meters([m for m in (meter, exporter) if m is not None]))
+    meters = Meters([each for each in (meter, exporter) if each is not None])
     manager = manager or ServiceManager()
     ending = _Ending(manager)
     page_address(section)  # rule 1
@@ -102,46 +175,52 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
         listening(address)
         manager.ready(f"listening on {address}")
 
-    async with exporter or nullcontext(), server:
+    async with exporter or nullcontext(), opened(meters) as service:
+        server = service.server
         keep_what_is_loaded()
         try:
             async with (
                 AdminSocket(
-                    admin_socket_of(settings),
+                    admin_socket_of(section),
                     server,
-                    keeper,
+                    service.tasks,
                     state_dir=section.state_dir,
                     finish=ending.ask,
                 ),
                 watching(server, section, meter, manager=manager) as watched,
-                _following_lists(keeper),
+                _every_minute(service.refresh),
             ):
                 _say_where(watched, tell)
                 with ending.on_signal():
-                    await keeper.start(server, proposed)
+                    await service.start()
                     if server.transport is None:
                         raise InternalError("a server with an address listens")
                     await run_until_signalled(
                         server.transport,
-                        _work(server, keeper, ending, open_to_clients),
+                        _work(service, ending, open_to_clients),
                         drain=lambda: _drain(server),
                         grace_seconds=section.drain_seconds,
                     )
         finally:
             server.drain()
-            await keeper.close()
-        return await tasks_view(server.storage.store)
+            await service.close()
+        return await server.views(section.state_dir).tasks()
 
 
 @asynccontextmanager
-async def _following_lists(keeper: TaskSupervisor) -> AsyncIterator[None]:
-    """Look for newer revocation lists once a minute, until the block is left."""
+async def _every_minute(
+    refresh: Callable[[], Awaitable[None]] | None,
+) -> AsyncIterator[None]:
+    """Call `refresh` once a minute, until the block is left."""
+    if refresh is None:
+        yield
+        return
     clock = SystemClock()
 
     async def follow() -> None:
         while True:
             await clock.sleep_until(clock.now() + LOOK_EVERY_SECONDS)
-            await keeper.renew_lists()
+            await refresh()
 
     following = asyncio.create_task(follow())
     try:
@@ -185,13 +264,12 @@ class _Ending:
 
 
 async def _work(
-    server: OperatedServer,
-    keeper: TaskSupervisor,
-    ending: _Ending,
-    listening: Callable[[Address], None],
+    service: Service, ending: _Ending, listening: Callable[[Address], None]
 ) -> None:
-    listening(server.address)  # now, and not before, a signal drains
-    failing = asyncio.ensure_future(keeper.failed())
+    server = service.server
+    if server.transport is not None:
+        listening(server.transport.address)  # now, and not before, a signal drains
+    failing = asyncio.ensure_future(service.failed())
     try:
         await _first_of(failing, asyncio.ensure_future(ending.asked.wait()))
         if not failing.done():
@@ -220,7 +298,7 @@ async def _first_of(
         each.result()
 
 
-async def _finish_sessions(server: OperatedServer) -> None:
+async def _finish_sessions(server: ServedAggregator) -> None:
     """Wait until no session with a cohort is under way, and its clients know."""
     clock = SystemClock()
     # One that gathers its clients gets none any more: it waits on the disk.
@@ -231,5 +309,5 @@ async def _finish_sessions(server: OperatedServer) -> None:
     await server.settle()
 
 
-async def _drain(server: OperatedServer) -> None:
+async def _drain(server: ServedAggregator) -> None:
     server.drain()

@@ -7,7 +7,7 @@ runs them in transactions: `secagg.storage.sqlite.executor` and
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.change import Change, Command, Outcome, Query, Update
@@ -16,7 +16,13 @@ _Answer = TypeVar("_Answer")
 
 
 class Engine(Protocol):
-    """A database that holds the tables of one store."""
+    """A database that holds the tables of one store.
+
+    Attributes:
+        keeps_what_is_erased: Row versions, a log or backups hold what was erased.
+    """
+
+    keeps_what_is_erased: ClassVar[bool]
 
     @property
     def is_shared(self) -> bool:
@@ -59,6 +65,11 @@ class TableStore:
     def is_shared(self) -> bool:
         """Whether other processes may write to it at the same time."""
         return self.engine.is_shared
+
+    @property
+    def keeps_what_is_erased(self) -> bool:
+        """Whether row versions, a log or backups hold what was erased."""
+        return self.engine.keeps_what_is_erased
 
     async def commit(self, command: Command[_Answer]) -> _Answer:
         """Write what a command says."""

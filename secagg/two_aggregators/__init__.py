@@ -22,8 +22,8 @@ from secagg.two_aggregators.client import SharedContribution, TwoAggregatorClien
 from secagg.two_aggregators.helper import Helper
 from secagg.two_aggregators.leader import Leader
 from secagg.two_aggregators.offers import cohort_parameters
+from secagg.two_aggregators.party_server import PartyServer
 from secagg.two_aggregators.receipt_key import receipt_key_in
-from secagg.two_aggregators.serving import serving
 from secagg.two_aggregators.shared_sum import TwoAggregatorSum
 from secagg.two_aggregators.verification import (
     TwoAggregatorVerdict,
@@ -34,6 +34,7 @@ __all__ = [
     "AggregatorNoise",
     "Helper",
     "Leader",
+    "PartyServer",
     "SharedContribution",
     "TwoAggregatorClient",
     "TwoAggregatorSum",
@@ -41,6 +42,5 @@ __all__ = [
     "cohort_parameters",
     "fixed_point_parameters",
     "receipt_key_in",
-    "serving",
     "verify_shared_receipt",
 ]

@@ -21,22 +21,17 @@ import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 
 from secagg.crypto.canonical import Reader, Writer
-from secagg.crypto.entropy import SEED_SIZE, Entropy
+from secagg.crypto.entropy import SEED_SIZE
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.crypto.signature import IdentityKey
 from secagg.distributed_dp import AggregatorNoise
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.packing import pack
 from secagg.protocol.parameters import MAX_CLIENTS
-from secagg.runtime.clock import Clock
 from secagg.runtime.log_events import SESSION_ABORTED, SESSION_COMPLETED, SESSION_OPENED
-from secagg.runtime.metrics import Meter
-from secagg.runtime.workers import Workers
-from secagg.server.storage import ServerStorage
 from secagg.storage.change import NewSession, Record, Role
 from secagg.storage.integrity_check import SpoolUse
 from secagg.storage.queries import ReadTally
@@ -51,7 +46,7 @@ from secagg.two_aggregators.messages import (
     write_names,
 )
 from secagg.two_aggregators.offers import MAX_AHEAD, check_pair, highest_believed
-from secagg.two_aggregators.party import Party
+from secagg.two_aggregators.party import Party, PartyOptions
 from secagg.two_aggregators.receipt import COMMITMENT_BYTES, NameList, PartStatement
 from secagg.two_aggregators.refusals import (
     no_such_call,
@@ -131,47 +126,25 @@ class Helper(Party[_Session]):
     Args:
         task: Name of the task.
         noise: The task, with the noise of one aggregator.
-        name: The helper's own name, as its certificate has it.
         leader: The leader's name: of its offers, and of the certificate under which it
             calls here.
-        storage: Book and spool; nobody else writes to them.
-        receipt_key: Signs what this aggregator states; see `receipt_key_in`.
-        clock: Time; the machine's by default.
-        entropy: Source of nonces and noise seeds; the system's by default.
-        workers: Run what blocks; some threads by default.
-        meter: Takes measurements; nobody by default.
+        options: See `PartyOptions`.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; the task is none between two.
     """
 
-    def __init__(  # noqa: PLR0913 - what a deployer decides
+    is_leader = False
+
+    def __init__(
         self,
         task: str,
         noise: AggregatorNoise,
         *,
-        steps: int | None = None,
-        name: str,
         leader: str,
-        storage: ServerStorage,
-        receipt_key: IdentityKey,
-        clock: Clock | None = None,
-        entropy: Entropy | None = None,
-        workers: Workers | None = None,
-        meter: Meter | None = None,
+        **options: Unpack[PartyOptions],
     ) -> None:
-        super().__init__(
-            task,
-            noise,
-            steps=steps,
-            name=name,
-            storage=storage,
-            receipt_key=receipt_key,
-            clock=clock,
-            entropy=entropy,
-            workers=workers,
-            meter=meter,
-        )
+        super().__init__(task, noise, **options)
         self._leader = leader
         self._in_work: set[asyncio.Future[Any]] = set()
 
@@ -225,6 +198,8 @@ class Helper(Party[_Session]):
             if is_usable and live.offer.session_number > after_session:
                 return
             await self._end(live)
+        if not self.may_open:
+            return  # the leader is told to wait
         tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
         # Once more, for what an honest leader has believed when its clock was ahead.
         if after_session > highest_believed(tally.highest_number) + MAX_AHEAD:

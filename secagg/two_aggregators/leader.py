@@ -21,17 +21,16 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from secagg.client.calls import ClientCalls
 from secagg.crypto.canonical import Reader, Writer
-from secagg.crypto.entropy import SEED_SIZE, Entropy
+from secagg.crypto.entropy import SEED_SIZE
 from secagg.crypto.modular import add_into, reduce_in_place
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.crypto.signature import IdentityKey
 from secagg.distributed_dp import AggregatorNoise
 from secagg.errors import (
     ErrorCode,
@@ -45,19 +44,16 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Round, Upload
 from secagg.protocol.packing import pack, packed_size, unpack
 from secagg.runtime import metrics
-from secagg.runtime.clock import Clock, is_set_before
+from secagg.runtime.clock import is_set_before
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.log_events import SESSION_ABORTED, SESSION_COMPLETED, SESSION_OPENED
-from secagg.runtime.metrics import Meter
-from secagg.runtime.workers import Workers
 from secagg.server.session.uploads import UploadReceiver, UploadSlots
-from secagg.server.storage import ServerStorage
 from secagg.server.task.history import TaskHistory
 from secagg.server.telemetry.prometheus import Reading
 from secagg.storage.change import NewSession, Record, Role
 from secagg.storage.integrity_check import SpoolUse
 from secagg.storage.queries import ListSessions, ReadTally
-from secagg.storage.rows import SessionRow, SessionState, StoredSession
+from secagg.storage.rows import SessionRow, SessionState, StoredSession, Tally
 from secagg.storage.spool import SUM
 from secagg.two_aggregators.helper_answer import AgreedAnswer, HelperAnswer
 from secagg.two_aggregators.leader_outcome import LeaderOutcome
@@ -68,7 +64,7 @@ from secagg.two_aggregators.messages import (
     write_names,
 )
 from secagg.two_aggregators.offers import check_pair, highest_believed
-from secagg.two_aggregators.party import POLL_SECONDS, Party
+from secagg.two_aggregators.party import POLL_SECONDS, Party, PartyOptions
 from secagg.two_aggregators.refusals import (
     FOR_GOOD,
     SILENCE,
@@ -138,48 +134,26 @@ class Leader(Party[_Session]):
     Args:
         task: Name of the task.
         noise: The task, with the noise of one aggregator.
-        name: The leader's own name, as its certificates have it.
         helper: The way to the helper, made under the leader's name.
-        storage: Book and spool; nobody else writes to them.
-        receipt_key: Signs what this aggregator states; see `receipt_key_in`.
         helper_key: What the helper signs with, 32 bytes, as its operator says it.
-        clock: Time; the machine's by default.
-        entropy: Source of noise seeds and jitter; the system's by default.
-        workers: Run what blocks; some threads by default.
-        meter: Takes measurements; nobody by default.
+        options: See `PartyOptions`.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; the task is none between two.
     """
 
-    def __init__(  # noqa: PLR0913 - what a deployer decides
+    is_leader = True
+
+    def __init__(
         self,
         task: str,
         noise: AggregatorNoise,
         *,
-        steps: int | None = None,
-        name: str,
         helper: AggregatorConnection,
-        storage: ServerStorage,
-        receipt_key: IdentityKey,
         helper_key: bytes,
-        clock: Clock | None = None,
-        entropy: Entropy | None = None,
-        workers: Workers | None = None,
-        meter: Meter | None = None,
+        **options: Unpack[PartyOptions],
     ) -> None:
-        super().__init__(
-            task,
-            noise,
-            steps=steps,
-            name=name,
-            storage=storage,
-            receipt_key=receipt_key,
-            clock=clock,
-            entropy=entropy,
-            workers=workers,
-            meter=meter,
-        )
+        super().__init__(task, noise, **options)
         self._helper = helper
         self._helper_key = helper_key
         self._last: tuple[bytes, LeaderOutcome] | None = None
@@ -188,6 +162,7 @@ class Leader(Party[_Session]):
             helper, self._clock, self._entropy, self._workers, watch=False
         )
         self._is_summing = False
+        self._is_waiting = False
         self._was_interrupted = False
         self._is_over = False
         self._helper_answers: bool | None = None
@@ -228,6 +203,11 @@ class Leader(Party[_Session]):
         finally:
             self._is_summing = False
             self._was_interrupted = self._live is not None
+
+    @property
+    def is_working(self) -> bool:
+        """Whether a session is under way, from its offer to its sum."""
+        return self._is_summing and not self._is_waiting
 
     # --- calls ------------------------------------------------------------------------
 
@@ -309,6 +289,9 @@ class Leader(Party[_Session]):
     # --- a session --------------------------------------------------------------------
 
     async def _open(self) -> _Session:
+        self._is_waiting = not self.may_open
+        await self._may_open.wait()
+        self._is_waiting = False
         tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
         parameters, date = self._noise.parameters, int(self._clock.date())
         facts = await self._task_facts()
@@ -365,7 +348,7 @@ class Leader(Party[_Session]):
         """Return the sums of the task, and who gave to them."""
         if self._facts is None:
             tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
-            self._facts = TaskHistory.decode(tally.facts[_COUNTER_BYTES:])
+            self._facts = history_in(tally)
         return self._facts
 
     async def _check_participations(self, identity: str) -> None:
@@ -477,7 +460,9 @@ class Leader(Party[_Session]):
         seconds = max(0.0, min(float(deadlines.masked_input), left))
         began = self._clock.now()
         is_full = await is_set_before(self._clock, began + seconds, session.is_full)
-        self._measures.closed(Round.MASKED_INPUT_COLLECTION, began, is_full=is_full)
+        self._measures.closed(
+            Round.MASKED_INPUT_COLLECTION, self._clock.now() - began, is_full=is_full
+        )
         await self._set_lost_aside(session)
         async with self._turn:
             names = tuple(sorted(session.uploads, key=str.encode))
@@ -789,3 +774,8 @@ def _compare_clocks(offer: SessionDescriptor, date: int) -> None:
 def _stored(helper_number: int, facts: TaskHistory) -> bytes:
     """Return what is stored of the task: the helper's last session, and the sums."""
     return helper_number.to_bytes(_COUNTER_BYTES, "big") + facts.encode()
+
+
+def history_in(tally: Tally) -> TaskHistory:
+    """Return the sums of a leader's task, and who gave to them."""
+    return TaskHistory.decode(tally.facts[_COUNTER_BYTES:])

@@ -10,14 +10,26 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from itertools import count
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from typing import (
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    Protocol,
+    Required,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+)
 
+from secagg.config.two_aggregators import refuse_database
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.crypto.signature import IdentityKey
 from secagg.distributed_dp import AggregatorNoise
-from secagg.errors import ErrorCode, LocalProtocolError
+from secagg.errors import ErrorCode, LocalProtocolError, printable
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.messages import Envelope
+from secagg.protocol.messages import MAX_REASON_BYTES, Envelope, Round
 from secagg.runtime import metrics
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.log_events import (
@@ -25,20 +37,26 @@ from secagg.runtime.log_events import (
     SESSION_ABORTED,
     SESSION_COMPLETED,
     SESSION_RESUMED,
+    TASK_CHANGED,
     log_event,
 )
 from secagg.runtime.metrics import Meter, SilentMeter
 from secagg.runtime.workers import Workers
 from secagg.server.rpc.call_metrics import measured_call
+from secagg.server.session.progress import LiveSession, SessionPhase, SessionProgress
 from secagg.server.storage import ServerStorage
+from secagg.server.task.rows import ChangedMeanwhileError, refuse_other_version
+from secagg.server.task.stored import row_of
+from secagg.server.telemetry.measures import Measures
 from secagg.server.telemetry.prometheus import Reading
 from secagg.storage.change import Role
+from secagg.storage.changes import PutTask
 from secagg.storage.queries import ListSessions, LoadSession, ReadTally
 from secagg.storage.retention import purge_once
-from secagg.storage.rows import Retention, StoredSession
+from secagg.storage.rows import Retention, StoredSession, Task, TaskState
 from secagg.storage.spool import SUM
+from secagg.storage.store import Store
 from secagg.storage.store_identity import refuse_sessions_of_another
-from secagg.two_aggregators.measures import Measures
 from secagg.two_aggregators.offers import check_terms
 from secagg.two_aggregators.refusals import no_such_call, no_such_session, no_such_task
 from secagg.wire.calls import (
@@ -55,7 +73,7 @@ from secagg.wire.calls import (
 _LOG: Final = logging.getLogger(SERVER_LOGGER)
 
 KEPT: Final = Retention(keep_receipts=1000)
-"""What stays of sessions that are over; the operator has a file of each receipt."""
+"""What stays of sessions that are over, unless its operator says otherwise."""
 
 # A leader that asks for session after session fills no disk, and pays for no purge.
 _PURGED_EVERY: Final = 250
@@ -81,45 +99,61 @@ class _LiveSession(Protocol):
 _Session = TypeVar("_Session", bound=_LiveSession)
 
 
+class PartyOptions(TypedDict, total=False):
+    """What a deployer decides of a leader and a helper alike.
+
+    Attributes:
+        steps: Sums of the task; by default the participations of one client.
+        name: The party's own name, as its certificate has it.
+        storage: SQLite store and spool, of this task alone; no other writes to them.
+        receipt_key: Signs what this aggregator states; see `receipt_key_in`.
+        retention: What stays of sessions that are over; `KEPT` by default.
+        clock: Time; the machine's by default.
+        entropy: Source of nonces and seeds; the system's by default.
+        workers: Run what blocks; some threads by default.
+        meter: Takes measurements; none by default.
+    """
+
+    steps: int | None
+    name: Required[str]
+    storage: Required[ServerStorage]
+    receipt_key: Required[IdentityKey]
+    retention: Retention
+    clock: Clock | None
+    entropy: Entropy | None
+    workers: Workers | None
+    meter: Meter | None
+
+
 class Party(ABC, Generic[_Session]):
     """One of two aggregators: the service of one task.
 
     Args:
         task: Name of the task.
         noise: The task, with the noise of one aggregator.
-        steps: Sums of the task; None for the participations of one client.
-        name: The party's own name, as its certificate has it.
-        storage: Book and spool; nobody else writes to them.
-        receipt_key: Signs what this aggregator states.
-        clock: Time; the machine's by default.
-        entropy: Source of nonces and seeds; the system's by default.
-        workers: Run what blocks; some threads by default.
-        meter: Takes measurements; nobody by default.
+        options: See `PartyOptions`.
+
+    Attributes:
+        task: Name of the task.
+        noise: The task, with the noise of one aggregator.
+        steps: Sums of the task.
 
     Raises:
         LocalProtocolError: There are fewer sums than participations.
         RemoteProtocolError: BAD_CONFIG; the task is none between two.
+        ServiceError: BAD_SETTINGS; the store is not SQLite's.
     """
 
-    def __init__(  # noqa: PLR0913 - what a deployer decides
-        self,
-        task: str,
-        noise: AggregatorNoise,
-        *,
-        steps: int | None,
-        name: str,
-        storage: ServerStorage,
-        receipt_key: IdentityKey,
-        clock: Clock | None,
-        entropy: Entropy | None,
-        workers: Workers | None,
-        meter: Meter | None,
+    is_leader: ClassVar[bool]
+
+    def __init__(
+        self, task: str, noise: AggregatorNoise, **options: Unpack[PartyOptions]
     ) -> None:
         check_terms(noise.parameters)
-        self._task = task
-        self._noise = noise
-        budget = noise.budget
-        self._steps = budget.participations if steps is None else steps
+        self._task = self.task = task
+        self._noise = self.noise = noise
+        budget, steps = noise.budget, options.get("steps")
+        self._steps = self.steps = budget.participations if steps is None else steps
         if self._steps < budget.participations:
             raise LocalProtocolError(
                 f"{self._steps} sums are wanted, and the noise covers "
@@ -127,16 +161,22 @@ class Party(ABC, Generic[_Session]):
                 next_step="Lower task.participations to at most task.steps; at both.",
             )
         self._max_sessions = budget.max_sessions(self._steps)
-        self._name = name
-        self._storage = storage
-        self._receipt_key = receipt_key
-        self._clock = clock or SystemClock()
-        self._entropy = entropy or SystemEntropy()
-        self._workers = workers or Workers()
-        self._measures = Measures(meter or SilentMeter(), self._clock)
+        self._name = options["name"]
+        self._storage = options["storage"]
+        refuse_database(getattr(self._storage.store, "keeps_what_is_erased", False))
+        self._receipt_key = options["receipt_key"]
+        self._retention = options.get("retention") or KEPT
+        self._clock = options.get("clock") or SystemClock()
+        self._entropy = options.get("entropy") or SystemEntropy()
+        self._workers = options.get("workers") or Workers()
+        self._measures = Measures(options.get("meter") or SilentMeter(), self._clock)
         self._turn = asyncio.Lock()
         self._live: _Session | None = None
         self._openings = count()
+        self._state = TaskState.RUNNING
+        self._is_draining = False
+        self._may_open = asyncio.Event()
+        self._set_gate()
 
     async def recover(self) -> None:
         """Load what an earlier process left; call it before the transport opens.
@@ -146,6 +186,9 @@ class Party(ABC, Generic[_Session]):
                 is open that has another aggregator's name.
         """
         store = self._storage.store
+        row = await row_of(store, self._task)
+        self._state = TaskState.RUNNING if row is None else row.task.state
+        self._set_gate()
         rows = await store.read(ListSessions(role=Role.SERVER, task=self._task))
         loaded = [await store.read(LoadSession(row.key)) for row in rows]
         interrupted = [(each, self._resumed(each)) for each in loaded if each]
@@ -166,11 +209,97 @@ class Party(ABC, Generic[_Session]):
         Counted here: the number of a session is what the other aggregator makes it.
         """
         if next(self._openings) % _PURGED_EVERY == 0:
-            await purge_once(self._storage.store, KEPT, _LOG)
+            await purge_once(self._storage.store, self._retention, _LOG)
 
     def close(self) -> None:
         """Release the threads; what was handed in is the caller's."""
         self._workers.close()
+
+    # --- its operator -----------------------------------------------------------------
+
+    @property
+    def store(self) -> Store:
+        """Where it keeps its sessions."""
+        return self._storage.store
+
+    @property
+    def may_open(self) -> bool:
+        """Whether a further session may be opened: not paused, and not draining."""
+        return self._state is TaskState.RUNNING and not self._is_draining
+
+    def _set_gate(self) -> None:
+        (self._may_open.set if self.may_open else self._may_open.clear)()
+
+    def drain(self) -> None:
+        """Open no further session in this process; the one that is open goes on."""
+        self._is_draining = True
+        self._set_gate()
+
+    async def say(
+        self, state: TaskState, reason: str = "", *, expect_version: int | None = None
+    ) -> None:
+        """Pause the task, or resume it; the session that is open goes on.
+
+        Args:
+            state: PAUSED or RUNNING.
+            reason: Why, in words for operators.
+            expect_version: Refuse if the task was changed since it had this version;
+                0 before the first change.
+
+        Raises:
+            ServiceError: BAD_SETTINGS for another version; STORAGE_FAILED.
+        """
+        reason = printable(reason, max_bytes=MAX_REASON_BYTES)
+        async with self._turn:
+            row = await row_of(self.store, self._task)
+            version = 0 if row is None else row.version
+            refuse_other_version(self._task, version, expect_version)
+            # Settings and noise stand in the files of both aggregators.
+            task = Task(self._task, state, settings="", plan=b"", reason=reason)
+            if not await self.store.commit(PutTask(task, version)):
+                raise ChangedMeanwhileError(self._task)
+            self._state = state
+            self._set_gate()
+        facts = {"task": self._task, "state": state.value, "reason": reason}
+        log_event(_LOG, logging.INFO, TASK_CHANGED, **facts)
+
+    def live(self) -> tuple[LiveSession, ...]:
+        """Return the session that is not over, if there is one that may release."""
+        live = self._live
+        if live is None:
+            return ()
+        offer, parameters = live.offer, live.offer.parameters
+        left = offer.session_end - self._clock.date()
+        round_ = Round.UNMASKING
+        if live.takes_shares:
+            if left <= 0:
+                return ()  # an offer behind its end is answered by no aggregator
+            left = max(0.0, left - parameters.deadlines.unmasking)
+            is_empty = live.shares_held == 0
+            round_ = Round.ADVERTISE_KEYS if is_empty else Round.MASKED_INPUT_COLLECTION
+        progress = SessionProgress(
+            session_id=offer.session_id,
+            task_id=self._task,
+            session_number=offer.session_number,
+            phase=SessionPhase.COLLECTING
+            if live.takes_shares
+            else SessionPhase.SUMMING,
+            round=round_,
+            joined=live.shares_held,
+            answered=live.shares_held,
+            expected=parameters.max_clients,
+            needed=parameters.min_survivors,
+        )
+        return (LiveSession(progress, max(0.0, left)),)
+
+    async def knows(self, session_id: bytes) -> bool:
+        """Whether a session is one of this task."""
+        if self._live is not None and self._live.offer.session_id == session_id:
+            return True
+        stored = await self.store.read(LoadSession(session_id.hex()))
+        return stored is not None and stored.task == self._task
+
+    # --- calls ------------------------------------------------------------------------
 
     async def answer(self, identity: str, request: Request[_Answer]) -> _Answer:
         """See `AggregatorService.answer`."""
@@ -199,7 +328,7 @@ class Party(ABC, Generic[_Session]):
         left = covered if self.may_serve else 0
         live, report = self._live, self._noise.report()
         found: list[Reading] = [
-            (metrics.TASK_SLOT, float(left > 0), task),
+            (metrics.TASK_SLOT, float(left > 0 and self.may_open), task),
             (metrics.TASK_SUMS_LEFT, float(await self._sums_left(left)), task),
             (metrics.TASK_SESSIONS_LEFT, float(left), task),
             (metrics.SESSIONS_OPEN, float(live is not None), task),

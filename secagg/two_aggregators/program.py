@@ -8,11 +8,9 @@ Rule 2: a session that releases nothing ends neither program. The leader says wh
         helper's that cannot be true ends the leader: somebody has to look.
 """
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import (
-    AsyncExitStack,
-    asynccontextmanager,
-)
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,12 +23,14 @@ from secagg.client.program import suites_of
 from secagg.config.program import TLSSection
 from secagg.config.total_budget import total_budget
 from secagg.config.two_aggregators import (
-    AggregatorSection,
     HelperSettings,
     LeaderSettings,
     OtherSection,
+    PartySection,
+    PartySettings,
     SharedTaskSection,
     SharingClientSettings,
+    tasks_of_party,
 )
 from secagg.distributed_dp import (
     AggregatorNoise,
@@ -38,15 +38,20 @@ from secagg.distributed_dp import (
     fixed_point_parameters,
 )
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
-from secagg.pki.key_files import parse_key
+from secagg.pki.key_files import key_text, parse_key
 from secagg.protocol.policy import ClientPolicy, PrivacyLimits
 from secagg.runtime.clock import Clock, SystemClock
+from secagg.runtime.metrics import Meter
 from secagg.runtime.vector_files import write_bytes, write_json, write_vector
 from secagg.runtime.workers import Workers
-from secagg.server.rpc.grpc_server import GrpcServer
-from secagg.server.storage import ServerStorage
+from secagg.server.admin.control import View
+from secagg.server.service import Service, run_process
+from secagg.server.service_manager import ServiceManager
 from secagg.server.storage import open_storage as open_server_storage
-from secagg.server.telemetry.prometheus import PrometheusMeter
+from secagg.server.task.folder import folder_of
+from secagg.storage.directories import state_directory
+from secagg.storage.reader import looking
+from secagg.storage.rows import Retention
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity
@@ -58,13 +63,16 @@ from secagg.two_aggregators.client import (
 from secagg.two_aggregators.helper import Helper
 from secagg.two_aggregators.leader import Leader
 from secagg.two_aggregators.offers import cohort_parameters
+from secagg.two_aggregators.party import PartyOptions
+from secagg.two_aggregators.party_server import PartyServer
 from secagg.two_aggregators.receipt_key import receipt_key_in
-from secagg.two_aggregators.serving import serving
 from secagg.two_aggregators.shared_sum import TwoAggregatorSum
-from secagg.two_aggregators.watching import watching
+from secagg.two_aggregators.views import PartyTask, PartyViews
 
 _PAUSE_SECONDS: Final = 5.0
 """Before the next session, after one that has released nothing."""
+
+_LOOK_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +80,13 @@ class WrittenSum:
     """A sum on disk.
 
     Attributes:
+        task: Of the sum.
         session_number: Of the leader's session.
         inputs: How many vectors it adds up.
         path: Of the estimate, in numpy's format.
     """
 
+    task: str
     session_number: int
     inputs: int
     path: Path
@@ -137,79 +147,41 @@ def _bad_task(complaint: str, remedy: str) -> ServiceError:
     return ServiceError(complaint, code=ErrorCode.BAD_SETTINGS, next_step=remedy)
 
 
-@dataclass(frozen=True, slots=True)
-class ServedHelper:
-    """A helper that is being served; made by `helping`.
+def state_of(server: PartySection, task: str) -> tuple[Path, Path | None]:
+    """Return state directory and rollback mark of a task; None for the default mark.
 
-    Attributes:
-        server: What answers; its `address` has the real port.
-        receipt_key: What it signs receipts with, 32 bytes, public.
-        metrics: Where /metrics is, with the real port; None if nowhere.
+    Each task has its own: a party removes what its spool has of other sessions.
     """
+    folder, mark = folder_of(task), server.rollback_mark
+    named = None if mark is None else mark.with_name(f"{mark.name}.{folder}")
+    return server.state_dir / "tasks" / folder, named
 
-    server: GrpcServer
-    receipt_key: bytes
-    metrics: Address | None
+
+def sums_of(settings: LeaderSettings, task: str) -> Path:
+    """Return where the sums of a task are written."""
+    folder = settings.server.output_dir
+    return folder if task == settings.task.id else folder / folder_of(task)
 
 
-@asynccontextmanager
-async def helping(
-    settings: HelperSettings, *, accept_restored: bool = False
-) -> AsyncIterator[ServedHelper]:
-    """Run the helper.
+class ReleasingLeader:
+    """Runs the sessions of a leader, and writes what they leave.
 
     Args:
-        settings: What it is.
-        accept_restored: Its state may have been put back; sessions open in it end.
-
-    Yields:
-        The helper, serving.
-
-    Raises:
-        ServiceError: BAD_SETTINGS, BAD_CERTIFICATE, BAD_CREDENTIAL, PORT_IN_USE,
-            STORAGE_FAILED, STATE_DAMAGED or RESTORED_STATE.
-        RemoteProtocolError: BAD_CONFIG; the task is none.
-    """
-    own = settings.aggregator
-    noise, identity = noise_of(settings.task), _own_identity(own, settings.tls)
-    async with AsyncExitStack() as stack:
-        storage = await open_server_storage(
-            own.state_dir, mark=own.rollback_mark, accept_restored=accept_restored
-        )
-        stack.push_async_callback(storage.close)
-        key, meter = receipt_key_in(own.state_dir), _meter_of(own)
-        helper = Helper(
-            settings.task.id,
-            noise,
-            steps=settings.task.steps,
-            name=own.name,
-            leader=settings.leader.name,
-            storage=storage,
-            receipt_key=key,
-            meter=meter,
-        )
-        server, watched = await stack.enter_async_context(
-            _serving(helper, own, identity, storage, meter=meter, clock=SystemClock())
-        )
-        yield ServedHelper(server, key.public_bytes, watched)
-
-
-@dataclass(frozen=True, slots=True)
-class ReleasingLeader:
-    """A leader that is being served; made by `leading`.
-
-    Attributes:
-        server: What answers its clients.
-        receipt_key: What it signs receipts with, 32 bytes, public.
-        metrics: Where /metrics is, with the real port; None if nowhere.
+        leader: What runs them.
+        folder: Where sums, reports and receipts go.
+        clock: Time.
     """
 
-    server: GrpcServer
-    receipt_key: bytes
-    metrics: Address | None
-    _leader: Leader
-    _folder: Path
-    _clock: Clock
+    def __init__(self, leader: Leader, folder: Path, clock: Clock) -> None:
+        self._leader = leader
+        self._folder = folder
+        self._clock = clock
+        self._is_writing = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a session is under way, or what it left is being written."""
+        return self._leader.is_working or self._is_writing
 
     async def release(
         self,
@@ -234,10 +206,13 @@ class ReleasingLeader:
         if last is not None and not self._path(last).exists():
             written(await self._write(last))
         while True:
+            self._is_writing = False
             try:
                 released = await self._leader.next_sum()
             except SessionAbortedError as error:
+                self._is_writing = True
                 await self._keep_receipt()
+                self._is_writing = False
                 failed(error)
                 if not self._leader.may_serve:
                     return
@@ -246,6 +221,7 @@ class ReleasingLeader:
                     return
                 raise
             else:
+                self._is_writing = True
                 await self._keep_receipt()
                 written(await self._write(released))
                 continue
@@ -270,59 +246,248 @@ class ReleasingLeader:
         }
         write_json(self._folder / f"report-{number}.json", report)
         write_vector(path, released.values)
-        return WrittenSum(number, released.inputs, path)
+        return WrittenSum(self._leader.task, number, released.inputs, path)
+
+
+class PartyProgram(PartyServer):
+    """The parties that a settings file describes, and the loops of leaders.
+
+    Args:
+        parties: As for `PartyServer`.
+        settings: What they are.
+        receipt_key: What they sign receipts with, 32 bytes, public.
+        written: Told of every sum that is on disk.
+        failed: Told of every session that ended without one.
+        clock: Time; the machine's by default.
+    """
+
+    def __init__(  # noqa: PLR0913 - an aggregator, and who is told what
+        self,
+        parties: Sequence[Leader] | Sequence[Helper],
+        settings: PartySettings,
+        receipt_key: bytes,
+        *,
+        written: Callable[[WrittenSum], None],
+        failed: Callable[[SecAggError], None],
+        clock: Clock,
+    ) -> None:
+        own, health = settings.server, settings.server.health_listen
+        super().__init__(
+            parties,
+            Address.parse(own.listen, name="server.listen"),
+            _own_identity(own, settings.tls),
+            health_address=None
+            if health is None
+            else Address.parse(health, name="server.health_listen"),
+            admission=settings.admission.limits(),
+            revoked=own.revoked,
+            clock=clock,
+        )
+        self.receipt_key: Final = receipt_key
+        self._written, self._failed = written, failed
+        self._loops: list[asyncio.Task[None]] = []
+        self._releasing = [
+            ReleasingLeader(each, sums_of(settings, each.task), clock)
+            for each in parties
+            if isinstance(each, Leader) and isinstance(settings, LeaderSettings)
+        ]
+
+    async def start(self) -> None:
+        """Listen, and at a leader run one session after the other of each task.
+
+        Raises:
+            ServiceError: As `listen`.
+        """
+        await self.listen()
+        for each in self._releasing:
+            loop = each.release(written=self._written, failed=self._failed)
+            self._loops.append(asyncio.ensure_future(loop))
+
+    async def released(self) -> None:
+        """Wait until no task of a leader will have another sum.
+
+        Raises:
+            SecAggError: As `ReleasingLeader.release`.
+        """
+        await asyncio.gather(*self._loops)
+
+    async def settle(self) -> None:
+        """Wait until the sums of this process are written."""
+        while any(each.is_busy for each in self._releasing):
+            await self._clock.sleep_until(self._clock.now() + _LOOK_SECONDS)
+
+    async def close(self) -> None:
+        """Leave the sessions where they stand."""
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
 
 
 @asynccontextmanager
-async def leading(
-    settings: LeaderSettings,
+async def opened_parties(  # noqa: PLR0913 - an aggregator, and who is told what
+    settings: PartySettings,
     *,
     accept_restored: bool = False,
     clock: Clock | None = None,
-) -> AsyncIterator[ReleasingLeader]:
-    """Run the leader; call `release` of what this yields.
+    meter: Meter | None = None,
+    written: Callable[[WrittenSum], None] = lambda _: None,
+    failed: Callable[[SecAggError], None] = lambda _: None,
+) -> AsyncIterator[PartyProgram]:
+    """Open the states of an aggregator's tasks, and load what is in them.
 
     Args:
-        settings: What it is, and where the helper is.
-        accept_restored: As for `helping`.
+        settings: What it is, and at the leader where the helper is.
+        accept_restored: Its states may have been restored; sessions open in them end.
         clock: Time; the machine's by default.
+        meter: Takes measurements; none by default.
+        written: Told of every sum of a leader that is on disk.
+        failed: Told of every session of a leader that ended without one.
 
     Yields:
-        The leader, serving its clients.
+        The aggregator; it serves from `start` on.
 
     Raises:
-        ServiceError: As for `helping`.
-        RemoteProtocolError: BAD_CONFIG; the task is none.
+        ServiceError: BAD_SETTINGS, BAD_CERTIFICATE, BAD_CREDENTIAL, STORAGE_FAILED,
+            STATE_DAMAGED or RESTORED_STATE.
+        RemoteProtocolError: BAD_CONFIG; a task is none.
     """
-    own, helper_key = settings.aggregator, receipt_key_of("helper", settings.helper)
-    noise, identity = noise_of(settings.task), _own_identity(own, settings.tls)
+    own, clock = settings.server, clock or SystemClock()
+    tasks = [(each, noise_of(each)) for each in tasks_of_party(settings)]
     async with AsyncExitStack() as stack:
-        storage = await open_server_storage(
-            own.state_dir, mark=own.rollback_mark, accept_restored=accept_restored
-        )
-        stack.push_async_callback(storage.close)
-        key, meter = receipt_key_in(own.state_dir), _meter_of(own)
-        way = await stack.enter_async_context(_way_to("helper", settings.helper))
-        check_name(own, way.identity, settings.helper.certificate)
-        leader = Leader(
-            settings.task.id,
-            noise,
-            steps=settings.task.steps,
-            name=own.name,
-            helper=way,
-            storage=storage,
-            receipt_key=key,
-            helper_key=helper_key,
+        key = receipt_key_in(state_directory(own.state_dir))
+
+        async def options(task: SharedTaskSection) -> PartyOptions:
+            directory, mark = state_of(own, task.id)
+            storage = await open_server_storage(
+                directory, mark=mark, accept_restored=accept_restored
+            )
+            stack.push_async_callback(storage.close)
+            return {
+                "steps": task.steps,
+                "name": own.name,
+                "storage": storage,
+                "receipt_key": key,
+                "retention": Retention(
+                    keep_receipts_days=own.keep_receipts_days,
+                    keep_receipts=own.keep_receipts,
+                ),
+                "clock": clock,
+                "meter": meter,
+            }
+
+        parties: list[Leader] | list[Helper]
+        if isinstance(settings, HelperSettings):
+            leader = settings.leader.name
+            parties = [
+                Helper(task.id, noise, leader=leader, **await options(task))
+                for task, noise in tasks
+            ]
+        else:
+            helper_key = receipt_key_of("helper", settings.helper)
+            way = await stack.enter_async_context(_way_to("helper", settings.helper))
+            check_name(own, way.identity, settings.helper.certificate)
+            parties = [
+                Leader(
+                    task.id,
+                    noise,
+                    helper=way,
+                    helper_key=helper_key,
+                    **await options(task),
+                )
+                for task, noise in tasks
+            ]
+        program = PartyProgram(
+            parties,
+            settings,
+            key.public_bytes,
+            written=written,
+            failed=failed,
             clock=clock,
+        )
+        yield await stack.enter_async_context(program)
+
+
+@asynccontextmanager
+async def stored_views(settings: PartySettings) -> AsyncIterator[PartyViews]:
+    """Read the stores of an aggregator that does not run.
+
+    Args:
+        settings: What it is.
+
+    Yields:
+        What is told of its tasks.
+
+    Raises:
+        StoreNotFoundError: A task has not run yet.
+        ServiceError: STORAGE_FAILED or BAD_SETTINGS.
+    """
+    is_leader = isinstance(settings, LeaderSettings)
+    async with AsyncExitStack() as stack:
+        found = []
+        for task in tasks_of_party(settings):
+            directory, _ = state_of(settings.server, task.id)
+            store = await stack.enter_async_context(looking(directory))
+            noise = noise_of(task)
+            found.append(PartyTask(task.id, noise, task.steps, is_leader, store))
+        yield PartyViews(found)
+
+
+async def run_parties(  # noqa: PLR0913 - who is told what, and what is run
+    settings: PartySettings,
+    *,
+    listening: Callable[[Address], None],
+    tell: Callable[[str], None],
+    written: Callable[[WrittenSum], None],
+    failed: Callable[[SecAggError], None],
+    manager: ServiceManager | None = None,
+    accept_restored: bool = False,
+) -> list[View]:
+    """Run an aggregator of two until its operator or the system ends it.
+
+    Args:
+        settings: As for `opened_parties`.
+        listening: Called once with the address, when clients can connect.
+        tell: Told in a sentence what becomes of the aggregator.
+        written: As for `opened_parties`.
+        failed: As for `opened_parties`.
+        manager: What started the process, and wants to be told how it is.
+        accept_restored: As for `opened_parties`.
+
+    Returns:
+        What became of the tasks.
+
+    Raises:
+        SecAggError: As `opened_parties` and `ReleasingLeader.release`.
+    """
+
+    @asynccontextmanager
+    async def opened(meter: Meter) -> AsyncIterator[Service]:
+        async with opened_parties(
+            settings,
+            accept_restored=accept_restored,
             meter=meter,
-        )
-        clock = clock or SystemClock()
-        server, watched = await stack.enter_async_context(
-            _serving(leader, own, identity, storage, meter=meter, clock=clock)
-        )
-        yield ReleasingLeader(
-            server, key.public_bytes, watched, leader, own.sums_dir, clock
-        )
+            written=written,
+            failed=failed,
+        ) as program:
+            tell(f"signs receipts as {key_text(program.receipt_key)}")
+
+            async def ended() -> None:
+                await program.released()
+                if isinstance(settings, LeaderSettings):
+                    tell("there will be no more sums; clients can fetch the last")
+                await asyncio.Event().wait()
+
+            yield Service(
+                program,
+                program,
+                start=program.start,
+                failed=ended,
+                close=program.close,
+            )
+
+    return await run_process(
+        settings.server, opened, listening=listening, tell=tell, manager=manager
+    )
 
 
 def sharing_limits(settings: SharingClientSettings) -> PrivacyLimits:
@@ -402,49 +567,6 @@ async def give_vector(
         return await client.contribute(vector)
 
 
-@asynccontextmanager
-async def _serving(  # noqa: PLR0913 - a party, and what it was made of
-    party: Helper | Leader,
-    own: AggregatorSection,
-    identity: TLSIdentity,
-    storage: ServerStorage,
-    *,
-    meter: PrometheusMeter | None,
-    clock: Clock,
-) -> AsyncIterator[tuple[GrpcServer, Address | None]]:
-    """Serve clients, and whoever watches; yield both ports."""
-    health, metrics = (
-        None if given is None else Address.parse(given, name=f"aggregator.{name}")
-        for name, given in (
-            ("health_listen", own.health_listen),
-            ("metrics_listen", own.metrics_listen),
-        )
-    )
-    async with (
-        serving(
-            party,
-            Address.parse(own.listen, name="aggregator.listen"),
-            identity,
-            health_address=health,
-            revoked=own.revoked,
-        ) as server,
-        watching(
-            party,
-            server,
-            storage=storage,
-            state_dir=own.state_dir,
-            listen=metrics,
-            meter=meter,
-            clock=clock,
-        ) as watched,
-    ):
-        yield server, watched
-
-
-def _meter_of(own: AggregatorSection) -> PrometheusMeter | None:
-    return None if own.metrics_listen is None else PrometheusMeter()
-
-
 def _receipt_name(number: int) -> str:
     return f"receipt-{number}.bin"
 
@@ -470,18 +592,18 @@ def _way_to(section: str, other: OtherSection) -> GrpcConnection:
     )
 
 
-def _own_identity(own: AggregatorSection, files: TLSSection) -> TLSIdentity:
+def _own_identity(own: PartySection, files: TLSSection) -> TLSIdentity:
     """Return the certificate of an aggregator, which has to bear its name."""
     identity = _identity(files, Role.SERVER)
     check_name(own, identity.identity.name, files.certificate)
     return identity
 
 
-def check_name(own: AggregatorSection, found: str, certificate: Path) -> None:
+def check_name(own: PartySection, found: str, certificate: Path) -> None:
     """Refuse a certificate for somebody else: nobody would believe this aggregator."""
     if found != own.name:
         raise ServiceError(
-            f"{certificate} is a certificate for {found!r}, and aggregator.name is "
+            f"{certificate} is a certificate for {found!r}, and server.name is "
             f"{own.name!r}",
             code=ErrorCode.BAD_SETTINGS,
             next_step="Have a certificate issued for that name: the helper takes "

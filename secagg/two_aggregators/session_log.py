@@ -4,10 +4,10 @@ import asyncio
 from typing import Final, Self
 
 from secagg.errors import ErrorCode, ServiceError
+from secagg.server.telemetry.measures import Measures
 from secagg.storage.change import Change, Committed, NewSession, Record
 from secagg.storage.rows import StoredSession
 from secagg.storage.store import Store
-from secagg.two_aggregators.measures import Measures
 
 
 class SessionLog:

@@ -65,15 +65,17 @@ from secagg.config.paths import (
     two_aggregator_paths,
 )
 from secagg.config.program import TLSSection
-from secagg.config.server import ServerSection
+from secagg.config.server import HostSection, ServerSection, files_in
 from secagg.config.total_budget import total_budget
 from secagg.config.two_aggregators import (
-    AggregatorSection,
     HelperSettings,
     LeaderSettings,
     OtherSection,
+    PartySettings,
+    SharedTaskSection,
     SharingClientSettings,
     load_two_server_settings,
+    tasks_of_party,
 )
 from secagg.distributed_dp import text_above
 from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
@@ -92,7 +94,6 @@ from secagg.server.http_edge.listener import WebCertificate
 from secagg.server.program import edge_options
 from secagg.server.session.sum_release import MOST_ATTEMPTS
 from secagg.server.task.setup import prepare_task
-from secagg.server.telemetry.prometheus import PrometheusMeter
 from secagg.storage.blobs import STORE_HOME
 from secagg.storage.change import Role as StoreRole
 from secagg.storage.directories import STORE_FILE
@@ -135,6 +136,8 @@ from secagg.two_aggregators.program import (
     receipt_key_of,
     sharing_cohort,
     sharing_limits,
+    state_of,
+    sums_of,
 )
 
 S = TypeVar("S")
@@ -164,10 +167,10 @@ class ServerSetup:
     accepts_restored: bool = False
 
     @property
-    def place(self) -> tuple[Path, Path | None]:
+    def places(self) -> list[tuple[Path, Path | None]]:
         """State directory and rollback mark; None for the mark by default."""
         own = self.host.server
-        return own.state_dir, own.rollback_mark
+        return [(own.state_dir, own.rollback_mark)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +194,10 @@ class GivingSetup(Generic[C]):
     accepts_restored: bool = False
 
     @property
-    def place(self) -> tuple[Path, Path | None]:
+    def places(self) -> list[tuple[Path, Path | None]]:
         """State directory and rollback mark; None for the mark by default."""
         own = self.settings.client
-        return own.state_dir, own.rollback_mark
+        return [(own.state_dir, own.rollback_mark)]
 
     @property
     def inputs(self) -> list[tuple[str, Path]]:
@@ -230,18 +233,24 @@ class PartySetup:
     Attributes:
         file: Its settings file.
         settings: The party's.
+        owner: What the aggregator that runs with them says of itself; None for none.
         accepts_restored: Whether a state that was put back is accepted.
     """
 
     file: Path
-    settings: LeaderSettings | HelperSettings
+    settings: PartySettings
+    owner: str | None = None
     accepts_restored: bool = False
 
     @property
-    def place(self) -> tuple[Path, Path | None]:
-        """State directory and rollback mark; None for the mark by default."""
-        own = self.settings.aggregator
-        return own.state_dir, own.rollback_mark
+    def tasks(self) -> tuple[SharedTaskSection, ...]:
+        """The tasks of its file and of server.tasks_dir."""
+        return tasks_of_party(self.settings)
+
+    @property
+    def places(self) -> list[tuple[Path, Path | None]]:
+        """State directory and rollback mark of each task."""
+        return [state_of(self.settings.server, each.id) for each in self.tasks]
 
 
 Setup: TypeAlias = ServerSetup | ClientSetup | PartySetup | SharingSetup
@@ -290,7 +299,10 @@ async def doctor_findings(
         setup = load_setup(path, overrides)
         if isinstance(setup, ServerSetup):
             tasks = _tasks_of(path, setup.host, overrides)
-            setup = replace(setup, tasks=tasks, owner=await owner_of(setup.host))
+            owner = await owner_of(setup.host.server)
+            setup = replace(setup, tasks=tasks, owner=owner)
+        elif isinstance(setup, PartySetup):
+            setup = replace(setup, owner=await owner_of(setup.settings.server))
     except SecAggError as error:
         found = Finding(
             number, "settings", State.FAILED, str(error), error.next_step, error
@@ -350,17 +362,7 @@ def tasks_in_folder(host: HostSettings) -> list[TaskSettings]:
     folder = host.server.tasks_dir
     if folder is None:
         return []
-    try:
-        # Not `glob`, to which a folder that may not be read is an empty one.
-        files = sorted(each for each in folder.iterdir() if each.suffix == ".toml")
-    except OSError as error:
-        raise ServiceError(
-            f"server.tasks_dir {folder} cannot be read: {error.strerror}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Make it a directory that this user may read, or leave the "
-            "setting out.",
-        ) from None
-    return [load_task_settings(each) for each in files]
+    return [load_task_settings(each) for each in files_in(folder)]
 
 
 def _files(tls: TLSSection) -> str | Caution:
@@ -409,7 +411,7 @@ def _revoked(path: Path | None, authority: Path) -> str | Caution | None:
     return found
 
 
-def _has_relay(host: HostSettings) -> bool:
+def _has_relay(host: HostSettings | PartySettings) -> bool:
     try:
         listen = Address.parse(host.server.listen, name="server.listen")
     except ServiceError:
@@ -417,10 +419,10 @@ def _has_relay(host: HostSettings) -> bool:
     return host.admission.limits().has_relay_at(listen)
 
 
-def _open_files(host: HostSettings, tasks: Sequence[TaskSettings]) -> str:
+def _open_files(host: HostSettings | PartySettings, cohorts: Iterable[int]) -> str:
     files = raise_file_limit()  # as the server will
     each = FILES_PER_CONNECTION if _has_relay(host) else 1
-    clients = sum(task.cohort.max_clients for task in tasks)
+    clients = sum(cohorts)
     needed = each * clients + RESERVED_FILES
     if files < needed:
         raise ServiceError(
@@ -458,14 +460,13 @@ def _disk(directory: Path) -> str | Caution:
     return found
 
 
-async def owner_of(host: HostSettings) -> str | None:
+async def owner_of(server: HostSection) -> str | None:
     """Return what the aggregator that runs with these settings says of itself."""
     try:
-        answer = await call_admin(admin_socket_of(host), "status")
+        answer = await call_admin(admin_socket_of(server), "status")
     except SecAggError:
         return None
-    server = answer["server"]
-    return f"an aggregator runs with it, process {server['pid']}"
+    return f"an aggregator runs with it, process {answer['server']['pid']}"
 
 
 def _blobs(url: str) -> str:
@@ -599,24 +600,13 @@ async def _others(host: HostSettings) -> str | None:
     return f"all have the name {own!r}" if rows else "there is none yet"
 
 
-def _port(host: HostSettings, owner: str | None) -> str:
+def _port(
+    server: HostSection, owner: str | None, more: Mapping[str, str | None]
+) -> str:
     if owner is not None:
         return owner
-    check_port(_listening("server", host.server) | {"edge.listen": host.edge.listen})
-    return f"{host.server.listen} is free"
-
-
-async def _party_port(setup: PartySetup) -> str:
-    own = setup.settings.aggregator
-    try:
-        async with looking(own.state_dir):
-            pass
-    except StoreInUseError:
-        return "a process runs with this state"
-    except SecAggError:
-        pass  # D160 says it
-    check_port(_listening("aggregator", own))
-    return f"{own.listen} is free"
+    check_port({**_listening(server), **more})
+    return f"{server.listen} is free"
 
 
 def _plan(task: TaskSettings) -> str:
@@ -643,8 +633,23 @@ def _client_paths(setup: ClientSetup) -> str:
 
 
 def _sharing_paths(setup: SharingSetup) -> str:
-    more = {"inputs": setup.inputs, "outputs": setup.outputs.items()}
-    return refuse_shared_paths(two_aggregator_paths(setup.settings, setup.file, **more))
+    outputs = setup.outputs.items()
+    return refuse_shared_paths(
+        two_aggregator_paths(
+            setup.settings, setup.file, inputs=setup.inputs, outputs=outputs
+        )
+    )
+
+
+def _party_paths(setup: PartySetup) -> str:
+    party = setup.settings
+    folders: list[Path] = []
+    if isinstance(party, LeaderSettings):
+        folders = [sums_of(party, each.id) for each in setup.tasks]
+    paths = two_aggregator_paths(
+        party, setup.file, states=setup.places, folders=folders
+    )
+    return refuse_shared_paths(paths)
 
 
 def _of_tasks(
@@ -656,10 +661,10 @@ def _of_tasks(
     return "; ".join(texts) or None
 
 
-def _admin_socket(setup: ServerSetup) -> str:
-    if setup.owner is not None:
-        return setup.owner
-    path = admin_socket_of(setup.host)
+def _admin_socket(server: HostSection, owner: str | None) -> str:
+    if owner is not None:
+        return owner
+    path = admin_socket_of(server)
     refuse_no_socket(path)
     return f"{path} {check_writable(path.parent)}"
 
@@ -722,12 +727,12 @@ def _packages(setup: ServerSetup) -> str:
 
 
 def _party_packages(setup: PartySetup) -> str:
-    if setup.settings.aggregator.metrics_listen is not None:
-        PrometheusMeter()
+    meter_of(setup.settings.server)
+    check_collector(setup.settings.server)
     return "all are there"
 
 
-def _modes(directory: Path, given: Path | None) -> str | Caution | None:
+def _modes(directory: Path, given: Path | None) -> str | Caution:
     """Look who may read what holds seeds and shares: 0700, and 0600 for files."""
     mark = given or default_mark(directory)
     files = [directory, *directory.glob(f"{STORE_FILE}*"), mark]
@@ -798,16 +803,15 @@ def _server_mark(setup: ServerSetup) -> str | None:
 
 
 def _mark(setup: Setup) -> str | None:
-    directory, given = setup.place
-    check_writable((given or default_mark(directory)).parent)
-    return check_mark_alone(directory, given, accepts_restored=setup.accepts_restored)
+    for directory, given in setup.places:
+        check_writable((given or default_mark(directory)).parent)
+        check_mark_alone(directory, given, accepts_restored=setup.accepts_restored)
+    return None
 
 
-def _listening(
-    section: str, own: AggregatorSection | ServerSection
-) -> dict[str, str | None]:
+def _listening(server: HostSection) -> dict[str, str | None]:
     """Return the addresses of an aggregator, by their settings."""
-    return {f"{section}.{name}": getattr(own, name, None) for name in _LISTENING}
+    return {f"server.{name}": getattr(server, name) for name in _LISTENING}
 
 
 def _parse_all(addresses: Mapping[str, str | None]) -> None:
@@ -818,7 +822,7 @@ def _parse_all(addresses: Mapping[str, str | None]) -> None:
 
 def _addresses(setup: ServerSetup) -> str:
     server = setup.host.server
-    _parse_all(_listening("server", server))
+    _parse_all(_listening(server))
     _parse_all({"edge.listen": setup.host.edge.listen})
     page_address(server)
     if setup.host.edge.listen is not None:
@@ -827,8 +831,9 @@ def _addresses(setup: ServerSetup) -> str:
 
 
 def _party_addresses(setup: PartySetup) -> str:
-    own = setup.settings.aggregator
-    _parse_all(_listening("aggregator", own))
+    own = setup.settings.server
+    _parse_all(_listening(own))
+    page_address(own)
     if isinstance(setup.settings, LeaderSettings):
         Address.parse(setup.settings.helper.address, name="helper.address")
     return own.listen
@@ -844,7 +849,7 @@ def _outputs(setup: ClientSetup | SharingSetup) -> str | None:
 
 
 def _party_name(setup: PartySetup) -> str:
-    own = setup.settings.aggregator
+    own = setup.settings.server
     for files, role in _party_certificates(setup):
         check_name(own, identity_of(files, role).identity.name, files.certificate)
     return own.name
@@ -855,6 +860,20 @@ def _party_certificates(setup: PartySetup) -> list[tuple[TLSSection, Role]]:
     if isinstance(setup.settings, LeaderSettings):
         found.append((setup.settings.helper, Role.CLIENT))
     return found
+
+
+def _shared(setup: Setup) -> list[tuple[Path, Path | None]]:
+    """Return the directory that holds the states of a party's tasks, and its key."""
+    if isinstance(setup, PartySetup):
+        return [(setup.settings.server.state_dir, None)]
+    return []
+
+
+async def _stores(setup: ClientSetup | SharingSetup | PartySetup) -> str | Caution:
+    owner = setup.owner if isinstance(setup, PartySetup) else None
+    if owner is not None:
+        return owner
+    return _first_caution([await _store(*each) for each in setup.places])
 
 
 def _first_caution(found: Iterable[str | Caution]) -> str | Caution:
@@ -881,9 +900,10 @@ def _total(setup: SharingSetup) -> str | None:
 
 
 def _sums_dir(setup: PartySetup) -> str | None:
-    if not isinstance(setup.settings, LeaderSettings):
+    leader = setup.settings
+    if not isinstance(leader, LeaderSettings):
         return None
-    return check_writable(setup.settings.aggregator.sums_dir)
+    return "; ".join(check_writable(sums_of(leader, each.id)) for each in setup.tasks)
 
 
 def _receipt_keys(setup: PartySetup | SharingSetup) -> str | None:
@@ -897,8 +917,11 @@ def _receipt_keys(setup: PartySetup | SharingSetup) -> str | None:
 
 
 def _party_task(setup: PartySetup) -> str:
-    report = noise_of(setup.settings.task).report()
-    return report.lines()[0]
+    texts = (
+        f"task {task.id!r}: {noise_of(task).report().lines()[1]}"
+        for task in setup.tasks
+    )
+    return "; ".join(texts)
 
 
 def _starts(
@@ -913,9 +936,19 @@ def _state_checks(
 ) -> tuple[SetupCheck[Any], ...]:
     """Return the checks of a state directory, under these numbers."""
     return (
-        _starts(directory, "state directory", lambda s: check_writable(s.place[0])),
-        _starts(modes, "modes", lambda s: _modes(*s.place)),
-        SetupCheck(store, "store", lambda s: _store(*s.place)),
+        _starts(
+            directory,
+            "state directory",
+            lambda s: _first_caution(check_writable(each) for each, _ in s.places),
+        ),
+        _starts(
+            modes,
+            "modes",
+            lambda s: _first_caution(
+                _modes(*each) for each in (*_shared(s), *s.places)
+            ),
+        ),
+        SetupCheck(store, "store", _stores),
         _starts(mark, "mark", _mark),
     )
 
@@ -937,16 +970,24 @@ _SERVER: Final[tuple[Branch[ServerSetup], ...]] = (
         ),
         _starts("D127", "HTTP edge", _edge),
     ),
-    (SetupCheck("D140", "open files", lambda s: _open_files(s.host, s.tasks)),),
+    (
+        SetupCheck(
+            "D140",
+            "open files",
+            lambda s: _open_files(s.host, (t.cohort.max_clients for t in s.tasks)),
+        ),
+    ),
     (_starts("D145", "packages", _packages),),
     (
         _starts(
             "D150",
             "state directory",
-            lambda s: check_state_dir(s.place[0], s.tasks[0] if s.tasks else None),
+            lambda s: check_state_dir(
+                s.host.server.state_dir, s.tasks[0] if s.tasks else None
+            ),
         ),
-        _starts("D152", "modes", lambda s: _modes(*s.place)),
-        SetupCheck("D155", "disk", lambda s: _disk(s.place[0])),
+        _starts("D152", "modes", lambda s: _modes(*s.places[0])),
+        SetupCheck("D155", "disk", lambda s: _disk(s.host.server.state_dir)),
         _starts(
             "D157",
             "uploads",
@@ -956,7 +997,9 @@ _SERVER: Final[tuple[Branch[ServerSetup], ...]] = (
         SetupCheck("D161", "sums", lambda s: _sums(s.host.server, s.owner)),
         _starts("D162", "mark", _server_mark),
         SetupCheck("D163", "other aggregators", lambda s: _others(s.host)),
-        SetupCheck("D186", "admin socket", _admin_socket),
+        SetupCheck(
+            "D186", "admin socket", lambda s: _admin_socket(s.host.server, s.owner)
+        ),
     ),
     (SetupCheck("D165", "engine", lambda s: _engine(s.host.server.engine)),),
     (
@@ -968,7 +1011,13 @@ _SERVER: Final[tuple[Branch[ServerSetup], ...]] = (
     ),
     (
         _starts("D180", "address", _addresses),
-        _starts("D185", "port", lambda s: _port(s.host, s.owner)),
+        _starts(
+            "D185",
+            "port",
+            lambda s: _port(
+                s.host.server, s.owner, {"edge.listen": s.host.edge.listen}
+            ),
+        ),
     ),
     (_starts("D188", "payload", lambda s: _of_tasks(s, check_payload)),),
     (SetupCheck("D190", "task", lambda s: _of_tasks(s, _plan), is_local=False),),
@@ -1024,7 +1073,7 @@ _PARTY: Final[tuple[Branch[PartySetup], ...]] = (
         _starts(
             "D105",
             "paths",
-            lambda s: refuse_shared_paths(two_aggregator_paths(s.settings, s.file)),
+            _party_paths,
         ),
     ),
     (
@@ -1044,17 +1093,27 @@ _PARTY: Final[tuple[Branch[PartySetup], ...]] = (
         _starts(
             "D125",
             "revoked certificates",
-            lambda s: _revoked(s.settings.aggregator.revoked, s.settings.tls.ca),
+            lambda s: _revoked(s.settings.server.revoked, s.settings.tls.ca),
         ),
     ),
     (_starts("D145", "packages", _party_packages),),
     (
         *_state_checks("D150", "D152", "D160", "D162"),
-        SetupCheck("D155", "disk", lambda s: _disk(s.place[0])),
+        SetupCheck("D155", "disk", lambda s: _disk(s.settings.server.state_dir)),
+        SetupCheck(
+            "D186", "admin socket", lambda s: _admin_socket(s.settings.server, s.owner)
+        ),
+    ),
+    (
+        SetupCheck(
+            "D140",
+            "open files",
+            lambda s: _open_files(s.settings, (t.max_clients for t in s.tasks)),
+        ),
     ),
     (
         _starts("D180", "address", _party_addresses),
-        _starts("D185", "port", _party_port),
+        _starts("D185", "port", lambda s: _port(s.settings.server, s.owner, {})),
     ),
     (_starts("D170", "sums", _sums_dir),),
     (_starts("D190", "task", _party_task),),

@@ -23,7 +23,7 @@ from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.runtime.files import disk
 
 if TYPE_CHECKING:
-    from secagg.config import HostSettings
+    from secagg.config.server import HostSection
 
 
 MAX_MESSAGE_BYTES: Final = 64 << 20
@@ -38,10 +38,9 @@ _MAX_PATH_BYTES: Final = 100
 _ANSWER_SECONDS: Final = 900.0
 
 
-def admin_socket_of(settings: "HostSettings") -> Path:
+def admin_socket_of(server: "HostSection") -> Path:
     """Return where an aggregator listens for its operator."""
-    given = settings.server.admin_socket
-    return (given or settings.server.state_dir / _ADMIN_SOCKET).absolute()
+    return (server.admin_socket or server.state_dir / _ADMIN_SOCKET).absolute()
 
 
 def refuse_no_socket(path: Path) -> None:

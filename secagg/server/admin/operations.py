@@ -4,7 +4,8 @@ The admin socket and the command line call the same answers. One that needs no p
 is given from the store of an aggregator that does not run.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import shutil
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -12,48 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, get_type_hints
 
 from secagg.config import task_from_document
 from secagg.errors import ErrorCode, ServiceError
-from secagg.server.admin.views import (
-    MAX_LISTED,
-    View,
-    budgets_view,
-    find_task,
-    sessions_view,
-    show_session,
-    stopped_view,
-    task_view,
-    tasks_view,
-)
-from secagg.server.session.report import reports_in
-from secagg.storage.change import Role
-from secagg.storage.queries import ListSessions
-from secagg.storage.rows import TaskRow
-from secagg.storage.store import StoreReader
+from secagg.runtime.files import nearest_place
+from secagg.server.admin.control import OperatorViews, ServerControl, View
+from secagg.server.admin.views import MAX_LISTED
 
 if TYPE_CHECKING:
     from secagg.config import TaskSettings
-    from secagg.server.admin.snapshot import StatusSnapshot
-    from secagg.server.operated_server import OperatedServer
-    from secagg.server.session.progress import LiveSession
-    from secagg.server.supervisor import TaskSupervisor
 
 _Arguments = TypeVar("_Arguments")
-
-
-@dataclass(frozen=True, slots=True)
-class ServerControl:
-    """What operations may call of an aggregator that runs.
-
-    Attributes:
-        server: Open.
-        supervisor: Of its tasks.
-        snapshot: Its status.
-        finish: Ends the process; with True when the open sessions are over.
-    """
-
-    server: "OperatedServer"
-    supervisor: "TaskSupervisor"
-    snapshot: "StatusSnapshot"
-    finish: Callable[[bool], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +28,14 @@ class Sources:
     """Where an answer comes from.
 
     Attributes:
-        store: Of the aggregator.
-        state_dir: Of the aggregator; holds privacy reports and session reports.
+        views: What is told of tasks and sessions.
+        state_dir: Of the aggregator; it may be lost, with a store in a database.
         control: The process; None when the aggregator does not run.
     """
 
-    store: StoreReader
+    views: OperatorViews
     state_dir: Path
     control: ServerControl | None = None
-
-    def live(self) -> "Iterable[LiveSession]":
-        """Return the sessions that a process knows to be open."""
-        return () if self.control is None else self.control.server.live()
-
-    @property
-    def unwritten(self) -> Mapping[str, str]:
-        """Why the disk refuses the files of a task's latest session, by task."""
-        if self.control is None:
-            return MappingProxyType({})
-        return self.control.server.pending_writes.refused
 
     @property
     def running(self) -> ServerControl:
@@ -207,70 +163,64 @@ class Drain:
 async def _status(sources: Sources, _: NoArguments) -> View:
     if sources.control is not None:
         return await sources.control.snapshot.status()
-    return await stopped_view(sources.store, sources.state_dir)
+    free = shutil.disk_usage(nearest_place(sources.state_dir)).free
+    return {
+        "server": {"is_running": False, "free_bytes": free},
+        "tasks": await sources.views.tasks(),
+    }
 
 
 async def _add(sources: Sources, given: TaskSettingsGiven) -> View:
-    return await _task(sources, await sources.running.supervisor.add(_settings(given)))
+    settings = _settings(given)
+    await sources.running.tasks.add(settings)
+    return await sources.views.task(settings.task.id)
 
 
 async def _apply(sources: Sources, given: TaskSettingsGiven) -> View:
-    supervisor = sources.running.supervisor
-    row = await supervisor.apply(_settings(given), expect_version=given.version)
-    return await _task(sources, row)
+    settings = _settings(given)
+    await sources.running.tasks.apply(settings, expect_version=given.version)
+    return await sources.views.task(settings.task.id)
 
 
 async def _list_tasks(sources: Sources, _: NoArguments) -> View:
-    views = await tasks_view(sources.store, sources.live, sources.unwritten)
-    return {"tasks": views}
+    return {"tasks": await sources.views.tasks()}
 
 
 async def _show_task(sources: Sources, given: OneTask) -> View:
-    return await _task(sources, await find_task(sources.store, given.task))
+    return await sources.views.task(given.task)
 
 
 async def _pause(sources: Sources, given: TaskChange) -> View:
-    supervisor = sources.running.supervisor
-    row = await supervisor.pause(
+    await sources.running.tasks.pause(
         given.task, reason=given.reason, expect_version=given.version
     )
-    return await _task(sources, row)
+    return await sources.views.task(given.task)
 
 
 async def _resume(sources: Sources, given: TaskVersion) -> View:
-    supervisor = sources.running.supervisor
-    row = await supervisor.resume(given.task, expect_version=given.version)
-    return await _task(sources, row)
+    await sources.running.tasks.resume(given.task, expect_version=given.version)
+    return await sources.views.task(given.task)
 
 
 async def _stop(sources: Sources, given: TaskChange) -> View:
-    supervisor = sources.running.supervisor
-    row = await supervisor.stop(
+    await sources.running.tasks.stop(
         given.task, reason=given.reason, expect_version=given.version
     )
-    return await _task(sources, row)
+    return await sources.views.task(given.task)
 
 
 async def _list_sessions(sources: Sources, given: SessionFilter) -> View:
-    views = await sessions_view(
-        sources.store,
+    views = await sources.views.sessions(
         task=given.task,
         since=given.since,
         outcome=given.outcome,
         limit=given.limit or MAX_LISTED,
-        live=sources.live,
     )
     return {"sessions": views}
 
 
 async def _show_session(sources: Sources, given: OneSession) -> View:
-    return await show_session(
-        sources.store,
-        given.task,
-        given.number,
-        sources.live,
-        reports=reports_in(sources.state_dir),
-    )
+    return await sources.views.session(given.task, given.number)
 
 
 async def _abort(sources: Sources, given: SessionAbort) -> View:
@@ -292,7 +242,7 @@ async def _abort(sources: Sources, given: SessionAbort) -> View:
 
 
 async def _budget(sources: Sources, given: TaskFilter) -> View:
-    views = await budgets_view(sources.store, sources.state_dir, task=given.task)
+    views = await sources.views.budgets(task=given.task)
     return {"role": "server", "budgets": views}
 
 
@@ -338,13 +288,6 @@ def not_understood(complaint: str) -> ServiceError:
         code=ErrorCode.BAD_INPUT,
         next_step="Use the command of the same release as the aggregator.",
     )
-
-
-async def _task(sources: Sources, row: TaskRow) -> View:
-    running = await sources.store.read(
-        ListSessions(role=Role.SERVER, task=row.task.task_id)
-    )
-    return task_view(row, running, sources.live(), sources.unwritten)
 
 
 def _settings(given: TaskSettingsGiven) -> "TaskSettings":

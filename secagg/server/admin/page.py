@@ -15,9 +15,8 @@ from typing import Final, cast
 from secagg.distributed_dp import text_above
 from secagg.protocol.messages import Round
 from secagg.protocol.rounds import ROUNDS
+from secagg.server.admin.control import ServedAggregator, View
 from secagg.server.admin.snapshot import StatusSnapshot
-from secagg.server.admin.views import View, budgets_view, sessions_view
-from secagg.server.operated_server import OperatedServer
 from secagg.server.session.progress import LiveSession, named
 from secagg.storage.rows import TaskState
 
@@ -92,7 +91,7 @@ _Cell = _Markup | str | int | None
 
 
 async def operator_page(
-    server: OperatedServer, overview: StatusSnapshot, complaint: str
+    server: ServedAggregator, overview: StatusSnapshot, complaint: str
 ) -> bytes:
     """Return the page as it stands now, HTML in UTF-8.
 
@@ -103,13 +102,13 @@ async def operator_page(
     """
     status = await overview.status()
     process, tasks = cast("View", status["server"]), cast("list[View]", status["tasks"])
-    store = server.storage.store
+    views = overview.views
     ended = [
         each
-        for each in await sessions_view(store, limit=_SESSIONS_SHOWN)
+        for each in await views.sessions(limit=_SESSIONS_SHOWN)
         if each["outcome"] != "running"
     ]
-    budgets = await budgets_view(store, overview.state_dir)
+    budgets = await views.budgets()
     refused = cast("dict[str, int]", process["refused_last_hour"])
     sections = [
         _head(process, complaint),

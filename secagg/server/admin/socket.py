@@ -27,19 +27,21 @@ from secagg.server.admin.channel import (
     short_path,
     write_message,
 )
-from secagg.server.admin.operations import (
+from secagg.server.admin.control import (
+    ServedAggregator,
     ServerControl,
+    TaskControl,
+    View,
+)
+from secagg.server.admin.operations import (
     Sources,
     TaskFilter,
     operation_of,
     read_arguments,
 )
 from secagg.server.admin.snapshot import StatusSnapshot
-from secagg.server.admin.views import View
 from secagg.server.http.connection_tasks import ConnectionTasks
-from secagg.server.operated_server import OperatedServer
 from secagg.server.session.progress import SessionPhase, SessionProgress
-from secagg.server.supervisor import TaskSupervisor
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
@@ -56,7 +58,7 @@ class AdminSocket:
     Args:
         path: Of the socket.
         server: Open.
-        keeper: Of its tasks.
+        tasks: Acts on its tasks.
         state_dir: Of the server, whose disk is watched.
         finish: Ends the process: as soon as it can, or when the sessions under way are
             over.
@@ -65,8 +67,8 @@ class AdminSocket:
     def __init__(
         self,
         path: Path,
-        server: OperatedServer,
-        keeper: TaskSupervisor,
+        server: ServedAggregator,
+        tasks: TaskControl,
         *,
         state_dir: Path,
         finish: Callable[[bool], None],
@@ -74,15 +76,13 @@ class AdminSocket:
         self._path = path
         self._state_dir = state_dir
         snapshot = StatusSnapshot(server, state_dir)
-        self._control = ServerControl(server, keeper, snapshot, finish)
+        self._control = ServerControl(server, tasks, snapshot, finish)
         self._callers = ConnectionTasks()
         self._listener: asyncio.AbstractServer | None = None
 
     @property
     def _sources(self) -> Sources:
-        return Sources(
-            self._control.server.storage.store, self._state_dir, self._control
-        )
+        return Sources(self._control.snapshot.views, self._state_dir, self._control)
 
     async def __aenter__(self) -> Self:
         """Listen.
@@ -192,12 +192,13 @@ class AdminSocket:
     ) -> None:
         """Tell of every change of a session until the caller goes."""
         task = read_arguments(TaskFilter, arguments).task
+        open_now = (live.progress for live in self._control.server.live())
+        changes = self._control.server.progress(open_now)
 
         async def tell() -> None:
             # The first change may take hours; whoever watches is heard at once.
             await _send(writer, {"id": number, "ok": True, "more": True, "data": {}})
-            open_now = (live.progress for live in self._control.server.live())
-            async for progress in self._control.server.progress(open_now):
+            async for progress in changes:
                 if task is None or progress.task_id == task:
                     await _send(
                         writer,

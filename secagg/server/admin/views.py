@@ -7,39 +7,171 @@ Rule 2: only names, counts, dates, codes and digests; never a key, a share or an
 """
 
 import asyncio
-import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from secagg.config import TaskSettings
+from secagg.config.schedule import Schedule
 from secagg.distributed_dp import NoisyTask
 from secagg.distributed_dp.report_cache import privacy_report
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import Round
 from secagg.protocol.profiles import Profile
 from secagg.protocol.rounds import ROUNDS
-from secagg.runtime.files import nearest_place
+from secagg.runtime import metrics
+from secagg.server.admin.control import View
 from secagg.server.session.progress import LiveSession
 from secagg.server.session.receipt import SessionReceipt
-from secagg.server.session.report import SessionReports, next_step_after
+from secagg.server.session.report import (
+    SessionReports,
+    next_step_after,
+    reports_in,
+)
 from secagg.server.task.folder import privacy_folder_of
 from secagg.server.task.history import TaskHistory
 from secagg.server.task.stored import StoredTask, decode_settings
+from secagg.server.telemetry.prometheus import Reading
 from secagg.storage.change import Role
-from secagg.storage.queries import ListSessions, ListTasks, LoadSession
+from secagg.storage.queries import ListReplicas, ListSessions, ListTasks, LoadSession
 from secagg.storage.rows import SessionRow, SessionState, TaskRow, TaskState
 from secagg.storage.store import StoreReader
 
-View = dict[str, object]
 Live = Callable[[], Iterable[LiveSession]]
 
 MAX_LISTED: Final = 1000
 # Of one task more receipts are seldom kept (server.keep_receipts).
 _MAX_LOOKED_AT: Final = 10 * MAX_LISTED
 """A page of sessions: what fits on a screen several times, and into one answer."""
+
+
+# A replica that was not seen for so long has left, and needs no attention.
+_GONE_SECONDS: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreViews:
+    """The views of an aggregator whose tasks are rows of its store.
+
+    Attributes:
+        store: Of the aggregator.
+        state_dir: Of the aggregator; holds privacy reports and session reports.
+        live: Returns the sessions that a process knows to be open.
+        refused: Returns why the disk refuses files of a session, by task.
+    """
+
+    store: StoreReader
+    state_dir: Path
+    live: Live = tuple
+    refused: Callable[[], Mapping[str, str]] = dict
+
+    async def tasks(self) -> list[View]:
+        """See `OperatorViews.tasks`."""
+        return await tasks_view(self.store, self.live, self.refused())
+
+    async def task(self, task_id: str) -> View:
+        """See `OperatorViews.task`."""
+        row = await find_task(self.store, task_id)
+        running = await self.store.read(ListSessions(role=Role.SERVER, task=task_id))
+        return task_view(row, running, self.live(), self.refused())
+
+    async def sessions(
+        self,
+        *,
+        task: str | None = None,
+        since: float | None = None,
+        outcome: str | None = None,
+        limit: int = 50,
+    ) -> list[View]:
+        """See `OperatorViews.sessions`."""
+        return await sessions_view(
+            self.store,
+            task=task,
+            since=since,
+            outcome=outcome,
+            limit=limit,
+            live=self.live,
+        )
+
+    async def session(self, task_id: str, number: int) -> View:
+        """See `OperatorViews.session`."""
+        reports = reports_in(self.state_dir)
+        return await show_session(
+            self.store, task_id, number, self.live, reports=reports
+        )
+
+    async def budgets(self, *, task: str | None = None) -> list[View]:
+        """See `OperatorViews.budgets`."""
+        return await budgets_view(self.store, self.state_dir, task=task)
+
+    async def replicas(self) -> list[View]:
+        """See `OperatorViews.replicas`."""
+        return [
+            {
+                "name": row.replica.name,
+                "address": row.replica.address,
+                "version": row.replica.version,
+                "started": _date(row.started),
+                "silent_seconds": round(row.silent_seconds, 1),
+            }
+            for row in await self.store.read(ListReplicas())
+            if row.silent_seconds < _GONE_SECONDS
+        ]
+
+    async def readings(self) -> list[Reading]:
+        """See `OperatorViews.readings`.
+
+        Those that need a store that refuses are missing; the rest is there.
+        """
+        found: list[Reading] = []
+        with suppress(ServiceError):
+            found += await self._of_tasks()
+        return found + _of_sessions(self.live())
+
+    async def _of_tasks(self) -> list[Reading]:
+        found: list[Reading] = []
+        for row in await self.store.read(ListTasks()):
+            task, settings = {"task": row.task.task_id}, decode_settings(row.task)
+            runs = state_of(row, settings) == TaskState.RUNNING.value
+            sums = TaskHistory.decode(row.tally.facts).sums
+            missing = max(0, settings.task.steps - sums)
+            schedule = Schedule.parse(settings.task.schedule, settings.task.window)
+            slot = float(schedule.period or 1) if runs else 0.0
+            found.append((metrics.TASK_SLOT, slot, task))
+            unwritten = row.task.task_id in self.refused()
+            found.append((metrics.TASK_UNWRITTEN, float(unwritten), task))
+            found.append((metrics.TASK_SUMS_LEFT, float(missing), task))
+        for budget in await self.budgets():
+            task = {"task": str(budget["task"])}
+            for metric, name in (
+                (metrics.TASK_SESSIONS_LEFT, "left"),
+                (metrics.TASK_SPARE_LEFT, "spare_left"),
+            ):
+                found.append((metric, float(str(budget[name])), task))
+            for against in ("server", "model_reader"):
+                epsilon = float(str(budget[f"epsilon_{against}"]))
+                labels = {**task, "against": against}
+                found.append((metrics.TASK_EPSILON, epsilon, labels))
+        return found
+
+
+def _of_sessions(sessions: Iterable[LiveSession]) -> list[Reading]:
+    found: list[Reading] = []
+    counted: Counter[str] = Counter()
+    for live in sessions:
+        progress = live.progress
+        task = {"task": progress.task_id}
+        counted[progress.task_id] += 1
+        number = float(counted[progress.task_id])
+        found.append((metrics.SESSIONS_OPEN, number, task))
+        found.append((metrics.ROUND_ANSWERED, float(progress.answered), task))
+        found.append((metrics.ROUND_EXPECTED, float(progress.expected), task))
+    return found
 
 
 def state_of(row: TaskRow, settings: TaskSettings) -> str:
@@ -104,7 +236,7 @@ def task_view(
         "short_of_clients": _short_of_clients(settings, facts, finished),
         "left_out": sorted(facts.left_out),
         "running": [
-            _running(each, by_number.get(each.number))
+            running_view(each, by_number.get(each.number))
             for each in running
             if each.task == task.id
         ],
@@ -132,23 +264,6 @@ async def tasks_view(
     return [task_view(row, running, known, unwritten) for row in rows]
 
 
-async def stopped_view(store: StoreReader, state_dir: Path) -> View:
-    """Return the status of an aggregator that does not run, from its store.
-
-    Args:
-        store: Of the aggregator.
-        state_dir: Of the aggregator; it may be lost, with a store in a database.
-
-    Raises:
-        ServiceError: STORAGE_FAILED or STATE_DAMAGED.
-    """
-    free = shutil.disk_usage(nearest_place(state_dir)).free
-    return {
-        "server": {"is_running": False, "free_bytes": free},
-        "tasks": await tasks_view(store),
-    }
-
-
 async def find_task(store: StoreReader, task_id: str) -> TaskRow:
     """Return the row of a task.
 
@@ -157,12 +272,7 @@ async def find_task(store: StoreReader, task_id: str) -> TaskRow:
     """
     rows = {row.task.task_id: row for row in await store.read(ListTasks())}
     if task_id not in rows:
-        known = ", ".join(sorted(rows)) or "none"
-        raise ServiceError(
-            f"there is no task {task_id!r} here",
-            code=ErrorCode.UNKNOWN_SESSION,
-            next_step=f"`secagg tasks list` shows them; known: {known}.",
-        )
+        raise unknown_task(task_id, rows)
     return rows[task_id]
 
 
@@ -302,6 +412,33 @@ async def sessions_view(  # noqa: PLR0913 - one argument per choice of the opera
     """
     if task is not None:
         await find_task(store, task)
+    return await listed_sessions(
+        store, task=task, since=since, outcome=outcome, limit=limit, live=live
+    )
+
+
+async def listed_sessions(  # noqa: PLR0913 - as `sessions_view`
+    store: StoreReader,
+    *,
+    task: str | None,
+    since: float | None,
+    outcome: str | None,
+    limit: int,
+    live: Live,
+    ended: Callable[[bytes], View] | None = None,
+) -> list[View]:
+    """Return sessions of a task that is there, the newest first.
+
+    Args:
+        store: The aggregator's.
+        task: As for `sessions_view`.
+        since: Ditto.
+        outcome: Ditto.
+        limit: Ditto.
+        live: Ditto.
+        ended: Returns what a receipt says; by default one of an aggregator that is
+            alone.
+    """
     found: list[View] = []
     limit = max(1, min(limit, MAX_LISTED))
     rows = await store.read(
@@ -316,7 +453,7 @@ async def sessions_view(  # noqa: PLR0913 - one argument per choice of the opera
     for row in rows:
         if len(found) == limit or (since is not None and row.born < since):
             break
-        view = await _session(store, row, by_id)
+        view = await _session(store, row, by_id, ended or _receipt_view)
         if outcome is None or view["outcome"] == outcome:
             found.append(view)
     return found
@@ -347,25 +484,46 @@ async def show_session(
         ServiceError: UNKNOWN_SESSION; there is none, or its receipt was let go.
     """
     task = await find_task(store, task_id)
+    view, data = await found_session(store, task_id, number, live, _receipt_view)
+    if data is not None:
+        receipt = SessionReceipt.decode(data)
+        came = receipt.members or receipt.finishers
+        invited = decode_settings(task.task).task.invited
+        view["came"] = list(came)
+        view["did_not_come"] = sorted(set(invited) - set(came)) if invited else None
+        view["receipt"] = receipt.to_dict()
+        view["report"] = await asyncio.to_thread(reports.read, task_id, number)
+    return view
+
+
+async def found_session(
+    store: StoreReader,
+    task_id: str,
+    number: int,
+    live: Live,
+    ended: Callable[[bytes], View],
+) -> tuple[View, bytes | None]:
+    """Return one session by its number, and its receipt if it is over.
+
+    Args:
+        store: The aggregator's.
+        task_id: Of the session.
+        number: Of the session.
+        live: Asked for those that run, after the rows were read.
+        ended: As for `listed_sessions`.
+
+    Raises:
+        ServiceError: UNKNOWN_SESSION; there is none, or its receipt was deleted.
+    """
     rows = await store.read(
         ListSessions(role=Role.SERVER, task=task_id, state=SessionState.ALL)
     )
     for row in rows:
         if row.number == number:
             by_id = {each.progress.session_id.hex(): each for each in live()}
-            view = await _session(store, row, by_id)
+            view = await _session(store, row, by_id, ended)
             stored = await store.read(LoadSession(row.key))
-            if stored is not None and stored.receipt is not None:
-                receipt = SessionReceipt.decode(stored.receipt)
-                came = receipt.members or receipt.finishers
-                invited = decode_settings(task.task).task.invited
-                view["came"] = list(came)
-                view["did_not_come"] = (
-                    sorted(set(invited) - set(came)) if invited else None
-                )
-                view["receipt"] = receipt.to_dict()
-                view["report"] = await asyncio.to_thread(reports.read, task_id, number)
-            return view
+            return view, None if stored is None else stored.receipt
     raise ServiceError(
         f"task {task_id!r} has no session {number} here",
         code=ErrorCode.UNKNOWN_SESSION,
@@ -373,8 +531,21 @@ async def show_session(
     )
 
 
+def unknown_task(task_id: str, known: Iterable[str]) -> ServiceError:
+    """Return the refusal of a task that is not run here."""
+    return ServiceError(
+        f"there is no task {task_id!r} here",
+        code=ErrorCode.UNKNOWN_SESSION,
+        next_step=f"`secagg tasks list` shows them; known: "
+        f"{', '.join(sorted(known)) or 'none'}.",
+    )
+
+
 async def _session(
-    store: StoreReader, row: SessionRow, live: Mapping[str, LiveSession]
+    store: StoreReader,
+    row: SessionRow,
+    live: Mapping[str, LiveSession],
+    ended: Callable[[bytes], View],
 ) -> View:
     session_id = row.key.rpartition("/")[2]
     view: View = {
@@ -386,21 +557,25 @@ async def _session(
     }
     stored = None if row.ended is None else await store.read(LoadSession(row.key))
     if stored is None or stored.receipt is None:
-        running = _running(row, live.get(session_id))
+        running = running_view(row, live.get(session_id))
         return view | {"outcome": "running", "reason": ""} | running
-    receipt = SessionReceipt.decode(stored.receipt)
-    ended = receipt.outcome
-    return view | {
+    seconds = None if row.ended is None else round(row.ended - row.born, 3)
+    return view | ended(stored.receipt) | {"seconds": seconds}
+
+
+def _receipt_view(data: bytes) -> View:
+    receipt = SessionReceipt.decode(data)
+    return {
         "outcome": receipt.outcome_name,
-        "reason": getattr(ended, "reason", ""),
+        "reason": getattr(receipt.outcome, "reason", ""),
         "joined": receipt.advertised,
         "inputs": receipt.uploaded,
-        "seconds": None if row.ended is None else round(row.ended - row.born, 3),
         "next_step": next_step_after(receipt),
     }
 
 
-def _running(row: SessionRow, live: LiveSession | None) -> View:
+def running_view(row: SessionRow, live: LiveSession | None) -> View:
+    """Return where a session stands that is not over."""
     view: View = {
         "number": row.number,
         "round": ROUNDS[Round(row.round)].title if row.round else "",

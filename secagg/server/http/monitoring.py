@@ -11,15 +11,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from secagg.config.server import ServerSection
+from secagg.config.server import HostSection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.clock import Clock, SystemClock
+from secagg.server.admin.control import ServedAggregator
 from secagg.server.admin.page import operator_page
 from secagg.server.admin.snapshot import StatusSnapshot
 from secagg.server.http.listener import Answer, HTTPListener
 from secagg.server.http.probes import Probes
 from secagg.server.http.readiness import Readiness
-from secagg.server.operated_server import OperatedServer
 from secagg.server.service_manager import ServiceManager
 from secagg.server.telemetry.open_telemetry import OpenTelemetry
 from secagg.server.telemetry.prometheus import PrometheusMeter
@@ -39,7 +39,7 @@ class MonitoringEndpoints:
     page: Address | None = None
 
 
-def meter_of(section: ServerSection) -> PrometheusMeter | None:
+def meter_of(section: HostSection) -> PrometheusMeter | None:
     """Return what takes measurements, if somebody wants to read them.
 
     Raises:
@@ -48,7 +48,7 @@ def meter_of(section: ServerSection) -> PrometheusMeter | None:
     return None if section.metrics_listen is None else PrometheusMeter()
 
 
-def exporter_of(section: ServerSection) -> OpenTelemetry | None:
+def exporter_of(section: HostSection) -> OpenTelemetry | None:
     """Return what sends measurements and traces on, if somebody collects them.
 
     Raises:
@@ -58,7 +58,7 @@ def exporter_of(section: ServerSection) -> OpenTelemetry | None:
     return None if section.otlp is None else OpenTelemetry.to(section.otlp)
 
 
-def check_collector(section: ServerSection) -> None:
+def check_collector(section: HostSection) -> None:
     """Refuse a collector that nothing could be sent to.
 
     Raises:
@@ -76,7 +76,7 @@ def check_collector(section: ServerSection) -> None:
     OpenTelemetry.packages()
 
 
-def page_address(section: ServerSection) -> Address | None:
+def page_address(section: HostSection) -> Address | None:
     """Return where the operator's page is served, if anywhere.
 
     Raises:
@@ -100,15 +100,15 @@ class _Pages:
 
     def __init__(
         self,
-        server: OperatedServer,
-        section: ServerSection,
+        server: ServedAggregator,
+        section: HostSection,
         meter: PrometheusMeter | None,
         clock: Clock,
     ) -> None:
         self._server = server
         self._overview = StatusSnapshot(server, section.state_dir)
         self._readiness = Readiness(
-            server.storage.store,
+            server.stores,
             section.state_dir,
             server.runs_a_task,
             clock,
@@ -124,8 +124,8 @@ class _Pages:
 
 @asynccontextmanager
 async def watching(
-    server: OperatedServer,
-    section: ServerSection,
+    server: ServedAggregator,
+    section: HostSection,
     meter: PrometheusMeter | None,
     *,
     manager: ServiceManager | None = None,

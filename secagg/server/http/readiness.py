@@ -10,7 +10,7 @@ Rule 3: a clock behind the newest commit of the store is waited for, ten minutes
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -40,7 +40,7 @@ class Readiness:
     """Looks whether an aggregator can serve.
 
     Args:
-        book: Its book.
+        stores: Where it keeps its sessions.
         state_dir: Where its uploads go.
         runs_tasks: Whether sessions may open.
         clock: Time.
@@ -54,14 +54,14 @@ class Readiness:
 
     def __init__(
         self,
-        store: Store,
+        stores: Sequence[Store],
         state_dir: Path,
         runs_tasks: Callable[[], bool],
         clock: Clock,
         *,
         is_store_elsewhere: bool = False,
     ) -> None:
-        self._store = store
+        self._stores = stores
         self._state_dir = state_dir
         self._runs_tasks = runs_tasks
         self._clock = clock
@@ -92,7 +92,8 @@ class Readiness:
         self.store_answers = True
         try:
             deadline = self._clock.now() + _WRITE_SECONDS
-            await finish_before(self._clock, deadline, self._store.commit(Touch()))
+            for store in self._stores:
+                await finish_before(self._clock, deadline, store.commit(Touch()))
             free = shutil.disk_usage(self._state_dir).free
         except TimeoutError:
             self.store_answers = self._is_store_elsewhere
@@ -135,16 +136,19 @@ class Readiness:
 
     async def _compare_with_store(self) -> None:
         if not self._is_store_elsewhere:
-            rows = await self._store.read(
-                ListSessions(
-                    role=Role.SERVER, state=SessionState.ALL, limit=_LATEST_SESSIONS
+            dates = [
+                row.ended or row.born
+                for store in self._stores
+                for row in await store.read(
+                    ListSessions(
+                        role=Role.SERVER, state=SessionState.ALL, limit=_LATEST_SESSIONS
+                    )
                 )
-            )
-            dates = [row.ended or row.born for row in rows]
+            ]
             self._newest = max(dates, default=None)
             return
         # The database counts for deadlines: what this clock says is for the log alone.
-        differ = await self._store.read(ReadClock()) - self._clock.date()
+        differ = await self._stores[0].read(ReadClock()) - self._clock.date()
         if abs(differ) > _CLOCK_BEHIND_SECONDS:
             telemetry.log_event(
                 _LOG,

@@ -14,8 +14,8 @@ from secagg.protocol.messages import Envelope
 from secagg.protocol.rounds import DropReason
 from secagg.protocol.server import machine as server
 from secagg.runtime import log_events as telemetry
-from secagg.runtime.metrics import ROUND_SECONDS, SUM_SECONDS, Meter
 from secagg.server.session.progress import DroppedClient, SessionProgress, named
+from secagg.server.telemetry.measures import Measures
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
@@ -28,11 +28,11 @@ class SessionLog:
 
     Args:
         session: The session.
-        meter: Takes measurements.
+        measures: Takes measurements.
     """
 
-    def __init__(self, session: SessionDescriptor, meter: Meter) -> None:
-        self._meter = meter
+    def __init__(self, session: SessionDescriptor, measures: Measures) -> None:
+        self._measures = measures
         self._names: Final = {
             "task": session.task_id,
             "number": session.session_number,
@@ -148,11 +148,8 @@ class SessionLog:
     def measure(self, before: server.ServerState, seconds: float) -> None:
         """Tell the meter how long a round, or the sum, took."""
         if isinstance(before, server.Summing):
-            self._meter.observe(SUM_SECONDS, seconds)
+            self._measures.summed(seconds)
             return
         counts = server.progress(before)
         is_full = counts.answered >= counts.expected
-        closed_by = "full" if is_full else "deadline"
-        self._meter.observe(
-            ROUND_SECONDS, seconds, round=counts.round.name, closed_by=closed_by
-        )
+        self._measures.closed(counts.round, seconds, is_full=is_full)

@@ -80,6 +80,7 @@ from secagg.server.session.timeouts import (
 from secagg.server.session.timer import RoundTimer
 from secagg.server.session.updates import ReadableUpdates, piece_of
 from secagg.server.session.uploads import UploadReceiver
+from secagg.server.telemetry.measures import Measures
 from secagg.storage.change import Change
 from secagg.storage.journal import RefusalNoted
 from secagg.storage.store import StoreFailoverError
@@ -135,7 +136,7 @@ class SessionRunner:
         self._is_restored = is_restored
         self._notifier = Notifier(context.clock)
         self._facts = SessionFacts(record.descriptor, record.left_out)
-        self.log = SessionLog(record.descriptor, context.meter)
+        self.log = SessionLog(record.descriptor, Measures(context.meter, context.clock))
         self._readable = ReadableUpdates()
         # Set whenever whoever drives the session should look at it again.
         self._woken = asyncio.Event()

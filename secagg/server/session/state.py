@@ -40,14 +40,13 @@ from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock, is_set_before
 from secagg.runtime.metrics import (
     STORE_BATCH_RECORDS,
-    STORE_COMMIT_SECONDS,
     STORE_CONFLICTS,
-    STORE_ERRORS,
     Meter,
 )
 from secagg.runtime.workers import Workers
 from secagg.server.single_flight import SingleFlight
 from secagg.server.task.definition import DeliveryDeferredError
+from secagg.server.telemetry.measures import Measures
 from secagg.storage.change import (
     Change,
     Committed,
@@ -192,6 +191,7 @@ class DurableState:
         self._workers = workers
         self._clock = clock
         self._meter = meter
+        self._measures = Measures(meter, clock)
         self._is_restored = is_restored
         self._on_messages = on_messages
         self._on_round = on_round
@@ -526,21 +526,16 @@ class DurableState:
             ServiceError: STORAGE_FAILED; nothing is known, see rule 3.
         """
         position, began = self._position, self._clock.now()
-        try:
-            with self._noting_fail_over():
-                answer = await self._store.commit(
-                    replace(
-                        change,
-                        expect=position.sequence,
-                        previous=position.chain,
-                        restored=self._is_restored,
-                    )
+        with self._measures.commit(), self._noting_fail_over():
+            answer = await self._store.commit(
+                replace(
+                    change,
+                    expect=position.sequence,
+                    previous=position.chain,
+                    restored=self._is_restored,
                 )
-        except ServiceError:
-            self._meter.add(STORE_ERRORS)
-            raise
+            )
         lasted = self._clock.now() - began
-        self._meter.observe(STORE_COMMIT_SECONDS, lasted)
         gathering = min(_GATHERING_PER_COMMIT * lasted, _MAX_GATHERING_SECONDS)
         self._gathering_ends = began + gathering
         if isinstance(answer, Committed):

@@ -95,13 +95,7 @@ class TaskRows:
                 STORAGE_FAILED.
         """
         row = await self.find(task_id)
-        if expect_version is not None and expect_version != row.version:
-            raise ServiceError(
-                f"task {task_id!r} has version {row.version}, not {expect_version}: "
-                "somebody has changed it",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step="Look at it with `secagg tasks show`, and decide again.",
-            )
+        refuse_other_version(task_id, row.version, expect_version)
         return row
 
     async def say(self, row: TaskRow, state: TaskState, reason: str) -> TaskRow:
@@ -194,6 +188,26 @@ class TaskRows:
             settings,
             self._store(),
             reports=privacy_folder_of(self._state_dir, settings.task.id),
+        )
+
+
+def refuse_other_version(task_id: str, version: int, expected: int | None) -> None:
+    """Refuse to change a task that was changed since an operator has seen it.
+
+    Args:
+        task_id: Which task.
+        version: The one that it has.
+        expected: The one that was seen; None for any.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
+    if expected is not None and expected != version:
+        raise ServiceError(
+            f"task {task_id!r} has version {version}, not {expected}: somebody has "
+            "changed it",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Look at it with `secagg tasks show`, and decide again.",
         )
 
 

@@ -17,7 +17,7 @@ Rule 5: a reader holds no store, makes nothing and migrates nothing.  It reads o
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import asyncpg
 
@@ -50,6 +50,8 @@ class PostgresExecutor:
 
     Make it with `open`.
     """
+
+    keeps_what_is_erased: ClassVar[bool] = True
 
     def __init__(self, link: PostgresLink, now: Callable[[], float] | None) -> None:
         self.link: Final = link

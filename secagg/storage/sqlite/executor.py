@@ -16,7 +16,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Final, ParamSpec, TypeVar
+from typing import ClassVar, Final, ParamSpec, TypeVar
 
 from secagg.crypto.entropy import Entropy
 from secagg.errors import ErrorCode, ServiceError
@@ -55,6 +55,8 @@ class SQLiteExecutor:
 
     Make it with `open`.
     """
+
+    keeps_what_is_erased: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -42,7 +42,8 @@ from secagg.errors import (
 from secagg.pki.certificate_revocations import revoked_line
 from secagg.pki.key_files import key_text
 from secagg.runtime.garbage import STAYING
-from secagg.server.rpc import grpc_server
+from secagg.server import service
+from secagg.server.http.monitoring import meter_of, watching
 from secagg.transport.channel_options import HEALTH_SERVICE
 from secagg.transport.tls import number_in_pem
 from secagg.two_aggregators import SharedContribution
@@ -50,9 +51,8 @@ from secagg.two_aggregators.program import (
     ReleasingLeader,
     _way_to,
     give_vector,
-    helping,
-    leading,
     noise_of,
+    opened_parties,
 )
 from secagg.wire.calls import GetOffer, Wait
 
@@ -117,7 +117,7 @@ class House:
         issuing = self.authorities[name]
         place = self.place / f"of-{name}"
         sections = {
-            "aggregator": {
+            "server": {
                 "name": name,
                 "listen": "127.0.0.1:0",
                 "state_dir": str(place / "state"),
@@ -130,7 +130,7 @@ class House:
         }
         if name == "helper":
             return sections | {"leader": {"name": "leader"}}
-        sections["aggregator"]["sums_dir"] = str(place / "sums")
+        sections["server"]["output_dir"] = str(place / "sums")
         calls = self.caller("helper", "leader")
         key = key_text(HELPER_KEY.public_bytes)
         helper = {"name": "helper", "address": "", "receipt_key": key, **calls}
@@ -177,22 +177,25 @@ class Running:
     async def __aenter__(self):
         house, stack = self.house, self._stack
         settings = house.settings("helper", house.aggregator("helper", **self.task))
-        helper = await stack.enter_async_context(helping(settings))
+        helper = await stack.enter_async_context(opened_parties(settings))
+        await helper.start()
         sections = house.aggregator("leader", **self.task)
-        sections["helper"]["address"] = str(helper.server.address)
+        sections["helper"]["address"] = str(helper.transport.address)
         sections["helper"]["receipt_key"] = key_text(helper.receipt_key)
         lead = await stack.enter_async_context(
-            leading(house.settings("leader", sections))
+            opened_parties(
+                house.settings("leader", sections),
+                written=self.sums.append,
+                failed=self.failures.append,
+            )
         )
-        self.ports = {"leader": str(lead.server.address)}
-        self.ports["helper"] = str(helper.server.address)
+        await lead.start()
+        stack.push_async_callback(lead.close)
+        self.ports = {"leader": str(lead.transport.address)}
+        self.ports["helper"] = str(helper.transport.address)
         self.keys = {"leader": lead.receipt_key, "helper": helper.receipt_key}
-        releasing = asyncio.ensure_future(
-            lead.release(written=self.sums.append, failed=self.failures.append)
-        )
-        stack.push_async_callback(asyncio.wait, {releasing})
-        stack.callback(releasing.cancel)
-        self.releasing = releasing
+        self.releasing = asyncio.ensure_future(lead.released())
+        stack.push_async_callback(asyncio.wait, {self.releasing})
         return self
 
     async def __aexit__(self, *reason):
@@ -280,7 +283,7 @@ def test_a_session_without_a_sum_is_told_and_the_next_one_follows(tmp_path):
     async def main(clock):
         house = TwoAggregators(clock, noise_for(participations=1))
         sums, failures = [], []
-        lead = ReleasingLeader(None, b"", None, house.leader, tmp_path / "sums", clock)
+        lead = ReleasingLeader(house.leader, tmp_path / "sums", clock)
         releasing = asyncio.ensure_future(
             lead.release(written=sums.append, failed=failures.append)
         )
@@ -308,18 +311,24 @@ def test_certificates_can_be_taken_back_and_health_needs_none(house):
     certificate = Path(house.caller("helper", "a")["certificate"])
     revoked = house.place / "revoked.txt"
     revoked.write_text(f"{revoked_line(number_in_pem(certificate.read_bytes()))}\n")
-    sections["aggregator"] |= {"health_listen": "127.0.0.1:0", "revoked": str(revoked)}
-    sections["aggregator"]["metrics_listen"] = "127.0.0.1:0"
+    sections["server"] |= {"health_listen": "127.0.0.1:0", "revoked": str(revoked)}
+    sections["server"]["metrics_listen"] = "127.0.0.1:0"
 
     async def main():
-        async with helping(house.settings("helper", sections)) as helper:
-            probed = str(helper.server.health_address)
+        settings = house.settings("helper", sections)
+        meter = meter_of(settings.server)
+        async with (
+            opened_parties(settings, meter=meter) as helper,
+            watching(helper, settings.server, meter) as watched,
+        ):
+            await helper.start()
+            probed = str(helper.transport.health_address)
             async with grpc.aio.insecure_channel(probed) as probe:
                 check = probe.unary_unary(f"/{HEALTH_SERVICE}/Check")
                 assert await check(b"", timeout=30) == b"\x08\x01"
             async with httpx.AsyncClient(trust_env=False) as http:
                 pages = {
-                    path: (await http.get(f"http://{helper.metrics}{path}")).text
+                    path: (await http.get(f"http://{watched.metrics}{path}")).text
                     for path in ("/metrics", "/healthz", "/readyz")
                 }
             assert pages["/readyz"] == "ready\n"
@@ -330,7 +339,7 @@ def test_certificates_can_be_taken_back_and_health_needs_none(house):
                 'secagg_certificate_expires_timestamp_seconds{which="server"}',
             ):
                 assert line in pages["/metrics"]
-            ports = {"leader": "127.0.0.1:1", "helper": str(helper.server.address)}
+            ports = {"leader": "127.0.0.1:1", "helper": str(helper.transport.address)}
             for name in "ab":
                 settings = house.settings(name, house.client(name, ports))
                 async with _way_to("helper", settings.helper) as way:
@@ -471,7 +480,7 @@ def test_a_certificate_for_somebody_else_is_refused_at_the_start(house, capsys, 
         sections["helper"]["address"] = "127.0.0.1:1"
         sections["helper"] |= house.caller("helper", "other")
     else:
-        sections["aggregator"]["name"] = "other"
+        sections["server"]["name"] = "other"
     path = house.written(part, sections)
     assert main(["two-aggregators", part, "--json", "--config", str(path)]) != 0
     told = capsys.readouterr()
@@ -488,7 +497,7 @@ def test_an_aggregator_that_cannot_print_goes_on(house, monkeypatch, part):
         while_serving.append(gc.get_threshold())
         work.close()
 
-    monkeypatch.setattr(grpc_server, "run_until_signalled", stopped_at_once)
+    monkeypatch.setattr(service, "run_until_signalled", stopped_at_once)
     sections = house.aggregator(part)
     if part == "leader":
         sections["helper"]["address"] = "127.0.0.1:1"  # which nobody calls here
@@ -509,7 +518,7 @@ def test_whoever_could_keep_no_sum_is_refused_at_the_start(house, capsys, part):
     words = ["two-aggregators", part, "--config"]
     if part == "leader":
         sections = house.aggregator(part)
-        sections["aggregator"]["sums_dir"] = str(taken)
+        sections["server"]["output_dir"] = str(taken)
     else:
         sections = house.client("a", dict.fromkeys(house.authorities, "127.0.0.1:1"))
         words[2:2] = ["--input", str(vector), "--output", str(taken / "sum.npy")]

@@ -255,8 +255,8 @@ def test_the_server_refuses_before_it_writes(place, capsys, show, change):
     [
         ("client", ["--input", "x.npy", "--output", "x.npy"]),
         ("client", ["--input", "x.npy", "--receipt", "x.npy"]),
-        ("leader", ["--set", "aggregator.sums_dir=/var/lib/secagg/state"]),
-        ("helper", ["--set", "aggregator.rollback_mark=/etc/secagg/helper.key"]),
+        ("leader", ["--set", "server.output_dir=/var/lib/secagg/state"]),
+        ("helper", ["--set", "server.rollback_mark=/etc/secagg/helper.key"]),
     ],
 )
 def test_two_aggregators_refuse_likewise(place, capsys, show, part, words):

@@ -105,7 +105,7 @@ def test_signs_of_life_stop_when_the_book_hangs_and_not_when_it_refuses(
         announced.append(is_ready)
 
     server = SimpleNamespace(
-        storage=SimpleNamespace(store=store),
+        stores=(store,),
         runs_a_task=lambda: True,
         transport=SimpleNamespace(announce=announce),
     )

@@ -41,7 +41,7 @@ class Program:
 
     def __init__(self, house, clock, folder):
         self.house, self.sums, self.failures = house, [], []
-        self._lead = ReleasingLeader(None, b"", None, house.leader, folder, clock)
+        self._lead = ReleasingLeader(house.leader, folder, clock)
 
     def start(self):
         return asyncio.ensure_future(

@@ -43,19 +43,19 @@ class Places:
     def __init__(self, directory):
         self.directory = directory
         for name, peer in PEER.items():
-            sums = 'sums_dir = "sums"\n' if name == "leader" else ""
+            sums = 'output_dir = "sums"\n' if name == "leader" else ""
             (directory / f"{name}.toml").write_text(
-                f'[aggregator]\nname = "{name}"\nlisten = "127.0.0.1:0"\n'
+                f'[server]\nname = "{name}"\nlisten = "127.0.0.1:0"\n'
                 f'state_dir = "{name}"\n'
                 f'rollback_mark = "{name}.mark"\n{sums}[tls]\n{CALLER}{peer}{TASK}'
             )
 
     def storage(self, name, clock):
-        state = self.directory / name
-        state.mkdir(mode=0o700, exist_ok=True)
+        state = self.state(name)
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
         store = inline_store(
             state / "store.sqlite3",
-            mark=self.directory / f"{name}.mark",
+            mark=self.directory / f"{name}.mark.between-two",
             now=clock.date,
         )
         return ServerStorage(store, UploadSpool(FileBlobs(state / "spool")))
@@ -76,11 +76,14 @@ class Places:
 
         run(main)
 
+    def state(self, name):
+        return self.directory / name / "tasks" / "between-two"
+
     def uploads(self, name):
-        return sorted((self.directory / name / "spool").glob("*/uploads/*.whole"))
+        return sorted((self.state(name) / "spool").glob("*/uploads/*.whole"))
 
     def sums(self, name):
-        return sorted((self.directory / name / "spool").glob("*/sum"))
+        return sorted((self.state(name) / "spool").glob("*/sum"))
 
 
 @pytest.fixture
@@ -136,7 +139,7 @@ def test_shares_that_a_leader_has_accepted_are_asked_for(places, check):
     code, (complaint,) = check("leader")
     assert code == 77
     assert complaint.endswith(f"{size} bytes: it is gone")
-    shutil.rmtree(places.directory / "leader" / "spool")
+    shutil.rmtree(places.state("leader") / "spool")
     code, complaints = check("leader")
     assert (code, len(complaints)) == (77, 4)
     assert check("helper") == (0, [])  # its clients' shares lie in its book

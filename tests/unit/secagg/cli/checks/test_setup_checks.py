@@ -68,12 +68,12 @@ wait_seconds = 0.0
 [policy]
 require_noise = false
 """,
-    "leader": f"""[aggregator]
+    "leader": f"""[server]
 name = "leader"
 listen = "127.0.0.1:0"
 state_dir = "state"
 rollback_mark = "the.mark"
-sums_dir = "sums"
+output_dir = "sums"
 [tls]
 {TLS.format("leader")}
 [helper]
@@ -82,7 +82,7 @@ address = "127.0.0.1:1"
 receipt_key = "{KEY}"
 {TLS.format("leader-client")}
 {TASK}""",
-    "helper": f"""[aggregator]
+    "helper": f"""[server]
 name = "helper"
 listen = "127.0.0.1:0"
 state_dir = "state"

@@ -13,6 +13,7 @@ from secagg.server.admin.operations import (
     operation_of,
     read_arguments,
 )
+from secagg.server.admin.views import StoreViews
 from secagg.storage.open_store import STORE_FILE, open_store
 from secagg.storage.reader import reading
 
@@ -81,7 +82,7 @@ async def test_what_needs_a_process_says_so_and_the_rest_is_read(name, tmp_path)
     await (await open_store(f"sqlite:{tmp_path / STORE_FILE}")).close()
     operation = OPERATIONS[name]
     with reading(tmp_path / STORE_FILE) as store:
-        sources = Sources(store, tmp_path)
+        sources = Sources(StoreViews(store, tmp_path), tmp_path)
         if operation.is_offline:
             named = {"task.show", "session.show", "session.list", "budget"}
             if name in named:

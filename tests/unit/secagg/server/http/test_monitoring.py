@@ -485,7 +485,7 @@ class Disk:
 def test_a_look_writes_once_in_a_while_and_waits_for_no_disk(tmp_path):
     async def main(clock):
         disk, runs = Disk(), [True]
-        readiness = Readiness(disk, tmp_path, lambda: runs[0], clock)
+        readiness = Readiness((disk,), tmp_path, lambda: runs[0], clock)
         assert [await readiness.complaint() for _ in range(3)] == [""] * 3
         assert disk.writes == 1
         runs[0] = False  # is not remembered
@@ -500,7 +500,7 @@ def test_a_look_writes_once_in_a_while_and_waits_for_no_disk(tmp_path):
 def test_a_disk_without_room_is_not_ready(tmp_path, monkeypatch):
     async def main(clock):
         monkeypatch.setattr("secagg.server.http.readiness.MIN_FREE_BYTES", 1 << 62)
-        return await Readiness(Disk(), tmp_path, lambda: True, clock).complaint()
+        return await Readiness((Disk(),), tmp_path, lambda: True, clock).complaint()
 
     assert "MiB of disk are free" in manual_clock.run(main)
 
@@ -511,7 +511,7 @@ def test_a_clock_behind_the_store_is_waited_for_ten_minutes_at_most(
 ):
     async def main(clock):
         disk = Disk(newest=clock.date() + behind)
-        readiness = Readiness(disk, tmp_path, lambda: True, clock)
+        readiness = Readiness((disk,), tmp_path, lambda: True, clock)
         said = []
         for _ in range(140):
             said.append(await readiness.complaint())
@@ -536,7 +536,7 @@ def test_the_clock_of_a_database_is_compared_for_the_log_alone(
         disk = Disk(newest=clock.date() + 7200, differs=differs)
         disk.clock = clock
         readiness = Readiness(
-            disk, tmp_path, lambda: True, clock, is_store_elsewhere=True
+            (disk,), tmp_path, lambda: True, clock, is_store_elsewhere=True
         )
         return await readiness.complaint()
 

@@ -1,4 +1,4 @@
-"""What leader and helper measure beside calls: commits, rounds, sums."""
+"""What an aggregator of any kind measures beside calls: commits, rounds, sums."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,19 +39,23 @@ class Measures:
         """Time how long it takes to add up, noise included."""
         began = self.clock.now()
         yield
-        self.meter.observe(metrics.SUM_SECONDS, self.clock.now() - began)
+        self.summed(self.clock.now() - began)
 
-    def closed(self, round_: Round, began: float, *, is_full: bool) -> None:
-        """Say that a round is over.
+    def summed(self, seconds: float) -> None:
+        """Record how long it took to add up."""
+        self.meter.observe(metrics.SUM_SECONDS, seconds)
+
+    def closed(self, round_: Round, seconds: float, *, is_full: bool) -> None:
+        """Record that a round is over.
 
         Args:
             round_: Which.
-            began: When, on the clock.
-            is_full: Everybody who could answer has.
+            seconds: How long it was open.
+            is_full: Each client that could answer has.
         """
         self.meter.observe(
             metrics.ROUND_SECONDS,
-            self.clock.now() - began,
+            seconds,
             round=round_.name,
             closed_by="full" if is_full else "deadline",
         )

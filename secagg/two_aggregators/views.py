@@ -1,0 +1,238 @@
+"""What an operator is told of a leader or a helper: tasks, sessions, budgets.
+
+Rule 1: the views are made from the store of each task, whether the aggregator runs or
+        not; what only a process knows is added under `live`.
+Rule 2: a helper does not learn what was released: its sums are the answers it gave.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from secagg.config.schedule import CONTINUOUS
+from secagg.distributed_dp import AggregatorNoise
+from secagg.errors import ErrorCode, ServiceError
+from secagg.protocol.messages import Aborted
+from secagg.server.admin.control import View
+from secagg.server.admin.views import (
+    found_session,
+    listed_sessions,
+    running_view,
+    unknown_task,
+)
+from secagg.server.session.progress import LiveSession
+from secagg.server.task.history import TaskHistory
+from secagg.server.task.stored import row_of
+from secagg.server.telemetry.prometheus import Reading
+from secagg.storage.change import Role
+from secagg.storage.queries import ListSessions, ReadTally
+from secagg.storage.rows import Tally, TaskState
+from secagg.storage.store import StoreReader
+from secagg.two_aggregators.helper import Helper
+from secagg.two_aggregators.leader import Leader, history_in
+from secagg.two_aggregators.leader_outcome import LeaderOutcome
+
+_PROFILE: Final = "two-aggregators"
+
+
+@dataclass(frozen=True, slots=True)
+class PartyTask:
+    """A task of a leader or a helper, and where its state is.
+
+    Attributes:
+        task: Its name.
+        noise: The task, with the noise of one aggregator.
+        steps: Sums of the task.
+        is_leader: Whether the state is the leader's.
+        store: Of the task.
+        party: What runs it; None when the aggregator does not run.
+    """
+
+    task: str
+    noise: AggregatorNoise
+    steps: int
+    is_leader: bool
+    store: StoreReader
+    party: Leader | Helper | None = None
+
+    @classmethod
+    def of(cls, party: Leader | Helper) -> "PartyTask":
+        """Return the task that a party runs."""
+        return cls(
+            party.task, party.noise, party.steps, party.is_leader, party.store, party
+        )
+
+    def history(self, tally: Tally) -> TaskHistory:
+        """Return the sums, and of the leader who gave to them."""
+        return history_in(tally) if self.is_leader else TaskHistory(sums=tally.spent)
+
+    def ended(self, receipt: bytes) -> View:
+        """Return what is left of a session that is over."""
+        joined: int | None
+        inputs: int | None
+        if self.is_leader:
+            stone = LeaderOutcome.decode(receipt)
+            outcome, names = stone.outcome, stone.included.names
+            joined, inputs = len(stone.held.names), len(names)
+            code = outcome.code if isinstance(outcome, Aborted) else None
+            reason = outcome.reason if isinstance(outcome, Aborted) else ""
+        else:
+            joined = inputs = None  # erased with the seeds
+            code = None if receipt else ErrorCode.CANCELLED
+            reason = "" if receipt else "it gave no answer"
+        return {
+            "outcome": "released" if code is None else ErrorCode(code).name,
+            "reason": reason,
+            "joined": joined,
+            "inputs": inputs,
+            "next_step": "",
+        }
+
+    def live(self) -> tuple[LiveSession, ...]:
+        """Return the session that a process knows to be open."""
+        return () if self.party is None else self.party.live()
+
+    async def view(self) -> View:
+        """Return the task."""
+        tally = await self.store.read(ReadTally(Role.SERVER, self.task))
+        row = await row_of(self.store, self.task)
+        open_rows = await self.store.read(
+            ListSessions(role=Role.SERVER, task=self.task)
+        )
+        live = {each.progress.session_number: each for each in self.live()}
+        history, budget = self.history(tally), self.noise.budget
+        most = budget.max_sessions(self.steps)
+        is_over = history.sums >= self.steps or tally.spent >= most
+        state = TaskState.RUNNING if row is None else row.task.state
+        finished = history.finished(budget.participations)
+        return {
+            "task": self.task,
+            "state": "done" if is_over else state.value,
+            "reason": "" if row is None else row.task.reason,
+            "unwritten": "",
+            "version": 0 if row is None else row.version,
+            "profile": _PROFILE,
+            "schedule": CONTINUOUS,
+            "window": None,
+            "ends": None,
+            "sums": history.sums,
+            "sums_wanted": self.steps,
+            "sessions_opened": tally.highest_number,
+            "sessions_spent": tally.spent,
+            "sessions_left": max(0, most - tally.spent),
+            "participations": budget.participations,
+            "clients_finished": len(finished),
+            "short_of_clients": "",
+            "left_out": [],
+            "running": [
+                running_view(each, live.get(each.number)) for each in open_rows
+            ],
+        }
+
+    async def budget(self) -> View:
+        """Return what the task costs and has spent."""
+        tally = await self.store.read(ReadTally(Role.SERVER, self.task))
+        running = await self.store.read(ListSessions(role=Role.SERVER, task=self.task))
+        report, budget = self.noise.report(), self.noise.budget
+        history, sessions = self.history(tally), budget.max_sessions(self.steps)
+        left = max(0, sessions - tally.spent)
+        # What an open session has spent has not failed yet; a helper has counted it.
+        paid = sum(each.spent for each in running) if self.is_leader else 0
+        missing = max(0, self.steps - history.sums - paid)
+        return {
+            "task": self.task,
+            "epsilon_server": report.aggregator.epsilon,
+            "epsilon_model_reader": report.reader.epsilon,
+            "delta": budget.delta,
+            "grounds": report.aggregator.grounds,
+            "sums": history.sums,
+            "privacy_unit": report.privacy_unit,
+            "sums_planned": self.steps,
+            "participations": budget.participations,
+            "charges": budget.charges,
+            "clients_finished": len(history.finished(budget.participations)),
+            "spare_planned": sessions - self.steps,
+            "spent": tally.spent,
+            "left": left,
+            "spare_left": max(0, left - missing),
+            "is_short": left < missing,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PartyViews:
+    """The views of a leader or a helper; implements `OperatorViews`.
+
+    Attributes:
+        of: Its tasks.
+    """
+
+    of: Sequence[PartyTask]
+
+    def _chosen(self, task: str | None) -> list[PartyTask]:
+        found = [each for each in self.of if task in (None, each.task)]
+        if task is not None and not found:
+            raise unknown_task(task, (each.task for each in self.of))
+        return sorted(found, key=lambda each: each.task)
+
+    async def tasks(self) -> list[View]:
+        """See `OperatorViews.tasks`."""
+        return [await each.view() for each in self._chosen(None)]
+
+    async def task(self, task_id: str) -> View:
+        """See `OperatorViews.task`."""
+        (found,) = self._chosen(task_id)
+        return await found.view()
+
+    async def sessions(
+        self,
+        *,
+        task: str | None = None,
+        since: float | None = None,
+        outcome: str | None = None,
+        limit: int = 50,
+    ) -> list[View]:
+        """See `OperatorViews.sessions`."""
+        found: list[View] = []
+        for each in self._chosen(task):
+            found += await listed_sessions(
+                each.store,
+                task=each.task,
+                since=since,
+                outcome=outcome,
+                limit=limit,
+                live=each.live,
+                ended=each.ended,
+            )
+        found.sort(key=lambda view: str(view["opened"]), reverse=True)
+        return found[:limit]
+
+    async def session(self, task_id: str, number: int) -> View:
+        """See `OperatorViews.session`."""
+        (task,) = self._chosen(task_id)
+        view, receipt = await found_session(
+            task.store, task_id, number, task.live, task.ended
+        )
+        if task.is_leader and receipt:
+            stone = LeaderOutcome.decode(receipt)
+            view["shares_of"] = list(stone.held.names)
+            view["in_the_sum"] = list(stone.included.names)
+        return view
+
+    async def budgets(self, *, task: str | None = None) -> list[View]:
+        """See `OperatorViews.budgets`."""
+        return [await each.budget() for each in self._chosen(task)]
+
+    async def replicas(self) -> list[View]:
+        """See `OperatorViews.replicas`."""
+        return []
+
+    async def readings(self) -> list[Reading]:
+        """See `OperatorViews.readings`."""
+        found: list[Reading] = []
+        for each in self.of:
+            if each.party is not None:
+                with suppress(ServiceError):
+                    found += await each.party.readings()
+        return found
