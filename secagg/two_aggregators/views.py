@@ -14,11 +14,11 @@ from secagg.config.schedule import CONTINUOUS
 from secagg.distributed_dp import AggregatorNoise
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import Aborted
-from secagg.server.admin.control import View
+from secagg.server.admin.control import SessionFilter, View
 from secagg.server.admin.views import (
     found_session,
-    listed_sessions,
     running_view,
+    sessions_view,
     unknown_task,
 )
 from secagg.server.session.progress import LiveSession
@@ -185,28 +185,15 @@ class PartyViews:
         (found,) = self._chosen(task_id)
         return await found.view()
 
-    async def sessions(
-        self,
-        *,
-        task: str | None = None,
-        since: float | None = None,
-        outcome: str | None = None,
-        limit: int = 50,
-    ) -> list[View]:
+    async def sessions(self, chosen: SessionFilter) -> list[View]:
         """See `OperatorViews.sessions`."""
         found: list[View] = []
-        for each in self._chosen(task):
-            found += await listed_sessions(
-                each.store,
-                task=each.task,
-                since=since,
-                outcome=outcome,
-                limit=limit,
-                live=each.live,
-                ended=each.ended,
+        for each in self._chosen(chosen.task):
+            found += await sessions_view(
+                each.store, chosen, live=each.live, ended=each.ended
             )
         found.sort(key=lambda view: str(view["opened"]), reverse=True)
-        return found[:limit]
+        return found[: chosen.limit]
 
     async def session(self, task_id: str, number: int) -> View:
         """See `OperatorViews.session`."""

@@ -14,8 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, get_type_hints
 from secagg.config import task_from_document
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.files import nearest_place
-from secagg.server.admin.control import OperatorViews, ServerControl, View
-from secagg.server.admin.views import MAX_LISTED
+from secagg.server.admin.control import (
+    OperatorViews,
+    ServerControl,
+    SessionFilter,
+    View,
+)
 
 if TYPE_CHECKING:
     from secagg.config import TaskSettings
@@ -120,16 +124,6 @@ class TaskVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionFilter:
-    """Which sessions to list; `since` in Unix seconds."""
-
-    task: str | None = None
-    since: int | None = None
-    outcome: str | None = None
-    limit: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class OneSession:
     """A session by task and number."""
 
@@ -210,13 +204,7 @@ async def _stop(sources: Sources, given: TaskChange) -> View:
 
 
 async def _list_sessions(sources: Sources, given: SessionFilter) -> View:
-    views = await sources.views.sessions(
-        task=given.task,
-        since=given.since,
-        outcome=given.outcome,
-        limit=given.limit or MAX_LISTED,
-    )
-    return {"sessions": views}
+    return {"sessions": await sources.views.sessions(given)}
 
 
 async def _show_session(sources: Sources, given: OneSession) -> View:

@@ -15,7 +15,7 @@ from typing import Final, cast
 from secagg.distributed_dp import text_above
 from secagg.protocol.messages import Round
 from secagg.protocol.rounds import ROUNDS
-from secagg.server.admin.control import ServedAggregator, View
+from secagg.server.admin.control import ServedAggregator, SessionFilter, View
 from secagg.server.admin.snapshot import StatusSnapshot
 from secagg.server.session.progress import LiveSession, named
 from secagg.storage.rows import TaskState
@@ -105,7 +105,7 @@ async def operator_page(
     views = overview.views
     ended = [
         each
-        for each in await views.sessions(limit=_SESSIONS_SHOWN)
+        for each in await views.sessions(SessionFilter(limit=_SESSIONS_SHOWN))
         if each["outcome"] != "running"
     ]
     budgets = await views.budgets()

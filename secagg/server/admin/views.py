@@ -25,7 +25,7 @@ from secagg.protocol.messages import Round
 from secagg.protocol.profiles import Profile
 from secagg.protocol.rounds import ROUNDS
 from secagg.runtime import metrics
-from secagg.server.admin.control import View
+from secagg.server.admin.control import SessionFilter, View
 from secagg.server.session.progress import LiveSession
 from secagg.server.session.receipt import SessionReceipt
 from secagg.server.session.report import (
@@ -80,23 +80,15 @@ class StoreViews:
         running = await self.store.read(ListSessions(role=Role.SERVER, task=task_id))
         return task_view(row, running, self.live(), self.refused())
 
-    async def sessions(
-        self,
-        *,
-        task: str | None = None,
-        since: float | None = None,
-        outcome: str | None = None,
-        limit: int = 50,
-    ) -> list[View]:
-        """See `OperatorViews.sessions`."""
-        return await sessions_view(
-            self.store,
-            task=task,
-            since=since,
-            outcome=outcome,
-            limit=limit,
-            live=self.live,
-        )
+    async def sessions(self, chosen: SessionFilter) -> list[View]:
+        """See `OperatorViews.sessions`.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION for a task that is not here.
+        """
+        if chosen.task is not None:
+            await find_task(self.store, chosen.task)
+        return await sessions_view(self.store, chosen, live=self.live)
 
     async def session(self, task_id: str, number: int) -> View:
         """See `OperatorViews.session`."""
@@ -387,68 +379,34 @@ def _noised(row: TaskRow) -> NoisyTask | None:
     return NoisyTask.from_parameters(parameters) if parameters.noise_block else None
 
 
-async def sessions_view(  # noqa: PLR0913 - one argument per choice of the operator
+async def sessions_view(
     store: StoreReader,
+    chosen: SessionFilter,
     *,
-    task: str | None = None,
-    since: float | None = None,
-    outcome: str | None = None,
-    limit: int = 50,
     live: Live = tuple,
+    ended: Callable[[bytes], View] | None = None,
 ) -> list[View]:
     """Return sessions, the newest first.
 
     Args:
-        book: The aggregator's.
-        task: Only of this task.
-        since: Only those opened since, in Unix seconds.
-        outcome: Only those that ended so: `running`, `released`, or the name of a code.
-        limit: At most so many; for those of one outcome more are looked at.
-        live: Asked for those that run, after the rows were read.
-
-    Raises:
-        ServiceError: UNKNOWN_SESSION for a task that there is not; STORAGE_FAILED or
-            STATE_DAMAGED.
-    """
-    if task is not None:
-        await find_task(store, task)
-    return await listed_sessions(
-        store, task=task, since=since, outcome=outcome, limit=limit, live=live
-    )
-
-
-async def listed_sessions(  # noqa: PLR0913 - as `sessions_view`
-    store: StoreReader,
-    *,
-    task: str | None,
-    since: float | None,
-    outcome: str | None,
-    limit: int,
-    live: Live,
-    ended: Callable[[bytes], View] | None = None,
-) -> list[View]:
-    """Return sessions of a task that is there, the newest first.
-
-    Args:
         store: The aggregator's.
-        task: As for `sessions_view`.
-        since: Ditto.
-        outcome: Ditto.
-        limit: Ditto.
-        live: Ditto.
+        chosen: Which.
+        live: Asked for those that run, after the rows were read.
         ended: Returns what a receipt says; by default one of an aggregator that is
             alone.
+
+    Raises:
+        ServiceError: STORAGE_FAILED or STATE_DAMAGED.
     """
     found: list[View] = []
-    limit = max(1, min(limit, MAX_LISTED))
-    rows = await store.read(
-        ListSessions(
-            role=Role.SERVER,
-            task=task,
-            state=SessionState.ALL,
-            limit=limit if outcome is None else _MAX_LOOKED_AT,
-        )
-    )
+    limit = max(1, min(chosen.limit or MAX_LISTED, MAX_LISTED))
+    since, outcome = chosen.since, chosen.outcome
+    rows = await store.read(ListSessions(
+        role=Role.SERVER,
+        task=chosen.task,
+        state=SessionState.ALL,
+        limit=limit if outcome is None else _MAX_LOOKED_AT,
+    ))
     by_id = {each.progress.session_id.hex(): each for each in live()}
     for row in rows:
         if len(found) == limit or (since is not None and row.born < since):

@@ -133,6 +133,7 @@ class TwoAggregators:
         storages: Of leader and helper; in memory by default.
         meters: What they tell their measurements; nobody by default.
         steps: Sums of the task; by default the participations of one client.
+        task: Its name.
     """
 
     def __init__(  # noqa: PLR0913 - what a test decides
@@ -146,13 +147,15 @@ class TwoAggregators:
         storages: tuple[ServerStorage, ServerStorage] | None = None,
         meters: tuple[Meter | None, Meter | None] = (None, None),
         steps: int | None = None,
+        task: str = TASK,
     ) -> None:
         self.clock = clock
+        self.task = task
         self.workers = Workers(general=InlineExecutor())
         self.storages = storages or (self._storage(), self._storage())
         shared: dict[str, Any] = {"clock": clock, "workers": self.workers}
         self.helper = Helper(
-            TASK,
+            task,
             noise,
             steps=steps,
             name=_HELPER,
@@ -164,7 +167,7 @@ class TwoAggregators:
         )
         way = InMemoryConnection(self.helper, _LEADER, aggregator=_HELPER)
         self.leader = Leader(
-            TASK,
+            task,
             noise,
             steps=steps,
             name=_LEADER,
@@ -190,7 +193,7 @@ class TwoAggregators:
     def client(self, name: str, **changes: Any) -> TwoAggregatorClient:
         """Return a client; `changes` are arguments that replace the usual ones."""
         given: dict[str, Any] = {
-            "task": TASK,
+            "task": self.task,
             "leader_name": _LEADER,
             "helper_name": _HELPER,
             "leader_key": LEADER_KEY.public_bytes,

@@ -15,6 +15,7 @@ from secagg.cli import main
 from secagg.config import load_task_settings
 from secagg.errors import ErrorCode
 from secagg.protocol.messages import Aborted, Fate
+from secagg.server.admin.control import SessionFilter
 from secagg.server.admin.views import budgets_view, sessions_view
 from secagg.server.session.receipt import SessionReceipt
 from secagg.server.task.folder import privacy_folder_of
@@ -192,7 +193,7 @@ async def test_a_session_that_failed_is_found_behind_many_that_did_not(tmp_path)
             await store.commit(end)
 
     async def listed(**wanted):
-        return [each["number"] for each in await sessions_view(store, **wanted)]
+        return [each["number"] for each in await sessions_view(store, SessionFilter(**wanted))]
 
     assert await listed(limit=2) == [5, 4]
     assert await listed(limit=2, outcome="running") == [2, 1]

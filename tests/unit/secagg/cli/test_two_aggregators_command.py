@@ -190,12 +190,12 @@ class Running:
             )
         )
         await lead.start()
-        stack.push_async_callback(lead.close)
         self.ports = {"leader": str(lead.transport.address)}
         self.ports["helper"] = str(helper.transport.address)
         self.keys = {"leader": lead.receipt_key, "helper": helper.receipt_key}
         self.releasing = asyncio.ensure_future(lead.released())
         stack.push_async_callback(asyncio.wait, {self.releasing})
+        stack.push_async_callback(lead.close)
         return self
 
     async def __aexit__(self, *reason):

@@ -132,11 +132,11 @@ def changed(old, new):
     return plant
 
 
-def opened(place, _=None):
+def opened(place, state="state", mark="the.mark"):
     """Have a state that has run once."""
 
     async def run():
-        await (await open_state(place / "state", mark=place / "the.mark")).close()
+        await (await open_state(place / state, mark=place / mark)).close()
 
     asyncio.run(run())
 
@@ -150,6 +150,18 @@ def lost(place, _):
     opened(place)
     for path in (place / "state").iterdir():
         path.unlink()
+
+
+def lost_task(place, _):
+    """As `lost`, of the only task of a leader or a helper."""
+    opened(place, "state/tasks/t", "the.mark.t")
+    for path in (place / "state" / "tasks" / "t").iterdir():
+        path.unlink()
+
+
+def wide_task(place, _):
+    opened(place, "state/tasks/t", "the.mark.t")
+    (place / "state" / "tasks" / "t").chmod(0o755)
 
 
 def taken(place, monkeypatch):
@@ -216,12 +228,12 @@ PARTY = {
     "D105": changed('"the.mark"', '"settings.toml"'),
     "D110": changed("pki/ca.pem", "none.pem"),
     "D120": changed("pki/ca.pem", "pki/other.pem"),
-    "D122": changed('[aggregator]\nname = "', '[aggregator]\nname = "x'),
+    "D122": changed('[server]\nname = "', '[server]\nname = "x'),
     "D125": changed('"the.mark"', '"the.mark"\nrevoked = "settings.txt"'),
     "D145": without("prometheus_client", *METRICS),
     "D150": in_place_of("state"),
-    "D152": wide,
-    "D162": lost,
+    "D152": wide_task,
+    "D162": lost_task,
     "D180": changed('listen = "127.0.0.1:0"', 'listen = "nonsense"'),
     "D185": taken,
     "D190": changed("epsilon = 9.0", "epsilon = 0.1"),
@@ -280,6 +292,10 @@ PLANTED = {
         "D295": changed(OTHER_KEY, KEY),
     },
 }
+PARTY_MET = {
+    "D160": folder_in_place_of("state/tasks/t/store.sqlite3"),
+    "D186": changed('"the.mark"', '"the.mark"\nadmin_socket = "settings.txt"'),
+}
 # What a start meets by itself, after the checks that it runs.
 MET = {
     "server": {
@@ -291,8 +307,8 @@ MET = {
         "D250": folder_in_place_of("state/store.sqlite3"),
         "D255": claims_gone,
     },
-    "leader": {"D160": folder_in_place_of("state/store.sqlite3")},
-    "helper": {"D160": folder_in_place_of("state/store.sqlite3")},
+    "leader": PARTY_MET,
+    "helper": PARTY_MET,
     "sharing client": {
         "D242": without_input,
         "D250": folder_in_place_of("state/store.sqlite3"),
