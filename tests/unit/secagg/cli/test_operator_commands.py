@@ -193,7 +193,10 @@ async def test_a_session_that_failed_is_found_behind_many_that_did_not(tmp_path)
             await store.commit(end)
 
     async def listed(**wanted):
-        return [each["number"] for each in await sessions_view(store, SessionFilter(**wanted))]
+        return [
+            each["number"]
+            for each in await sessions_view(store, SessionFilter(**wanted))
+        ]
 
     assert await listed(limit=2) == [5, 4]
     assert await listed(limit=2, outcome="running") == [2, 1]

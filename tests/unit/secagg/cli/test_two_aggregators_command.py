@@ -15,7 +15,7 @@ import grpc
 import httpx
 import numpy as np
 import pytest
-from secagg_testing.manual_clock import run
+from secagg_testing.manual_clock import ManualClock, run
 from secagg_testing.two_aggregators import (
     HELPER_KEY,
     LEADER_KEY,
@@ -40,10 +40,13 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.pki.certificate_revocations import revoked_line
-from secagg.pki.key_files import key_text
+from secagg.pki.key_files import key_text, parse_key
+from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.runtime.garbage import STAYING
 from secagg.server import service
+from secagg.server.admin.channel import admin_socket_of, call_admin, watch_admin
 from secagg.server.http.monitoring import meter_of, watching
+from secagg.server.rpc.certificate_watch import LOOK_EVERY_SECONDS
 from secagg.transport.channel_options import HEALTH_SERVICE
 from secagg.transport.tls import number_in_pem
 from secagg.two_aggregators import SharedContribution
@@ -53,6 +56,7 @@ from secagg.two_aggregators.program import (
     give_vector,
     noise_of,
     opened_parties,
+    run_parties,
 )
 from secagg.wire.calls import GetOffer, Wait
 
@@ -524,3 +528,258 @@ def test_whoever_could_keep_no_sum_is_refused_at_the_start(house, capsys, part):
         words[2:2] = ["--input", str(vector), "--output", str(taken / "sum.npy")]
     assert main([*words, str(house.written(part, sections))]) == 55
     assert f"{taken} cannot be written" in capsys.readouterr().err
+
+
+class Operated:
+    """A leader or a helper as its command runs it, and commands beside it."""
+
+    def __init__(self, house, capsys, part, sections):
+        self.capsys, self.told, self.sums, self.failures = capsys, [], [], []
+        self.settings = house.settings(part, sections)
+        self.file = house.place / f"{part}.toml"
+        self._ready = asyncio.Event()
+
+    async def __aenter__(self):
+        self.running = asyncio.ensure_future(
+            run_parties(
+                self.settings,
+                listening=self._listens,
+                tell=self.told.append,
+                written=self.sums.append,
+                failed=self.failures.append,
+            )
+        )
+        ready = asyncio.ensure_future(self._ready.wait())
+        await asyncio.wait({self.running, ready}, return_when=asyncio.FIRST_COMPLETED)
+        if self.running.done():
+            await self.running
+        return self
+
+    async def __aexit__(self, *_):
+        if not self.running.done():
+            await call_admin(admin_socket_of(self.settings.server), "drain", {})
+        self.tasks = await self.running
+
+    def _listens(self, address):
+        self.address = str(address)
+        self._ready.set()
+
+    @property
+    def key(self):
+        return self.told[0].removeprefix("signs receipts as ")
+
+    async def ask(self, verb, **arguments):
+        socket = admin_socket_of(self.settings.server)
+        return await call_admin(socket, verb, arguments)
+
+    def command(self, *words):
+        """What a command prints with --json, and its exit code."""
+        code = main([*words, "--config", str(self.file), "--json"])
+        return code, json.loads(self.capsys.readouterr().out.splitlines()[-1])
+
+    async def page(self, name):
+        (line,) = [each for each in self.told if each.startswith(name)]
+        async with httpx.AsyncClient(trust_env=False) as http:
+            return (await http.get(line.rpartition(" ")[2])).text
+
+
+WATCHED = {"page_listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0"}
+
+
+SOLE = {
+    "task": {"id": "second"},
+    "vector": {"dimension": 2},
+    "cohort": {"min_clients": 2, "max_clients": 2, "min_survivors": 2},
+    "noise": {"none": NO_NOISE_ACKNOWLEDGEMENT},
+}
+
+
+async def assert_refused(party):
+    for verb, arguments in (
+        ("task.add", {"settings": SOLE, "origin": "x.toml"}),
+        ("task.apply", {"settings": SOLE, "origin": "x.toml"}),
+        ("task.stop", {"task": "second", "reason": "why"}),
+    ):
+        with pytest.raises(ServiceError) as said:
+            await party.ask(verb, **arguments)
+        assert said.value.code is ErrorCode.UNEXPECTED_MESSAGE, verb
+    watching = watch_admin(admin_socket_of(party.settings.server), "session.watch", {})
+    with pytest.raises(ServiceError, match="cannot be watched") as said:
+        await anext(watching)
+    assert said.value.code is ErrorCode.UNEXPECTED_MESSAGE
+
+
+async def assert_watched(party):
+    """Socket, page, metrics and doctor of an aggregator whose tasks have a sum each."""
+    status = await party.ask("status")
+    assert status["server"]["address"] == party.address
+    assert [each["task"] for each in status["tasks"]] == ["between-two", "second"]
+    page = await party.page("the operator")
+    for word in ("between-two", "second", "released", "certified"):
+        assert word in page
+    metrics = await party.page("metrics")
+    for task in ("between-two", "second"):
+        ended = f'{{outcome="released",task="{task}"}} 1.0'
+        assert f"secagg_sessions_total{ended}" in metrics
+    code, looked = await asyncio.to_thread(party.command, "doctor")
+    assert code == 0, looked
+    (port,) = [each for each in looked["checks"] if each["number"] == "D185"]
+    assert "an aggregator runs with it" in port["found"]
+    code, shown = await asyncio.to_thread(party.command, "status")
+    assert (code, shown["server"]["is_running"]) == (0, True)
+
+
+def assert_readable(party, version):
+    """What is left says the same when no process runs."""
+    code, shown = party.command("status")
+    assert (code, shown["server"]["is_running"]) == (0, False)
+    assert shown["tasks"] == party.tasks
+    assert [each["sums"] for each in party.tasks] == [1, 1]
+    assert party.command("budget")[1]["budgets"][1]["task"] == "second"
+    code, listed = party.command("sessions", "list")
+    assert {each["outcome"] for each in listed["sessions"]} == {"released"}
+    assert party.command("sessions", "show", "1", "--task", "second")[0] == 0
+    assert party.command("tasks", "show", "second")[1]["version"] == version
+    assert party.command("doctor")[0] == 0
+    assert party.command("state", "check")[1]["ok"]
+
+
+def test_operators_see_and_pause_what_two_aggregators_do(house, capsys):
+    """Two tasks in each process; commands, page, metrics, the doctor, the states."""
+    (house.place / "more").mkdir()
+    second = text_of({"task": TASK | {"id": "second", "steps": 1}})
+    (house.place / "more" / "second.toml").write_text(second)
+    sections = {part: house.aggregator(part, steps=1) for part in ("helper", "leader")}
+    for each in sections.values():
+        each["server"] |= WATCHED | {"tasks_dir": str(house.place / "more")}
+
+    async def give(helper, lead, task):
+        ports = {"leader": lead.address, "helper": helper.address}
+        keys = {"leader": parse_key(lead.key), "helper": parse_key(helper.key)}
+        giving = []
+        for name, vector in zip("abc", VECTORS, strict=True):
+            own = house.client(f"{name}-{task}", ports, keys)
+            own["client"]["task"] = task
+            giving.append(give_vector(house.settings(f"{name}-{task}", own), vector))
+        return await asyncio.gather(*giving)
+
+    async def main_task():
+        async with Operated(house, capsys, "helper", sections["helper"]) as helper:
+            sections["leader"]["helper"]["address"] = helper.address
+            sections["leader"]["helper"]["receipt_key"] = helper.key
+            async with Operated(house, capsys, "leader", sections["leader"]) as lead:
+                paused = await lead.ask("task.pause", task="second", reason="look")
+                assert (paused["state"], paused["version"]) == ("paused", 1)
+                given = [await give(helper, lead, "between-two")]
+                assert (await lead.ask("task.resume", task="second"))["version"] == 2
+                given.append(await give(helper, lead, "second"))
+                for party in (helper, lead):
+                    await assert_refused(party)
+                    await assert_watched(party)
+        return helper, lead, given
+
+    helper, lead, given = asyncio.run(main_task())
+    assert not lead.failures
+    one, two = lead.sums
+    assert two.path.parent == one.path.parent / "second"
+    for each, found in zip(given, (one, two), strict=True):
+        np.testing.assert_array_equal(each[0].values, np.load(found.path))
+    for party, version in ((helper, 0), (lead, 2)):
+        assert_readable(party, version)
+    # Damage is told with the name of its task.
+    state = helper.settings.server.state_dir / "tasks" / "second"
+    (stored,) = state.glob("spool/*/sum")
+    stored.unlink()
+    code, checked = helper.command("state", "check")
+    assert code == 77
+    assert checked["faults"][0]["where"].startswith("task 'second': ")
+
+
+def test_drain_finishes_the_session_that_clients_have_given_to(house, capsys):
+    """And opens no other one, though the task wants a second sum."""
+
+    async def main_task():
+        settings = house.settings("helper", house.aggregator("helper"))
+        async with opened_parties(settings) as helper:
+            await helper.start()
+            sections = house.aggregator("leader")
+            sections["helper"]["address"] = str(helper.transport.address)
+            sections["helper"]["receipt_key"] = key_text(helper.receipt_key)
+            async with Operated(house, capsys, "leader", sections) as lead:
+                ports = {
+                    "leader": lead.address,
+                    "helper": str(helper.transport.address),
+                }
+                keys = {"leader": parse_key(lead.key), "helper": helper.receipt_key}
+
+                def give(name):
+                    own = house.settings(name, house.client(name, ports, keys))
+                    return asyncio.ensure_future(give_vector(own, VECTORS[0]))
+
+                giving = [give("a"), give("b")]
+                answered = 0
+                while answered < 2:
+                    task = await lead.ask("task.show", task="between-two")
+                    live = [each["live"] for each in task["running"] if "live" in each]
+                    answered = sum(each["answered"] for each in live)
+                await lead.ask("drain", finish=True)
+                giving.append(give("c"))
+                await lead.running
+                for each in giving:
+                    each.cancel()
+                await asyncio.wait(giving)
+            return lead
+
+    lead = asyncio.run(main_task())
+    assert [each.inputs for each in lead.sums] == [3]
+    assert lead.sums[0].path.exists()
+    assert [each["sessions_opened"] for each in lead.tasks] == [1]
+
+
+@pytest.mark.parametrize("part", ["leader", "helper"])
+def test_a_revoked_client_loses_its_access_within_a_minute(house, part):
+    revoked = house.place / "revoked.txt"
+    revoked.write_text("")
+    sections = house.aggregator(part)
+    sections["server"] |= {"revoked": str(revoked), "listen": "127.0.0.1:0"}
+    if part == "leader":
+        sections["helper"]["address"] = "127.0.0.1:1"  # which nobody calls here
+    certificate = Path(house.caller(part, "a")["certificate"]).read_bytes()
+
+    async def main_task():
+        clock = ManualClock()
+        async with opened_parties(house.settings(part, sections), clock=clock) as party:
+            await party.listen()
+            ports = dict.fromkeys(KEYS, str(party.transport.address))
+            settings = {
+                name: house.settings(name, house.client(name, ports)) for name in "ab"
+            }
+            ways = {name: _way_to(part, getattr(settings[name], part)) for name in "ab"}
+            async with ways["a"] as gone, ways["b"] as stays:
+                call = GetOffer("between-two")
+                for way in (gone, stays):
+                    assert isinstance(await way.call(call), Wait)
+                number = number_in_pem(certificate)
+                revoked.write_text(f"{revoked_line(number)}\n")
+                clock.advance(LOOK_EVERY_SECONDS)
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                with pytest.raises(ServiceError, match="revoked") as refused:
+                    await gone.call(call)
+                assert refused.value.code is ErrorCode.UNAUTHENTICATED
+                assert isinstance(await stays.call(call), Wait)
+
+    asyncio.run(main_task())
+
+
+@pytest.mark.parametrize("part", ["leader", "helper"])
+def test_a_database_is_refused_with_its_reason(house, capsys, part):
+    path = house.written(part, house.aggregator(part))
+    words = ["two-aggregators", part, "--json", "--config", str(path)]
+    words += ["--set", "server.store=postgresql://u@host/name"]
+    if part == "leader":
+        words += ["--set", "helper.address=127.0.0.1:1"]
+    assert main(words) != 0
+    told = capsys.readouterr()
+    assert "overwrites what is erased" in told.err
+    assert json.loads(told.out.splitlines()[-1])["error"]["name"] == "BAD_SETTINGS"

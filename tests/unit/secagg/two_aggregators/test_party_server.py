@@ -1,4 +1,4 @@
-"""Several tasks behind one port: whose call it is, and what an operator says of them."""
+"""Several tasks behind one port: whose call it is, and what operators say of them."""
 
 import asyncio
 from types import SimpleNamespace
@@ -75,7 +75,9 @@ class Both:
             pair.leader.next_sum(),
             *(
                 pair.client(
-                    name, leader=self.way("leader", name), helper=self.way("helper", name)
+                    name,
+                    leader=self.way("leader", name),
+                    helper=self.way("helper", name),
                 ).contribute(vector)
                 for name, vector in zip(NAMES, VECTORS, strict=True)
             ),
