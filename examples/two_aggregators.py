@@ -97,11 +97,12 @@ async def main(directory: Path) -> None:
             receipt_key=keys["helper"],
         )
         helping = await stack.enter_async_context(
-            two_aggregators.serving(helper, ANY_PORT, second.server())
+            two_aggregators.PartyServer([helper], ANY_PORT, second.server())
         )
+        helper_address = await helping.listen()
         way = await stack.enter_async_context(
             advanced.GrpcConnection(
-                helping.address, identity=second.caller("leader"), aggregator="helper"
+                helper_address, identity=second.caller("leader"), aggregator="helper"
             )
         )
         leader = two_aggregators.Leader(
@@ -114,8 +115,9 @@ async def main(directory: Path) -> None:
             helper_key=keys["helper"].public_bytes,
         )
         leading = await stack.enter_async_context(
-            two_aggregators.serving(leader, ANY_PORT, first.server())
+            two_aggregators.PartyServer([leader], ANY_PORT, first.server())
         )
+        leader_address = await leading.listen()
 
         async def give(
             name: str, vector: np.ndarray
@@ -123,10 +125,10 @@ async def main(directory: Path) -> None:
             """Be one of the people: two certificates, two connections, two shares."""
             async with (
                 advanced.GrpcConnection(
-                    leading.address, identity=first.caller(name), aggregator="leader"
+                    leader_address, identity=first.caller(name), aggregator="leader"
                 ) as to_leader,
                 advanced.GrpcConnection(
-                    helping.address, identity=second.caller(name), aggregator="helper"
+                    helper_address, identity=second.caller(name), aggregator="helper"
                 ) as to_helper,
             ):
                 client = two_aggregators.TwoAggregatorClient(

@@ -60,7 +60,7 @@ class Service:
         server: What is served.
         tasks: Acts on its tasks for an operator.
         start: Begins its tasks, and listens.
-        failed: Waits until something ends the process; a restart goes on.
+        failed: Waits until something ends the process; a restart continues.
         refresh: Reads once a minute what others may have published.
         close: Ends the tasks; sessions wait on the disk.
     """

@@ -231,14 +231,14 @@ class Party(ABC, Generic[_Session]):
         (self._may_open.set if self.may_open else self._may_open.clear)()
 
     def drain(self) -> None:
-        """Open no further session in this process; the one that is open goes on."""
+        """Open no further session in this process; the open one continues."""
         self._is_draining = True
         self._set_gate()
 
     async def say(
         self, state: TaskState, reason: str = "", *, expect_version: int | None = None
     ) -> None:
-        """Pause the task, or resume it; the session that is open goes on.
+        """Pause the task, or resume it; the open session continues.
 
         Args:
             state: PAUSED or RUNNING.

@@ -194,7 +194,7 @@ class PartyServer:
         return self._refusals.of_last_hour()
 
     def drain(self) -> None:
-        """Open no further sessions; those that run go on."""
+        """Open no further sessions; those that run continue."""
         self._is_draining = True
         for party in self.parties:
             party.drain()
@@ -205,7 +205,7 @@ class PartyServer:
     async def pause(
         self, task_id: str, *, reason: str, expect_version: int | None = None
     ) -> None:
-        """Open no session of a task until `resume`; the one that is open goes on.
+        """Open no session of a task until `resume`; the open one continues.
 
         Raises:
             ServiceError: UNKNOWN_SESSION; BAD_SETTINGS for another version;

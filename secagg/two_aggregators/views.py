@@ -124,7 +124,6 @@ class PartyTask:
             "participations": budget.participations,
             "clients_finished": len(finished),
             "short_of_clients": "",
-            "left_out": [],
             "running": [
                 running_view(each, live.get(each.number)) for each in open_rows
             ],

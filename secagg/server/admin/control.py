@@ -50,7 +50,7 @@ class OperatorViews(Protocol):
         """Return one task.
 
         Raises:
-            ServiceError: UNKNOWN_SESSION; there is none of this name.
+            ServiceError: UNKNOWN_SESSION; no task has this name.
         """
 
     async def sessions(self, chosen: SessionFilter) -> list[View]:
@@ -60,7 +60,7 @@ class OperatorViews(Protocol):
         """Return everything that is known of one session.
 
         Raises:
-            ServiceError: UNKNOWN_SESSION; there is none.
+            ServiceError: UNKNOWN_SESSION; no session has this number.
         """
 
     async def budgets(self, *, task: str | None = None) -> list[View]:
@@ -117,7 +117,7 @@ class ServedAggregator(Protocol):
         """End a session without a sum."""
 
     def drain(self) -> None:
-        """Offer no further sessions; those that run go on."""
+        """Offer no further sessions; those that run continue."""
 
     async def settle(self) -> None:
         """Wait a while until clients know how their sessions ended."""

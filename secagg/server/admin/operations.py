@@ -165,14 +165,14 @@ async def _status(sources: Sources, _: NoArguments) -> View:
 
 
 async def _add(sources: Sources, given: TaskSettingsGiven) -> View:
-    settings = _settings(given)
-    await sources.running.tasks.add(settings)
+    tasks, settings = sources.running.tasks, _settings(given)
+    await tasks.add(settings)
     return await sources.views.task(settings.task.id)
 
 
 async def _apply(sources: Sources, given: TaskSettingsGiven) -> View:
-    settings = _settings(given)
-    await sources.running.tasks.apply(settings, expect_version=given.version)
+    tasks, settings = sources.running.tasks, _settings(given)
+    await tasks.apply(settings, expect_version=given.version)
     return await sources.views.task(settings.task.id)
 
 

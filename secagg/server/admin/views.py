@@ -471,7 +471,7 @@ async def found_session(
         ended: As for `listed_sessions`.
 
     Raises:
-        ServiceError: UNKNOWN_SESSION; there is none, or its receipt was deleted.
+        ServiceError: UNKNOWN_SESSION; its receipt was deleted, or it never was.
     """
     rows = await store.read(
         ListSessions(role=Role.SERVER, task=task_id, state=SessionState.ALL)

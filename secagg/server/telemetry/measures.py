@@ -25,7 +25,7 @@ class Measures:
 
     @contextmanager
     def commit(self) -> Iterator[None]:
-        """Time a change of the book, and count it if the book refuses."""
+        """Time a change of the store, and count it if the store refuses."""
         began = self.clock.now()
         try:
             yield

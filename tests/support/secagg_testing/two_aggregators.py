@@ -150,14 +150,13 @@ class TwoAggregators:
         task: str = TASK,
     ) -> None:
         self.clock = clock
-        self.task = task
         self.workers = Workers(general=InlineExecutor())
         self.storages = storages or (self._storage(), self._storage())
         shared: dict[str, Any] = {"clock": clock, "workers": self.workers}
+        shared["steps"] = steps
         self.helper = Helper(
             task,
             noise,
-            steps=steps,
             name=_HELPER,
             leader=_LEADER,
             storage=self.storages[1],
@@ -169,7 +168,6 @@ class TwoAggregators:
         self.leader = Leader(
             task,
             noise,
-            steps=steps,
             name=_LEADER,
             helper=helper_way(way),
             storage=self.storages[0],
@@ -193,7 +191,7 @@ class TwoAggregators:
     def client(self, name: str, **changes: Any) -> TwoAggregatorClient:
         """Return a client; `changes` are arguments that replace the usual ones."""
         given: dict[str, Any] = {
-            "task": self.task,
+            "task": self.leader.task,
             "leader_name": _LEADER,
             "helper_name": _HELPER,
             "leader_key": LEADER_KEY.public_bytes,
