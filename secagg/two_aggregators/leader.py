@@ -289,15 +289,15 @@ class Leader(Party[_Session]):
     # --- a session --------------------------------------------------------------------
 
     async def _open(self) -> _Session:
-        self._is_waiting = not self.may_open
-        await self._may_open.wait()
-        self._is_waiting = False
         tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
-        parameters, date = self._noise.parameters, int(self._clock.date())
         facts = await self._task_facts()
         if tally.spent >= self._max_sessions or facts.sums >= self._steps:
             self._is_over = True
             raise no_more_sums(self._task)
+        self._is_waiting = not self.may_open
+        await self._may_open.wait()
+        self._is_waiting = False
+        parameters, date = self._noise.parameters, int(self._clock.date())
         known = int.from_bytes(tally.facts[:_COUNTER_BYTES], "big")
         try:
             self._calls.bind(None)
@@ -324,20 +324,28 @@ class Leader(Party[_Session]):
         check_pair(offer, helper)
         self._check_helper(helper, known)
         await self._forget_old_sums()  # while nobody can upload to the new session
-        log = await SessionLog.create(
-            self._storage.store,
-            offer.session_id.hex(),
-            NewSession(
-                role=Role.SERVER,
-                task=self._task,
-                number=offer.session_number,
-                header=Writer().blob(offer.encode()).blob(helper.encode()).getvalue(),
-                allowed=self._max_sessions,
-            ),
-            self._measures,
-            # A session of the helper's is stood upon once.
-            facts=_stored(helper.session_number, facts),
-        )
+        log = None
+        async with self._turn:  # a pause is said before this, or behind it
+            if self.may_open:
+                log = await SessionLog.create(
+                    self._storage.store,
+                    offer.session_id.hex(),
+                    NewSession(
+                        role=Role.SERVER,
+                        task=self._task,
+                        number=offer.session_number,
+                        header=Writer()
+                        .blob(offer.encode())
+                        .blob(helper.encode())
+                        .getvalue(),
+                        allowed=self._max_sessions,
+                    ),
+                    self._measures,
+                    # A session of the helper's is stood upon once.
+                    facts=_stored(helper.session_number, facts),
+                )
+        if log is None:
+            return await self._open()
         session = self._session(offer, helper, log)
         self._live = session
         self._log(SESSION_OPENED, offer, helper_number=helper.session_number)

@@ -49,7 +49,8 @@ from secagg.server.service import Service, run_process
 from secagg.server.service_manager import ServiceManager
 from secagg.server.storage import open_storage as open_server_storage
 from secagg.server.task.folder import folder_of
-from secagg.storage.directories import state_directory
+from secagg.storage.directories import STORE_FILE, state_directory
+from secagg.storage.open_store import store_exists
 from secagg.storage.reader import looking
 from secagg.storage.rows import Retention
 from secagg.transport.address import Address
@@ -354,7 +355,8 @@ async def opened_parties(  # noqa: PLR0913 - an aggregator, and who is told what
     own, clock = settings.server, clock or SystemClock()
     tasks = [(each, noise_of(each)) for each in tasks_of_party(settings)]
     async with AsyncExitStack() as stack:
-        key = receipt_key_in(state_directory(own.state_dir))
+        key, workers = receipt_key_in(state_directory(own.state_dir)), Workers()
+        stack.callback(workers.close)
 
         async def options(task: SharedTaskSection) -> PartyOptions:
             directory, mark = state_of(own, task.id)
@@ -372,6 +374,7 @@ async def opened_parties(  # noqa: PLR0913 - an aggregator, and who is told what
                     keep_receipts=own.keep_receipts,
                 ),
                 "clock": clock,
+                "workers": workers,
                 "meter": meter,
             }
 
@@ -415,17 +418,21 @@ async def stored_views(settings: PartySettings) -> AsyncIterator[PartyViews]:
         settings: What it is.
 
     Yields:
-        What is told of its tasks.
+        What is told of its tasks, without those that have not run yet.
 
     Raises:
-        StoreNotFoundError: A task has not run yet.
+        StoreNotFoundError: No task has run yet.
         ServiceError: STORAGE_FAILED or BAD_SETTINGS.
     """
     is_leader = isinstance(settings, LeaderSettings)
+    states = [
+        (task, state_of(settings.server, task.id)[0])
+        for task in tasks_of_party(settings)
+    ]
+    there = [each for each in states if store_exists(each[1] / STORE_FILE)]
     async with AsyncExitStack() as stack:
         found = []
-        for task in tasks_of_party(settings):
-            directory, _ = state_of(settings.server, task.id)
+        for task, directory in there or states[:1]:
             store = await stack.enter_async_context(looking(directory))
             noise = noise_of(task)
             found.append(PartyTask(task.id, noise, task.steps, is_leader, store))

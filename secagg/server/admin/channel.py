@@ -69,7 +69,7 @@ class NoAdminSocketError(ServiceError):
         super().__init__(
             f"no aggregator answers at {path}",
             code=ErrorCode.UNREACHABLE,
-            next_step="Start `secagg server` with the same settings file.",
+            next_step="Start the aggregator with the same settings file.",
         )
 
 

@@ -52,7 +52,7 @@ class Sources:
             raise ServiceError(
                 "the operation needs an aggregator that runs",
                 code=ErrorCode.UNREACHABLE,
-                next_step="Start `secagg server` with the same settings file.",
+                next_step="Start the aggregator with the same settings file.",
             )
         return self.control
 

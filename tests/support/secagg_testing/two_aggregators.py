@@ -133,7 +133,7 @@ class TwoAggregators:
         storages: Of leader and helper; in memory by default.
         meters: What they tell their measurements; nobody by default.
         steps: Sums of the task; by default the participations of one client.
-        task: Its name.
+        task: Its name; `TASK` by default.
     """
 
     def __init__(  # noqa: PLR0913 - what a test decides
@@ -147,7 +147,7 @@ class TwoAggregators:
         storages: tuple[ServerStorage, ServerStorage] | None = None,
         meters: tuple[Meter | None, Meter | None] = (None, None),
         steps: int | None = None,
-        task: str = TASK,
+        task: str | None = None,
     ) -> None:
         self.clock = clock
         self.workers = Workers(general=InlineExecutor())
@@ -155,7 +155,7 @@ class TwoAggregators:
         shared: dict[str, Any] = {"clock": clock, "workers": self.workers}
         shared["steps"] = steps
         self.helper = Helper(
-            task,
+            task or TASK,
             noise,
             name=_HELPER,
             leader=_LEADER,
@@ -166,7 +166,7 @@ class TwoAggregators:
         )
         way = InMemoryConnection(self.helper, _LEADER, aggregator=_HELPER)
         self.leader = Leader(
-            task,
+            task or TASK,
             noise,
             name=_LEADER,
             helper=helper_way(way),

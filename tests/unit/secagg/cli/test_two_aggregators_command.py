@@ -772,6 +772,16 @@ def test_a_revoked_client_loses_its_access_within_a_minute(house, part):
     asyncio.run(main_task())
 
 
+def test_two_tasks_of_one_name_are_refused(house, capsys):
+    sections = house.aggregator("helper")
+    sections["server"]["tasks_dir"] = str(house.place / "more")
+    (house.place / "more").mkdir()
+    (house.place / "more" / "again.toml").write_text(text_of({"task": TASK}))
+    path = house.written("helper", sections)
+    assert main(["two-aggregators", "helper", "--config", str(path)]) == 72
+    assert "two tasks of one name" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("part", ["leader", "helper"])
 def test_a_database_is_refused_with_its_reason(house, capsys, part):
     path = house.written(part, house.aggregator(part))

@@ -183,6 +183,27 @@ def test_a_paused_task_opens_nothing_and_holds_up_no_other_one():
     run(main)
 
 
+def test_a_pause_that_comes_while_a_leader_asks_is_heard_before_it_opens():
+    async def main(clock):
+        both = Both(clock)
+        leader, helper = both.servers["leader"], both.servers["helper"]
+        await helper.pause("counts", reason="")
+        giving = asyncio.ensure_future(both.give("counts"))
+        await clock.sleep_until(clock.now() + 3)  # of 60 in which the helper is asked
+        await leader.pause("counts", reason="")
+        await helper.resume("counts")
+        await clock.sleep_until(clock.now() + 3)
+        assert helper.live()
+        assert not leader.live()
+        store = both.pairs["counts"].leader.store
+        assert (await store.tally(Role.SERVER, "counts")).highest_number == 0
+        await leader.resume("counts")
+        released, *_ = await giving
+        assert (released.session_number, released.inputs) == (1, 4)
+
+    run(main)
+
+
 @pytest.mark.parametrize("name", ["leader", "helper"])
 def test_a_session_that_is_open_goes_on_in_a_paused_task(name):
     async def main(clock):
