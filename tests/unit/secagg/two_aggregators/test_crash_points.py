@@ -1,4 +1,7 @@
-"""Leader and helper die at every step that outlives them, and come back."""
+"""Leader and helper die at every step that outlives them, and come back.
+
+Each process has another task beside the one of the session, whose sum stays as it was.
+"""
 
 import asyncio
 
@@ -19,10 +22,22 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.server.storage import ServerStorage
 from secagg.storage.change import Role
 from secagg.storage.queries import ListCharges, ReadTally
+from secagg.transport.address import Address
+from secagg.two_aggregators import PartyServer
+from secagg.wire.calls import Blob, FetchChunk
 
 VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
 PARTS = ("leader", "helper")
 AWAY_SECONDS = 3.0
+
+
+NOWHERE = Address("127.0.0.1", 0)
+
+
+def part_of(storages):
+    """Return the call for what the helper has answered to the task beside."""
+    (session_id,) = storages[1].spool.session_ids()
+    return FetchChunk(session_id, Blob.SUM, 0, 1 << 20)
 
 
 class Way:
@@ -42,11 +57,23 @@ class Way:
             raise ServiceError("gone", code=ErrorCode.UNREACHABLE) from None
 
 
+def beside():
+    """What a task leaves that is in the same processes, and the session of its sum."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for(), task="beside")
+        released, _ = await house.give(VECTORS)
+        return house.storages, released.session_id
+
+    return run(main)
+
+
 class Mortal:
     """Two aggregators, one of which dies once and is started again."""
 
-    def __init__(self, clock, part, switch):
+    def __init__(self, clock, part, switch, storages):
         self.clock, self.part, self.switch = clock, part, switch
+        self.beside, self.parties = storages, {}
         self.house = TwoAggregators(clock, noise_for(), helper_way=self._way)
         self.storages, self.alive = self.house.storages, {}
         dying = list(self.storages)
@@ -68,7 +95,15 @@ class Mortal:
 
     def _begin(self, house, parts):
         for part in parts:
-            self.alive[part] = getattr(house, part)
+            self._server(house, part)
+
+    def _server(self, house, part):
+        other = TwoAggregators(
+            self.clock, noise_for(), task="beside", storages=self.beside
+        )
+        parties = [getattr(each, part) for each in (other, house)]
+        server = PartyServer(parties, NOWHERE, None, clock=self.clock)
+        self.alive[part], self.parties[part] = server, parties[1]
 
     async def again(self):
         await self.clock.sleep_until(self.clock.now() + AWAY_SECONDS)
@@ -76,15 +111,15 @@ class Mortal:
             self.clock, noise_for(), helper_way=self._way, storages=self.storages
         )
         await getattr(house, self.part).recover()
-        self._begin(house, [self.part])
+        self._server(house, self.part)
 
     async def sum(self):
         """Run the leader's session, at as many leaders as it takes."""
         try:
-            return await self.alive["leader"].next_sum()
+            return await self.parties["leader"].next_sum()
         except SimulatedCrashError:
             await self.again()
-        leader = self.alive["leader"]
+        leader = self.parties["leader"]
         return await leader.last_sum() or await leader.next_sum()
 
     async def watch(self):
@@ -96,12 +131,13 @@ class Mortal:
         await self.again()
 
 
-def session(part, at):
+def session(part, at, other):
     """Run one session; return what came of it, and whether anybody died."""
     switch = CrashSwitch(at)
 
     async def main(clock):
-        mortal = Mortal(clock, part, switch)
+        storages, session_id = other
+        mortal = Mortal(clock, part, switch, storages)
         watching = asyncio.ensure_future(mortal.watch())
         stores = [inline_store(now=clock.date) for _ in VECTORS]
         clients = [
@@ -126,7 +162,12 @@ def session(part, at):
             for each in mortal.storages
         ]
         charges = [len(await store.read(ListCharges(TASK))) for store in stores]
-        return released, given, spent, charges
+        fetch = FetchChunk(session_id, Blob.SUM, 0, 1 << 20)
+        kept = [
+            (await mortal.alive["leader"].answer("client-0", fetch)).data,
+            (await mortal.alive["helper"].answer("leader", part_of(storages))).data,
+        ]
+        return released, given, spent, charges, kept
 
     return run(main), switch.is_dead
 
@@ -135,10 +176,11 @@ def session(part, at):
 def test_whoever_dies_wherever_draws_one_noise_and_counts_everybody_once(part, drawn):
     modulus = noise_for().parameters.modulus
     expected = sum(np.trunc(each * 2**7).astype(np.int64) for each in VECTORS)
-    at, died, repeated = 1, True, 0
+    at, died, repeated, other, kept = 1, True, 0, beside(), []
     while died:  # at the point behind each step; the point before it leaves no more
         drawn.clear()
-        (released, given, spent, charges), died = session(part, at)
+        (released, given, spent, charges, sums), died = session(part, at, other)
+        kept.append(sums)
         noises = np.unique(np.array(drawn), axis=0)
         assert len(noises) == 2, at
         repeated += len(drawn) - 2
@@ -152,5 +194,6 @@ def test_whoever_dies_wherever_draws_one_noise_and_counts_everybody_once(part, d
         assert spent == [1, 1]
         assert charges == [1] * 4
         at += 2
+    assert all(sums == kept[0] for sums in kept)
     assert at > 20  # steps of either part, two points each
     assert repeated >= 1  # noise was in a sum before the sum was on the disk

@@ -66,6 +66,34 @@ class Program:
         return [error.code for error in self.failures]
 
 
+def test_a_leader_is_busy_until_its_sum_is_written(tmp_path):
+    """So that a process that drains leaves it on the disk."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for(participations=1))
+        program = Program(house, clock, tmp_path)
+        busy = [program._lead.is_busy]
+        program.sums = Noting(lambda: busy.append(program._lead.is_busy))
+        releasing = program.start()
+        await program.give("a", "b", "c", "d")
+        await releasing
+        return [*busy, program._lead.is_busy]
+
+    assert run(main) == [False, True, False]
+
+
+class Noting(list):
+    """Calls a function with each item that is appended."""
+
+    def __init__(self, then):
+        super().__init__()
+        self.then = then
+
+    def append(self, item):
+        super().append(item)
+        self.then()
+
+
 def test_clients_that_cheat_the_helper_end_a_session_and_not_the_leader(tmp_path):
     """That the helper refuses a set is no lie of the helper's."""
 
