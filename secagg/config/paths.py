@@ -129,7 +129,8 @@ def two_aggregator_paths(  # noqa: PLR0913 - settings, and what a part names bes
             *_admin_socket(party),
         ]
         for directory, mark in states:
-            state += _mark("server.rollback_mark", mark, directory)
+            name = f"server.rollback_mark of task {directory.name}"
+            state += _mark(name, mark, directory)
     if isinstance(settings, LeaderSettings):
         for directory in (settings.server.output_dir, *folders):
             state += _sums("server.output_dir", directory)

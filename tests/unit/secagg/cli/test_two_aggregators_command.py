@@ -772,14 +772,22 @@ def test_a_revoked_client_loses_its_access_within_a_minute(house, part):
     asyncio.run(main_task())
 
 
-def test_two_tasks_of_one_name_are_refused(house, capsys):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("between-two", "two tasks of one name"),
+        ("between-two.lock", "server.rollback_mark of task between-two"),
+    ],
+)
+def test_two_tasks_of_one_name_or_one_mark_are_refused(house, capsys, name, said):
     sections = house.aggregator("helper")
     sections["server"]["tasks_dir"] = str(house.place / "more")
     (house.place / "more").mkdir()
-    (house.place / "more" / "again.toml").write_text(text_of({"task": TASK}))
+    again = text_of({"task": TASK | {"id": name}})
+    (house.place / "more" / "again.toml").write_text(again)
     path = house.written("helper", sections)
     assert main(["two-aggregators", "helper", "--config", str(path)]) == 72
-    assert "two tasks of one name" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("part", ["leader", "helper"])
