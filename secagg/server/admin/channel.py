@@ -69,7 +69,8 @@ class NoAdminSocketError(ServiceError):
         super().__init__(
             f"no aggregator answers at {path}",
             code=ErrorCode.UNREACHABLE,
-            next_step="Start the aggregator with the same settings file.",
+            next_step="Start it with the same settings file: `secagg server`, or "
+            "`secagg two-aggregators`.",
         )
 
 

@@ -52,7 +52,8 @@ class Sources:
             raise ServiceError(
                 "the operation needs an aggregator that runs",
                 code=ErrorCode.UNREACHABLE,
-                next_step="Start the aggregator with the same settings file.",
+                next_step="Start it with the same settings file: `secagg server`, or "
+                "`secagg two-aggregators`.",
             )
         return self.control
 
