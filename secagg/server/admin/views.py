@@ -401,12 +401,14 @@ async def sessions_view(
     found: list[View] = []
     limit = max(1, min(chosen.limit or MAX_LISTED, MAX_LISTED))
     since, outcome = chosen.since, chosen.outcome
-    rows = await store.read(ListSessions(
-        role=Role.SERVER,
-        task=chosen.task,
-        state=SessionState.ALL,
-        limit=limit if outcome is None else _MAX_LOOKED_AT,
-    ))
+    rows = await store.read(
+        ListSessions(
+            role=Role.SERVER,
+            task=chosen.task,
+            state=SessionState.ALL,
+            limit=limit if outcome is None else _MAX_LOOKED_AT,
+        )
+    )
     by_id = {each.progress.session_id.hex(): each for each in live()}
     for row in rows:
         if len(found) == limit or (since is not None and row.born < since):

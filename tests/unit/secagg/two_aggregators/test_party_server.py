@@ -23,6 +23,7 @@ from secagg.errors import (
 from secagg.server.admin.control import SessionFilter
 from secagg.server.storage import ServerStorage
 from secagg.storage.change import Role
+from secagg.storage.queries import ReadTally
 from secagg.storage.rows import TaskState
 from secagg.storage.spool import SUM
 from secagg.transport.address import Address
@@ -158,7 +159,9 @@ def test_a_paused_task_opens_nothing_and_holds_up_no_other_one():
         await both.give("heights")
         offer = GetOffer("counts")
         assert isinstance(await both.way("leader", NAMES[0]).call(offer), Wait)
-        tally = await both.pairs["counts"].leader.store.tally(Role.SERVER, "counts")
+        tally = await both.pairs["counts"].leader.store.read(
+            ReadTally(Role.SERVER, "counts")
+        )
         assert tally.highest_number == 0
         view = await leader.views(None).task("counts")
         assert (view["state"], view["reason"], view["version"]) == (
@@ -196,7 +199,7 @@ def test_a_pause_that_comes_while_a_leader_asks_is_heard_before_it_opens():
         assert helper.live()
         assert not leader.live()
         store = both.pairs["counts"].leader.store
-        assert (await store.tally(Role.SERVER, "counts")).highest_number == 0
+        assert (await store.read(ReadTally(Role.SERVER, "counts"))).highest_number == 0
         await leader.resume("counts")
         released, *_ = await giving
         assert (released.session_number, released.inputs) == (1, 4)
