@@ -82,6 +82,7 @@ class ErrorCode(IntEnum):
     INFEASIBLE = 66
     STATE_DAMAGED = 67
     RESTORED_STATE = 68
+    NOT_CONFORMING = 69
 
 
 FINAL_CODES: Final = frozenset(
@@ -113,6 +114,7 @@ FINAL_CODES: Final = frozenset(
         ErrorCode.INFEASIBLE,
         ErrorCode.STATE_DAMAGED,
         ErrorCode.RESTORED_STATE,
+        ErrorCode.NOT_CONFORMING,
     }
 )
 """What ends a program outside of a session until a person acts; every other code may

@@ -23,6 +23,7 @@ import typer
 
 from secagg.cli import (
     client,
+    conformance,
     demo,
     enrol,
     graph,
@@ -109,6 +110,7 @@ app.command("doctor", rich_help_panel=_SET_UP)(doctor.doctor)
 app.command("plan", rich_help_panel=_STUDY)(plan.plan)
 app.command("graph", rich_help_panel=_STUDY)(graph.graph)
 app.command("simulate", rich_help_panel=_STUDY)(simulate.simulate)
+app.add_typer(conformance.app, name="conformance", rich_help_panel=_STUDY)
 app.command("load", rich_help_panel=_STUDY)(load.load)
 
 # The root of all usage errors lives in another package from one typer release to the
