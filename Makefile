@@ -161,7 +161,7 @@ fail-over: $(STAMP_SERVICES) ## a real PostgreSQL restarted, then its standby pr
 
 .PHONY: typescript
 typescript: $(STAMP_RUN) ## clients/typescript: installed from its lock file, built, tested, and run beside Python clients; needs Node 20.19
-	cd clients/typescript && npm ci && npm run lint && npm run build && npm run size && npm test && npm run e2e
+	cd clients/typescript && npm ci && npm run lint && npm run build && npm run size && npm test && npm run conformance && npm run e2e
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -56,6 +56,14 @@ def _left(answer: Answer, case: PlayedCase, run: Run) -> None:
         )
 
 
+def _end(run: Run, fate: int = 0) -> None:
+    """End a session without a sum."""
+    (ending,) = LIES["aborted"](run, b"", fate, "CANCELLED")
+    answer = run.update(ending if isinstance(ending, bytes) else b"")
+    if not answer.ended:
+        raise BrokenRuleError("it does not say that the session has ended")
+
+
 def _through(run: Run) -> Run:
     run.join()
     run.finish()
@@ -77,6 +85,7 @@ def smaller_number(make: Make, case: PlayedCase) -> None:
     first = make(number=9)
     first.line["forget"] = True
     first.join()
+    _end(first)
     run = make(number=8)
     _left(run.begin(), case, run)
 
@@ -290,10 +299,7 @@ def _charged(make: Make, case: PlayedCase, *, fate: int | None) -> Answer:
             run.next()
         else:
             run.hear(update)
-        (ending,) = LIES["aborted"](run, b"", fate, "CANCELLED")
-        answer = run.update(ending if isinstance(ending, bytes) else b"")
-        if not answer.ended:
-            raise BrokenRuleError("it does not say that the session has ended")
+        _end(run, fate)
     second = make(number=2)
     answer = second.begin()
     if answer.messages:
@@ -355,6 +361,7 @@ def rosters_are_counted(make: Make, _: PlayedCase) -> None:
         if answer.left and number > _ROSTERS:
             return
         run.deliver(answer)
+        _end(run)
     raise BrokenRuleError("it has accepted eleven rosters in a budget of one session")
 
 
@@ -375,6 +382,7 @@ def fresh_keys(make: Make, _: PlayedCase) -> None:
     for number in (1, 2):
         run = make(number=number)
         run.join()
+        _end(run)
         adverts.append(run.said[0])
     parts = [
         {advert[i : i + 32] for i in range(len(advert) - 31)} for advert in adverts

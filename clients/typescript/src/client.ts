@@ -641,7 +641,11 @@ export class Client {
     for (;;) {
       const answer = await this.#repeat(session, () => this.#askForUpdate(session));
       if (answer === null) return null;
-      if ('kind' in answer) return answer;
+      if ('kind' in answer) {
+        const ends = answer.kind === KINDS.release || answer.kind === KINDS.abort;
+        // The call may have been held until the session's end had passed (R5-7).
+        return ends || !(await this.#expired(session)) ? answer : null;
+      }
       await this.#pause(session, answer);
     }
   }
