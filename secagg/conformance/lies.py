@@ -83,12 +83,6 @@ def honest(_: Run, update: bytes) -> bytes:
 
 
 @_changed
-def kind(_: Run, update: bytes, number: int) -> bytes:
-    """Say that it is another message."""
-    return bytes([number]) + update[1:]
-
-
-@_changed
 def early(run: Run, _: bytes, name: str) -> bytes:
     """Send the message of a later round."""
     size = len(run.peers) + 1

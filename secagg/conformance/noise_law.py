@@ -51,6 +51,26 @@ def complaint_about(noise: npt.NDArray[Any], variance: float) -> str:
     return ""
 
 
+def missing_complaint(
+    left: npt.NDArray[Any], vector: npt.NDArray[Any], variance: float
+) -> str:
+    """Return that a sum does not hold a vector, or "".
+
+    Args:
+        left: What is left when the vector is subtracted, in grid steps, shape (d,).
+        vector: The vector, of any length but 0, shape (d,).
+        variance: Of the noise in each entry.
+    """
+    along = float(np.dot(left, vector)) / float(np.linalg.norm(vector))
+    off = along / math.sqrt(variance)
+    if abs(off) > _SIGMAS:
+        return (
+            "the sum does not hold the program's vector: along it, it is off by "
+            f"{off:.1f} standard deviations of the noise"
+        )
+    return ""
+
+
 def alike(first: npt.NDArray[Any], second: npt.NDArray[Any], variance: float) -> float:
     """Return how alike two vectors of noise are, in standard deviations of chance.
 
@@ -104,6 +124,4 @@ def _bins(variance: float) -> tuple[npt.NDArray[np.int64], _Reals]:
     places = np.unique(np.searchsorted(below, wanted))
     parts = np.diff(np.concatenate([[0.0], below[places], [1.0]]))
     edges = places.astype(np.int64) - half
-    if parts.size < _BINS:  # a law this narrow has fewer parts
-        parts = np.concatenate([parts, np.full(_BINS - parts.size, 1e-300)])
     return edges, parts

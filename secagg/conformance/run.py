@@ -16,6 +16,7 @@ from secagg.conformance.noise_law import (
     LEAST_ENTRIES,
     complaint_about,
     law_complaint,
+    missing_complaint,
 )
 from secagg.conformance.program import ProgramFailedError, Tested
 from secagg.conformance.scene import (
@@ -438,15 +439,9 @@ class Run:
         read = task.decode(residues, session_id=self.offer.session_id)
         # The rotation keeps the law: a sum of independent draws, entry by entry.
         left = (read - given) * numbers.scale_factor
-        complaint = complaint or complaint_about(left, variance)
         length = float(np.linalg.norm(given))
-        if not complaint and length:
-            along = float(np.dot(left, given)) / length
-            if abs(along) > 6.5 * variance**0.5:
-                complaint = (
-                    "the sum does not hold the program's vector: it is off by "
-                    f"{along / variance**0.5:.1f} standard deviations along it"
-                )
+        complaint = missing_complaint(left, given, variance) if length else complaint
+        complaint = complaint or complaint_about(left, variance)
         if complaint:
             raise BrokenRuleError(complaint)
 

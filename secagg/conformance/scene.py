@@ -181,10 +181,11 @@ _MAKERS: Final[Mapping[str, Callable[[], ProtocolParameters]]] = {
         5, 3, profile=_SIGNING, trust=_trust_with_list()
     ),
     "noised": lambda: _noised(4, 3, 16_384),
+    "loud": lambda: _noised(12, 11, 4096, epsilon=55.0),
     "noised-twice": lambda: _noised(4, 3, 4096, steps=2),
     "layered": lambda: _noised(5, 3, 16_384, ladder=2),
     "noised-signed": lambda: _noised(5, 3, 64, ladder=2, profile=_SIGNING),
-    "few-losses": lambda: _noised(5, 3, 16, loss_fraction=0.2),
+    "few-losses": lambda: _noised(5, 3, 16, ladder=0, loss_fraction=0.2),
     "once": lambda: _noised(4, 3, 16),
     "once-signed": lambda: _noised(4, 3, 16, profile=_SIGNING),
     "once-ring": lambda: _noised(9, 3, 16, degree=4, min_clients=6),

@@ -33,6 +33,7 @@ VERBS = [
     ["client"],
     ["simulate"],
     ["load"],
+    ["conformance", "drive"],
     ["plan"],
     ["graph"],
     ["pki", "init"],

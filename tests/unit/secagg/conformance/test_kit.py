@@ -1,0 +1,299 @@
+"""The kit: its own driver passes, every rule has a cell, no program ends a run."""
+
+import json
+import re
+import sys
+import textwrap
+from fractions import Fraction
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+
+from secagg.cli import main
+from secagg.cli.exit_codes import exit_code_of
+from secagg.conformance import kit, noise_law, report
+from secagg.conformance.lies import LIES
+from secagg.conformance.plays import PLAYS
+from secagg.conformance.program import Program, ProgramFailedError
+from secagg.conformance.scene import scene, scene_names
+from secagg.errors import ErrorCode
+
+ROOT = Path(__file__).parents[4]
+RULE = re.compile(r"\bR\d+(?:\.\d+)?-\d+\b")
+PROTOCOL = (ROOT / "protos" / "PROTOCOL.md").read_text(encoding="utf-8")
+
+
+def test_the_driver_of_this_package_passes_every_case(play):
+    verdicts = play()
+    assert len(verdicts) == len(kit.cases())
+    assert [
+        (v.case.id, v.why) for v in verdicts if v.state is not kit.State.PASSED
+    ] == []
+
+
+def test_every_rule_has_a_case_or_a_reason():
+    """A new rule of PROTOCOL.md needs a case, or a line in not_live.toml."""
+    rules = set(RULE.findall(PROTOCOL))
+    live = {rule for case in kit.cases() for rule in case.rules}
+    reasons = kit.not_live()
+    assert rules == live | set(reasons)
+    assert not live & set(reasons)
+    assert all(len(why) > 20 for why in reasons.values())
+
+
+def test_every_case_is_one_that_can_be_played():
+    ids = [case.id for case in kit.cases()]
+    assert len(set(ids)) == len(ids)
+    for case in kit.cases():
+        assert re.fullmatch(r"[a-z0-9-]+", case.id)
+        assert case.scene in scene_names()
+        assert not case.play or case.play in PLAYS
+        assert not case.lie or case.play or case.lie[0] in LIES
+        assert case.codes <= {code.name for code in ErrorCode}
+    assert {case.scene for case in kit.cases()} == set(scene_names())
+    assert {case.play for case in kit.cases()} - {""} == set(PLAYS)
+    told = {str(word) for case in kit.cases() for word in case.lie}
+    assert set(LIES) - told <= {"trust", "aborted"}
+
+
+# --- noise ----------------------------------------------------------------------------
+
+
+VARIANCE, ENTRIES = 900, 16_384
+
+
+@pytest.fixture
+def drawn():
+    """Return draws of the law, from the product's own sampler."""
+    sampler = scene("noised").task.mechanism.sampler(Fraction(VARIANCE))
+    steps = np.zeros(ENTRIES, np.int64)
+    sampler.add_to(steps, bytes(range(32)), b"tests", start=0)
+    return steps
+
+
+@pytest.mark.parametrize("kind", ["right", "little", "much", "shifted", "repeated"])
+def test_noise_is_judged_by_its_law(kind, drawn):
+    """Right noise is blamed once in 10^9 seeds, by each statistic."""
+    changed = {
+        "right": drawn,
+        "little": np.round(drawn * 0.95),
+        "much": np.round(drawn * 1.05),
+        "shifted": drawn + 2,
+        "repeated": np.repeat(drawn[::2], 2),
+    }[kind]
+    assert bool(noise_law.complaint_about(changed, VARIANCE)) == (kind != "right")
+
+
+def test_another_law_of_the_same_variance_is_noticed(drawn):
+    """Right noise is blamed once in 10^9 seeds."""
+    assert noise_law.law_complaint(drawn, VARIANCE) == ""
+    ranks = np.argsort(np.argsort(drawn, kind="stable"), kind="stable")
+    uniform = (ranks * 103) // ENTRIES - 51
+    assert not noise_law.complaint_about(uniform, float(np.mean(uniform**2)))
+    assert noise_law.law_complaint(uniform, VARIANCE)
+
+
+# --- programs that break the lines ----------------------------------------------------
+
+HELLO = {
+    "name": "x",
+    "version": "1",
+    "profiles": [1],
+    "graphs": ["complete"],
+    "mechanisms": [],
+    "restart": None,
+}
+
+
+@pytest.fixture
+def program(home):
+    """Return a function that starts a program that acts on the line `begin`."""
+    started = []
+
+    def start(act, timeout=20.0):
+        text = f"""
+            import sys, time, json
+            for line in sys.stdin:
+                if '"hello"' in line:
+                    print(json.dumps({HELLO!r}), flush=True)
+                    continue
+                {act}
+        """
+        command = [sys.executable, "-S", "-c", textwrap.dedent(text)]
+        started.append(Program(command, timeout=timeout, state=home))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.end()
+
+
+@pytest.mark.parametrize(
+    ("act", "timeout", "why"),
+    [
+        ("time.sleep(600)", 0.5, "silent"),
+        ("sys.exit(3)", 20, "ended"),
+        ("print('nonsense', flush=True)", 20, "no JSON"),
+        ("print('[' * 100000, flush=True)", 20, "no JSON"),
+        ("print('[1]', flush=True)", 20, "no JSON object"),
+        ("print('{}\\n{}', flush=True)", 20, "more than one line"),
+        ("print('{}', flush=True)", 20, "none of the contract"),
+        ("print('{\"messages\": 7}', flush=True)", 20, "none of the contract"),
+        ('print(\'{"messages": ["zz"]}\', flush=True)', 20, "none of the contract"),
+        (
+            "print(json.dumps({'messages': ['00'] * 65}), flush=True)",
+            20,
+            "none of the contract",
+        ),
+    ],
+)
+def test_a_program_that_breaks_the_lines_ends_its_case_only(program, act, timeout, why):
+    tested = program(act, timeout)
+    abilities = kit.hello(tested)
+    (case,) = kit.chosen((1,), "honest")
+    for _ in range(2):
+        verdict = kit.play(case, tested, abilities, seed=bytes(32))
+        assert why in verdict.why
+        expected = kit.State.SILENT if why == "silent" else kit.State.FAILED
+        assert verdict.state is expected
+    assert kit.hello(tested) == abilities
+
+
+def test_a_flood_without_a_line_is_cut(program, monkeypatch):
+    monkeypatch.setattr("secagg.conformance.program.MAX_LINE_BYTES", 1 << 20)
+    tested = program("while True: sys.stdout.write('x' * 65536)")
+    kit.hello(tested)
+    with pytest.raises(ProgramFailedError, match="longer than"):
+        tested.ask({"do": "begin"})
+
+
+def test_error_output_is_read_and_bounded(program):
+    tested = program("sys.stderr.write('e' * 3_000_000); print('{}', flush=True)")
+    kit.hello(tested)
+    assert tested.ask({"do": "begin"}) == {}
+    assert len(tested.taken_errors()) <= 1 << 14
+    assert tested.taken_errors() == b""
+
+
+def test_a_program_that_always_fails_is_given_up(home):
+    command = [sys.executable, "-S", "-c", "pass"]
+    tested = Program(command, timeout=20.0, state=home, max_restarts=2)
+    for _ in range(3):
+        with pytest.raises(ProgramFailedError, match=r"ended|read"):
+            tested.ask({"do": "hello"})
+    with pytest.raises(ProgramFailedError, match="too often"):
+        tested.ask({"do": "hello"})
+
+
+def test_what_a_program_has_started_ends_with_it(program):
+    tested = program("time.sleep(600)", 0.5)
+    kit.hello(tested)
+    process = tested._process
+    with pytest.raises(ProgramFailedError):
+        tested.ask({"do": "begin"})
+    assert process.returncode is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"more": 1}, {"restart": "sometimes"}, {"profiles": None}, {"graphs": 3}],
+)
+def test_an_answer_to_hello_has_its_keys(change):
+    with pytest.raises(ProgramFailedError, match="hello"):
+        kit.Abilities.of(HELLO | change)
+
+
+def test_what_is_not_claimed_is_left_out():
+    abilities = kit.Abilities.of(HELLO)
+    lacking = {case.id: abilities.lacks(case) for case in kit.cases()}
+    assert lacking["honest"] == ""
+    assert "profile 2" in lacking["honest-signed"]
+    assert "ring" in lacking["honest-ring"]
+    assert "mechanism" in lacking["noise-of-zeros"]
+    assert "restart" in lacking["restart-everywhere"]
+
+
+# --- reports --------------------------------------------------------------------------
+
+
+def _verdicts():
+    one, two, three, four, *_ = kit.chosen((1,))
+    return [
+        kit.Verdict(one, kit.State.PASSED),
+        kit.Verdict(two, kit.State.FAILED, 'it says "<&\x07'),
+        kit.Verdict(three, kit.State.SILENT, "silent"),
+        kit.Verdict(four, kit.State.SKIPPED, "not claimed"),
+    ]
+
+
+def test_junit_names_rule_and_case():
+    suite = ET.fromstring(report.junit(_verdicts()))
+    counts = {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")}
+    assert counts == {"tests": "4", "failures": "1", "errors": "1", "skipped": "1"}
+    first, second, third, fourth = suite
+    assert (first.get("classname"), first.get("name")) == ("R4-1", "honest")
+    assert [len(each) for each in suite] == [0, 1, 1, 1]
+    assert second[0].tag == "failure"
+    assert '"<&' in second[0].get("message")
+    assert (third[0].tag, fourth[0].tag) == ("error", "skipped")
+
+
+def test_a_known_failure_must_fail(home):
+    passed, failed, *_ = _verdicts()
+    path = home / "known.txt"
+    path.write_text(f"# known\n{passed.case.id}  # why\n\n{failed.case.id}\n")
+    known = report.known_failing(path)
+    assert report.with_known(passed, known).is_bad
+    assert not report.with_known(failed, known).is_bad
+    path.write_text("no-such-case\n")
+    with pytest.raises(ValueError, match="no-such-case"):
+        report.known_failing(path)
+
+
+def test_the_certificate_says_what_was_tested():
+    abilities = kit.Abilities.of(HELLO | {"name": "a\x1b[31mred"})
+    found = report.certificate(abilities, _verdicts(), seed=7)
+    assert "\x1b" not in found["program"]
+    assert found["cases"] == kit.digest()
+    assert found["counts"] == {"failed": 1, "passed": 1, "skipped": 1, "timeout": 1}
+    lines = report.certificate_text(found)
+    assert "has passed 1 of 4 cases" in lines[0]
+    assert lines[-1] == "It says that these cases passed, and nothing more."
+
+
+# --- the command ----------------------------------------------------------------------
+
+DRIVER = [sys.executable, "-m", "secagg.conformance.driver"]
+
+
+def test_the_command_drives_a_process(home, capsys):
+    junit, known = home / "junit.xml", home / "known.txt"
+    known.write_text("")
+    words = ["conformance", "drive", "--json", "--profile", "1", "--only", "r*-cut"]
+    words += ["--junit", str(junit), "--known-failing", str(known)]
+    words += ["--transcript", str(home / "said"), "--timeout", "60"]
+    assert main([*words, "--", *DRIVER]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["ok"]
+    assert found["certificate"]["program"] == "secagg.StepClient"
+    assert [each["id"] for each in found["cases"]] == ["roster-cut"]
+    assert len(ET.parse(junit).getroot()) == 1
+    said = (home / "said" / "roster-cut.jsonl").read_text().splitlines()
+    assert json.loads(said[0])["line"]["do"] == "begin"
+    assert json.loads(said[-1]) == {"verdict": "passed", "why": ""}
+
+
+def test_the_command_fails_with_its_own_code(capsys):
+    words = ["conformance", "drive", "--json", "--", sys.executable, "-S", "-c", ""]
+    assert main(words) == exit_code_of(ErrorCode.NOT_CONFORMING)
+    assert "hello" in capsys.readouterr().out
+    assert main([*words[:2], "--only", "nothing", "--", *DRIVER]) == exit_code_of(
+        ErrorCode.BAD_SETTINGS
+    )
+    missing = ["conformance", "drive", "--known-failing", "/no/such/list", "--", "x"]
+    assert main(missing) == exit_code_of(ErrorCode.BAD_SETTINGS)
+    absent = ["conformance", "drive", "--", "/no/such/program"]
+    assert main(absent) == exit_code_of(ErrorCode.NOT_CONFORMING)
+    assert "cannot be started" in capsys.readouterr().err

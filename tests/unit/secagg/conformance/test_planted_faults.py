@@ -1,0 +1,18 @@
+"""A kit that catches nothing proves nothing: each planted fault is caught by its rule."""
+
+import planted_faults
+import pytest
+
+
+@pytest.mark.parametrize("plant", planted_faults.FAULTS, ids=lambda each: each.__name__)
+def test_a_planted_fault_is_caught_by_a_case_of_its_rule(plant, play):
+    fault = plant()
+    verdicts = play(rule=fault.rule, make=fault.driver, patches=fault.patches)
+    assert fault.fired, "the fault was never reached"
+    assert any(each.is_bad for each in verdicts), "no case of its rule has noticed it"
+
+
+def test_there_are_forty_faults_of_many_rules():
+    rules = {plant().rule for plant in planted_faults.FAULTS}
+    assert len(planted_faults.FAULTS) >= 40
+    assert len(rules) >= 30
