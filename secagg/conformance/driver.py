@@ -127,7 +127,7 @@ class Driver:
         self.open(line, is_new=line["forget"])
         self.client.check_offer(self.offer, revocations=self.revocations)
         parameters = SessionDescriptor.decode(self.offer).parameters
-        if not parameters.noise_block:  # R14.1-1: judged before the advert
+        if not parameters.noise_block:  # R14.1-1: checked before the advert
             encode_integers(as_vector(self.vector()), parameters)
         return self.told(self.step())
 

@@ -4,7 +4,7 @@ Rule 1: a case is data: a scene, the update that is lied about, the lie, and wha
         implementation must do.  What takes several sessions is a play, by its name.
 Rule 2: whatever the program does, it ends its own case only.
 Rule 3: who has left says nothing more: after every refusal the honest update follows,
-        and must be answered by silence.
+        and must be answered without a message.
 """
 
 import tomllib
@@ -43,7 +43,7 @@ class Case:
         play: Name of a play, in place of `at` and `lie`.
         codes: With one of these the program must leave; empty where it must not.
         ended: The program must say that the aggregator has ended it, with this code.
-        complains: It must complain with this code, and go on.
+        complains: It must complain with this code, and continue.
         lost: From which update on peers are silent.
         spoil: Number of the message that peers spoil.
         limits: Of the program, where they differ.
@@ -151,7 +151,7 @@ class Abilities:
         )
 
     def lacks(self, case: Case) -> str:
-        """Return why a case is left out; "" where it is played."""
+        """Return why a case is skipped; "" where it is played."""
         asked = scene(case.scene)
         if asked.profile not in self.profiles:
             return f"profile {asked.profile} is not claimed"
@@ -232,7 +232,7 @@ def play(case: Case, tested: Tested, abilities: Abilities, *, seed: bytes) -> Ve
         return Verdict(case, State.SKIPPED, missing)
     recorder, started = Recorder(tested), process_time()
     try:
-        _judge(case, recorder, abilities, seed)
+        _played(case, recorder, abilities, seed)
         state, why = State.PASSED, ""
     except BrokenRuleError as error:
         state, why = State.FAILED, str(error)
@@ -242,7 +242,7 @@ def play(case: Case, tested: Tested, abilities: Abilities, *, seed: bytes) -> Ve
     return Verdict(case, state, why, seconds, tuple(recorder.lines))
 
 
-def _judge(case: Case, recorder: Recorder, abilities: Abilities, seed: bytes) -> None:
+def _played(case: Case, recorder: Recorder, abilities: Abilities, seed: bytes) -> None:
     def make(**changes: Any) -> Run:
         own: dict[str, Any] = {
             "seed": seed,
@@ -252,7 +252,8 @@ def _judge(case: Case, recorder: Recorder, abilities: Abilities, seed: bytes) ->
             "restart": abilities.restart,
             "vector": _vector(case),
         }
-        return Run(scene(case.scene), recorder, **(own | changes))
+        name = changes.pop("scene", case.scene)
+        return Run(scene(name), recorder, **(own | changes))
 
     if case.play:
         PLAYS[case.play](make, case)
@@ -287,7 +288,7 @@ def _lied_offer(case: Case, run: Run) -> None:
 
 
 def _lied(case: Case, run: Run, update: bytes) -> None:
-    """Tell the lie, and judge what the program does."""
+    """Tell the lie, and check what the program does."""
     name, *how = case.lie
     *before, last = LIES[name](run, update, *how)
     for act in before:
@@ -295,16 +296,16 @@ def _lied(case: Case, run: Run, update: bytes) -> None:
     answer = run.restart() if last == RESTART else run.update(_bytes(last))
     if case.codes:
         check_left(answer, case.codes, run)
-        _check_silence(run, update)
+        _check_quiet(run, update)
     elif case.ended:
         if answer.ended != case.ended or answer.messages:
             raise BrokenRuleError(
                 f"the session is over with {case.ended}, and the program says "
                 f"{_told(answer)}"
             )
-        _check_silence(run, update)
+        _check_quiet(run, update)
     else:
-        _check_goes_on(case, run, answer)
+        _check_continues(case, run, answer)
 
 
 def _bytes(act: bytes | str) -> bytes:
@@ -314,7 +315,7 @@ def _bytes(act: bytes | str) -> bytes:
 
 
 def check_left(answer: Answer, codes: Iterable[str], run: Run) -> None:
-    """Judge that the program has left with one of some codes.
+    """Check that the program has left with one of some codes.
 
     Raises:
         BrokenRuleError: It has not, or has said something besides.
@@ -337,15 +338,15 @@ def _told(answer: Answer) -> str:
     return f"messages {kinds}" + (" and a view" if answer.view else "")
 
 
-def _check_silence(run: Run, update: bytes) -> None:
-    """Judge that a program that has left answers the honest update by silence."""
+def _check_quiet(run: Run, update: bytes) -> None:
+    """Check that a program that has left says nothing to the honest update."""
     answer = run.update(update)
     if run.news(answer) or answer.view or answer.released:
-        raise BrokenRuleError("the program goes on after it has left")
+        raise BrokenRuleError("the program continues after it has left")
 
 
-def _check_goes_on(case: Case, run: Run, answer: Answer) -> None:
-    """Judge that the program complains where it must, and that the sum is right."""
+def _check_continues(case: Case, run: Run, answer: Answer) -> None:
+    """Check that the program complains where it must, and that the sum is right."""
     found = [
         int.from_bytes(message[1:3], "big")
         for message in run.news(answer)

@@ -1,12 +1,12 @@
 """What a lying aggregator sends in place of an honest update, each by its name.
 
 Rule 1: a lie is a function of a run and of the honest update; it returns what the
-        program is sent instead, in order.  The last answer is judged.
+        program is sent instead, in order.  The last answer is checked.
 Rule 2: what it needs to know it decodes from the update, or asks the peers for.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import astuple, replace
 from hashlib import sha256
 from typing import Any, Final
 
@@ -312,7 +312,7 @@ def one_layer_more(_: Run, update: bytes) -> bytes:
 
 @_changed
 def with_seed(_: Run, update: bytes) -> bytes:
-    """Show the seed of a ring where there is none."""
+    """Show the seed of a ring on another graph."""
     return _sent(_roster(update).adverts, bytes(range(32)))
 
 
@@ -394,7 +394,7 @@ def _neighbourhood(update: bytes) -> Neighbourhood:
 
 
 @_changed
-def stranger(_: Run, update: bytes) -> bytes:
+def neighbour_missing(_: Run, update: bytes) -> bytes:
     """Show an advert fewer than the reader has neighbours."""
     found = _neighbourhood(update)
     names = [index for index in found.adverts if index != found.reader]
@@ -465,26 +465,30 @@ def _own(run: Run) -> int:
     return _names(run).index(TESTED)
 
 
+def _delivery(update: bytes) -> tuple[bytes, bytes]:
+    """Return U2 and the bundles of a delivery."""
+    bitmap, bundles = astuple(Delivery.decode(update[1:]))
+    return bitmap, bundles
+
+
 @_changed
 def u2(run: Run, update: bytes, how: str) -> bytes:
     """Show another U2, with as many bundles as the honest one has or needs."""
-    found, size = Delivery.decode(update[1:]), len(_names(run))
-    members, own = _members(found.sharers, size), _own(run)
-    others = [i for i in members if i != own]
+    bitmap, bundles = _delivery(update)
+    size, own = len(_names(run)), _own(run)
+    others = [i for i in _members(bitmap, size) if i != own]
     if how == "padding":
-        bitmap = found.sharers[:-1] + bytes([found.sharers[-1] | 0x80])
-        return _closed(replace(found, sharers=bitmap))
+        return _closed(Delivery(bitmap[:-1] + bytes([bitmap[-1] | 0x80]), bundles))
     if how == "without it":
-        return _closed(replace(found, sharers=_set_of(others, size)))
-    few = _set_of((own, others[0]), size)
-    return _closed(Delivery(few, found.bundles[:BUNDLE]))
+        return _closed(Delivery(_set_of(others, size), bundles))
+    return _closed(Delivery(_set_of((own, others[0]), size), bundles[:BUNDLE]))
 
 
 @_changed
 def bundle(_: Run, update: bytes, how: str) -> bytes:
     """Change the bundles of a delivery."""
-    found = Delivery.decode(update[1:])
-    data = bytearray(found.bundles)
+    bitmap, bundles = _delivery(update)
+    data = bytearray(bundles)
     if how == "missing":
         data = data[BUNDLE:]
     elif how == "flipped":
@@ -494,13 +498,14 @@ def bundle(_: Run, update: bytes, how: str) -> bytes:
             data[at] ^= 1
     else:
         data[: 2 * BUNDLE] = data[BUNDLE : 2 * BUNDLE] + data[:BUNDLE]
-    return _closed(replace(found, bundles=bytes(data)))
+    return _closed(Delivery(bitmap, bytes(data)))
 
 
 @_changed
 def confused(run: Run, update: bytes, how: str) -> bytes:
     """Let a peer seal what a bundle must not hold."""
-    found, names, own = Delivery.decode(update[1:]), _names(run), _own(run)
+    bitmap, bundles = _delivery(update)
+    names, own = _names(run), _own(run)
     state = run.peers[names[0]].state
     if not isinstance(state, machine.Shared):
         raise TypeError("the peer has not shared")
@@ -523,7 +528,7 @@ def confused(run: Run, update: bytes, how: str) -> bytes:
     outside = Writer().fixed(tag).blob(ctx1).u32(0).u32(own).getvalue()
     inside = Writer().u32(header[0]).u32(header[1]).u32(header[2]).getvalue()
     sealed = seal(key, inside + share + bytes(34), outside)
-    return _closed(replace(found, bundles=sealed + found.bundles[BUNDLE:]))
+    return _closed(Delivery(bitmap, sealed + bundles[BUNDLE:]))
 
 
 @_changed

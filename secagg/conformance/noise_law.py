@@ -3,7 +3,7 @@
 Rule 1: every statistic is compared with a bound that right noise exceeds with a
         probability below 10^-9, so that a run of all cases blames a right program less
         than once in ten million runs.
-Rule 2: what is judged is one client's part alone: all other parts are known.
+Rule 2: what is checked is one client's part alone: all other parts are known.
 
 With d = 16384 entries a variance that is 8 % too small or too large is found.
 """
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 LEAST_ENTRIES: Final = 4096
-"""Shorter vectors are not judged: their variance says little."""
+"""Shorter vectors are not checked: their variance says little."""
 # P[|N(0, 1)| > 6.5] = 8.1e-11; sample variances of this many entries are as normal.
 _SIGMAS: Final = 6.5
 _BINS: Final = 16

@@ -216,7 +216,7 @@ def view_refused(make: Make, case: PlayedCase) -> None:
     _left(refused, case, run)
     again = run.update(update)
     if run.news(again) or again.view:
-        raise BrokenRuleError("it goes on after its view was refused")
+        raise BrokenRuleError("it continues after its view was refused")
 
 
 @_play
@@ -280,7 +280,7 @@ def it_is_lost(make: Make, case: PlayedCase) -> None:
     run.until(case.at)
     while not run.server.is_over:
         run.next()
-    run.judge_sum()
+    run.check_sum()
     result = run.server.result
     if result is None or TESTED in result.receipt.survivors:
         raise BrokenRuleError("the sum should be that of the others")
@@ -332,6 +332,14 @@ def charge_returned(make: Make, case: PlayedCase) -> None:
 def _refused(answer: Answer) -> None:
     if answer.messages or not answer.left:
         raise BrokenRuleError("it joins a session that its budget does not cover")
+
+
+@_play
+def other_noise(make: Make, case: PlayedCase) -> None:
+    """A task that was charged comes back with another noise block."""
+    _through(make())
+    run = make(number=2, scene=case.lie[0])
+    _left(run.begin(), case, run)
 
 
 @_play

@@ -92,7 +92,7 @@ class Program:
         """Send one line and return the answer.
 
         Raises:
-            ProgramFailedError: There is none; the program is ended.
+            ProgramFailedError: There is no answer; the program is ended.
         """
         process = self._started()
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"

@@ -154,7 +154,7 @@ def certificate_text(found: Mapping[str, Any]) -> list[str]:
             f"restart {found['restart'] or 'not claimed'}; seed {found['seed']}."
         ),
         f"Cases: SHA-256 {found['cases']}.",
-        f"Left out: {', '.join(skipped) or 'none'}.",
+        f"Skipped: {', '.join(skipped) or 'none'}.",
         f"Known to fail: {', '.join(known) or 'none'}.",
         "It says that these cases passed, and nothing more.",
     ]

@@ -1,6 +1,6 @@
 """One session of the kit: the aggregator and all clients but one, played.
 
-Rule 1: the aggregator is `StepServer`; it judges all that the tested program says.
+Rule 1: the aggregator is `StepServer`; it checks all that the tested program says.
 Rule 2: a message that the program repeats is a no-op, as it is for every aggregator.
 """
 
@@ -91,7 +91,7 @@ class Answer:
     Attributes:
         messages: To send to the aggregator.
         view: What it shows before its vector is bound; b"" where it binds none.
-        left: Code with which it has left the session by its own judgement, or "".
+        left: Code with which it has left the session by its own decision, or "".
         ended: Code with which the aggregator has ended it, or "".
         released: The aggregator has released a sum, and the program believes it.
         content: All of it.
@@ -124,7 +124,7 @@ class Answer:
         except (TypeError, ValueError):
             pass
         raise ProgramFailedError(
-            f"the program's answer is none of the contract: {str(content)[:100]}"
+            f"the program's answer is not of the contract: {str(content)[:100]}"
         )
 
 
@@ -286,7 +286,7 @@ class Run:
             self.said.append(message)
 
     def give(self, answer: Answer) -> Answer:
-        """Deliver an answer; where it shows a view, judge that and let it bind."""
+        """Deliver an answer; where it shows a view, check that and let it bind."""
         self.deliver(answer)
         if not answer.view:
             return answer
@@ -352,10 +352,10 @@ class Run:
         return self.give(self.update(update))
 
     def finish(self) -> None:
-        """Play to the end, and judge the sum.
+        """Play to the end, and check the sum.
 
         Raises:
-            BrokenRuleError: There is none, or it is wrong.
+            BrokenRuleError: There is no sum, or it is wrong.
         """
         update = self.heard if self.server.is_over else self.until("ending")
         if self.server.result is None:
@@ -363,12 +363,12 @@ class Run:
         answer = self.update(update)
         if not answer.released:
             raise BrokenRuleError("the program does not say that the sum was released")
-        self.judge_sum()
+        self.check_sum()
         packed = self.server.packed_sum or b""
-        self._judge_reading(self.recorder.ask({"do": "sum", "packed": packed.hex()}))
+        self._check_reading(self.recorder.ask({"do": "sum", "packed": packed.hex()}))
 
-    def judge_sum(self) -> None:
-        """Judge the sum by what all peers have given.
+    def check_sum(self) -> None:
+        """Check the sum by what all peers have given.
 
         Raises:
             BrokenRuleError: It is wrong.
@@ -389,7 +389,7 @@ class Run:
             if np.any((expected - np.asarray(result.values).astype(np.int64)) % m):
                 raise BrokenRuleError("the sum is not that of the vectors")
         elif TESTED in result.receipt.survivors and not self._spoil:
-            self._judge_noise()
+            self._check_noise()
 
     def own_residues(self) -> npt.NDArray[np.int64]:
         """Return what is left of the sum without the peers, centred: x of the program.
@@ -424,7 +424,7 @@ class Run:
         kept = [v for i, v in enumerate(noise.layers) if i not in noise.removed]
         return Fraction(noise.base) + sum(map(Fraction, kept))
 
-    def _judge_noise(self) -> None:
+    def _check_noise(self) -> None:
         task = self.scene.task
         if task is None or self.scene.dim < LEAST_ENTRIES:
             return
@@ -445,7 +445,7 @@ class Run:
         if complaint:
             raise BrokenRuleError(complaint)
 
-    def _judge_reading(self, content: Mapping[str, Any]) -> None:
+    def _check_reading(self, content: Mapping[str, Any]) -> None:
         result, task = self.server.result, self.scene.task
         said = content.get("sum")
         if result is None or not isinstance(said, list):
@@ -484,7 +484,7 @@ class Run:
     def _said(self, name: str, messages: tuple[bytes, ...]) -> None:
         for message in messages:
             if message[0] == Complaint.KIND:
-                self._judge_complaint(name, message)
+                self._check_complaint(name, message)
             if self._spoil.get(name) != message[0]:
                 self.server.receive(name, message)
                 continue
@@ -496,7 +496,7 @@ class Run:
             except RemoteProtocolError:
                 continue  # it is lost from here on
 
-    def _judge_complaint(self, name: str, message: bytes) -> None:
+    def _check_complaint(self, name: str, message: bytes) -> None:
         complaint = Complaint.decode(message[1:])
         names = sorted((TESTED, *self.scene.peers))
         if self.scene.graph == "complete" and names[complaint.accused] == TESTED:

@@ -35,6 +35,7 @@ import {
   checkStoredOffer,
   DEFAULT_LIMITS,
   DEFAULT_POLICY,
+  ROSTERS_FOR_EACH,
   type ClientPolicy,
   type PrivacyLimits,
 } from './policy.js';
@@ -187,8 +188,6 @@ const NEXT: ReadonlySet<ErrorName> = new Set([
 ]);
 /** Longest pause between two attempts of a call. */
 const MOST_PAUSE_MS = 5000;
-/** Rosters that a client accepts for each session of its budget (R11.3-1). */
-const ROSTERS_FOR_EACH = 10;
 /** Longest that one question for a session may take. */
 const OFFER_WAIT_MS = 25_000;
 /** Longest time that `setTimeout` counts; a longer one would be over at once. */

@@ -106,6 +106,8 @@ export interface OfferContext {
   readonly noise: NoiseTables | null;
 }
 
+/** Rosters that a client accepts for each session of its budget (R11.3-1). */
+export const ROSTERS_FOR_EACH = 10;
 /** Seconds that a session may take beyond its deadlines (R5.0-2). */
 const SLACK = 3600n;
 
@@ -256,8 +258,12 @@ function checkLimits(
       `the task costs epsilon ${block.epsilon} over ${countedSessions(block)} sessions, and this client accepts ${limits.maxEpsilon}`,
     );
   }
-  if (!(block.delta <= limits.maxDelta)) {
-    fail(`the task costs delta ${block.delta}, and this client accepts ${limits.maxDelta}`);
+  // On a ring every roster that is accepted is one more chance that it is unsafe (§11.3).
+  const { degree, graphBits } = offer.parameters;
+  const rosters = degree > 0 ? ROSTERS_FOR_EACH * countedSessions(block) : 0;
+  const delta = block.delta + rosters * 2 ** -graphBits;
+  if (!(delta <= limits.maxDelta)) {
+    fail(`the task costs delta ${delta}, and this client accepts ${limits.maxDelta}`);
   }
   if (compareRational(block.noise.colluderFraction, ofDouble(limits.minColluderFraction)) < 0) {
     fail('the noise takes a smaller part of the roster for colluders than this client demands');

@@ -17,6 +17,7 @@ from secagg.conformance import kit, noise_law, report
 from secagg.conformance.lies import LIES
 from secagg.conformance.plays import PLAYS
 from secagg.conformance.program import Program, ProgramFailedError
+from secagg.conformance.run import LIMITS
 from secagg.conformance.scene import scene, scene_names
 from secagg.errors import ErrorCode
 
@@ -139,13 +140,13 @@ def program(home):
         ("print('[' * 100000, flush=True)", 20, "no JSON"),
         ("print('[1]', flush=True)", 20, "no JSON object"),
         ("print('{}\\n{}', flush=True)", 20, "more than one line"),
-        ("print('{}', flush=True)", 20, "none of the contract"),
-        ("print('{\"messages\": 7}', flush=True)", 20, "none of the contract"),
-        ('print(\'{"messages": ["zz"]}\', flush=True)', 20, "none of the contract"),
+        ("print('{}', flush=True)", 20, "not of the contract"),
+        ("print('{\"messages\": 7}', flush=True)", 20, "not of the contract"),
+        ('print(\'{"messages": ["zz"]}\', flush=True)', 20, "not of the contract"),
         (
             "print(json.dumps({'messages': ['00'] * 65}), flush=True)",
             20,
-            "none of the contract",
+            "not of the contract",
         ),
     ],
 )
@@ -263,20 +264,44 @@ def test_the_certificate_says_what_was_tested():
     assert lines[-1] == "It says that these cases passed, and nothing more."
 
 
+# --- the page -------------------------------------------------------------------------
+
+PAGE = (ROOT / "docs" / "write-a-client.md").read_text(encoding="utf-8")
+
+
+def test_the_page_shows_an_answer_to_hello_that_is_taken():
+    (shown,) = re.findall(r"```json\n(.*)\n```", PAGE)
+    abilities = kit.Abilities.of(json.loads(shown))
+    assert abilities.profiles == {1}
+    assert not abilities.restart
+
+
+def test_the_page_names_every_limit_line_and_option(capsys):
+    limits = PAGE[PAGE.index("* `limits`") :]
+    named = set(re.findall(r"`(\w+)`", limits))
+    assert set(LIMITS) <= named
+    does = set(re.findall(r'"do": "(\w+)"', PAGE))
+    assert does == {"hello", "begin", "update", "bind", "refused", "restart", "sum"}
+    assert main(["conformance", "drive", "--help"]) == 0
+    options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}
+    assert options <= set(re.findall(r"--[a-z-]+", PAGE))
+
+
 # --- the command ----------------------------------------------------------------------
 
 DRIVER = [sys.executable, "-m", "secagg.conformance.driver"]
 
 
-def test_the_command_drives_a_process(home, capsys):
+def test_the_command_drives_a_process(home, capsys, json_answer):
     junit, known = home / "junit.xml", home / "known.txt"
     known.write_text("")
-    words = ["conformance", "drive", "--json", "--profile", "1", "--only", "r*-cut"]
+    words = ["conformance", "drive", "--json", "--profile", "1", "--only", "roster-cut"]
     words += ["--junit", str(junit), "--known-failing", str(known)]
     words += ["--transcript", str(home / "said"), "--timeout", "60"]
     assert main([*words, "--", *DRIVER]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["ok"]
+    json_answer("conformance drive", found)
     assert found["certificate"]["program"] == "secagg.StepClient"
     assert [each["id"] for each in found["cases"]] == ["roster-cut"]
     assert len(ET.parse(junit).getroot()) == 1

@@ -1,4 +1,4 @@
-"""A kit that catches nothing proves nothing: each planted fault is caught by its rule."""
+"""A kit that catches nothing proves nothing: its cases catch each planted fault."""
 
 import planted_faults
 import pytest
