@@ -140,7 +140,8 @@ class Driver:
         """Open a client as a line describes it."""
         if self._client is not None:
             self._client.close()
-        self._clients += is_new
+        while is_new and (self._state / str(self._clients)).exists():
+            self._clients += 1  # of an earlier client, or of an earlier process
         self._told = line
         limits, home = line["limits"], self._state / str(self._clients)
         self._client = StepClient(

@@ -23,8 +23,10 @@ from secagg.conformance.plays import PLAYS
 from secagg.conformance.program import ProgramFailedError, Tested
 from secagg.conformance.run import Answer, BrokenRuleError, Recorder, Run
 from secagg.conformance.scene import scene
+from secagg.errors import printable
 from secagg.protocol.messages import Complaint
 
+_MAX_WHY: Final = 1000
 PROTOCOL: Final = 1
 """Version of the lines between kit and program."""
 
@@ -143,7 +145,7 @@ class Abilities:
                     frozenset(map(str, content["mechanisms"])),
                     restart,
                 )
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             pass
         raise ProgramFailedError(
             f"the answer to hello has other keys or values than "
@@ -239,6 +241,10 @@ def play(case: Case, tested: Tested, abilities: Abilities, *, seed: bytes) -> Ve
     except ProgramFailedError as error:
         state, why = State.SILENT if error.is_timeout else State.FAILED, str(error)
     seconds = process_time() - started
+    if state is not State.PASSED:
+        tested.restart()  # a line that comes late belongs to no other case
+    # What the program has said is shown to people, and on terminals.
+    why = printable(why, max_bytes=_MAX_WHY)
     return Verdict(case, state, why, seconds, tuple(recorder.lines))
 
 

@@ -380,7 +380,7 @@ def fresh_noise(make: Make, _: PlayedCase) -> None:
     second = _through(make(number=2))
     one, two = first.own_residues(), second.own_residues()
     if np.array_equal(one, two) or is_alike(one, two, float(first.kept_variance)):
-        raise BrokenRuleError("two sessions have the same noise (R3.5-2, §6.7)")
+        raise BrokenRuleError("two sessions have the same noise (§6.7)")
 
 
 @_play

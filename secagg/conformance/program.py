@@ -151,6 +151,9 @@ class Program:
         out, err, into = process.stdout, process.stderr, process.stdin
         if out is None or err is None or into is None:
             raise ProgramFailedError("the program has no pipes")
+        # What came after the last answer is an answer to nothing.
+        if not self._heard(out.fileno(), is_error=False):
+            raise ProgramFailedError("the program ended")
         if self._buffer:
             raise ProgramFailedError("the program said more than one line")
         left = memoryview(data)

@@ -118,7 +118,7 @@ class Answer:
         is_list = isinstance(said, list) and len(said) <= _MOST_MESSAGES
         try:
             if known and is_text and is_list:
-                messages = tuple(map(bytes.fromhex, said))
+                messages = tuple(map(_message, said))
                 shown, released = bytes.fromhex(view), content.get("released") is True
                 return cls(messages, shown, left, ended, released, content)
         except (TypeError, ValueError):
@@ -126,6 +126,13 @@ class Answer:
         raise ProgramFailedError(
             f"the program's answer is not of the contract: {str(content)[:100]}"
         )
+
+
+def _message(text: str) -> bytes:
+    found = bytes.fromhex(text)
+    if not found:
+        raise ValueError("a message has its kind at least")
+    return found
 
 
 class Recorder:
@@ -452,7 +459,7 @@ class Run:
             raise BrokenRuleError("the program cannot read the sum")
         try:
             read = [float(x) if task else int(x) for x in said]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise BrokenRuleError(
                 "the program's sum has entries that are no numbers"
             ) from None
@@ -460,7 +467,8 @@ class Run:
         if len(read) != len(values):
             raise BrokenRuleError("the program's sum has another length")
         most = 1e-6 * max(1.0, *map(abs, values)) if task else 0
-        if any(abs(a - b) > most for a, b in zip(read, values, strict=True)):
+        # Written so that NaN is wrong as well.
+        if not all(abs(a - b) <= most for a, b in zip(read, values, strict=True)):
             raise BrokenRuleError(
                 "the program reads the sum otherwise (R14.1-2, R14.9-1)"
             )

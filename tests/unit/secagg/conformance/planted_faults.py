@@ -474,7 +474,7 @@ instead("draws uniform noise", "R14.7-2", NoisyTask, "encode")(_noise_of(_unifor
 instead("draws noise in pairs", "R14.7-2", NoisyTask, "encode")(_noise_of(_pairs))
 
 
-@instead("draws the same noise again", "R3.5-2", NoisyTask, "encode")
+@instead("draws the same noise again", "R5.3-1", NoisyTask, "encode")
 def _same_noise(encode, task, vector, *, session_id, secrets):
     fixed = replace(secrets, seed=SecretBytes(bytes(32)))
     return encode(task, vector, session_id=session_id, secrets=fixed)

@@ -1,7 +1,9 @@
 """The kit: its own driver passes, every rule has a cell, no program ends a run."""
 
 import json
+import math
 import re
+import select
 import sys
 import textwrap
 from fractions import Fraction
@@ -14,11 +16,14 @@ import pytest
 from secagg.cli import main
 from secagg.cli.exit_codes import exit_code_of
 from secagg.conformance import kit, noise_law, report
+from secagg.conformance.driver import Driver
 from secagg.conformance.lies import LIES
 from secagg.conformance.plays import PLAYS
 from secagg.conformance.program import Program, ProgramFailedError
 from secagg.conformance.run import LIMITS
 from secagg.conformance.scene import scene, scene_names
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode
 
 ROOT = Path(__file__).parents[4]
@@ -160,6 +165,70 @@ def test_a_program_that_breaks_the_lines_ends_its_case_only(program, act, timeou
         expected = kit.State.SILENT if why == "silent" else kit.State.FAILED
         assert verdict.state is expected
     assert kit.hello(tested) == abilities
+
+
+def test_a_late_second_line_is_no_answer_to_the_next_question(program):
+    tested = program(
+        "print('{}', flush=True); time.sleep(0.2); print('{}', flush=True)"
+    )
+    kit.hello(tested)
+    assert tested.ask({"do": "begin"}) == {}
+    select.select([tested._process.stdout], [], [], 20.0)
+    with pytest.raises(ProgramFailedError, match="more than one line"):
+        tested.ask({"do": "begin"})
+
+
+class Babbler:
+    """Answers any line with an answer of the contract that makes no sense."""
+
+    def __init__(self, seed):
+        self._entropy = SeededEntropy(SecretBytes(bytes(32)), b"%d" % seed)
+        self._said = []
+
+    def ask(self, _line):
+        draw = self._entropy.token(8)
+        kinds = (1, 2, 3, 4, 10, 11, 99)
+        message = bytes([kinds[draw[0] % 7]]) + self._entropy.token(draw[1])
+        self._said.append(message.hex())
+        return (
+            {"messages": [self._said[draw[2] % len(self._said)]]},
+            {"messages": [message.hex()], "view": draw.hex() * 4},
+            {"messages": []},
+            {"left": "\x1b[31m\ud800"},
+            {"ended": "DEADLINE"},
+            {"released": True},
+            {"released": True, "sum": ["1"] * draw[3]},
+            {"messages": [], "left": "BAD_ENCODING"},
+        )[draw[4] % 8]
+
+    def restart(self):
+        pass
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_answer_ends_the_kit(seed):
+    babbler = Babbler(seed)
+    abilities = kit.Abilities.of(Driver.hello())
+    for case in kit.cases():
+        verdict = kit.play(case, babbler, abilities, seed=bytes(32))
+        assert verdict.why.isprintable()
+        assert verdict.state in {kit.State.PASSED, kit.State.FAILED}
+
+
+@pytest.mark.parametrize("entry", [math.nan, math.inf, "x", None, [], "9" * 5000])
+def test_a_sum_that_is_read_wrongly_is_noticed(play, entry):
+    class Faulty(Driver):
+        def answer(self, line):
+            answer = super().answer(line)
+            if "sum" in answer:
+                answer["sum"][0] = entry
+            return answer
+
+    (verdict, noised) = play(only="h[o]nest", make=Faulty) + play(
+        only="noise-signed", make=Faulty
+    )
+    assert verdict.is_bad
+    assert noised.is_bad
 
 
 def test_a_flood_without_a_line_is_cut(program, monkeypatch):
