@@ -37,6 +37,10 @@ def drive(  # noqa: PLR0913 - every option of the verb
             show_default="those that the program claims",
         ),
     ] = None,
+    role: Annotated[
+        str,
+        typer.Option(help="What the program is: client, or server (experimental)."),
+    ] = "client",
     only: Annotated[str, typer.Option(help="Cases whose names match.")] = "*",
     junit: Annotated[
         Path | None, typer.Option(help="Write the results as JUnit XML.")
@@ -56,7 +60,7 @@ def drive(  # noqa: PLR0913 - every option of the verb
     ] = 1,
     as_json: JSONOption = False,
 ) -> None:
-    """Drive a client of another implementation through sessions, honest and not.
+    """Drive another implementation through sessions, honest and not.
 
     The kit plays the aggregator and all other clients. The program reads one JSON
     object a line and answers one line; docs/write-a-client.md says what. It is run as
@@ -74,16 +78,9 @@ def drive(  # noqa: PLR0913 - every option of the verb
     from secagg.errors import ErrorCode, ServiceError
 
     output = Output(as_json=as_json)
-    try:
-        known: frozenset[str] = frozenset()
-        if known_failing is not None:
-            known = report.known_failing(known_failing)
-    except (OSError, ValueError) as error:
-        raise ServiceError(
-            f"{known_failing} is no list of cases: {error}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Write one name of a case a line.",
-        ) from None
+    if role not in {"client", "server"}:
+        raise typer.BadParameter("must be client or server", param_hint="--role")
+    known = _known(known_failing)
     verdicts: list[kit.Verdict] = []
     with tempfile.TemporaryDirectory(prefix="secagg-kit-") as home:
         program = Program(command, timeout=timeout, state=Path(home))
@@ -97,7 +94,7 @@ def drive(  # noqa: PLR0913 - every option of the verb
                     next_step="Run the command by hand, and answer the line hello as "
                     "docs/write-a-client.md says.",
                 ) from None
-            chosen = kit.chosen(profile or sorted(abilities.profiles), only)
+            chosen = kit.chosen(profile or sorted(abilities.profiles), only, role=role)
             if not chosen:
                 raise ServiceError(
                     f"no case matches {only!r} in these profiles",
@@ -149,3 +146,24 @@ def drive(  # noqa: PLR0913 - every option of the verb
         }
     )
     raise typer.Exit(code)
+
+
+def _known(path: Path | None) -> frozenset[str]:
+    """Return the cases that must fail.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; the file is no list of cases.
+    """
+    from secagg.conformance import report
+    from secagg.errors import ErrorCode, ServiceError
+
+    if path is None:
+        return frozenset()
+    try:
+        return report.known_failing(path)
+    except (OSError, ValueError) as error:
+        raise ServiceError(
+            f"{path} is no list of cases: {error}",
+            code=ErrorCode.BAD_SETTINGS,
+            next_step="Write one name of a case a line.",
+        ) from None

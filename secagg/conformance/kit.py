@@ -23,6 +23,7 @@ from secagg.conformance.plays import PLAYS
 from secagg.conformance.program import ProgramFailedError, Tested
 from secagg.conformance.run import Answer, BrokenRuleError, Recorder, Run
 from secagg.conformance.scene import scene
+from secagg.conformance.server_role import ServerCase, ServerRun, server_cases
 from secagg.errors import printable
 from secagg.protocol.messages import Complaint
 
@@ -103,7 +104,7 @@ class Verdict:
         lines: What kit and program said, in order.
     """
 
-    case: Case
+    case: Case | ServerCase
     state: State
     why: str = ""
     seconds: float = 0.0
@@ -152,7 +153,7 @@ class Abilities:
             f"{', '.join(sorted(known))}: {str(content)[:200]}"
         )
 
-    def lacks(self, case: Case) -> str:
+    def lacks(self, case: Case | ServerCase) -> str:
         """Return why a case is skipped; "" where it is played."""
         asked = scene(case.scene)
         if asked.profile not in self.profiles:
@@ -210,17 +211,24 @@ def digest() -> str:
     return sha256(_text("cases.toml").encode()).hexdigest()
 
 
-def chosen(profiles: Iterable[int], only: str = "*") -> tuple[Case, ...]:
-    """Return the cases of some profiles whose ids match a pattern."""
+def chosen(
+    profiles: Iterable[int], only: str = "*", *, role: str = "client"
+) -> tuple[Case | ServerCase, ...]:
+    """Return the cases of a role and of some profiles whose ids match a pattern."""
     wanted = frozenset(profiles)
+    of_role: tuple[Case | ServerCase, ...] = cases()
+    if role == "server":
+        of_role = server_cases()
     return tuple(
         case
-        for case in cases()
+        for case in of_role
         if scene(case.scene).profile in wanted and fnmatchcase(case.id, only)
     )
 
 
-def play(case: Case, tested: Tested, abilities: Abilities, *, seed: bytes) -> Verdict:
+def play(
+    case: Case | ServerCase, tested: Tested, abilities: Abilities, *, seed: bytes
+) -> Verdict:
     """Play one case.
 
     Args:
@@ -234,7 +242,10 @@ def play(case: Case, tested: Tested, abilities: Abilities, *, seed: bytes) -> Ve
         return Verdict(case, State.SKIPPED, missing)
     recorder, started = Recorder(tested), process_time()
     try:
-        _played(case, recorder, abilities, seed)
+        if isinstance(case, ServerCase):
+            ServerRun(case, scene(case.scene), recorder, seed).play()
+        else:
+            _played(case, recorder, abilities, seed)
         state, why = State.PASSED, ""
     except BrokenRuleError as error:
         state, why = State.FAILED, str(error)

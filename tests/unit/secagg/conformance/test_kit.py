@@ -22,6 +22,8 @@ from secagg.conformance.plays import PLAYS
 from secagg.conformance.program import Program, ProgramFailedError
 from secagg.conformance.run import LIMITS
 from secagg.conformance.scene import scene, scene_names
+from secagg.conformance.server_driver import ServerDriver
+from secagg.conformance.server_role import server_cases
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode
@@ -42,7 +44,8 @@ def test_the_driver_of_this_package_passes_every_case(play):
 def test_every_rule_has_a_case_or_a_reason():
     """A new rule of PROTOCOL.md needs a case, or a line in not_live.toml."""
     rules = set(RULE.findall(PROTOCOL))
-    live = {rule for case in kit.cases() for rule in case.rules}
+    every = (*kit.cases(), *server_cases())
+    live = {rule for case in every for rule in case.rules}
     reasons = kit.not_live()
     assert rules == live | set(reasons)
     assert not live & set(reasons)
@@ -62,6 +65,68 @@ def test_every_case_is_one_that_can_be_played():
     assert {case.play for case in kit.cases()} - {""} == set(PLAYS)
     told = {str(word) for case in kit.cases() for word in case.lie}
     assert set(LIES) - told <= {"trust", "aborted"}
+
+
+# --- the server's role ----------------------------------------------------------------
+
+
+class InThisProcess:
+    def __init__(self, change=None):
+        self._driver, self._change = ServerDriver(), change
+
+    def ask(self, line):
+        answer = self._driver.answer(line)
+        return answer if self._change is None else self._change(line, answer)
+
+    def restart(self):
+        self._driver = ServerDriver()
+
+
+def played_by(server):
+    abilities = kit.Abilities.of(ServerDriver.hello())
+    return [
+        kit.play(case, server, abilities, seed=bytes(32))
+        for case in kit.chosen((1, 2), role="server")
+    ]
+
+
+def test_the_server_of_this_package_passes_every_case():
+    verdicts = played_by(InThisProcess())
+    assert len(verdicts) == len(server_cases()) > 25
+    assert [
+        (v.case.id, v.why) for v in verdicts if v.state is not kit.State.PASSED
+    ] == []
+
+
+def _without_refusals(_line, answer):
+    return {} if "refused" in answer else answer
+
+
+def _with_one_code(_line, answer):
+    return {"refused": "INTERNAL"} if "refused" in answer else answer
+
+
+def _with_no_sum(_line, answer):
+    return {"failed": "INTERNAL"} if "packed" in answer else answer
+
+
+def _with_an_update_for_all(line, answer):
+    return {"update": "0900150000000178"} if line["do"] == "update_for" else answer
+
+
+@pytest.mark.parametrize(
+    ("fault", "least"),
+    [
+        (_without_refusals, 19),
+        (_with_one_code, 19),
+        (_with_no_sum, 20),
+        (_with_an_update_for_all, 20),
+        (lambda _, __: {}, 27),
+        (lambda line, _: {"refused": "X"} if line["do"] == "receive" else {}, 27),
+    ],
+)
+def test_a_faulty_server_is_noticed(fault, least):
+    assert sum(verdict.is_bad for verdict in played_by(InThisProcess(fault))) >= least
 
 
 # --- noise ----------------------------------------------------------------------------
@@ -350,7 +415,9 @@ def test_the_page_names_every_limit_line_and_option(capsys):
     named = set(re.findall(r"`(\w+)`", limits))
     assert set(LIMITS) <= named
     does = set(re.findall(r'"do": "(\w+)"', PAGE))
-    assert does == {"hello", "begin", "update", "bind", "refused", "restart", "sum"}
+    of_servers = {"open", "receive", "close_round", "update_for", "total"}
+    of_clients = {"hello", "begin", "update", "bind", "refused", "restart", "sum"}
+    assert does == of_clients | of_servers
     assert main(["conformance", "drive", "--help"]) == 0
     options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}
     assert options <= set(re.findall(r"--[a-z-]+", PAGE))

@@ -1,0 +1,289 @@
+"""The kit's other role, experimental: honest and hostile clients of an aggregator.
+
+Rule 1: all clients are the state machine; one of them sends one message that it must
+        not send, and then the honest one.
+Rule 2: the aggregator refuses that message with a code of the case, keeps its state,
+        and releases the right sum.
+"""
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any, Final
+
+import numpy as np
+
+from secagg.conformance.program import ProgramFailedError
+from secagg.conformance.run import BrokenRuleError, Recorder
+from secagg.conformance.scene import AGGREGATOR, NOW, TESTED, Peer, Scene, serial_of
+from secagg.errors import RemoteProtocolError
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.messages import Aborted, Advert, Upload
+from secagg.protocol.packing import unpack
+from secagg.simulation.enrolled import issued_to
+
+_FIRST: Final = "client-a"
+# More rounds than any profile has: an aggregator that never ends is left.
+_MOST_ROUNDS: Final = 9
+Change = Callable[[bytes, "ServerRun"], bytes]
+CHANGES: Final[dict[str, Change]] = {}
+
+
+def _change(make: Change) -> Change:
+    CHANGES[make.__name__] = make
+    return make
+
+
+@_change
+def cut(message: bytes, _: "ServerRun") -> bytes:
+    """Leave out the last byte."""
+    return message[:-1]
+
+
+@_change
+def flip_last(message: bytes, _: "ServerRun") -> bytes:
+    """Change a bit of the last byte."""
+    return message[:-1] + bytes([message[-1] ^ 1])
+
+
+@_change
+def of_another(_: bytes, run: "ServerRun") -> bytes:
+    """Send the advert of another client."""
+    return Peer("client-o", run.offer, seed=run.seed).join()[0]
+
+
+@_change
+def low_order(message: bytes, _: "ServerRun") -> bytes:
+    """Advertise a key that gives no secret."""
+    return _advert(message, encryption_key=bytes(32))
+
+
+@_change
+def one_key(message: bytes, _: "ServerRun") -> bytes:
+    """Advertise one key twice."""
+    found = Advert.decode(message[1:])
+    return _advert(message, encryption_key=found.masking_key)
+
+
+@_change
+def other_form(message: bytes, run: "ServerRun") -> bytes:
+    """Advertise in the form of the other profiles."""
+    if run.offer.parameters.trust is not None:
+        return _advert(message, credential=None, signature=b"")
+    credential = issued_to(_FIRST, serial_of(_FIRST))
+    return _advert(message, credential=credential, signature=bytes(64))
+
+
+@_change
+def other_credential(message: bytes, _: "ServerRun") -> bytes:
+    """Advertise a credential that the issuer has not signed."""
+    credential = issued_to(_FIRST, serial_of(_FIRST))
+    return _advert(message, credential=replace(credential, serial=77))
+
+
+def _advert(message: bytes, **changes: Any) -> bytes:
+    made = replace(Advert.decode(message[1:]), **changes)
+    return bytes([Advert.KIND]) + made.encode()
+
+
+@_change
+def all_bits(message: bytes, _: "ServerRun") -> bytes:
+    """Upload residues that are too large."""
+    return _upload(message, b"\xff" * (len(message) - _VECTOR_AT))
+
+
+@_change
+def unused_bits(message: bytes, _: "ServerRun") -> bytes:
+    """Upload a vector whose unused bits are not zero."""
+    packed = message[_VECTOR_AT:]
+    return _upload(message, packed[:-1] + bytes([packed[-1] | 0xF0]))
+
+
+@_change
+def other_view(message: bytes, _: "ServerRun") -> bytes:
+    """Upload under another view."""
+    at = _VECTOR_AT - 1
+    return message[:at] + bytes([message[at] ^ 1]) + message[at + 1 :]
+
+
+_VECTOR_AT: Final = 1 + 8 + 32 + 32
+
+
+def _upload(message: bytes, packed: bytes) -> bytes:
+    view = message[_VECTOR_AT - 32 : _VECTOR_AT]
+    named = Upload(len(packed), sha256(packed).digest(), view)
+    return bytes([Upload.KIND]) + named.encode() + packed
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerCase:
+    """One thing that an aggregator must do.
+
+    Attributes:
+        id: Its name.
+        rules: Rule ids; the first one is its own.
+        scene: Name of the task.
+        message: Number of the message that a client changes; 0 for none.
+        change: How it changes it.
+        after: The changed message follows the honest one.
+        codes: With one of these it must be refused.
+        lost: Before which message a client falls silent, by its name.
+        aborted: Code of the end without a sum; "" for a sum.
+    """
+
+    id: str
+    rules: tuple[str, ...]
+    scene: str
+    message: int = 0
+    change: str = ""
+    after: bool = False
+    codes: frozenset[str] = frozenset()
+    lost: Mapping[str, int] | None = None
+    aborted: str = ""
+    needs_restart: bool = False
+
+
+@cache
+def server_cases() -> tuple[ServerCase, ...]:
+    """Return all cases of this role, in order."""
+    text = (files("secagg.conformance") / "cases.toml").read_text(encoding="utf-8")
+    return tuple(
+        ServerCase(
+            **{
+                **row,
+                "rules": tuple(row["rules"]),
+                "codes": frozenset(row.get("codes", ())),
+            }
+        )
+        for row in tomllib.loads(text)["server"]
+    )
+
+
+class ServerRun:
+    """A session of a foreign aggregator.
+
+    Args:
+        case: What is changed.
+        scene: The task.
+        recorder: The aggregator.
+        seed: Of the run, 32 bytes.
+
+    Raises:
+        BrokenRuleError: It offers another session than it was told to.
+    """
+
+    def __init__(
+        self, case: ServerCase, scene: Scene, recorder: Recorder, seed: bytes
+    ) -> None:
+        self._case, self._recorder, self.seed = case, recorder, seed
+        told = recorder.ask(
+            {
+                "do": "open",
+                "parameters": scene.parameters.encode().hex(),
+                "aggregator": AGGREGATOR,
+                "task": "kit-task",
+                "session_number": 1,
+                "now": NOW,
+            }
+        )
+        try:
+            self.offer = SessionDescriptor.decode(bytes.fromhex(told["offer"]))
+        except (KeyError, TypeError, ValueError, RemoteProtocolError):
+            raise BrokenRuleError("it offers nothing that decodes (§3.2)") from None
+        if self.offer.parameters != scene.parameters:
+            raise BrokenRuleError("it offers other parameters than it was told")
+        names = sorted((TESTED, *scene.peers))
+        self.peers = {name: Peer(name, self.offer, seed=seed) for name in names}
+        self._heard = dict.fromkeys(names, b"")
+
+    def play(self) -> None:
+        """Play the session, and check its end.
+
+        Raises:
+            BrokenRuleError: The aggregator is at fault.
+            ProgramFailedError: It gives no answer of the contract.
+        """
+        for name, peer in self.peers.items():
+            self._send(name, peer.join())
+        for _ in range(_MOST_ROUNDS):
+            if self._recorder.ask({"do": "close_round"}).get("over") is True:
+                break
+            for name in self.peers:
+                self._turn(name)
+        self._check_end()
+
+    def _turn(self, name: str) -> None:
+        update = self._update(name)
+        if update and update != self._heard[name] and update[0] != Aborted.KIND:
+            self._heard[name] = update
+            try:
+                said = self.peers[name].hear(update)
+            except (KeyError, RemoteProtocolError) as error:
+                raise BrokenRuleError(f"{name} refuses its update: {error}") from None
+            self._send(name, said)
+
+    def _update(self, name: str) -> bytes:
+        found = self._recorder.ask({"do": "update_for", "name": name}).get("update")
+        try:
+            return bytes.fromhex(found or "")
+        except (TypeError, ValueError):
+            raise ProgramFailedError("its update is not hexadecimal") from None
+
+    def _send(self, name: str, messages: tuple[bytes, ...]) -> None:
+        case = self._case
+        for message in messages:
+            if (case.lost or {}).get(name, 99) <= message[0]:
+                continue
+            lies = name == _FIRST and message[0] == case.message
+            if lies and not case.after:
+                self._refused(name, CHANGES[case.change](message, self))
+            self._accepted(name, message)
+            if lies and case.after:
+                self._refused(name, CHANGES[case.change](message, self))
+            self._accepted(name, message)  # R5-1: again, it is acknowledged
+
+    def _told(self, name: str, message: bytes) -> str:
+        line = {"do": "receive", "sender": name, "message": message.hex()}
+        found = self._recorder.ask(line).get("refused", "")
+        if not isinstance(found, str):
+            raise ProgramFailedError("its refusal is no code")
+        return found
+
+    def _accepted(self, name: str, message: bytes) -> None:
+        code = self._told(name, message)
+        if code:
+            raise BrokenRuleError(
+                f"it refuses the honest message {message[0]} of {name} with {code}"
+            )
+
+    def _refused(self, name: str, message: bytes) -> None:
+        code, wanted = self._told(name, message), sorted(self._case.codes)
+        if code not in wanted:
+            raise BrokenRuleError(
+                f"it must refuse with {' or '.join(wanted)}, and says "
+                f"{code or 'nothing'}"
+            )
+
+    def _check_end(self) -> None:
+        content = self._recorder.ask({"do": "total"})
+        if self._case.aborted:
+            if content.get("failed") != self._case.aborted:
+                raise BrokenRuleError(f"it must end with {self._case.aborted}")
+            return
+        parameters = self.offer.parameters
+        try:
+            packed = bytes.fromhex(content["packed"])
+            total = unpack(
+                packed, parameters.dimension, parameters.bits, parameters.modulus
+            )
+        except (KeyError, TypeError, ValueError):
+            raise BrokenRuleError("it releases no sum that can be read") from None
+        expected = np.zeros(parameters.dimension, dtype=np.int64)
+        for name, peer in self.peers.items():
+            if (self._case.lost or {}).get(name, 99) > Upload.KIND:
+                expected += peer.vector()
+        if np.any((expected - total.astype(np.int64)) % parameters.modulus):
+            raise BrokenRuleError("the sum is not that of the vectors (R5.5-12)")
