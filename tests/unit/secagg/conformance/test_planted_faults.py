@@ -3,6 +3,16 @@
 import planted_faults
 import pytest
 
+from secagg.distributed_dp import reader, report
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_remembered():
+    """What was computed with a fault is not what later tests are given."""
+    yield
+    report.statement.cache_clear()
+    reader.read_noise_terms.cache_clear()
+
 
 @pytest.mark.parametrize("plant", planted_faults.FAULTS, ids=lambda each: each.__name__)
 def test_a_planted_fault_is_caught_by_a_case_of_its_rule(plant, play):
