@@ -99,12 +99,12 @@ models: build/models-venv/bin/python  ## prove inequalities (z3), set agreement 
 	build/models-venv/bin/python protos/models/symbolic.py
 	build/models-venv/bin/python protos/models/agreement.py
 
-mutants: $(STAMP_DEV) ## which checks no test would miss, into docs/mutants.md; an hour
+mutants: $(STAMP_DEV) ## which checks no test would miss, into build/mutants.md; an hour
 	$(BIN)/python tests/mutation/run.py
 
 .PHONY: less-noise
-less-noise: $(STAMP_DEV) ## which test notices 3 % less noise, into docs/less-noise.md; minutes
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/mutation/less_noise.py --page
+less-noise: $(STAMP_DEV) ## which test notices 3 % less noise, into tests/mutation/less_noise.json; minutes
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/mutation/less_noise.py --write
 
 engines: $(STAMP_SERVICES) ## masks removed by threads, processes, Dask and Ray
 	$(VENV)/bin/python -m pip install -q 'ray>=2.40'

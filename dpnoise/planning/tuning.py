@@ -43,7 +43,7 @@ LARGEST_VARIANCE: Final = Fraction(1 << 100)
 # --- The choice of accountants (`accountant_choice`)
 CLOSED_FORM_WASTES: Final = 7.0
 """Part of the noise that the closed form wastes, times its deviation in grid steps:
-measured in docs/accounting.md, "Figures"."""
+measured in docs/accounting.md, "How tight"."""
 FAR: Final = 0.25
 """Part of the noise that no accountant but the closed form ever wastes."""
 ABOVE_LEAST: Final = 1.5

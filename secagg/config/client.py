@@ -48,26 +48,26 @@ class ClientSection(ProgramSection):
         unit="sessions",
     )
     attempts: int = setting(
-        "How often to try again in a row when a session is aborted or goes on without "
-        "this client.",
+        "How often to try again in a row when a session is aborted or continues "
+        "without this client.",
         default=3,
         low=1,
         high=1000,
         unit="attempts",
     )
     wait_seconds: float = setting(
-        "How long to wait for the server to come up and open a session, and at least "
-        "for one that has not begun while the server is silent. The place in it is "
-        "kept for the next start.",
+        "How long to wait for the server to come up and open a session. A session "
+        "that has not begun is waited for at least that long while the server is "
+        "silent. The place in it is kept for the next start.",
         default=120.0,
         low=0.0,
         high=float(MAX_DEADLINE_SECONDS),
         unit="seconds",
     )
     answer_at: float | None = setting(
-        "In tasks with noise, when the input leaves, as a part of the round of masked "
-        "inputs; zeros leave then, too, where the file cannot be used. Empty for as "
-        "soon as it is ready.",
+        "In tasks with noise, when the input leaves, as a part of the round of masked"
+        " inputs. Zeros leave at the same time where the file cannot be used. Empty "
+        "for as soon as it is ready.",
         default=None,
         low=0.01,
         high=0.99,
@@ -96,7 +96,7 @@ class IdentitySection:
     """
 
     identity: Path | None = setting(
-        "Private key, identity.seed of `secagg pki identity`; nobody else may read "
+        "Private key, identity.seed of `secagg pki identity`; no other user may read "
         "it. Empty for none.",
         default=None,
     )
@@ -164,7 +164,8 @@ class PolicySection(DataSection):
         unit="clients",
     )
     whole_roster: bool = setting(
-        "On a ring, read everybody's advert and not only those of the neighbours.",
+        "On a ring, read the adverts of all clients and not only those of the "
+        "neighbours.",
         default=False,
     )
     require_majority: bool = setting(

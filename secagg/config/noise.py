@@ -75,9 +75,9 @@ class NoiseSection:
         default=None,
     )
     clip_quantile: float | None = setting(
-        "Part of the vectors that should fit the clip: l2_clip is then that of the "
-        "first session, and those after it follow the sums, at no privacy cost but for "
-        "a slightly longer vector. Empty for a clip that stays.",
+        "Part of the vectors that should fit the clip. l2_clip is then that of the "
+        "first session, and later clips follow the sums. The privacy cost is that of "
+        "a slightly longer vector. Empty for a fixed clip.",
         default=None,
         low=1e-6,
         high=0.999999,
@@ -97,8 +97,8 @@ class NoiseSection:
         unit="caller's units",
     )
     selection_rate: str = setting(
-        'Part of the vectors that count in a sum, such as "1/10": everybody takes part '
-        "and adds noise, and a secret coin of each client decides whether its vector "
+        'Part of the vectors that count in a sum, such as "1/10". All clients add '
+        "noise, and a secret Bernoulli selection of each decides whether its vector "
         "is added. A smaller part needs less noise and gives a less exact estimate.",
         default="1",
     )
@@ -111,10 +111,10 @@ class NoiseSection:
         high=0.999999,
     )
     ladder: int | None = setting(
-        "Rungs by which survivors take back noise that no loss has made necessary; 0 "
-        "for none. Empty means 4 where clients may be lost and the mechanism allows "
-        "it, which keeps about 1 percent too much where a tenth may be lost, 2 where "
-        "three tenths may.",
+        "Rungs by which survivors remove noise that no dropout has made necessary; 0 "
+        "for none. Empty means 4 where dropouts are allowed and the mechanism "
+        "supports it. That leaves 1 percent too much noise where a tenth may drop "
+        "out, 2 percent where three tenths may.",
         default=None,
         low=0,
         high=8,
@@ -135,9 +135,9 @@ class NoiseSection:
     )
     randomiser: str | None = setting(
         "What makes every vector private on its own, in case masks are broken: "
-        "separated, privunit2, privunit-inf, scalar-dp; empty for nothing. l2_clip "
-        "then bounds what goes into it, and the noise is planned for what comes out: "
-        "larger vectors, so more of it.",
+        "separated, privunit2, privunit-inf, scalar-dp; empty for none. l2_clip then "
+        "bounds its input. The noise is planned for its output, which is longer, so "
+        "there is more of it.",
         default=None,
     )
     randomiser_epsilon: float | None = setting(
@@ -147,8 +147,8 @@ class NoiseSection:
         high=1e3,
     )
     randomiser_magnitude_epsilon: float | None = setting(
-        "The part of that level that separated spends on the length of a vector; "
-        "empty for the best part for vectors of a fifth of l2_clip.",
+        "The part of that level that separated spends on the length of a vector. "
+        "Empty for the best part for vectors of a fifth of l2_clip.",
         default=None,
         low=1e-3,
         high=1e3,

@@ -12,7 +12,7 @@ class TLSSection:
 
     ca: Path = setting("Certificate of the authority that signed the other side.")
     certificate: Path = setting("This program's own certificate.")
-    key: Path = setting("Private key of that certificate; nobody else may read it.")
+    key: Path = setting("Private key of that certificate; no other user may read it.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +20,8 @@ class ProcessSection:
     """What any process that keeps a state and writes a log is told."""
 
     rollback_mark: Path | None = setting(
-        "File outside state_dir and its backups that tells a state that was put back "
-        "from the newest one; empty for one under ~/.local/state/secagg.",
+        "File outside state_dir and its backups that tells a restored state from the "
+        "newest one; empty for one under ~/.local/state/secagg.",
         default=None,
     )
     log_level: str = setting(

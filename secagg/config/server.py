@@ -37,8 +37,8 @@ class HostSection(ProgramSection):
         default=None,
     )
     page_listen: str | None = setting(
-        "Address of the operator's web page, on this machine only: whoever has a login "
-        "here can read it, names of clients included; empty for none.",
+        "Address of the operator's web page, on this machine only. Every user who can"
+        " log in here can read it, names of clients included; empty for none.",
         default=None,
     )
     state_dir: Path = setting(
@@ -105,8 +105,8 @@ class ServerSection(HostSection):
     )
     keep_seconds: float = setting(
         "How long the outcome, sum and payload of an ended session stay readable at "
-        "least; after the last sum the server waits that long for clients that do not "
-        "know it yet.",
+        "least. After the last sum the server waits that long for clients that do not"
+        " know it yet.",
         default=600.0,
         low=0.0,
         high=float(MAX_DEADLINE_SECONDS),

@@ -61,8 +61,8 @@ class TaskSection:
         unit="attempts",
     )
     ends: str | None = setting(
-        "Date and time in UTC, such as 2027-01-31T18:00:00Z, from which on no session "
-        "of the task begins and none waits for clients any more; empty for none.",
+        "Date and time in UTC, such as 2027-01-31T18:00:00Z. From then on no session "
+        "of the task begins or waits for clients; empty for none.",
         default=None,
     )
     spare: int | None = setting(
@@ -84,7 +84,7 @@ class TaskSection:
         "File handed to every client, for example a model.", default=None
     )
     invited: tuple[str, ...] = setting(
-        "Client names that may take part; empty for everybody with a certificate.",
+        "Client names that may take part; empty for all clients with a certificate.",
         default=(),
     )
 
@@ -102,8 +102,8 @@ class VectorSection:
         "Entries of one vector.", low=1, high=1 << 30, unit="entries"
     )
     modulus_bits: int | None = setting(
-        "Sums are exact modulo 2^modulus_bits; empty lets the planner choose when "
-        "there is noise, and means 32 when there is none.",
+        "Sums are exact modulo 2^modulus_bits. Empty lets the planner choose if the "
+        "task has noise, and means 32 otherwise.",
         default=None,
         low=1,
         high=62,
@@ -128,8 +128,9 @@ class CohortSection:
         "Fewest inputs that a released sum adds up.", low=2, high=65_535, unit="clients"
     )
     threshold: int = setting(
-        "Shares that rebuild a secret; 0 means one more than half of max_clients (of "
-        'the degree on a ring), or with degree "auto" the fewest that are safe.',
+        "Shares that rebuild a secret. 0 means one more than half of max_clients, or "
+        'of the degree on a ring; with degree "auto" it means the fewest that are '
+        "safe.",
         default=0,
         low=0,
         high=65_535,
@@ -158,9 +159,9 @@ class CohortSection:
         unit="clients",
     )
     degree: int | Literal["auto"] = setting(
-        "Neighbours of each client on a ring; 0 means everybody shares with everybody, "
-        '"auto" the fewest that are safe with these numbers, or 0 where none are. In '
-        "the profile malicious-server-sparse, how many others each client draws; 0 is "
+        'Neighbours of each client on a ring. 0 means the complete graph, "auto" the '
+        "fewest that are safe with these numbers, or 0 where no ring is safe. In the "
+        "profile malicious-server-sparse, how many others each client draws; 0 is "
         "refused there.",
         default=0,
         low=0,
@@ -168,16 +169,17 @@ class CohortSection:
         unit="neighbours",
     )
     graph_bits: int = setting(
-        "On a ring, sessions that are unsafe with more than one chance in two to this "
-        "are not summed up; drawn neighbours must be as safe.",
+        "On a ring, a session is not summed up if it is unsafe with a probability "
+        "above 2^-graph_bits; drawn neighbours must be as safe.",
         default=40,
         low=1,
         high=128,
         unit="bits",
     )
     quorum: int | None = setting(
-        "Signatures on who is in the sum without which nobody unmasks, in the profile "
-        "malicious-server-sparse; empty means the fewest that are safe.",
+        "Signatures on the members of the sum that clients demand before they unmask,"
+        " in the profile malicious-server-sparse; empty means the fewest that are "
+        "safe.",
         default=None,
         low=2,
         high=65_535,

@@ -28,14 +28,14 @@ class DataSection:
         "Largest delta that goes with it.", default=None, low=1e-300, high=0.999999
     )
     data_dir: Path | None = setting(
-        "Where tasks' claims on these data are kept; the same directory for all "
-        "clients that give them, which no backup puts back. Empty for state_dir, and "
-        "this client alone.",
+        "Where tasks' claims on these data are kept: the same directory for all "
+        "clients that give them, in no backup. Empty for state_dir, and this client "
+        "alone.",
         default=None,
     )
     data_rollback_mark: Path | None = setting(
-        "File outside data_dir and its backups that tells claims that were put back "
-        "from the newest ones, for all clients the same; empty for one under "
+        "File outside data_dir and its backups that tells restored claims from the "
+        "newest ones. All clients use the same; empty for one under "
         "~/.local/state/secagg.",
         default=None,
     )

@@ -1,7 +1,6 @@
 """What people read stays in step with what the programs do."""
 
 import re
-import shlex
 import signal
 import sys
 import tomllib
@@ -17,16 +16,8 @@ from secagg.cli.exit_codes import (
     exit_code_of,
 )
 from secagg.errors import FINAL_CODES, ErrorCode
-from tests.cases import each_of
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [
-    *ROOT.glob("*.md"),
-    *(ROOT / "docs").rglob("*.md"),
-    *(ROOT / "deploy").rglob("*.md"),
-    *(ROOT / "examples").rglob("*.md"),
-    *(ROOT / "protos").glob("*.md"),
-]
 VERBS = {
     "demo",
     "server",
@@ -47,34 +38,6 @@ VERBS = {
     "enrol",
     "two-aggregators",
 }
-
-
-def commands():
-    """Every `secagg ...` that a document tells people to type in a console block."""
-    for path in DOCUMENTS:
-        for block in re.findall(r"```console\n(.*?)```", path.read_text(), re.DOTALL):
-            joined = block.replace("\\\n", " ")
-            for line in joined.splitlines():
-                if line.startswith("$ secagg "):
-                    words = shlex.split(line[2:], comments=True)
-                    yield pytest.param(words[1:], id=f"{path.name}: {line[2:40]}")
-
-
-@pytest.mark.parametrize("words", list(commands()))
-def test_every_command_in_the_documents_has_only_flags_that_exist(words, capsys):
-    depth = 1
-    if words[0] in {"conformance", "enrol", "sessions", "state", "tasks"}:
-        depth = 2
-    if words[0] == "pki":
-        depth = 3 if words[1] in {"enrol", "identity"} else 2
-    verb = words[:depth]
-    assert main([*verb, "--help"]) == 0
-    explained = capsys.readouterr().out
-    for word in words:
-        if word == "--":
-            break  # what follows belongs to another program
-        if word.startswith("--"):
-            assert word.partition("=")[0] in explained
 
 
 def test_the_page_of_commands_lists_every_verb_and_no_other(capsys):
@@ -113,10 +76,26 @@ def test_every_end_that_is_no_error_is_explained():
     }
 
 
-@each_of(DOCUMENTS)
-def test_every_relative_link_leads_somewhere(path):
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()):
-        assert (path.parent / target).exists(), f"{path.name} -> {target}"
+def test_the_citation_is_of_this_release():
+    citation = (ROOT / "CITATION.cff").read_text("utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    facts = dict(re.findall(r"^([a-z-]+): *(.*)$", citation, re.MULTILINE))
+    assert facts["cff-version"] == "1.2.0"
+    assert facts["version"] == project["version"]
+    assert facts["license"] == project["license"]
+    assert {"message", "title", "authors", "type"} <= set(facts)
+    assert "  - name: The secagg developers" in citation
+
+
+def test_the_index_of_decisions_has_every_decision_under_its_title():
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "README.md").read_text("utf-8")
+    listed = re.findall(r"^\| \[(\d+)\]\((\S+)\) \| (.+) \|$", index, re.MULTILINE)
+    titles = [
+        (path.name[:4], path.name, path.read_text("utf-8").splitlines()[0][8:])
+        for path in sorted(folder.glob("0*.md"))
+    ]
+    assert listed == titles
 
 
 def test_the_python_of_the_readme_runs(capsys):

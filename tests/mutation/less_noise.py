@@ -1,6 +1,6 @@
 """Builds one fault at a time into the noise, and looks which test notices.
 
-    python tests/mutation/less_noise.py [PART OF A NAME ...] [--page]
+    python tests/mutation/less_noise.py [PART OF A NAME ...] [--write]
 
 Every row of a table beside this file is one fault.  In `less_noise.toml` 3 % of the
 noise go missing: a sampler whose law is narrower than it says, a mechanism that draws
@@ -10,11 +10,13 @@ nothing, shares that nobody adds.  The row names the tests that have to notice; 
 share no code with what is broken.  The tree is copied, one file of the copy is changed,
 and those tests run there.  Ends with status 1 if a fault is not noticed.
 
-`--page` writes what was found into `docs/less-noise.md`; rows that were not asked for
-stay as they are.
+`--write` puts what was found into `less_noise.json` beside this file: for each fault
+the first three tests that noticed it and how many more did.  Faults that were not asked
+for stay as they are.
 """
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -27,18 +29,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-__all__ = ["PAGE", "ROOT", "TABLES", "Fault", "faults", "rows_of"]
+__all__ = ["FOUND", "ROOT", "TABLES", "Fault", "faults"]
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parents[1]
 TABLES: Final = ("less_noise", "false_claims")
-"""Names of the tables: of their files, and of their places in the page."""
-PAGE: Final = ROOT / "docs" / "less-noise.md"
+"""Names of the tables: of their files, and of their keys in what was found."""
+FOUND: Final = HERE / "less_noise.json"
 COPIED: Final = ("dpnoise", "secagg", "tests", "pyproject.toml")
 
 _FAILED: Final = re.compile(r"^FAILED (\S+?)::(\w+)", re.MULTILINE)
-
-_MISSED: Final = "**none**"
 
 # An accountant is broken from outside, all of them in one way: what it is asked about
 # has 3 % more noise than what is released.
@@ -132,32 +132,17 @@ def faults(table: str) -> list[Fault]:
     return [Fault.of(row) for row in given["fault"]]
 
 
-def rows_of(page: str, table: str) -> dict[str, str]:
-    """Return the lines of a table of the page by the name of their fault."""
-    found = _place_of(table).search(page)
-    lines = found[0].splitlines() if found else []
-    return {line.split(" | ")[0].removeprefix("| "): line for line in lines}
-
-
-def _place_of(table: str) -> re.Pattern[str]:
-    return re.compile(
-        rf"(?<=<!-- {table} -->\n).*?(?=<!-- end of {table} -->)", re.DOTALL
-    )
-
-
-def row_of(fault: Fault, noticed: Sequence[tuple[str, str]]) -> str:
-    """Return the line of the page."""
-    shown = [f"`{Path(file).name}` {name}" for file, name in noticed[:3]]
-    if len(noticed) > len(shown):
-        shown.append(f"and {len(noticed) - len(shown)} more")
-    return f"| {fault.what} | {fault.against} | {'; '.join(shown) or _MISSED} |"
+def row_of(noticed: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Return what is kept of a fault: the first tests, and how many more noticed."""
+    shown = [f"{Path(file).name}::{name}" for file, name in noticed[:3]]
+    return {"noticed_by": shown, "more": len(noticed) - len(shown)}
 
 
 def main() -> int:
     """Break what was asked for; return the status."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("parts", nargs="*", help="of names of rows; all without")
-    parser.add_argument("--page", action="store_true", help=f"write {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help=f"write {FOUND.name}")
     given = parser.parse_args()
     chosen = {
         table: [
@@ -177,31 +162,31 @@ def main() -> int:
             else:
                 shutil.copy(source, copy / name)
         found = {table: _tried(chosen[table], copy) for table in TABLES}
-    if given.page:
+    if given.write:
         _write(found)
     rows = [row for table in found.values() for row in table.values()]
-    missed = sum(_MISSED in row for row in rows)
+    missed = sum(not row["noticed_by"] for row in rows)
     print(f"{len(rows) - missed} of {len(rows)} faults are noticed")
     return 1 if missed else 0
 
 
-def _tried(chosen: Sequence[Fault], copy: Path) -> dict[str, str]:
-    """Try faults, and return their lines by name."""
+def _tried(chosen: Sequence[Fault], copy: Path) -> dict[str, dict[str, Any]]:
+    """Try faults, and return what is kept of them by name."""
     rows = {}
     for fault in chosen:
-        rows[fault.what] = row_of(fault, fault.noticed_by(copy))
-        print(rows[fault.what], flush=True)
+        rows[fault.what] = row_of(fault.noticed_by(copy))
+        print(f"{fault.what}: {rows[fault.what]}", flush=True)
     return rows
 
 
-def _write(found: Mapping[str, Mapping[str, str]]) -> None:
-    page = PAGE.read_text("utf-8")
+def _write(found: Mapping[str, Mapping[str, dict[str, Any]]]) -> None:
+    kept = json.loads(FOUND.read_text("utf-8"))
     for table, rows in found.items():
-        known = rows_of(page, table) | rows
-        lines = [known[each.what] for each in faults(table) if each.what in known]
-        text = "".join(f"{line}\n" for line in lines)
-        page = _place_of(table).sub(lambda _, text=text: text, page)
-    PAGE.write_text(page, "utf-8")
+        known = kept[table] | rows
+        order = [each.what for each in faults(table) if each.what in known]
+        kept[table] = {what: known[what] for what in order}
+    text = json.dumps(kept, indent=1, ensure_ascii=False)
+    FOUND.write_text(text + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import importlib.util
 import json
 import multiprocessing
 import os
+import re
 import resource
 import select
 import shutil
@@ -58,7 +59,13 @@ REACHED: Final = ROOT / "build" / "mutants-reach.json"
 """What the tests reach, for as long as neither they nor the package change."""
 LOG: Final = ROOT / "build" / "mutants.log"
 """What the tests of the latest run have printed."""
-PAGE: Final = ROOT / "docs" / "mutants.md"
+PAGE: Final = ROOT / "docs" / "testing.md"
+"""Has the line of counts; the rows are written beside the results."""
+ROWS: Final = ROOT / "build" / "mutants.md"
+COUNTS: Final = re.compile(
+    r"^\d+ mutants of \d+ files: \d+ caught, \d+ survive, \d+ not tried\.$",
+    re.MULTILINE,
+)
 SURVIVORS: Final = HERE / "survivors.toml"
 
 MARK: Final = "__reached_{}__"  # ends in underlines: classes mangle others
@@ -461,8 +468,8 @@ def _copy_of_the_tree(into: str) -> Path:
     return copy
 
 
-def page(sources: Mapping[str, str], results: Results) -> str:
-    """Return docs/mutants.md."""
+def page(sources: Mapping[str, str], results: Results) -> tuple[str, str]:
+    """Return the line of counts, and one table of mutants for each file."""
     explained, tables = _explained(), []
     total: dict[str, int] = defaultdict(int)
     for file, source in sources.items():
@@ -482,19 +489,12 @@ def page(sources: Mapping[str, str], results: Results) -> str:
             f"## `{file}`\n\n| In | Change | Rule | Caught by |\n|---|---|---|---|\n"
             + "\n".join(rows)
         )
-    count = sum(total.values())
-    head = (
-        (HERE / "page.md")
-        .read_text()
-        .format(
-            mutants=count,
-            files=len(sources),
-            caught=total["caught"],
-            survived=total["survived"],
-            untried=total["untried"],
-        )
+    counts = (
+        f"{sum(total.values())} mutants of {len(sources)} files: "
+        f"{total['caught']} caught, {total['survived']} survive, "
+        f"{total['untried']} not tried."
     )
-    return head + "\n" + "\n\n".join(tables) + "\n"
+    return counts, "\n\n".join(tables) + "\n"
 
 
 def _short(test: str) -> str:
@@ -531,7 +531,9 @@ def main() -> int:
         os.chdir(_copy_of_the_tree(folder))
         sys.path[:] = [str(Path.cwd()), *(p for p in sys.path if Path(p) != ROOT)]
         _try_all(mutants, chosen, results, options)
-    PAGE.write_text(page(everything, results))
+    counts, rows = page(everything, results)
+    ROWS.write_text(f"# Mutants\n\n{counts}\n\n{rows}")
+    PAGE.write_text(COUNTS.sub(counts, PAGE.read_text()))
     return _verdict(mutants, chosen, results)
 
 

@@ -66,7 +66,7 @@ _NEXT_STEPS: Final[Mapping[ErrorCode, str]] = {
     "server's log.",
     ErrorCode.CANCELLED: "Somebody has ended it; the reason says who or why.",
 }
-_OTHERWISE: Final = "See docs/failed-sessions.md."
+_OTHERWISE: Final = "See docs/operations.md."
 _AFTER_RESTORE: Final = (
     "Nothing: a restore or a fail-over of the database has ended it, its inputs count "
     "as summed, and the next session follows."

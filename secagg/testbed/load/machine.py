@@ -2,7 +2,7 @@
 
 Rule 1: what is refused is refused with both numbers: what it takes and what there is.
 Rule 2: the figures per client are upper ones of what was measured with 1000 clients
-        (docs/scale.md); a machine that says nothing about itself is believed.
+        (docs/performance.md); a machine that says nothing about itself is believed.
 """
 
 import os

@@ -61,9 +61,9 @@ ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
         ),
         f"| stream of updates | {DEADLINES.stream:g} s |",
         (
-            "| silence of a stream | as long as it has said, "
-            f"{limits.LEAST_QUIET_SECONDS:g} s behind an update: a third of the round "
-            f"or of the one that follows, {limits.LEAST_QUIET_SECONDS:g} to "
+            "| silence of a stream | as long as it has said: "
+            f"{limits.LEAST_QUIET_SECONDS:g} s behind an update, then a third of the "
+            f"open or the next round, {limits.LEAST_QUIET_SECONDS:g} to "
             f"{limits.MAX_QUIET_SECONDS:g} s |"
         ),
         f"| handshake that finds out who or what is there | {HANDSHAKE_SECONDS:g} s |",
