@@ -130,10 +130,8 @@ def _joined(question: Asked, fields: Mapping[str, object]) -> dict[str, object]:
     bounds: object = getattr(question, "bounds", None)
     if not isinstance(bounds, Mapping):
         raise ParameterError(
-            "what stands first is no question such as dpnoise.Histogram; give all else "
-            "by its name",
-            parameter="question",
-            value=type(question).__name__,
+            "plan takes its arguments by name; only a question such as "
+            "dpnoise.Histogram may stand first"
         )
     for name in bounds.keys() & fields.keys():
         raise ParameterError(

@@ -318,12 +318,7 @@ ROWS = [
         *(MISUSE, "whose credentials count", "enrolment="),
     ),
     # One process.
-    ("no floor", local(privacy_limits=None), LOCAL, MISUSE, "limits", "PrivacyLimits("),
     ("dict", local(privacy_limits={"max": 8}), LOCAL, MISUSE, "limits", "PrivacyLimi"),
-    (
-        *("forgotten", lambda world: blocking.local(world.plan, clients=3), LOCAL),
-        *(MISUSE, "local needs privacy_limits", "privacy_limits="),
-    ),
     ("privacy=", local(privacy=LIMITS), LOCAL, MISUSE, "no argument", "privacy_limits"),
     ("2 clients", local(clients=2), LOCAL, MISUSE, "3 to 3 clients", "as many"),
     ("'3' clients", local(clients="3"), LOCAL, MISUSE, "whole number", "as an int"),

@@ -8,8 +8,9 @@ import pytest
 
 import secagg
 from dpnoise import Histogram
+from secagg import advanced
 from secagg.client.contribution import Contribution
-from secagg.distributed_dp import EXACT, NoisyTask, SumError
+from secagg.distributed_dp import EXACT, NoisyTask, SumError, make_randomiser
 from secagg.server.released_sum import released_sum
 
 NOISE = {"clients": 3, "epsilon": 8.0, "delta": 1e-5}
@@ -109,11 +110,11 @@ def test_secret_selection_counts_and_has_no_interval():
 
 
 def test_a_local_randomiser_counts_and_has_no_interval():
-    layer = secagg.LocalParameters(
+    layer = advanced.LocalParameters(
         randomiser="privunit2", dim=64, bound=2.0, epsilon=20.0
     )
     made = secagg.plan(
-        **NOISE, dimension=64, l2_clip=secagg.make_randomiser(layer).output_norm
+        **NOISE, dimension=64, l2_clip=make_randomiser(layer).output_norm
     )
     error = task_of(made, randomiser=layer).sum_error(inputs=3, certificate=None)
     refused(error, "local randomiser")
@@ -123,7 +124,9 @@ def test_a_local_randomiser_counts_and_has_no_interval():
 
 
 def test_a_clip_that_moves_has_no_interval_and_its_unit_counts():
-    schedule = secagg.ClippingSchedule(l2_clip=1.0, lowest_clip=0.1, highest_clip=10.0)
+    schedule = advanced.ClippingSchedule(
+        l2_clip=1.0, lowest_clip=0.1, highest_clip=10.0
+    )
     made = secagg.plan(
         clients=20,
         dimension=64,
@@ -188,7 +191,7 @@ async def test_one_session_states_its_error_to_operator_and_clients(monkeypatch)
 
 
 async def test_a_task_without_noise_needs_its_waiver_in_one_process_too():
-    waiver = secagg.ExactSumWaiver(secagg.NO_NOISE_ACKNOWLEDGEMENT)
+    waiver = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
     cohort = secagg.Cohort(min_clients=3, max_clients=3, min_survivors=3)
     task = secagg.PreparedTask.exact(waiver, cohort, dimension=2)
     with pytest.raises(secagg.LocalProtocolError, match="without noise"):

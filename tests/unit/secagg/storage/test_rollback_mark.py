@@ -80,7 +80,7 @@ async def assert_refused(state, mark, complaint):
         await opening(state, mark)
     assert caught.value.code is ErrorCode.RESTORED_STATE
     assert "no peer" in str(caught.value)
-    assert "begin anew" in caught.value.next_step
+    assert "start again" in caught.value.next_step
     assert "accept the risk explicitly" in caught.value.next_step
 
 
