@@ -264,7 +264,7 @@ def test_a_question_that_stands_first_decides_its_bounds():
     assert (made.request.dimension, made.request.l2_clip) == (1, 60.0)
     with pytest.raises(ParameterError, match="the question decides dimension"):
         plan(AGES, dimension=3, **asked)
-    with pytest.raises(ParameterError, match="is no question"):
+    with pytest.raises(ParameterError, match="arguments by name"):
         plan(50, epsilon=1.0, delta=1e-5)
 
 
