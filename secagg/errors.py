@@ -1,31 +1,31 @@
-"""Every error this package raises on purpose, and its stable number.
+"""Exceptions and error codes of this package.
 
-One question sorts them: *whose fault is it?*
+The class of an error says whose fault it is:
 
-* `LocalProtocolError`: the calling program asked for something the protocol forbids.
-* `RemoteProtocolError`: a peer did.  A server drops that peer and goes on; a client
-  leaves the session.
-* `SessionAbortedError`: nobody can go on.  The session is over for everybody.
-* `ServiceError`: the machinery around the protocol (network, disk, certificates,
-  configuration) failed; the message says what to do next.
+* `LocalProtocolError`: the calling program requested what the protocol forbids.
+* `RemoteProtocolError`: a peer violated the protocol.  A server drops that peer and
+  continues; a client leaves the session.
+* `SessionAbortedError`: the session ended for all parties without a sum.
+* `ServiceError`: network, disk, certificates or configuration failed; the message
+  states the next step.
 
-Rule 1: messages say what was expected and what came, and whose turn it is to act.
-Rule 2: messages never contain keys, seeds, shares or vector entries.
-Rule 3: what a peer says is made safe to show by `printable` before anybody shows it.
-Rule 4: numbers are never reused.  Peers, dashboards and exit codes match on them;
-        1 to 39 are the abort codes of PROTOCOL §9.
+Rule 1: a message states what was expected, what arrived and which party must act.
+Rule 2: a message never contains keys, seeds, shares or vector entries.
+Rule 3: text of a peer passes `printable` before it is shown.
+Rule 4: numbers are never reused.  Peers, dashboards and exit codes match on them; 1 to
+        39 are the abort codes of PROTOCOL §9.
 """
 
 from enum import IntEnum, unique
 from typing import Any, ClassVar, Final
 
-# From here on, numbers are about this machine: misuse, settings, files.
+# Codes from here on concern this host: misuse, settings, files.
 FIRST_LOCAL: Final = 60
 
 
 @unique
 class ErrorCode(IntEnum):
-    """Stable numbers: 1-39 protocol, 40-59 service, 60-79 this machine."""
+    """Stable numbers: 1-39 protocol, 40-59 service, 60-79 this host."""
 
     BAD_VERSION = 1
     BAD_CONFIG = 2
@@ -117,9 +117,11 @@ FINAL_CODES: Final = frozenset(
         ErrorCode.NOT_CONFORMING,
     }
 )
-"""What ends a program outside of a session until a person acts; every other code may
-pass by itself.  `Again?` of docs/exit-codes.md and `RestartPreventExitStatus` of the
-units are made from it."""
+"""Codes that end a program outside of a session until an operator acts.
+
+Every other code may pass by itself.  The column `Again?` of docs/exit-codes.md and
+`RestartPreventExitStatus` of the units are made from this set.
+"""
 
 
 class SecAggError(Exception):
@@ -148,7 +150,7 @@ class SecAggError(Exception):
         self.at_command: Final = at_command
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Worker processes refuse, too: what has keywords is rebuilt from its state.
+        # Errors cross process borders: one with keywords is rebuilt from its state.
         return _rebuilt, (type(self), self.args, self.__dict__)
 
 
@@ -161,11 +163,11 @@ def _rebuilt(
 
 
 class InternalError(SecAggError):
-    """This package is at fault: an impossible state was reached.  Report it."""
+    """This package has a fault: it reached an impossible state.  Report it."""
 
 
 class LocalProtocolError(SecAggError):
-    """The calling program asked for something that the protocol forbids."""
+    """The calling program requested what the protocol forbids."""
 
     default_code = ErrorCode.LOCAL_MISUSE
 
@@ -200,7 +202,7 @@ class RemoteProtocolError(SecAggError):
 
 
 class SessionAbortedError(SecAggError):
-    """The session is over for everybody; no sum was released."""
+    """The session ended for all parties; no sum was released."""
 
 
 class ThresholdNotMetError(SessionAbortedError):
@@ -224,14 +226,14 @@ class ThresholdNotMetError(SessionAbortedError):
 
 
 class ServiceError(SecAggError):
-    """Network, disk, certificate or configuration: the protocol itself is intact.
+    """Network, disk, certificate or configuration failed; the protocol is intact.
 
     Attributes:
-        retry_after_seconds: When trying again may help; None when it will not.
-        next_offset: With UPLOAD_CORRUPT, the byte that the next chunk must start with;
-            None when only `GetUploadStatus` knows.
+        retry_after_seconds: When a retry may succeed; None when it will not.
+        next_offset: With UPLOAD_CORRUPT, the byte at which the next chunk must start;
+            None when only `GetUploadStatus` knows it.
         server_time: With UNAUTHENTICATED at the HTTP edge, the aggregator's clock in
-            Unix seconds where the caller's differs too much; else None.
+            Unix seconds if the caller's differs too much; else None.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per fact that travels
@@ -254,8 +256,8 @@ class ServiceError(SecAggError):
 def error_code(number: int) -> ErrorCode:
     """Return the code that a peer means by a number.
 
-    INTERNAL for one of a later release, and for one that only this machine may say of
-    itself: a peer must not sound like this machine's own disk or settings.
+    INTERNAL stands for a code of a later release.  It also stands for a code of this
+    host: a peer must not imitate a fault of the local disk or settings.
     """
     try:
         code = ErrorCode(number)
@@ -265,9 +267,9 @@ def error_code(number: int) -> ErrorCode:
 
 
 def printable(text: str, *, max_bytes: int) -> str:
-    """Return a peer's text, safe to show: one line, no control characters.
+    """Return a peer's text as one line without control characters.
 
-    Terminals obey escape sequences and log readers trust line ends; a peer gets to
+    Terminals obey escape sequences and log readers trust line ends, so a peer must
     write neither.  The text is cut at `max_bytes` of UTF-8.
     """
     shown = "".join(c if c.isprintable() else " " for c in text)

@@ -27,7 +27,7 @@ if [ "${1:-}" != inside ]; then
 fi
 
 umask 022
-# The unit hides /home and /root, and with them a Python that somebody keeps there.
+# The unit hides /home and /root, and with them a Python that is installed there.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 units=$2 wheel=$3 out=$4
 mount --make-rprivate /
@@ -123,18 +123,18 @@ systemctl stop secagg-server
 must "stopped within its time, without an error" \
   "$(property ActiveState), $(property Result)" "inactive, success"
 
-# docs/backup.md: put back, refused, and taken on purpose.
+# docs/backup.md: restored, refused, and accepted on purpose.
 rm -r /var/lib/secagg/server
 cp --archive "$copy" /var/lib/secagg/server
 ! systemctl start secagg-server 2> /dev/null
-must "a state that was put back is refused, and not tried again" \
+must "a restored state is refused, and not tried again" \
   "$(property ActiveState), $(property ExecMainStatus)" "failed, 78"
 once=/run/systemd/system/secagg-server.service.d
 mkdir -p "$once"
 printf '[Service]\nExecStart=\nExecStart=%s --restored\n' \
   '/opt/secagg/bin/secagg server --config /etc/secagg/server.toml' > "$once/once.conf"
 systemctl daemon-reload && systemctl start secagg-server
-must "it is taken when somebody says so" "$(property ActiveState)" active
+must "it is accepted with --restored" "$(property ActiveState)" active
 rm -r "$once" && systemctl daemon-reload && systemctl restart secagg-server
 must "and once is enough" "$(property ActiveState)" active
 systemctl stop secagg-server

@@ -1,7 +1,7 @@
-"""Settings of the programs: file, environment and flags, in that order of weight.
+"""Settings of the programs: file, environment and flags, in rising priority.
 
-The classes are the reference of what can be set: `deploy/config/*.full.toml` lists
-exactly their keys, and a test compares the two.
+The classes are the reference of all settings: `deploy/config/*.full.toml` lists exactly
+their keys, and a test compares the two.
 """
 
 from typing import Final

@@ -1,6 +1,6 @@
-"""Settings of a client: whom it joins, who it is, and what no server may lower.
+"""Settings of a client: its aggregator, its identity, and its own limits.
 
-Rule 1: privacy floors exist here only (`PolicySection`); the server's sections describe
+Rule 1: privacy limits exist here only (`PolicySection`); the server's sections describe
         a proposal that clients are free to refuse.
 """
 
@@ -90,7 +90,7 @@ class ClientSection(ProgramSection):
 
 @dataclass(frozen=True, slots=True)
 class IdentitySection:
-    """Who this client is, and whom it believes who the others are.
+    """The client's identity, and the key that verifies other clients.
 
     Required by profiles that distrust the server: all three or none.
     """
@@ -101,18 +101,18 @@ class IdentitySection:
         default=None,
     )
     credential: Path | None = setting(
-        "What the issuer has signed for that key; empty for none.", default=None
+        "The issuer's credential for that key; empty for none.", default=None
     )
     enrolment_key: str | None = setting(
-        "Public key of the issuer, ed25519: and 64 digits, as the issuer says it and "
-        "not as the aggregator does; no other one is believed. Empty for none.",
+        "Public key of the issuer, ed25519: and 64 digits, as stated by the issuer "
+        "and not by the aggregator; no other key is trusted. Empty for none.",
         default=None,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySection(DataSection):
-    """Floors that no server can lower.  The client leaves rather than cross one."""
+    """Limits that no server can relax.  The client leaves a session below them."""
 
     profiles: tuple[str, ...] = setting(
         "Threat models that are accepted; malicious-server-sparse is experimental and "
@@ -124,8 +124,8 @@ class PolicySection(DataSection):
         default=("aes-256-ctr", "aes-128-ctr"),
     )
     graphs: tuple[str, ...] = setting(
-        "Who may share with whom: complete, ring, k-out (drawn neighbours, in the "
-        "profile malicious-server-sparse).",
+        "Accepted graphs: complete, ring, k-out (drawn neighbours, in the profile "
+        "malicious-server-sparse).",
         default=("complete",),
     )
     min_graph_bits: int = setting(
@@ -205,8 +205,8 @@ class PolicySection(DataSection):
         choices=GROUNDS,
     )
     min_local_noise_stddev: float = setting(
-        "Least noise that this client itself adds to every entry: what is left to it "
-        "if all other clients are inventions of the server.",
+        "Least noise that this client itself adds to every entry, which protects it "
+        "even if the server invents all other clients.",
         default=0.0,
         low=0.0,
         high=1e300,
@@ -237,7 +237,7 @@ class PolicySection(DataSection):
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Everything that `secagg client` can be told."""
+    """All settings of `secagg client`."""
 
     client: ClientSection
     tls: TLSSection
@@ -246,7 +246,7 @@ class ClientSettings:
 
 
 def check_client(settings: ClientSettings) -> None:
-    """Refuse what contradicts itself.
+    """Refuse contradictory settings.
 
     Raises:
         ServiceError: BAD_SETTINGS.
@@ -294,6 +294,6 @@ def _check_identity(settings: ClientSettings) -> None:
     raise ServiceError(
         f"enrolment.{missing[0]} is missing: {needs} an identity",
         code=ErrorCode.BAD_SETTINGS,
-        next_step="`secagg pki identity new` makes the key and the request for the "
-        "credential; the issuer says the enrolment key.",
+        next_step="Make the key and the request with `secagg pki identity new`; ask "
+        "the issuer for the enrolment key.",
     )

@@ -1,4 +1,4 @@
-"""Settings files: whose a file is, and what it says, cross-checked.
+"""Settings files: their programs and their contents, cross-checked.
 
 Rule 1: a task stands in the file of the aggregator that runs it or in one of its own.
 Rule 2: the environment may hold variables of the other program; a file may not hold its
@@ -22,7 +22,7 @@ from secagg.config.task import TaskSettings, check_task
 from secagg.config.two_aggregators import HelperSettings, LeaderSettings
 
 _TASK_SECTIONS: Final = tuple(each.name for each in dataclasses.fields(TaskSettings))
-# What the aggregator reads as well, for its HTTP edge, is the task's section.
+# The task's section, which the aggregator also reads for its HTTP edge.
 _HOST_SECTIONS: Final = tuple(
     each.name
     for each in dataclasses.fields(HostSettings)
@@ -54,7 +54,7 @@ def load_server_settings(
 def load_host_settings(
     path: Path, *, environment: Mapping[str, str], overrides: Sequence[str] = ()
 ) -> LoadedSettings[HostSettings]:
-    """Load the settings of an aggregator; of a task in its file nothing is read.
+    """Load the settings of an aggregator; a task in its file is ignored.
 
     Raises:
         ServiceError: BAD_SETTINGS; the message names key, origin and remedy.
@@ -72,7 +72,7 @@ def load_host_settings(
 def load_task_settings(path: Path) -> TaskSettings:
     """Load and cross-check one task, from a file of its own or an aggregator's.
 
-    The environment and flags have no say in it: a task is what its file says.
+    Environment and flags are ignored: the file alone defines a task.
 
     Raises:
         ServiceError: BAD_SETTINGS; the message names key, origin and remedy.
@@ -137,7 +137,7 @@ def is_file_of_two_aggregators(path: Path) -> bool:
 
 
 def party_of(path: Path) -> type[LeaderSettings] | type[HelperSettings] | None:
-    """Return whose settings of two aggregators a file has; None for neither.
+    """Return which of two aggregators a file configures; None for neither.
 
     Raises:
         ServiceError: BAD_SETTINGS; it cannot be read.

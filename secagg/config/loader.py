@@ -1,16 +1,16 @@
-"""One loader for all settings: TOML, then `SECAGG_*` variables, then flags.
+"""The loader of all settings: TOML, then `SECAGG_*` variables, then flags.
 
-Rule 1: settings are frozen dataclasses of sections; a section is a frozen dataclass
-        of fields made by `setting`.  The classes are the only list of keys.
-Rule 2: later sources win: defaults < file < environment < flags.  Every value
-        remembers where it came from.
-Rule 3: a key that nobody reads is an error with a suggestion, in every source.  A
-        misspelt privacy floor must not silently fall back to its default.
+Rule 1: settings are frozen dataclasses of sections; a section is a frozen dataclass of
+        fields made by `setting`.  The classes are the only list of keys.
+Rule 2: later sources win: defaults < file < environment < flags.  Every value records
+        its source.
+Rule 3: an unknown key is an error with a suggestion, in every source.  A misspelt
+        privacy limit must not silently fall back to its default.
 Rule 4: a relative path in a file, or the default of one, is relative to that file, so
         that a configuration works from every working directory.
 Rule 5: secrets are never settings; settings name the files that hold them.
 
-It knows no section by name and reads no file but the one it is given.
+The loader knows no section by name and reads no file but the given one.
 """
 
 import dataclasses
@@ -121,14 +121,14 @@ def load_settings(  # noqa: PLR0913 - one argument per source
             ``SECAGG_<SECTION>_<KEY>``.
         overrides: Flags of the form ``section.key=value``.
         foreign_sections: Sections of other programs, whose variables are ignored.
-        passed_over: Sections of the file that are somebody else's to read.
+        passed_over: Sections of the file that another program reads.
 
     Returns:
         The settings with their origins.
 
     Raises:
-        ServiceError: BAD_SETTINGS; names the key, its origin, what was expected and
-            what came.  Correct the named source.
+        ServiceError: BAD_SETTINGS; names the key, its origin, the expected value and
+            the given one.  Correct the named source.
     """
     sections = _sections(kind)
     raw: dict[str, tuple[object, str, Path | None]] = {}
@@ -334,7 +334,7 @@ def _convert(value: object, hint: object, key: str, origin: str) -> object:
 
 
 def _parse_text(text: str, wanted: object, key: str, origin: str) -> object:
-    """Return what a text means; the text itself where it means nothing."""
+    """Return the value of a text; the text itself if it has no other value."""
     if wanted is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
     if wanted is int or wanted is float:
@@ -368,7 +368,7 @@ def _parse_list(text: str, key: str, origin: str) -> list[str]:
 
 
 def _spelt(key: str, text: str, origin: str) -> str:
-    """Return how to say `text` where `origin` is read; shells keep single quotes."""
+    """Return the spelling of `text` for its `origin`; shells keep single quotes."""
     return (
         f"--set {shlex.quote(f'{key}={text}')}"
         if origin == "--set"

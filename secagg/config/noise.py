@@ -1,10 +1,10 @@
-"""Settings of the noise of a task: its budget, its mechanism, and how to do without.
+"""Settings of the noise of a task: its budget, its mechanism, or its absence.
 
 Rule 1: releasing a sum without noise takes a sentence, not a flag: the operator has to
         write down what it means.
 
-Ranges here catch typing errors early.  What a mechanism can be is decided by its
-planner.
+Ranges here catch typing errors early.  The planner decides which mechanisms are
+possible.
 """
 
 from dataclasses import dataclass
@@ -103,7 +103,7 @@ class NoiseSection:
         default="1",
     )
     loss_fraction: float | None = setting(
-        "Part of the clients of one session that may be lost after sharing; empty "
+        "Part of the clients of one session that may drop out after sharing; empty "
         "means what min_survivors leaves of max_clients. Less of it is less noise in "
         "sessions that are not full.",
         default=None,

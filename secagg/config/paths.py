@@ -1,12 +1,12 @@
-"""Files that one program reads and writes: no file that it writes is another one's.
+"""Files that one program reads and writes: each written file is distinct.
 
-Rule 1: paths of a program differ pairwise.  Only what is read for one purpose may be
-        one file: a certificate and its key, or the payload of two tasks.
+Rule 1: paths of a program differ pairwise.  Only files that are read for one purpose
+        may be one file: a certificate and its key, or the payload of two tasks.
 Rule 2: paths are compared as the system resolves them: links are followed, an existing
         file is known by its inode.  In a pattern, ``{session}`` stands for every
         number.
 Rule 3: a state directory belongs to its state: no other file is written into it, and
-        nothing in it is handed to a peer.
+        nothing in it is sent to a peer.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from secagg.runtime.files import SESSION_PLACE
 from secagg.storage.rollback_mark import default_mark, lock_of
 
 _FILE_URL: Final = "file:"
-# Keys of files that are read, and what for.
+# Keys of files that are read, and their purposes.
 _PURPOSES: Final = {
     "ca": "tls",
     "certificate": "tls",
@@ -47,14 +47,14 @@ _PURPOSES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class NamedPath:
-    """A file or directory, and who names it.
+    """A file or directory, and the setting that names it.
 
     Attributes:
         name: The setting or option, such as ``tls.key``.
         path: As it was given; ``{session}`` in it stands for a number.
-        purpose: What is read under one purpose may be one file; "" for none other.
+        purpose: Files that are read for one purpose may be one file; "" for none other.
         is_written: Whether the program makes it or writes it.
-        is_sent: Whether its content leaves this machine.
+        is_sent: Whether its content leaves this host.
         is_state: Whether it is a directory in which only the state may write.
     """
 
@@ -172,7 +172,7 @@ def server_paths(
 
 
 def refuse_shared_paths(paths: Iterable[NamedPath]) -> str:
-    """Refuse a program that would write over one of its own files.
+    """Refuse a program that would overwrite one of its own files.
 
     Returns:
         What was compared, in a few words.
@@ -264,13 +264,13 @@ def _options(
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a path leads.
+    """The target of a path.
 
     Attributes:
         named: The path.
         resolved: With every link followed.
-        spellings: It, and what is left of it below the nearest existing directory.
-        inodes: Of what exists under it; of a pattern, of all that exists.
+        spellings: It, and its part below the nearest existing directory.
+        inodes: Of all that exists under it; of a pattern, of all its matches.
     """
 
     named: NamedPath
@@ -310,7 +310,7 @@ class _Place:
         if not (other.named.is_sent or other.named.is_written):
             return False
         if other.named.is_state:
-            return False  # such as uploads in their folder below the book
+            return False  # such as uploads in their folder below the store
         return any(
             _overlap(str(self.resolved), str(each)) or _inode(each) in self.inodes
             for each in other.resolved.parents
@@ -402,7 +402,7 @@ def _matches(a: str, b: str) -> bool:
     return a.isdecimal() if b in places else a == b
 
 
-# --- what is said ---------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------
 
 
 def _shared(one: NamedPath, other: NamedPath) -> ServiceError:

@@ -1,4 +1,4 @@
-"""What an aggregator and a client are told alike: certificates, log, state."""
+"""Settings that aggregator and client share: certificates, log, state."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ class TLSSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSection:
-    """What any process that keeps a state and writes a log is told."""
+    """Settings of any process that keeps a state and writes a log."""
 
     rollback_mark: Path | None = setting(
         "File outside state_dir and its backups that tells a restored state from the "
@@ -39,7 +39,7 @@ class ProcessSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramSection(ProcessSection):
-    """What a process with receipts is told besides."""
+    """Further settings of a process with receipts."""
 
     keep_receipts: int = setting(
         "How many receipts of one task stay, the latest ones.",

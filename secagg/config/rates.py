@@ -17,10 +17,10 @@ def parse_rate(text: str, *, name: str) -> Fraction:
         name: Of the setting or option, for the error.
 
     Returns:
-        The rate, exactly as written; its range is judged by the planner.
+        The rate, exactly as written; the planner checks its range.
 
     Raises:
-        ServiceError: BAD_SETTINGS; it is no number.
+        ServiceError: BAD_SETTINGS; it is not a number.
     """
     if _RATE.fullmatch(text) is None:
         raise ServiceError(

@@ -15,7 +15,7 @@ CONTINUOUS: Final = "continuous"
 _EVERY: Final = "every "
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,6})([smhd])")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-# Shorter slots are `continuous`; longer ones nobody waits for.
+# Shorter slots are `continuous`; longer ones serve no task.
 _SHORTEST: Final = 1
 _LONGEST: Final = 366 * 86_400
 

@@ -55,7 +55,7 @@ class HostSection(ProgramSection):
         "Folder of further tasks, one *.toml each; empty for none.", default=None
     )
     admin_socket: Path | None = setting(
-        "Socket for the commands of an operator on this machine, for this user and "
+        "Socket for the commands of an operator on this host, for this user and "
         "root; empty for admin.sock in state_dir.",
         default=None,
     )
@@ -72,8 +72,8 @@ class HostSection(ProgramSection):
         unit="seconds",
     )
     keep_receipts_days: float = setting(
-        "How long receipts of ended sessions stay in state_dir. Who asks later for the "
-        "end of its session is told UNKNOWN_SESSION.",
+        "How long receipts of ended sessions stay in state_dir. A client that asks "
+        "later for the end of its session is told UNKNOWN_SESSION.",
         default=400.0,
         low=1.0,
         high=36_500.0,
@@ -116,10 +116,10 @@ class ServerSection(HostSection):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSection:
-    """How many connections strangers may have; a relay before gRPC enforces it."""
+    """Connection limits of unauthenticated peers; a relay before gRPC enforces them."""
 
     relay: str = setting(
-        '"auto" has the relay on Linux, unless only this machine can connect.',
+        '"auto" has the relay on Linux, unless only this host can connect.',
         default=_USUAL.relay,
         choices=("auto", "on", "off"),
     )
@@ -171,7 +171,7 @@ class AdmissionSection:
     )
 
     def limits(self) -> AdmissionLimits:
-        """Return what the relay enforces."""
+        """Return the limits that the relay enforces."""
         return AdmissionLimits(**dataclasses.asdict(self))
 
 
@@ -212,7 +212,7 @@ class EdgeSection:
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """What an aggregator needs that may run any task, or none yet."""
+    """Settings of an aggregator that may run any task, or none yet."""
 
     server: ServerSection
     tls: TLSSection
@@ -223,7 +223,7 @@ class HostSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings(TaskSettings):
-    """Everything that `secagg server` can be told: a task, and who runs it."""
+    """All settings of `secagg server`: a task, and its aggregator."""
 
     server: ServerSection
     tls: TLSSection

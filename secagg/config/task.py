@@ -1,7 +1,7 @@
 """Settings of one task: its sessions, vectors, cohort, noise and rounds.
 
-Ranges here catch typing errors early.  What a session can be at all is decided by
-`secagg.protocol.parameters`.
+Ranges here catch typing errors early.  `secagg.protocol.parameters` decides which
+sessions are possible.
 """
 
 import dataclasses
@@ -96,7 +96,7 @@ class TaskSection:
 
 @dataclass(frozen=True, slots=True)
 class VectorSection:
-    """What one client contributes."""
+    """The vector that one client contributes."""
 
     dimension: int = setting(
         "Entries of one vector.", low=1, high=1 << 30, unit="entries"
@@ -113,7 +113,7 @@ class VectorSection:
 
 @dataclass(frozen=True, slots=True)
 class CohortSection:
-    """Who takes part and how many may be lost."""
+    """The clients of a session, and how many may drop out."""
 
     min_clients: int = setting(
         "Smallest cohort that starts.", low=2, high=65_535, unit="clients"
@@ -213,8 +213,8 @@ class RoundsSection:
         default=300,
     )
     consistency: int = _longest(
-        "Waiting for signatures on who is in the sum; only in profiles that distrust "
-        "the server.",
+        "Waiting for signatures on the members of the sum; only in profiles that "
+        "distrust the server.",
     )
     unmasking: int = _longest(
         "Waiting for shares of the survivors.",
@@ -223,7 +223,7 @@ class RoundsSection:
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentSection:
-    """Whose credentials count, in profiles that distrust the server."""
+    """The credentials that count, in profiles that distrust the server."""
 
     trust_domain: str = setting(
         "Name of the deployment, as in its certificates and credentials.",
@@ -235,7 +235,7 @@ class EnrolmentSection:
         default=None,
     )
     revocations: Path | None = setting(
-        "The issuer's newest revocation list; empty while nothing was ever revoked.",
+        "The issuer's newest revocation list; empty before the first revocation.",
         default=None,
     )
 
@@ -259,9 +259,9 @@ class TaskSettings:
     enrolment: EnrolmentSection
 
     def document(self) -> dict[str, dict[str, object]]:
-        """Return it as a settings file would say it, for `task_from_document`.
+        """Return the task as a settings file would, for `task_from_document`.
 
-        What is not set is left out, and paths are whole.
+        Unset keys are omitted, and paths are absolute.
         """
         return {
             section.name: {
@@ -281,7 +281,7 @@ class TaskSettings:
 
 
 def check_task(settings: TaskSettings, *, origins: Mapping[str, str]) -> None:
-    """Refuse what contradicts itself.
+    """Refuse contradictory settings.
 
     Raises:
         ServiceError: BAD_SETTINGS.
@@ -339,7 +339,7 @@ def end_of_task(task: TaskSection) -> datetime | None:
 
 
 def _check_name(name: str, origins: Mapping[str, str]) -> None:
-    """Refuse a name that no offer can carry, or that changes what a terminal shows."""
+    """Refuse a name that no offer can carry, or that alters a terminal."""
     if name.isprintable() and 1 <= len(name.encode()) <= MAX_TASK_ID_BYTES:
         return
     raise ServiceError(
@@ -351,7 +351,7 @@ def _check_name(name: str, origins: Mapping[str, str]) -> None:
 
 
 def _check_invited(settings: TaskSettings, origins: Mapping[str, str]) -> None:
-    """Refuse a name that nobody can have: it would invite nobody in silence."""
+    """Refuse a name that no client can have: it would invite no client."""
     for name in settings.task.invited:
         try:
             PeerIdentity(DEFAULT_TRUST_DOMAIN, Role.CLIENT, name)
@@ -373,7 +373,7 @@ def _check_participations(settings: TaskSettings, origins: Mapping[str, str]) ->
         return
     if settings.noise.none:
         raise ServiceError(
-            "task.participations limits what noise has to cover, and the task has no "
+            "task.participations limits what noise has to cover, but the task has no "
             f"noise (from {origins['task.participations']})",
             code=ErrorCode.BAD_SETTINGS,
             next_step="Remove task.participations, or set a budget under [noise].",
@@ -435,5 +435,5 @@ def _check_enrolment(settings: TaskSettings) -> None:
     raise ServiceError(
         f"enrolment.enrolment_key is missing: {needs} an issuer",
         code=ErrorCode.BAD_SETTINGS,
-        next_step="Set it to what `secagg pki enrol list` of the issuer says.",
+        next_step="Set it to the output of the issuer's `secagg pki enrol list`.",
     )

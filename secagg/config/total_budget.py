@@ -42,10 +42,10 @@ class DataSection:
 
 
 def total_budget(section: DataSection) -> TotalBudget | None:
-    """Return the total of the settings; None where there is none.
+    """Return the total of the settings; None if they have no total.
 
     Raises:
-        ServiceError: BAD_SETTINGS; it is there in part, or bounds nothing.
+        ServiceError: BAD_SETTINGS; it is incomplete, or not a bound.
     """
     values = {
         "data": section.data,

@@ -1,8 +1,8 @@
 """Settings of sums between two aggregators: the leader's, the helper's, a client's.
 
-Rule 1: the task stands in the files of both aggregators, word for word: what differs
-        makes offers that do not belong together, and no client answers them.
-Rule 2: a client's file has its floors and both names, and nothing of the task.
+Rule 1: the files of both aggregators contain the same task.  A difference makes offers
+        that do not match, and no client answers them.
+Rule 2: a client's file has its limits and both names, and nothing of the task.
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,8 +71,7 @@ class SharedTaskSection:
         "another; it decides about the noise."
     )
     epsilon: float = setting(
-        "What the task claims against either aggregator, over all sessions of one "
-        "client."
+        "The task's claim against either aggregator, over all sessions of one client."
     )
     delta: float = setting("Failure probability of that claim.")
     steps: int = setting(
@@ -120,14 +119,14 @@ class OtherSection(TLSSection):
     name: str = setting("Its name, as its certificate has it.")
     address: str = setting("Its address and port.")
     receipt_key: str = setting(
-        "What it signs receipts with, ed25519: and 64 digits, as it prints it at its "
-        "start and its operator says it."
+        "The key that signs its receipts, ed25519: and 64 digits, as it prints it at "
+        "its start and its operator confirms it."
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CallerSection:
-    """Whose calls the helper takes for the leader's."""
+    """The client whose calls the helper accepts as the leader's."""
 
     name: str = setting(
         "The leader's name, for which the helper's authority has issued the leader a "
@@ -141,13 +140,14 @@ class _SharingClientSection(ProcessSection):
 
     task: str = setting("Name of the task to take part in.")
     state_dir: Path = setting(
-        "What was spent and given; must survive restarts.", default=Path("state")
+        "Spent budget and assigned inputs; must survive restarts.",
+        default=Path("state"),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SharingPolicySection(DataSection):
-    """Floors that no aggregator can lower."""
+    """Limits that no aggregator can relax."""
 
     max_epsilon: float = setting(
         "Largest epsilon over all sessions of the task, against either aggregator."

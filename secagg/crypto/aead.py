@@ -1,16 +1,15 @@
 """Sealing of share bundles: ChaCha20-Poly1305 under single-use keys.
 
-Rule 1: a key seals exactly one message.  That is why the nonce is zero and not on
-        the wire; `kdf.share_channel_key` gives every direction of every pair in
-        every session its own key.
-Rule 2: whatever the message depends on is associated data.
-Rule 3: nothing of a ciphertext that does not authenticate is ever returned.
+Rule 1: a key seals exactly one message.  Therefore the nonce is zero and not on the
+        wire; `kdf.share_channel_key` gives every direction of every pair in every
+        session its own key.
+Rule 2: all that the message depends on is associated data.
+Rule 3: no part of a ciphertext that does not authenticate is ever returned.
 
 A caller that restarts must resend the bytes it sealed before, or abort: a second
 message under the same key would reveal both (R6.1-1).
 
-Source:
-    RFC 8439 §2.8; PROTOCOL §6.1.
+Source: RFC 8439 §2.8; PROTOCOL §6.1.
 """
 
 from typing import Final
@@ -39,7 +38,7 @@ def seal(key: SecretBytes, plaintext: bytes, associated_data: bytes) -> bytes:
     Args:
         key: 32 bytes, used for this message only.
         plaintext: The message.
-        associated_data: What the message is bound to; it is not encrypted.
+        associated_data: Authenticated with the message; it is not encrypted.
 
     Returns:
         The ciphertext: 16 bytes longer than the plaintext.
@@ -55,14 +54,14 @@ def open_sealed(key: SecretBytes, ciphertext: bytes, associated_data: bytes) -> 
 
     Args:
         key: The key it was sealed under.
-        ciphertext: What `seal` returned.
-        associated_data: What the receiver knows the message to be bound to.
+        ciphertext: The result of `seal`.
+        associated_data: The receiver's own value of the associated data.
 
     Returns:
         The plaintext.
 
     Raises:
-        AuthenticationError: Anything was altered; refuse the message.
+        AuthenticationError: A bit was altered; refuse the message.
         ValueError: The key has another length.
     """
     try:

@@ -1,14 +1,14 @@
-"""The one unambiguous byte encoding of everything hashed, signed or authenticated.
+"""The canonical byte encoding of all that is hashed, signed or authenticated.
 
 Rule 1: integers are unsigned, big-endian and of fixed width.
-Rule 2: a byte string of variable length is preceded by its length as a u32; one
-        of fixed length stands bare, because both sides know the length.
-Rule 3: a value has exactly one encoding, and a reader accepts nothing else:
-        truncation, trailing bytes and non-canonical values are errors (R3.1-1).
-Rule 4: a reader states the largest length it accepts before it takes a byte.
+Rule 2: a byte string of variable length is preceded by its length as a u32. One of
+        fixed length has no prefix, because both sides know the length.
+Rule 3: a value has exactly one encoding, and a reader accepts nothing else: truncation,
+        trailing bytes and non-canonical values are errors (R3.1-1).
+Rule 4: a reader states the largest length it accepts before it reads a byte.
 
-It is no serialisation framework: there are no tags, no optional fields and no
-versions.  What a record contains is said by the code that writes it, once.
+The encoding has no tags, no optional fields and no versions.  The code that writes a
+record defines its fields, once.
 """
 
 from typing import Final, Self
@@ -82,17 +82,17 @@ class Writer:
         try:
             self._parts.append(value.to_bytes(size, "big"))
         except OverflowError:
-            # The value is not shown: it may be derived from a secret.
+            # The text omits the value, which may be derived from a secret.
             raise ValueError(f"expected an integer in [0, 2^{8 * size})") from None
         return self
 
 
 class Reader:
-    """Takes a canonical encoding apart, field by field.
+    """Decodes a canonical encoding, field by field.
 
     Args:
         data: The whole encoding.
-        what: What the bytes should be, for error messages ("share bundle").
+        what: The kind of record, for error messages ("share bundle").
     """
 
     __slots__ = ("_data", "_position", "_what")
@@ -141,7 +141,7 @@ class Reader:
         Raises:
             CanonicalEncodingError: The data ends earlier; refuse the message.
         """
-        # A client of a large session comes here hundreds of thousands of times.
+        # Called hundreds of thousands of times by a client of a large session.
         start = self._position
         end = start + size
         if end > len(self._data):
@@ -179,7 +179,7 @@ class Reader:
             raise CanonicalEncodingError(
                 f"{self._what}: the text at byte {start} is not UTF-8"
             ) from None
-        # R3.1-3: languages disagree on where such a text ends, and so on who it names.
+        # R3.1-3: languages disagree on where such a text ends, and so on the name.
         if "\0" in value:
             raise CanonicalEncodingError(
                 f"{self._what}: the text at byte {start} holds U+0000"

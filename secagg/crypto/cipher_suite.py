@@ -17,19 +17,19 @@ import enum
 class CipherSuite(enum.IntEnum):
     """A cipher suite; its integer value is the two-byte wire identifier.
 
-    Whoever reads an identifier that none of them has refuses the session, and never
-    falls back to another suite.
+    A party that reads an unknown identifier refuses the session, and never falls back
+    to another suite.
     """
 
     AES_256_CTR = 0x0001
     """Masks from AES-256 in counter mode: the default."""
 
     AES_128_CTR = 0x0002
-    """Masks from AES-128 in counter mode: about an eighth less work per mask."""
+    """Masks from AES-128 in counter mode: about an eighth less work for each mask."""
 
     @property
     def label(self) -> str:
-        """As settings name it, for example "aes-256-ctr"."""
+        """The name in settings, for example "aes-256-ctr"."""
         return self.name.lower().replace("_", "-")
 
     @classmethod
@@ -37,7 +37,7 @@ class CipherSuite(enum.IntEnum):
         """Return the suite that settings name.
 
         Raises:
-            ValueError: There is none of this name.
+            ValueError: No suite has this name.
         """
         for suite in cls:
             if suite.label == label:

@@ -1,12 +1,11 @@
-"""A set of clients, kept as the bitmap that it was received as.
+"""A set of clients, kept as the bitmap that was received.
 
-A client is told U2 and U3 of the whole roster and asks them about its neighbours: who
-among those is in, how many are in altogether, is one a part of the other.  The bitmap
-answers all of that at a few machine operations per 64 clients, and is what is hashed
-anyway; as a `frozenset` the same takes a thousand times the memory and the time.
+A client receives U2 and U3 of the whole roster. It needs to know which of its
+neighbours are members, the size of each set, and whether one set contains the other.
+The bitmap answers at a few machine operations per 64 clients, and is hashed anyway.  A
+`frozenset` would take a thousand times the memory and the time.
 
-Source:
-    PROTOCOL §3.3.
+Source: PROTOCOL §3.3.
 """
 
 from collections.abc import Iterator
@@ -62,7 +61,7 @@ class ClientBitmap(AbstractSet[int]):
         return f"ClientBitmap({len(self)} of {self._clients})"
 
     def places(self) -> npt.NDArray[np.bool_]:
-        """Return who is in, by roster index, shape (n,)."""
+        """Return membership by roster index, shape (n,)."""
         packed = np.frombuffer(self._bitmap, np.uint8)
         bits = np.unpackbits(packed, count=self._clients, bitorder="little")
         return bits.view(np.bool_)

@@ -1,10 +1,10 @@
-"""Where random bytes come from: the only module that asks the operating system.
+"""Sources of random bytes; the only module that calls the operating system's.
 
-Rule 1: everything that needs randomness takes an `Entropy` as an argument.
-Rule 2: in production it is `SystemEntropy`, or a `SeededEntropy` whose seed was
-        drawn from it, so that a restarted client repeats the same bytes.
-Rule 3: streams with different labels under one seed are independent, and a stream
-        depends on nothing but seed, label and the number of bytes taken before.
+Rule 1: a function that needs randomness takes an `Entropy` as an argument.
+Rule 2: in production it is `SystemEntropy`, or a `SeededEntropy` whose seed was drawn
+        from it, so that a restarted client repeats the same bytes.
+Rule 3: streams with different labels under one seed are independent.  A stream depends
+        only on seed, label and the number of bytes drawn before.
 
 There is no reseeding and no shared state: two streams never influence each other.
 """
@@ -25,7 +25,7 @@ class Entropy(Protocol):
     """A source of uniformly random bytes."""
 
     def token(self, size: int, /) -> bytes:
-        """Return `size` fresh bytes; no byte is ever handed out twice."""
+        """Return `size` fresh bytes; no byte is ever returned twice."""
         ...
 
 

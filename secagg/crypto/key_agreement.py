@@ -1,16 +1,15 @@
 """X25519 key pairs and shared secrets.
 
-Rule 1: a public key is checked before it is used: 32 bytes, canonical, and none of
-        the points of low order.  Two clients that see the same key bytes then see
-        the same key, which makes comparing bytes a comparison of keys.
-Rule 2: an all-zero shared secret is refused wherever it comes from.
+Rule 1: a public key is checked before it is used: 32 bytes, canonical, and not a point
+        of low order.  Two clients that receive the same key bytes then have the same
+        key, so that comparing bytes compares keys.
+Rule 2: an all-zero shared secret is refused in every case.
 Rule 3: a shared secret is key material, not a key; `secagg.crypto.key_derivation` makes
         keys from it.
 
-Whose key it is lies outside: binding keys to identities is the profile's business.
+The profile, not this module, binds keys to identities.
 
-Source:
-    RFC 7748 §5 and §6.1.
+Source: RFC 7748 §5 and §6.1.
 """
 
 from typing import Final, Self
@@ -51,17 +50,16 @@ def check_public_key(public_key: bytes) -> None:
     """Check a peer's public key without using it.
 
     Raises:
-        BadPublicKeyError: The key is unusable; refuse the peer's message.
+        BadPublicKeyError: The key is invalid; refuse the peer's message.
 
-    Source:
-        PROTOCOL §6.
+    Source: PROTOCOL §6.
     """
     if len(public_key) != PUBLIC_KEY_SIZE:
         raise BadPublicKeyError(
             f"a public key has {PUBLIC_KEY_SIZE} bytes, this one {len(public_key)}"
         )
-    # RFC 7748 ignores the top bit and reduces modulo the prime; a second encoding
-    # of the same point would defeat the comparison of keys by their bytes (R6-1).
+    # R6-1: RFC 7748 ignores the top bit and reduces modulo the prime; a second encoding
+    # of the same point would make a comparison by bytes miss equal keys.
     if int.from_bytes(public_key, "little") >= _FIELD_PRIME:
         raise BadPublicKeyError("the public key is not encoded canonically")
     if public_key in _LOW_ORDER:
@@ -106,7 +104,7 @@ class KeyPair:
 
     @property
     def private_bytes(self) -> SecretBytes:
-        """The private key: what is shared among the neighbours."""
+        """The private key, which is shared among the neighbours."""
         return self._private_bytes
 
     def agree(self, peer_public: bytes) -> SecretBytes:
@@ -119,7 +117,7 @@ class KeyPair:
             32 bytes of key material; derive keys from it by HKDF.
 
         Raises:
-            BadPublicKeyError: The key is unusable; refuse the peer's message.
+            BadPublicKeyError: The key is invalid; refuse the peer's message.
         """
         check_public_key(peer_public)
         peer = X25519PublicKey.from_public_bytes(peer_public)
@@ -127,7 +125,7 @@ class KeyPair:
             return SecretBytes(self._private.exchange(peer))
         except ValueError:
             # R6-1: the library's own check for the all-zero secret.  The list above
-            # comes first, so that the answer does not depend on the library.
+            # comes first, so that the result does not depend on the library.
             raise BadPublicKeyError("the shared secret is zero") from None
 
     def __repr__(self) -> str:
@@ -138,6 +136,6 @@ def public_key_of(private_bytes: SecretBytes) -> bytes:
     """Return the public key of a private one, to verify a reconstructed secret.
 
     Raises:
-        ValueError: The private key has not 32 bytes.
+        ValueError: The private key does not have 32 bytes.
     """
     return KeyPair.from_private_bytes(private_bytes).public_bytes

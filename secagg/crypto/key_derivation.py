@@ -1,17 +1,16 @@
 """Key derivation: HKDF-SHA256, and the only list of purposes.
 
-Rule 1: every key has exactly one purpose, and the purpose is in its derivation.
+Rule 1: every key has exactly one purpose, and the purpose enters its derivation.
 Rule 2: every session key is bound to the session id (salt) and to the context hash
-        (info), which covers configuration, roster and client sets.  Clients that
-        were shown different things derive different keys: masks then do not
-        cancel, and nothing leaks.
-Rule 3: keys are directional.  What u sends to v is sealed under another key than
-        what v sends to u, so that nothing can be reflected.
+        (info), which covers configuration, roster and client sets.  Clients that were
+        shown different values derive different keys: masks then do not cancel, and
+        nothing leaks.
+Rule 3: keys are directional.  Messages from u to v and from v to u are sealed under
+        different keys, so that none can be reflected.
 
-Nothing here draws randomness or keeps a secret.
+This module neither draws randomness nor keeps a secret.
 
-Source:
-    HKDF: RFC 5869.  Derivations: PROTOCOL §6.
+Source: HKDF: RFC 5869.  Derivations: PROTOCOL §6.
 """
 
 import hmac
@@ -183,17 +182,16 @@ def noise_seed(
     """Derive the seed of one noise component from a client's secret seed.
 
     Args:
-        seed: 32 uniform bytes: the client's own, or g_i of a layer, which the server
-            may be given.
+        seed: 32 uniform bytes: the client's own, or g_i of a layer, which may be
+            revealed to the server.
         context: ctx2; another view of the session gives other noise.
-        component: 0 for the noise that stays, i + 1 for layer i.
+        component: 0 for the noise that is never removed, i + 1 for layer i.
         suite: The session's suite.
 
     Returns:
         A seed of 32 bytes.
 
-    Source:
-        PROTOCOL §6.7.
+    Source: PROTOCOL §6.7.
     """
     info = _info(NOISE_STREAM, suite, context, component)
     return expand(seed, info, _HASH_SIZE)
@@ -221,7 +219,7 @@ def additive_share_key(
 
 def entropy_stream_key(seed: SecretBytes, label: bytes) -> SecretBytes:
     """Derive the AES-256 key of one stream of `SeededEntropy`."""
-    # A seed precedes the choice of a suite; the tag of the default one stands in.
+    # A seed precedes the choice of a suite, so the tag names the default one.
     tag = domain_tag(*_ENTROPY_STREAM, CipherSuite.AES_256_CTR)
     return expand(extract(b"", seed), tag + Writer().blob(label).getvalue(), 32)
 
@@ -229,7 +227,7 @@ def entropy_stream_key(seed: SecretBytes, label: bytes) -> SecretBytes:
 def _info(
     purpose: tuple[str, str], suite: CipherSuite, context: bytes, *numbers: int
 ) -> bytes:
-    """Return what a key is for: tag and context, and numbers of four bytes."""
+    """Return the info of a key: tag and context, and numbers of four bytes."""
     head = _info_head(purpose, suite, context)
     return head + b"".join(number.to_bytes(4, "big") for number in numbers)
 

@@ -1,18 +1,17 @@
 """A hash tree over an ordered list: one hash for all, short proofs for a few.
 
-* n leaves are cut after the largest power of two below n, and so is each part.  The
-  subtrees are then those that one gets by hashing neighbours in pairs, level by level,
-  an odd last one going up as it is; so a tree is made in one pass and kept by levels.
+* n leaves are cut after the largest power of two below n, and so is each part. The same
+  subtrees result from hashing neighbours in pairs, level by level, with an odd last one
+  moved up unchanged.  So a tree is made in one pass and kept by levels.
 * A proof for some leaves holds the hashes that their reader cannot compute, from left
-  to right.  Number of leaves and places of the known ones decide how many there are,
-  hence a proof has one form, and nothing in it says what belongs where.
-* The tree alone does not bind n: most proofs also hold for n + 1.  Whoever compares
-  tops hashes n beside them.
+  to right.  The number of leaves and the places of the known ones determine how many
+  there are. Hence a proof has one form, without positions.
+* The tree alone does not bind n: most proofs also hold for n + 1.  A comparison of tops
+  must hash n beside them.
 
-Leaves are hashes that bind their own place; this module does not look into them.
+Leaves are hashes that bind their own place; this module does not interpret them.
 
-Source:
-    PROTOCOL §4.1; the shape is that of RFC 6962, section 2.1.
+Source: PROTOCOL §4.1; the shape is that of RFC 6962, section 2.1.
 """
 
 import hashlib
@@ -28,13 +27,13 @@ NODE_SIZE: Final = 32
 """Size of leaves, nodes and tops, bytes."""
 
 ROSTER_NODE: Final = "roster node"
-"""What the nodes of a tree over adverts are, for the tag of their hashes."""
+"""The usage of the nodes of a tree over adverts, for the tag of their hashes."""
 
 _LENGTH: Final = NODE_SIZE.to_bytes(4, "big")
 
 
 class ProofError(ValueError):
-    """A proof has another number of hashes than its leaves leave open."""
+    """A proof has another number of hashes than its leaves require."""
 
 
 class MerkleTree:
@@ -45,7 +44,7 @@ class MerkleTree:
     Args:
         leaves: 32 bytes each, at least one.
         suite: The session's cipher suite; it separates the domain of the hashes.
-        node: What its nodes are, for the same purpose.
+        node: The usage of its nodes, for the same purpose.
     """
 
     __slots__ = ("_levels",)
@@ -109,11 +108,11 @@ def proven_top(
         leaves: Some of them by place, 32 bytes each.
         proof: From `MerkleTree.proof` for the same places, as it was received.
         suite: The session's cipher suite.
-        node: What its nodes are.
+        node: The usage of its nodes.
 
     Returns:
-        32 bytes.  Any number of hashes that fits gives some top: compare it, or what
-        is derived from it, with somebody else's.
+        32 bytes.  Any proof with the right number of hashes gives some top: compare it,
+            or a value derived from it, with another party's.
 
     Raises:
         ProofError: A hash is missing or left over.
@@ -160,7 +159,7 @@ def _unknown(count: int, places: Collection[int]) -> list[tuple[int, int]]:
 
 
 def _cut(start: int, end: int) -> int:
-    """Return where a subtree of two leaves or more is cut."""
+    """Return the place at which a subtree of two leaves or more is cut."""
     return start + (1 << ((end - start - 1).bit_length() - 1))
 
 

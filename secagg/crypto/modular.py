@@ -1,15 +1,14 @@
 """Vectors over Z_m in the narrowest unsigned word.
 
-Rule 1: a vector over Z_m is an unsigned array of shape (d,) whose word has 16, 32
-        or 64 bits, the narrowest that holds m - 1; entries lie in [0, m).
-Rule 2: for m = 2^b an *accumulator* may hold any word.  2^b divides 2^w, so that
-        the wrap-around of the word keeps the residue, and one AND at the end
-        suffices.
-Rule 3: for any other m an accumulator is kept below m by a conditional
-        subtraction, never by a division.
-Rule 4: foreign vectors go through `check_vector` before they touch anything.
+Rule 1: a vector over Z_m is an unsigned array of shape (d,).  Its word has 16, 32 or 64
+        bits, the narrowest that holds m - 1; entries are in [0, m).
+Rule 2: for m = 2^b an *accumulator* may hold any word.  2^b divides 2^w, so that the
+        wrap-around of the word keeps the residue, and one AND at the end suffices.
+Rule 3: for any other m an accumulator is kept below m by a conditional subtraction,
+        never by a division.
+Rule 4: a peer's vector is checked by `check_vector` before any other use.
 
-Signed values do not exist here; centring belongs to the decoder.
+There are no signed values here; centring belongs to the decoder.
 """
 
 from typing import Any, Final, TypeAlias
@@ -106,12 +105,12 @@ def add_into(accumulator: UnsignedArray, vector: UnsignedArray, modulus: int) ->
         return
     word = accumulator.dtype.type(modulus)
     if _sum_fits_word(accumulator, modulus):
-        # Where the sum is below m, subtracting m wraps to something larger.
+        # If the sum is below m, subtracting m wraps to a larger value.
         np.minimum(accumulator, accumulator - word, out=accumulator)
         return
     # The sum of two residues may need one bit more than the word has.  It wrapped
-    # exactly if it is now smaller than an addend; subtracting m, modulo the word, is
-    # then right as well.
+    # exactly if it is now smaller than an addend. Subtracting m, modulo the word, is
+    # then correct as well.
     too_large = accumulator < vector
     np.logical_or(too_large, accumulator >= word, out=too_large)
     np.subtract(accumulator, word, out=accumulator, where=too_large)
@@ -132,7 +131,7 @@ def subtract_into(
         return
     word = accumulator.dtype.type(modulus)
     if _sum_fits_word(accumulator, modulus):
-        # A negative difference wraps to something larger than itself plus m.
+        # A negative difference wraps to a value larger than itself plus m.
         np.subtract(accumulator, vector, out=accumulator)
         np.minimum(accumulator, accumulator + word, out=accumulator)
         return

@@ -1,23 +1,22 @@
 """Masks: a key expands to a vector over Z_m, added or subtracted in place.
 
-Rule 1: one key and iv per (session, pair or client, vector).  Its stream is the
-        AES-CTR keystream from counter block iv ‖ 00000002, read as little-endian
-        words of 2, 4 or 8 bytes, whichever is the word of the modulus.
+Rule 1: one key and iv per (session, pair or client, vector).  Its stream is the AES-CTR
+        keystream from counter block iv ‖ 00000002. It is read as little-endian words of
+        2, 4 or 8 bytes, the word of the modulus.
 Rule 2: m = 2^b: coordinate j is word j modulo m.
 Rule 3: any other m: let T be the largest multiple of m that a word can express,
-        exclusive.  Coordinate j is word j modulo m if word j < T.  The positions
-        j < d whose word is rejected take, in ascending order, the accepted words
-        among the words d, d+1, ... in their order, again modulo m.
-Rule 4: the engine never shows.  AES-GCM ciphertext of zeros is the same keystream
-        and faster where OpenSSL vectorises GCM better than CTR; which one runs is
-        decided once per process and changes no byte; no tag is made (R6.4-2).
-Rule 5: no mask is ever held whole: chunks of the accumulator stay in cache while
-        all masks pass over them through one buffer.
+        exclusive.  Coordinate j is word j modulo m if word j < T.  The positions j < d
+        whose word is rejected take, in ascending order, the accepted words among the
+        words d, d+1, ... in their order, again modulo m.
+Rule 4: the engine is not observable.  AES-GCM ciphertext of zeros is the same
+        keystream, and faster where OpenSSL vectorises GCM better than CTR.  The engine
+        is chosen once per process and changes no byte; no tag is made (R6.4-2).
+Rule 5: no mask is ever held whole: chunks of the accumulator stay in cache while all
+        masks pass over them through one buffer.
 
-Which keys belong to whom, and their signs, is the protocol's business.
+The protocol decides which keys belong to which clients, and their signs.
 
-Source:
-    PROTOCOL §6.4 and §6.5.
+Source: PROTOCOL §6.4 and §6.5.
 """
 
 import time
@@ -53,7 +52,7 @@ CHUNK_BYTES: Final = 1 << 18
 _BLOCK: Final = 16
 _FIRST_COUNTER: Final = 2  # the first block that GCM encrypts data with
 _MASKS_PER_PASS: Final = 2048  # open GCM contexts take about 1.6 KB each
-# What is encrypted; pages that are only read cost no memory.
+# The plaintext; pages that are only read cost no memory.
 _ZEROS: Final = memoryview(bytes(CHUNK_BYTES))
 _TRIAL_BYTES: Final = 1 << 17
 _TRIALS: Final = 4
@@ -100,19 +99,19 @@ def add_masks(  # noqa: PLR0913 - a slice of a vector takes two numbers to descr
     """Add signed masks to a vector, or to a slice of one, in place.
 
     Args:
-        accumulator: Coordinates [start, start + size) of the vector, contiguous, in
-            the word of the modulus.  Entries below m unless m = 2^b.  Afterwards
-            all entries lie in [0, m).
-        masks: What is added; every mask has the dimension of the whole vector.
+        accumulator: Coordinates [start, start + size) of the vector, contiguous, in the
+            word of the modulus.  Entries below m unless m = 2^b.  Afterwards all
+            entries are in [0, m).
+        masks: The masks to add; every mask has the dimension of the whole vector.
         modulus: m, in [2, 2^62].
         start: First coordinate of the slice.
-        dim: Dimension d of the whole vector.  It may be left out only when the
+        dim: Dimension d of the whole vector.  It may be omitted only when the
             accumulator is the whole vector.
         chunk_bytes: Accumulator bytes per chunk; affects the speed only.
 
     Raises:
-        ValueError: An argument lies outside its range, or the stream of a vector of
-            this dimension would be too long; split the vector.
+        ValueError: An argument is outside its range, or the stream of a vector of this
+            dimension would be too long; split the vector.
     """
     whole = _check_slice(accumulator, modulus, start, dim)
     chunk = max(1, chunk_bytes // accumulator.itemsize)
@@ -200,8 +199,8 @@ def _check_slice(
     share = 1 if is_power_of_two(modulus) else 4
     if whole > MAX_STREAM_BYTES // share // accumulator.itemsize:
         raise ValueError(
-            f"a vector of dimension {whole} needs a longer stream than one key may"
-            " give; split it into several vectors"
+            f"a vector of dimension {whole} needs a longer stream than one key may "
+            "produce; split it into several vectors"
         )
     return whole
 
@@ -260,7 +259,7 @@ def _gcm_is_faster(key_size: int) -> bool:
             spent = time.perf_counter_ns() - before
             best[engine] = spent if trial == 0 else min(best[engine], spent)
         if buffers[0] != buffers[1]:
-            return False  # this build's GCM is not what we think it is
+            return False  # this build's GCM differs from the specification
     return best[1] < best[0]
 
 

@@ -1,16 +1,15 @@
 """Arithmetic in the field of 65537 elements, on arrays.
 
-Rule 1: 3 generates the multiplicative group, whose order is 2^16.  A non-zero
-        element is stored as its discrete logarithm in a uint16, whose wrap-around
-        *is* the reduction modulo the order: products are sums, inverses are
-        negations.
-Rule 2: sums of products are float64 matrix products.  A product is at most 2^32,
-        so that up to 2^21 of them sum exactly, in whatever order BLAS chooses.
-Rule 3: matrices that depend only on public abscissae are cached while they are
-        small, and built in blocks of rows when they are not.
+Rule 1: 3 generates the multiplicative group, whose order is 2^16.  A non-zero element
+        is stored as its discrete logarithm in a uint16, whose wrap-around *is* the
+        reduction modulo the order: products are sums, inverses are negations.
+Rule 2: sums of products are float64 matrix products.  A product is at most 2^32, so
+        that up to 2^21 of them sum exactly, in whatever order BLAS chooses.
+Rule 3: matrices that depend only on public abscissae are cached if they are small, and
+        built in blocks of rows if they are not.
 
 Nothing here runs in constant time: table lookups and reductions may depend on the
-values.  Only public abscissae are looked up; secrets meet multiplication alone.
+values.  Only public abscissae are looked up; secrets are only multiplied.
 """
 
 from collections.abc import Iterator
@@ -28,8 +27,8 @@ _ORDER: Final = PRIME - 1
 
 # 2^22 entries of float64 are 32 MiB: the largest matrix built at once.
 _MAX_ENTRIES: Final = 1 << 22
-# 2^16 entries are 512 KiB: the largest matrix kept.  A client deals once in a session,
-# and waits for hours with what is kept; larger ones cost it milliseconds.
+# 2^16 entries are 512 KiB: the largest cached matrix.  A client deals once in a session
+# and keeps the cache for hours; computing a larger matrix costs it milliseconds.
 _KEPT_ENTRIES: Final = 1 << 16
 # 2^17 entries of int64 are 1 MiB: differences that are used once stay in the cache.
 _CACHED_ENTRIES: Final = 1 << 17
@@ -98,7 +97,7 @@ def check_distinct(points: npt.NDArray[np.integer[Any]]) -> None:
     """
     if int(points.min()) < 1 or int(points.max()) > MAX_ABSCISSA:
         raise ValueError(f"expected abscissae in [1, {MAX_ABSCISSA}]")
-    # Not np.unique: its first call takes 10 ms to import what we do not use.
+    # np.unique would take 10 ms on its first call to import unused modules.
     ordered = np.sort(points, axis=1)
     if np.any(ordered[:, 1:] == ordered[:, :-1]):
         raise ValueError("an abscissa occurs twice")
@@ -138,8 +137,8 @@ def lagrange_at_zero(abscissae: npt.NDArray[np.int64]) -> _Floats:
         abscissae: Distinct non-zero field elements, shape (h,).
 
     Returns:
-        λ of shape (h,), integers in [1, 65536] as float64, such that Σ λ_j f(x_j) is
-        f(0) modulo 65537 for every polynomial f of degree below h.  Read-only.
+        λ of shape (h,), integers in [1, 65536] as float64, read-only. Σ λ_j f(x_j) is
+            f(0) modulo 65537 for every polynomial f of degree below h.
     """
     return _lagrange_cached(abscissae.tobytes())
 
@@ -228,7 +227,7 @@ def parity_check(
 def locate_roots(
     abscissae: npt.NDArray[np.int64], locator: FieldArray
 ) -> npt.NDArray[np.bool_]:
-    """Tell at which points an error locator Λ(z) = Π (1 - x_e z) has its roots.
+    """Return at which points an error locator Λ(z) = Π (1 - x_e z) has its roots.
 
     Args:
         abscissae: Non-zero field elements, shape (m,).
@@ -256,7 +255,7 @@ def _column_multipliers(abscissae: npt.NDArray[np.int64]) -> _Logs:
 def _log_difference_products(
     points: npt.NDArray[np.int64], at: npt.NDArray[np.int64]
 ) -> _Logs:
-    """Return log Π_i (x_i - a_j), factors that are zero left out, over the last axis.
+    """Return log Π_i (x_i - a_j) over the last axis, without factors that are zero.
 
     The sign of every factor is that of x_i - a_j.
     """

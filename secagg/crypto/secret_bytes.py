@@ -1,13 +1,13 @@
-"""Bytes that do not show themselves.
+"""Byte strings with a redacted representation.
 
-Rule 1: `reveal()` is the only way to the content, so that a search for that word
+Rule 1: `reveal()` is the only access to the content, so that a search for that word
         finds every place where a secret becomes ordinary bytes.
-Rule 2: no representation, format, copy or pickle carries the content; an object
-        that holds secrets can therefore be logged without leaking them.
+Rule 2: no representation, format, copy or pickle carries the content, so that objects
+        with secrets can be logged.
 Rule 3: comparison takes the same time wherever the contents differ.
 
 Wiping is a best effort.  Python copies bytes freely and may leave copies in freed
-memory; whoever reads the memory of the process reads the secrets.
+memory.  A reader of the process's memory reads the secrets.
 """
 
 import hmac
@@ -67,9 +67,9 @@ class SecretBytes:
 
     def __reduce_ex__(self, _protocol: object) -> NoReturn:
         raise TypeError(
-            "a secret is not copied or pickled; reveal() it where that is intended"
+            "a secret must not be copied or pickled; call reveal() if that is intended"
         )
 
     def __setattr__(self, name: str, value: object) -> Never:
-        # A secret that several hold must not change its value under them.
+        # A secret with several holders must not change its value.
         raise AttributeError("SecretBytes is immutable")

@@ -1,21 +1,20 @@
 """Shamir's t-of-n secret sharing of 32-byte secrets.
 
-Rule 1: the field has 65537 elements, a secret has 16 limbs of 16 bits, and all
-        limbs of all secrets are columns of one exact float64 matrix product.
-Rule 2: every limb gets its own uniform polynomial: coefficients are u32 words, the
-        word 2^32 - 1 is drawn again, the rest is reduced; 2^32 - 1 is a multiple of
-        65537, so that nothing is favoured.
-Rule 3: the abscissa of a client is its roster index plus one; x = 0 is the secret
-        and cannot be asked for.  A threshold of one is refused: a share would be the
+Rule 1: the field has 65537 elements, a secret has 16 limbs of 16 bits, and all limbs of
+        all secrets are columns of one exact float64 matrix product.
+Rule 2: every limb gets its own uniform polynomial.  Coefficients are u32 words; the
+        word 2^32 - 1 is drawn again, the others are reduced. 2^32 - 1 is a multiple of
+        65537, so that the result is uniform.
+Rule 3: the abscissa of a client is its roster index plus one; x = 0 is the secret and
+        cannot be requested.  A threshold of one is refused: a share would be the
         secret.
-Rule 4: shares are not authenticated.  A reconstructed secret counts only after it
-        was checked against what its dealer advertised; if it does not fit, more
-        shares than the threshold tell which holders lied.
+Rule 4: shares are not authenticated.  A reconstructed secret counts only after it was
+        checked against its dealer's advert.  If it does not match, shares beyond the
+        threshold reveal which holders lied.
 
 Batches are the interface: no loop runs over clients and limbs.
 
-Source:
-    A. Shamir, How to share a secret, 1979; PROTOCOL §7.
+Source: A. Shamir, How to share a secret, 1979; PROTOCOL §7.
 """
 
 from collections.abc import Sequence
@@ -100,14 +99,14 @@ def reconstruct(
     """Reconstruct many secrets from the same holders.
 
     Args:
-        abscissae: The holders' points, shape (h,): as many as the threshold; more
-            cost time and must all be right.
+        abscissae: The holders' points, shape (h,): as many as the threshold; more cost
+            time and must all be right.
         shares: Canonical shares, shape (h, s, 34): holder by holder.
 
     Returns:
-        The s secrets.  None where the shares belong to no secret, because a limb
-        came out as 65536.  **Check every other one** against what its dealer
-        advertised; where it is missing or does not fit, use `decode_with_errors`.
+        The s secrets.  None if the shares belong to no secret, because a limb came out
+            as 65536.  **Check every other one** against its dealer's advert; if it is
+            missing or does not match, use `decode_with_errors`.
 
     Raises:
         BadShareError: A share is not canonical; check shares as they arrive.
@@ -123,7 +122,7 @@ def reconstruct(
     # Interpolation is linear: it works on the bytes as they are encoded.
     sums = weigh_bytes(weights, shares.reshape(holders, -1)).reshape(-1, SHARE_SIZE)
     limbs = (sums[:, : 2 * LIMBS : 2] % PRIME << 8) + sums[:, 1 : 2 * LIMBS : 2]
-    # Weights are not zero; a sum of flags is zero only where there is none.
+    # Weights are not zero; a sum of flags is zero only without flags.
     flagged = np.flatnonzero(sums[:, 2 * LIMBS :].any(axis=1))
     rows, columns, places = flagged_limbs(shares[:, flagged])
     carry = weights[rows].astype(np.int64) * (PRIME - 1)
@@ -176,13 +175,13 @@ def decode_with_errors(
         threshold: t.
 
     Returns:
-        The secret, and the points of the holders whose shares were wrong.  The
-        answer is right if at most ⌊(m - t)/2⌋ shares are; **check it**.
+        The secret, and the points of the holders whose shares were wrong.  The answer
+            is right if at most ⌊(m - t)/2⌋ shares are; **check it**.
 
     Raises:
-        UncorrectableError: More shares are wrong; give the secret up.
-        BadShareError: A share is not canonical; leave its holder out.
-        ValueError: An argument lies outside its range.
+        UncorrectableError: More shares are wrong; the secret cannot be rebuilt.
+        BadShareError: A share is not canonical; exclude its holder.
+        ValueError: An argument is outside its range.
     """
     points = check_abscissae(abscissae)
     if shares.shape != (points.size, SHARE_SIZE):

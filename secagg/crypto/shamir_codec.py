@@ -1,17 +1,16 @@
 """One Shamir share in 34 bytes.
 
-Rule 1: a secret of 32 bytes is 16 limbs of 16 bits, big-endian, limb 0 first; each
-        limb is shared in the field of 65537 elements.
-Rule 2: a share is 16 limb values as big-endian u16 and a big-endian u16 of flags.
-        The one value that needs 17 bits, 65536, is stored as 0 with flag bit i set
-        for limb i.
-Rule 3: a flag over a limb that is not 0 is no share.  Decoding refuses it, so that
-        a share has one encoding.
+Rule 1: a secret of 32 bytes is 16 limbs of 16 bits, big-endian, limb 0 first; each limb
+        is shared in the field of 65537 elements.
+Rule 2: a share is 16 limb values as big-endian u16 and a big-endian u16 of flags. The
+        one value that needs 17 bits, 65536, is stored as 0 with flag bit i set for limb
+        i.
+Rule 3: a flag over a limb that is not 0 is invalid.  Decoding refuses it, so that a
+        share has one encoding.
 
-Whether a share is *right* cannot be seen from it; that is checked on the secret.
+A wrong share cannot be recognised by itself; the rebuilt secret is checked.
 
-Source:
-    PROTOCOL §7.1 and §7.2.
+Source: PROTOCOL §7.1 and §7.2.
 """
 
 from typing import Any, Final
@@ -30,9 +29,9 @@ _FLAG_BITS: Final = (1 << np.arange(LIMBS)).astype(np.uint16)
 
 
 class BadShareError(ValueError):
-    """Bytes that are no encoding of a share.
+    """The bytes are not an encoding of a share.
 
-    Whoever sent them is at fault; go on without that holder.
+    Their sender is at fault; continue without that holder.
     """
 
 
@@ -111,13 +110,13 @@ def flagged_limbs(
 
 
 def check_shares(encoded: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-    """Tell which shares are canonical.
+    """Return which shares are canonical.
 
     Args:
         encoded: Shape (..., 34).
 
     Returns:
-        Shape (...): True where `decode_shares` would accept the share.
+        Shape (...): True if `decode_shares` would accept the share.
 
     Raises:
         BadShareError: The last axis is not 34 bytes long.

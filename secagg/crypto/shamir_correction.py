@@ -1,20 +1,19 @@
-"""Finding the wrong ones among too many shares of one secret.
+"""Location of wrong shares of one secret.
 
-Rule 1: shares are a Reed-Solomon code word.  Of m shares with threshold t, up to
-        ⌊(m - t)/2⌋ wrong ones are found, whatever their values.
-Rule 2: a holder is faulty if any limb of its share is wrong.  A limb is decoded,
-        the holders found are erased, and the next limb is decoded among the rest,
-        until all limbs agree.
-Rule 3: beyond that number of wrong shares an answer may come out that is wrong as
-        well.  The caller confirms it by what the dealer committed to, always.
+Rule 1: shares are a Reed-Solomon code word.  Of m shares with threshold t, up to ⌊(m -
+        t)/2⌋ wrong ones are found, whatever their values.
+Rule 2: a holder is faulty if any limb of its share is wrong.  A limb is decoded, the
+        holders found are erased, and the next limb is decoded among the rest, until all
+        limbs agree.
+Rule 3: with more wrong shares the result itself may be wrong.  The caller always
+        compares it with the dealer's commitment.
 
-A dealer who gave out inconsistent shares looks like many faulty holders; telling
-the two apart is the protocol's business.
+A dealer with inconsistent shares looks like many faulty holders; the protocol tells the
+two apart.
 
-Source:
-    Syndrome decoding by the Berlekamp-Massey algorithm.  It finds the same code word
-    as the equations of Berlekamp and Welch, in quadratic instead of cubic time.
-    PROTOCOL §7.3.
+Source: Syndrome decoding by the Berlekamp-Massey algorithm.  It finds the same code
+word as the equations of Berlekamp and Welch, in quadratic instead of cubic time.
+PROTOCOL §7.3.
 """
 
 import numpy as np
@@ -29,7 +28,7 @@ from secagg.crypto.prime_field import (
 
 
 class UncorrectableError(ValueError):
-    """More shares are wrong than their number allows to find.
+    """More shares are wrong than their number allows to locate.
 
     The dealer or too many holders are at fault; the secret cannot be recovered.
     """

@@ -1,19 +1,18 @@
 """Ed25519 identities for the profiles that distrust the server.
 
 Rule 1: verification raises; there is no result that could be overlooked.
-Rule 2: what is signed starts with a domain tag (`secagg.crypto.transcript`),
-        so that a signature for one purpose is worthless for another.
+Rule 2: signed bytes start with a domain tag (`secagg.crypto.transcript`), so that a
+        signature for one purpose is worthless for another.
 Rule 3: honest clients agree on every signature, or a hostile one could split them.
-        Libraries differ on keys and signatures that no honest signer makes, hence
-        these are refused here before a library sees them: a scalar of L or more, and
-        points that are not canonical or of small order.  The equation itself is the
-        one without the cofactor (R6.6-1), never in batches (R6.6-2).
+        Libraries differ on keys and signatures that no honest signer makes. So these
+        are refused here before a library receives them: a scalar of L or more, and
+        points that are not canonical or of small order.  The equation itself is the one
+        without the cofactor (R6.6-1), never in batches (R6.6-2).
 
-Which identity may take part is decided in `secagg.pki`.
+`secagg.pki` decides which identities may take part.
 
-Source:
-    RFC 8032; PROTOCOL §6.  The equation is libsodium's: it takes about half the time
-    of OpenSSL's.
+Source: RFC 8032; PROTOCOL §6.  The equation is libsodium's: it takes about half the
+time of OpenSSL's.
 """
 
 from typing import Final, Self
@@ -36,8 +35,8 @@ _PRIME: Final = (1 << 255) - 19
 _ORDER: Final = (1 << 252) + 27742317777372353535851937790883648493
 _D: Final = -121665 * pow(121666, -1, _PRIME) % _PRIME
 # Of the eight points whose order divides 8: (0, 1), (0, -1), the two with y = 0, and
-# the four of order eight.  All points with x = 0 are among them, so that the one other
-# encoding below the prime that is not canonical, x = 0 with a sign, is refused as well.
+# the four of order eight.  All points with x = 0 are among them.  So the one other
+# non-canonical encoding below the prime, x = 0 with a sign, is refused as well.
 _ORDER_EIGHT: Final = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
 _SMALL_ORDER: Final = frozenset({0, 1, _PRIME - 1, _ORDER_EIGHT, _PRIME - _ORDER_EIGHT})
 
@@ -99,8 +98,8 @@ def check_identity_form(identity: bytes) -> None:
     """Check a public key of which a signature is verified as well.
 
     `verify` passes only with a point of the curve: its equation has no meaning for
-    another, and the library computes the point before it looks at the signature.  The
-    root that `check_identity` takes would say the same again, at twice the price.
+    another, and the library computes the point before it reads the signature. The root
+    that `check_identity` takes would repeat this check, and double the time.
 
     Args:
         identity: 32 bytes.
@@ -119,26 +118,26 @@ def check_identity(identity: bytes) -> None:
         identity: 32 bytes.
 
     Raises:
-        SignatureError: No canonical encoding of a point of the curve, or one of small
+        SignatureError: Not the canonical encoding of a point of the curve, or of small
             order; refuse the message that names it.
     """
     y = _strict_point(identity, "an identity")
     # x^2 = (y^2 - 1) / (d y^2 + 1) has a root exactly when the product has one.
     product = (y * y - 1) * (_D * y * y + 1) % _PRIME
     if pow(product, (_PRIME - 1) // 2, _PRIME) != 1:
-        raise SignatureError("an identity is no point of the curve")
+        raise SignatureError("an identity is not a point of the curve")
 
 
 def verify(identity: bytes, message: bytes, signature: bytes) -> None:
-    """Check a signature.
+    """Verify a signature.
 
     Args:
         identity: The signer's public key, 32 bytes.
-        message: What was signed.
+        message: The signed bytes.
         signature: 64 bytes.
 
     Raises:
-        SignatureError: Any of the three does not fit; refuse the message.
+        SignatureError: The three do not belong together; refuse the message.
     """
     _strict_point(identity, "an identity")
     if len(signature) != SIGNATURE_SIZE:
@@ -149,7 +148,7 @@ def verify(identity: bytes, message: bytes, signature: bytes) -> None:
     if int.from_bytes(signature[_SCALAR_SIZE:], "little") >= _ORDER:
         raise SignatureError("a signature's scalar is not reduced")
     if not _equation_holds(identity, message, signature):
-        raise SignatureError("the signature does not fit message and signer")
+        raise SignatureError("the signature does not match message and signer")
 
 
 def _strict_point(encoded: bytes, what: str) -> int:

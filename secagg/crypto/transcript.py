@@ -1,17 +1,16 @@
 """Unambiguous hashing with domain separation, and the encoding of client sets.
 
-Rule 1: every hash, key derivation and signature starts with a domain tag that
-        names protocol version, suite, role and usage.  The same content hashed for
-        two purposes gives two unrelated values.
-Rule 2: every part is preceded by its length, so that no two lists of parts give
-        the same bytes.
-Rule 3: a set of clients is a bitmap over the roster.  A duplicate, a foreign
-        index and an order cannot be expressed.
+Rule 1: every hash, key derivation and signature starts with a domain tag that names
+        protocol version, suite, role and usage.  The same content hashed for two
+        purposes gives two unrelated values.
+Rule 2: every part is preceded by its length, so that no two lists of parts give the
+        same bytes.
+Rule 3: a set of clients is a bitmap over the roster, which excludes duplicates, foreign
+        indices and orders.
 
-Which hashes exist and what they cover is said in `secagg.protocol`, not here.
+`secagg.protocol` defines which hashes exist and what they cover.
 
-Source:
-    PROTOCOL §3.3 and §4.
+Source: PROTOCOL §3.3 and §4.
 """
 
 import hashlib
@@ -34,15 +33,14 @@ def domain_tag(role: str, usage: str, suite: CipherSuite | None) -> bytes:
     """Return the domain separation tag of one purpose.
 
     Args:
-        role: Who computes the value ("client", "pair", "hash").
-        usage: What for ("share", "mask", "ctx0").
-        suite: The session's cipher suite; None for what belongs to no session.
+        role: The party that computes the value ("client", "pair", "hash").
+        usage: The use of the value ("share", "mask", "ctx0").
+        suite: The session's cipher suite; None for a value outside of any session.
 
     Returns:
         Version, suite (u16, 0 for none), role and usage, each preceded by its length.
 
-    Source:
-        PROTOCOL §4.
+    Source: PROTOCOL §4.
     """
     return (
         Writer()

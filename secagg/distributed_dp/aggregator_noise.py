@@ -1,15 +1,16 @@
-"""Noise that two aggregators add, each all of it: the other place for the noise.
+"""Noise that two aggregators add, each the whole variance.
 
-Rule 1: no client adds noise. What a sum holds was drawn by the aggregators, each from
-        a seed of its own, each the whole variance: whoever knows one part of the noise
+Rule 1: no client adds noise.  The aggregators draw what a sum holds, each from a seed
+        of its own, each the whole variance.  A party that knows one part of the noise
         still faces the other one.
 Rule 2: the figure against an aggregator counts the other one's noise alone; against
-        readers it counts both. The first demands that the other one does what it says.
-Rule 3: only parties of a session between two aggregators read such a block;
-        `NoisyTask` refuses it, because one aggregator alone would add noise to what
-        it has read already.
+        readers it counts both.  The first assumes that the other one follows the
+        protocol.
+Rule 3: only parties of a session between two aggregators read such a block. `NoisyTask`
+        refuses it, because one aggregator alone would add noise to what it has read
+        already.
 
-Nothing in here does input or output.
+This module does no input or output.
 """
 
 import math
@@ -79,12 +80,12 @@ class TwoAggregatorReport:
 
     @property
     def privacy_unit(self) -> str:
-        """Whose data the figures protect, and in how many sessions."""
+        """The data that the figures protect, and in how many sessions."""
         return privacy_unit(self.charges)
 
     @property
     def assumes(self) -> str:
-        """What all figures rest on beside their theorems (R3.5-5), in sentences."""
+        """The assumptions of all figures beside theorems (R3.5-5), in sentences."""
         return (
             "Assumes that whether and when a client takes part does not depend on its "
             "data. Kept by this client from its first call on; not in time, not for "
@@ -96,7 +97,7 @@ class TwoAggregatorReport:
         return self.aggregator.figures()
 
     def lines(self) -> tuple[str, str, str]:
-        """Say what the whole task costs, one sentence for each adversary."""
+        """Return what the whole task costs, one sentence for each adversary."""
         one, both = self.aggregator, self.reader
         return (
             "against both aggregators together: nothing is promised",
@@ -123,7 +124,7 @@ class AggregatorNoise:
     Attributes:
         parameters: Of the protocol; their noise block describes the other two.
         mechanism: Encodes vectors, draws one aggregator's noise, decodes sums.
-        budget: What the task claims against either aggregator.
+        budget: The task's claim against either aggregator.
     """
 
     parameters: ProtocolParameters
@@ -207,13 +208,13 @@ class AggregatorNoise:
             mechanism.event(), DiscreteGaussianEvent
         ):
             raise bad_block(
-                f"mechanism {mechanism.name} is no noise that an aggregator adds"
+                f"mechanism {mechanism.name} is not noise that an aggregator adds"
             )
         for holds, complaint in (
-            (block.selection_rate == ALL_CLIENTS, "nothing is selected in secret here"),
-            (block.budget.randomiser is None, "there is no local randomiser here"),
+            (block.selection_rate == ALL_CLIENTS, "it selects vectors in secret"),
+            (block.budget.randomiser is None, "it has a local randomiser"),
             # Without its flag no clip can move either.
-            (not mechanism.has_clip_flag, "nobody asks for a clip flag here"),
+            (not mechanism.has_clip_flag, "it has a clip flag"),
             (
                 mechanism.modulus == parameters.modulus
                 and mechanism.encoded_dim == parameters.dimension,
@@ -275,7 +276,7 @@ class AggregatorNoise:
             ).residues
         except NoiseInputError as error:
             raise InputError(
-                str(error), next_step="Correct the vector; nothing of it was sent."
+                str(error), next_step="Correct the vector; none of it was sent."
             ) from None
 
     def add_noise(self, residues: UnsignedArray, *, seed: SecretBytes) -> UnsignedArray:
@@ -350,16 +351,16 @@ class AggregatorNoise:
         *,
         report_of: Callable[[], TwoAggregatorReport] | None = None,
     ) -> TwoAggregatorReport:
-        """Compare the task with a client's privacy floors.
+        """Compare the task with a client's privacy limits.
 
         Every value of `min_colluder_fraction` holds: the noise of no client is counted.
 
         Args:
-            floors: What the client insists on.
+            floors: The client's limits.
             report_of: As for `kept_claim`; called only if the rest fits.
 
         Raises:
-            RemoteProtocolError: POLICY_VIOLATION, naming the floor; BAD_CONFIG as
+            RemoteProtocolError: POLICY_VIOLATION, naming the limit; BAD_CONFIG as
                 `report`.
         """
         _insist(
@@ -404,6 +405,6 @@ def _insist(holds: bool, complaint: str) -> None:  # noqa: FBT001 - the value as
         raise RemoteProtocolError(
             f"the task breaks this client's privacy policy: {complaint}",
             code=ErrorCode.POLICY_VIOLATION,
-            next_step="Ask the operators for more noise or fewer sums, or change your "
-            "floors if that is what you want.",
+            next_step="Ask the operators for more noise or fewer sums, or change "
+            "your limits if you accept these.",
         )

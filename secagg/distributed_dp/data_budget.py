@@ -1,7 +1,8 @@
-"""What a whole task costs the data that are given to it, for a total over tasks.
+"""The cost of a whole task to the data that it uses, for a total over tasks.
 
-The figures are those that a client computes of the task itself.  Whether one more task
-fits is decided by `dpnoise.accounting.cross_task`, whose words are used here.
+The figures are those that a client computes of the task itself.
+`dpnoise.accounting.cross_task` decides whether one more task fits; its terms are used
+here.
 """
 
 from functools import lru_cache

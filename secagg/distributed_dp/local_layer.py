@@ -1,10 +1,10 @@
-"""The layer of local privacy below the noise: what an operator chooses of it.
+"""The layer of local privacy below the noise: an operator's choices.
 
-* A level and a bound suffice; how `separated` splits the level follows from a guess at
-  how long vectors are, which is public and the same for every vector.
-* What it costs and what it promises are said here once, for tasks and for plans.
+* A level and a bound suffice.  How `separated` splits the level follows from an
+  estimate of the vectors' length, which is public and the same for every vector.
+* Its cost and its guarantee are stated here once, for tasks and for plans.
 
-It randomises nothing: `dpnoise.local` does.
+`dpnoise.local` randomises; this module does not.
 """
 
 from fractions import Fraction
@@ -37,7 +37,7 @@ def local_parameters(
     Args:
         randomiser: One of `dpnoise.local.randomiser_names()`.
         dim: Entries of a vector.
-        bound: Of what goes in, caller's units; see `LocalParameters`.
+        bound: Of the input, caller's units; see `LocalParameters`.
         epsilon: Level of one session, nats.
         magnitude_epsilon: The part that `separated` spends on the norm; None for the
             best part for vectors of a fifth of the bound.
@@ -61,11 +61,14 @@ def local_parameters(
 def local_privacy(
     randomiser: "LocalRandomiser | None", *, sessions: int
 ) -> LocalPrivacy | None:
-    """Say what holds against somebody who sees each vector alone; None for nothing.
+    """Return what holds against an adversary that sees each vector alone.
 
     Args:
         randomiser: Of a task; None without one.
         sessions: How many the task may cost one client.
+
+    Returns:
+        None without a randomiser.
     """
     if randomiser is None:
         return None
@@ -80,20 +83,20 @@ def local_privacy(
 def randomised_sum(
     randomiser: "LocalRandomiser", request: "PlanRequest"
 ) -> dict[str, float]:
-    """Say what the planner has to know of a sum of randomised vectors.
+    """Return what the planner has to know of a sum of randomised vectors.
 
-    Vectors that agree are sent as vectors that mostly do not: their sum is bounded with
+    Equal vectors are sent as vectors that mostly differ.  Their sum is bounded with
     high probability, and the modulus has to hold no more.
 
     Args:
         randomiser: Of the task.
-        request: What is planned, for its `output_norm` as `l2_clip`. `sum_l2_norm` is
-            the expected norm of the sum of what goes into the randomiser; None if all
-            vectors may agree.
+        request: The request for the plan, for its `output_norm` as `l2_clip`.
+            `sum_l2_norm` is the expected norm of the sum of the randomiser's inputs;
+            None if all vectors may agree.
 
     Returns:
-        `sum_l2_norm` and `sum_l2_failure`, of what comes out. The chance is a 1024th of
-        what wrapping is allowed.
+        `sum_l2_norm` and `sum_l2_failure`, of the randomiser's outputs.  The chance is
+            a 1024th of what wrapping is allowed.
     """
     failure = request.max_wrap_probability / _PARTS_OF_WRAPPING
     norm = randomiser.sum_norm(

@@ -1,8 +1,8 @@
-"""The noise block: what a task's parameters say of its noise, and what that may cost.
+"""The noise block: the noise in a task's parameters, and its claimed cost.
 
-One description of noise has one block, whose bytes enter the configuration hash and
-are charged for.  Reading it draws no noise and computes no epsilon: what takes seconds
-is checked apart, and only for whoever means to take part.
+One description of noise has one block, whose bytes enter the configuration hash and are
+charged for.  Reading it draws no noise and computes no epsilon. Checks that take
+seconds are separate, and only for a client that intends to take part.
 """
 
 import json
@@ -44,10 +44,10 @@ class NoiseBudget:
         delta: Failure probability, over the same charges.
         participations: Most sums of the task that hold one client's data, n.
         spare: Sessions of one client beyond them, for those that end without a sum
-            after they may have shown something.
+            after they may have revealed something.
         accountant: Name of the accountant that computes epsilon.
-        randomiser: What makes every vector private before it is encoded, whoever
-            breaks the masks; None for nothing.
+        randomiser: Makes every vector private before it is encoded, even against a
+            server that breaks the masks; None for none.
     """
 
     epsilon: float
@@ -63,11 +63,11 @@ class NoiseBudget:
         return self.participations + self.spare
 
     def max_sessions(self, steps: int) -> int:
-        """Return how many sessions a task may charge its clients for in all.
+        """Return for how many sessions a task may charge its clients in all.
 
         With fewer participations than sums the clients are more than one cohort, and
-        each of them has its own spare sessions. The number ends a task; what one client
-        is charged for is limited by `charges` alone.
+        each of them has its own spare sessions.  The number ends a task; `charges`
+        alone limits what one client is charged for.
 
         Args:
             steps: Sums of the task, at least `participations`.
@@ -76,21 +76,21 @@ class NoiseBudget:
 
     @property
     def privacy_unit(self) -> str:
-        """Whose data epsilon and delta protect, and in how many sessions."""
+        """The data that epsilon and delta protect, and in how many sessions."""
         return privacy_unit(self.charges)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseBlock:
-    """What a noise block says.
+    """The contents of a noise block.
 
     Attributes:
         mechanism: With its noise.
-        budget: What the task claims.
-        selection_rate: Part of the vectors that count, by secret coins; 1 for all.
+        budget: The task's claim.
+        selection_rate: Part of the vectors that count, by secret selection; 1 for all.
         sampler: Digest of how the noise is drawn, in hexadecimal.
-        units: Within which bounds the clip moves from session to session; None for a
-            clip that stays.
+        units: Bounds of a clip that moves from session to session; None for a fixed
+            clip.
     """
 
     mechanism: Mechanism
@@ -166,7 +166,7 @@ _OPTIONAL_KEYS: Final = frozenset({"randomiser", "unit"})
 
 @lru_cache(maxsize=64)
 def decode_block(block: bytes) -> NoiseBlock:
-    """Read a block (R3.5-4), in the order of what its checks cost; draw no noise yet.
+    """Read a block (R3.5-4), cheapest checks first; draw no noise yet.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; it is missing, malformed or not canonical, or
@@ -222,7 +222,7 @@ def decode_block(block: bytes) -> NoiseBlock:
 
 
 def check_cost(mechanism: Mechanism, budget: NoiseBudget, rate: Fraction) -> None:
-    """Refuse a block that keeps everybody busy who judges it.
+    """Refuse a block that takes every client too long to check.
 
     Args:
         mechanism: Of the block.
@@ -253,13 +253,13 @@ def check_sampler(block: bytes) -> None:
         digest = read.mechanism.sampler_digest
     except DPNoiseError as error:
         raise bad_block(str(error)) from None
-    # Two samplers with other tables would not draw what the block promises.
+    # Two samplers with other tables would not draw the noise that the block states.
     if read.sampler != digest.hex():
         raise bad_block("its noise sampler is not the one that this release builds")
 
 
 def _randomiser(entries: object) -> LocalParameters | None:
-    """Read what randomises vectors; None where nothing does."""
+    """Read the randomiser of vectors; None without one."""
     if entries is None:
         return None
     if not isinstance(entries, dict):
@@ -273,11 +273,11 @@ def _randomiser(entries: object) -> LocalParameters | None:
 def _units(
     entries: object, mechanism: Mechanism, budget: NoiseBudget
 ) -> UnitBounds | None:
-    """Read how the clip may move; None where it stays."""
+    """Read the bounds of a moving clip; None for a fixed one."""
     if entries is None:
         return None
     if not mechanism.has_clip_flag:
-        raise bad_block("its clip moves, and no flag tells which vectors fit")
+        raise bad_block("its clip moves, but no flag tells which vectors fit")
     if budget.randomiser is not None:
         raise bad_block("a local randomiser has one clip, which cannot move")
     try:
@@ -306,7 +306,7 @@ def _positive(value: object, name: str, below: float) -> float:
 
 def _rate(value: object) -> Fraction:
     if not isinstance(value, str) or _RATE.fullmatch(value) is None:
-        raise bad_block("its selection_rate is no rate")
+        raise bad_block("its selection_rate is not a rate")
     try:
         return check_selection_rate(Fraction(value))
     except DPNoiseError as error:
@@ -315,16 +315,16 @@ def _rate(value: object) -> Fraction:
 
 def _whole(value: object, name: str, *, lowest: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise bad_block(f"{name} must be a whole number")
+        raise bad_block(f"{name} must be an integer")
     if not lowest <= value <= MAX_STEPS:
         raise bad_block(f"{name} must lie between {lowest} and {MAX_STEPS}")
     return value
 
 
 def bad_block(complaint: str) -> RemoteProtocolError:
-    """Return the error for a noise block that cannot be used."""
+    """Return the error for an invalid noise block."""
     return RemoteProtocolError(
-        f"the noise block cannot be used: {complaint}",
+        f"invalid noise block: {complaint}",
         code=ErrorCode.BAD_CONFIG,
         next_step="Plan the task again with `secagg plan`.",
     )

@@ -2,7 +2,7 @@
 
 A task without a noise block releases the exact sum.  That hides single inputs and
 nothing else: differences of two sums, or a sum of similar inputs, can reveal a person.
-Use `secagg.distributed_dp` wherever people are behind the vectors.
+Use `secagg.distributed_dp` for vectors about people.
 """
 
 from typing import Any
@@ -33,7 +33,7 @@ def encode_integers(
     """
     if parameters.noise_block:
         raise LocalProtocolError(
-            "this task demands noise; encode with secagg.distributed_dp"
+            "this task requires noise; encode with secagg.distributed_dp"
         )
     if vector.shape != (parameters.dimension,):
         raise InputError(

@@ -1,4 +1,4 @@
-"""What others than a task's clients ask of a noise block: core, server, verifiers."""
+"""Uses of a noise block outside of a task's clients: core, server, verifiers."""
 
 from bisect import bisect_left
 from functools import lru_cache
@@ -30,14 +30,14 @@ _LAYER_CHUNK: Final = 1 << 16
 def subtract_layers(
     total: npt.NDArray[np.unsignedinteger[Any]], removal: NoiseRemoval | None
 ) -> None:
-    """Subtract what survivors have given away of their noise, in place (R6.7-1).
+    """Subtract the noise that survivors have revealed, in place (R6.7-1).
 
     Args:
         total: A sum, or a part of it: residues of shape (d,), words of the modulus.
-        removal: As the state machine put it out, or a part of that; None for nothing.
+        removal: An output of the state machine, or a part of that; None for nothing.
 
     Raises:
-        RemoteProtocolError: BAD_CONFIG; the block is no block, or has no such layer.
+        RemoteProtocolError: BAD_CONFIG; the block is invalid, or has no such layer.
     """
     if removal is None or not removal.seeds:
         return
@@ -53,9 +53,9 @@ def subtract_layers(
         subtract_into(target, drawn, mechanism.modulus)
 
 
-@lru_cache(maxsize=256)  # every client of a simulated session asks the same
+@lru_cache(maxsize=256)  # every client of a simulated session needs the same
 def read_noise_terms(parameters: ProtocolParameters, sharers: int) -> NoiseTerms:
-    """Return what |U2| settles about the noise of a session: for the core.
+    """Return what |U2| determines about the noise of a session, for the core.
 
     Args:
         parameters: With a noise block.
@@ -63,7 +63,7 @@ def read_noise_terms(parameters: ProtocolParameters, sharers: int) -> NoiseTerms
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; the block is malformed, or describes no noise
-            for so many sharers.
+            for so many share holders.
     """
     task = NoisyTask.from_parameters(parameters)
     noise = task.session_noise(sharers)
@@ -92,13 +92,13 @@ def table_hashes(parameters: ProtocolParameters, sharers: int) -> tuple[bytes, .
 
 
 def _reveals(noise: SessionNoise) -> tuple[tuple[int, ...], ...]:
-    """Return which layers are taken back, by the number of losses."""
+    """Return which layers are removed, by the number of dropouts."""
     if not noise.layers:
         return ()
     end = noise.tolerated_losses + 1
     found: list[tuple[int, ...]] = []
-    # The more are lost the less is taken back: as many changes as there are sums of
-    # layers, whereas the losses may be tens of thousands.
+    # The more clients drop out, the less is removed.  There are as many changes as sums
+    # of layers, whereas the dropouts may be tens of thousands.
     while (start := len(found)) < end:
         here = noise.removed_layers(start)
         change = bisect_left(
@@ -109,14 +109,14 @@ def _reveals(noise: SessionNoise) -> tuple[tuple[int, ...], ...]:
 
 
 def offered_terms(parameters: ProtocolParameters, known: bytes) -> bytes:
-    """Return what the next offer of a task says of its session's noise.
+    """Return what the next offer of a task states about its session's noise.
 
     Args:
         parameters: Of the task.
         known: What followed from the last sum; b"" before the first one.
 
     Returns:
-        `known`, or what a task begins with if its block does not allow that any more.
+        `known`, or the task's first terms if its block no longer allows that.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; there is a noise block, and it is malformed.
@@ -140,7 +140,7 @@ def following_terms(
     *,
     inputs: int,
 ) -> bytes:
-    """Return what the offer after one says whose session has released a sum.
+    """Return the noise terms of the offer that follows a released sum.
 
     Args:
         session: The offer of the session with the sum.
@@ -157,7 +157,9 @@ def following_terms(
         return b""
     fitted = task.fitted(residues, inputs=inputs)
     if fitted is None:
-        raise InternalError("a clip moves only where a flag says which vectors fit")
+        raise InternalError(
+            "a clip can move only with a flag that tells which vectors fit"
+        )
     parameters = task.mechanism.parameters
     return unit_terms(task.units.following(task.unit, parameters, fitted=fitted))
 
@@ -165,7 +167,7 @@ def following_terms(
 def certify(
     parameters: ProtocolParameters, clients: int, sharers: int, survivors: int
 ) -> NoiseCertificate:
-    """Return what noise a sum must hold: for receipts and who verifies them.
+    """Return the noise that a sum must hold, for receipts and their verifiers.
 
     Args:
         parameters: With a noise block.
@@ -182,14 +184,14 @@ def certify(
 
 
 class TaskNoiseVerifier:
-    """Judges the noise of a session from its offer, by the code that clients run.
+    """Verifies the noise of a session from its offer, by the code that clients run.
 
-    It is what `secagg.protocol.receipts.verifier.verify_receipt` needs for receipts of
-    sessions with noise, and keeps nothing.
+    `secagg.protocol.receipts.verifier.verify_receipt` needs it for receipts of sessions
+    with noise.  It keeps no state.
     """
 
     def check_block(self, offer: SessionDescriptor) -> None:
-        """Refuse a noise block or noise terms that no client takes.
+        """Refuse a noise block or noise terms that no client accepts.
 
         Args:
             offer: Of a session with a noise block.
@@ -201,7 +203,7 @@ class TaskNoiseVerifier:
         NoisyTask.of_session(offer)
 
     def terms(self, parameters: ProtocolParameters, sharers: int) -> NoiseTerms:
-        """Return what |U2| settles about the noise: see `read_noise_terms`."""
+        """Return what |U2| determines about the noise, as `read_noise_terms`."""
         return read_noise_terms(parameters, sharers)
 
     def cost(self, offer: SessionDescriptor) -> NoiseCost:
@@ -227,7 +229,7 @@ class TaskNoiseVerifier:
     def certificate(
         self, parameters: ProtocolParameters, clients: int, sharers: int, survivors: int
     ) -> NoiseCertificate:
-        """Return what noise a sum must hold: see `certify`."""
+        """Return the noise that a sum must hold, as `certify`."""
         return certify(parameters, clients, sharers, survivors)
 
 

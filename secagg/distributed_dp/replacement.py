@@ -1,12 +1,11 @@
-"""Zeros with the whole noise in the place of a vector that cannot be used (R3.5-5).
+"""Zeros with the whole noise in place of a vector that cannot be used (R3.5-5).
 
-A client that knows the payload of a session stays in it, whatever its data do. If an
-unusable vector kept it away, the published number of inputs would tell a server that
-chose the payload one bit about the data, without noise.
+A client that knows the payload of a session stays in it, whatever its data are.
+Otherwise the published number of inputs would tell a server that chose the payload one
+bit about the data, without noise.
 
-Zeros take the path of every vector, `NoisyTask.encode`. They are within every clip,
-so that no privacy statement changes. After a restart the digest of the bound input
-decides.
+Zeros take the path of every vector, `NoisyTask.encode`.  They fit every clip, so that
+no privacy statement changes.  After a restart the digest of the bound input decides.
 """
 
 from dataclasses import dataclass, field
@@ -23,16 +22,16 @@ from secagg.protocol.vectors import as_vector
 
 @unique
 class UnusableKind(StrEnum):
-    """Why a vector cannot be used, in a word for logs."""
+    """Why a vector cannot be used, as a word for logs."""
 
     INVALID = "invalid"
     """It is not a vector of the task."""
     RAISED = "raised"
     """The function that makes it raised an exception."""
     LATE = "late"
-    """It was not ready when it was due."""
+    """It was not ready in time."""
     BUSY = "busy"
-    """The function is still at work for an earlier session."""
+    """The function is still running for an earlier session."""
     BOUND = "bound"
     """Zeros were bound to the session before a restart."""
 
@@ -42,9 +41,9 @@ class Unusable:
     """Why there is no vector.
 
     Attributes:
-        kind: In a word.
-        reason: In a clause that follows "zeros were given: ", for the owner of the
-            vector alone.
+        kind: As a word.
+        reason: A clause that follows "zeros were given: ", for the owner of the vector
+            alone.
     """
 
     kind: UnusableKind
@@ -72,22 +71,22 @@ def encode_or_zeros(
     secrets: NoiseSecrets,
     bound: bytes = b"",
 ) -> ReplacedInput:
-    """Encode a vector, or zeros where it cannot be encoded (R3.5-5).
+    """Encode a vector, or zeros if it cannot be encoded (R3.5-5).
 
     Args:
         task: Of the session.
-        given: The vector, shape (dim,), caller's units; or why there is none.
+        given: The vector, shape (dim,), caller's units; or why it is missing.
         session_id: Of the session.
-        secrets: What the noise is drawn from.
-        bound: Digest of the input that the session took before a restart; b"" before
-            one is bound.
+        secrets: The secrets from which the noise is drawn.
+        bound: Digest of the input that the session accepted before a restart; b""
+            before one is bound.
 
     Returns:
         The input.  With `bound`, the one of vector and zeros that has this digest; if
-        neither has, an input that the session refuses (R5.3-2).
+            neither has, an input that the session refuses (R5.3-2).
 
     Raises:
-        RemoteProtocolError: BAD_CONFIG; for so many sharers there is no noise.
+        RemoteProtocolError: BAD_CONFIG; for so many share holders there is no noise.
     """
     encoded, why = None, given if isinstance(given, Unusable) else None
     if why is None:
@@ -96,14 +95,14 @@ def encode_or_zeros(
             encoded = task.encode(vector, session_id=session_id, secrets=secrets)
         except InputError as error:
             why = Unusable(UnusableKind.INVALID, str(error))
-        except Exception as error:  # noqa: BLE001 - if data caused it, silence would tell
+        except Exception as error:  # noqa: BLE001 - if data caused it, an abort would reveal that
             kind = type(error).__name__
             why = Unusable(UnusableKind.INVALID, f"encoding it ended in {kind}")
     if encoded is not None and bound in {b"", input_digest(encoded.vector)}:
         return ReplacedInput(encoded, None)
     zeros = task.encode(
         np.zeros(task.dim), session_id=session_id, secrets=secrets
-    )  # what the data did not cause comes out here
+    )  # an error that the data did not cause is raised here
     if bound and bound != input_digest(zeros.vector):
         return ReplacedInput(zeros if encoded is None else encoded, None)
     return ReplacedInput(

@@ -1,4 +1,4 @@
-"""What a noised task costs its users, adversary by adversary."""
+"""The cost of a noisy task to its users, by adversary."""
 
 import math
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ EPSILON_SLACK: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class LocalPrivacy:
-    """What a vector keeps even from somebody who sees it without masks.
+    """The privacy of a vector against an adversary that sees it without masks.
 
     Pure differential privacy, between any two vectors.
 
@@ -62,13 +62,13 @@ class LocalPrivacy:
     def reconstruction(
         self, *, features: int, cosine: float, prior_excess: float = 0.0
     ) -> float:
-        """Bound the chance that somebody recovers a direction from all sessions.
+        """Bound the chance that an adversary recovers a direction from all sessions.
 
         Args:
-            features: Dimension of what is to be recovered, at least 2.
+            features: Dimension of the recovered direction, at least 2.
             cosine: Similarity that counts as recovered, in [0, 1).
-            prior_excess: Log of the largest density of what was believed before, over
-                the uniform one.
+            prior_excess: Log of the largest density of the prior belief, over the
+                uniform one.
 
         Raises:
             ParameterError: A number is out of range.
@@ -96,7 +96,7 @@ class LocalPrivacy:
 
         Raises:
             KeyError: A key is missing.
-            ValueError: A value is none that the figures can have.
+            ValueError: A value is impossible.
         """
         return cls(
             randomiser=str(document["randomiser"]),
@@ -115,17 +115,17 @@ class PrivacyReport:
         model_reader: Against readers of the released sums.  Both count the secret
             selection of vectors, if the task has one, and no other amplification.
         local_noise_stddev: The least noise of one client, over all rosters, caller's
-            units: all that is left if secure aggregation is broken and `broken_masks`
-            is None.
+            units.  It is the only protection if secure aggregation is broken and
+            `broken_masks` is None.
         counted_shares: The fewest noise shares that the figures rely on, over all
             rosters.
         participations: Most sums of the task that hold one client's data.
         spare: Sessions of one client that the figures cover beyond them.
-        graph_delta: What a ring adds to delta, see `NoisyTask.graph_delta`; 0 on the
+        graph_delta: What a ring adds to delta, as `NoisyTask.graph_delta`; 0 on the
             complete graph.
-        selection_rate: Part of the vectors that count, by secret coins; 1 for all.
-        broken_masks: Against a server that sees every vector alone, because masks were
-            broken or all others are its inventions; None where nothing is promised.
+        selection_rate: Part of the vectors that count, by secret selection; 1 for all.
+        broken_masks: Against a server that sees every vector alone, because it broke
+            the masks or invented all other clients; None without a guarantee.
     """
 
     server: PrivacyStatement
@@ -144,13 +144,13 @@ class PrivacyReport:
 
         Args:
             made: With noise that comes in shares.
-            broken_masks: What a local randomiser promises; None without one.
+            broken_masks: The guarantee of a local randomiser; None without one.
 
         Raises:
             ValueError: A trusted party adds the noise; no client may rely on that.
         """
         if made.statement_server is None:
-            raise ValueError("a plan with a trusted party promises nothing to clients")
+            raise ValueError("a plan with a trusted party gives clients no guarantee")
         given = made.parameters
         least = given.noise_rule.least_variance(given.num_clients)
         drawn = make_mechanism(given).drawn_variance(least)
@@ -167,12 +167,12 @@ class PrivacyReport:
 
     @property
     def privacy_unit(self) -> str:
-        """Whose data the figures protect, and in how many sessions."""
+        """The data that the figures protect, and in how many sessions."""
         return privacy_unit(self.participations + self.spare)
 
     @property
     def assumes(self) -> str:
-        """What all figures rest on beside their theorems (R3.5-5), in sentences."""
+        """The assumptions of all figures beside theorems (R3.5-5), in sentences."""
         return (
             "Assumes that whether and when a client takes part does not depend on its "
             "data. Kept by this client from the payload on, with `answer_at` also in "
@@ -185,7 +185,7 @@ class PrivacyReport:
         return self.server.figures(added_delta=self.graph_delta)
 
     def lines(self) -> tuple[str, str, str]:
-        """Say what the whole task costs, one sentence for each adversary."""
+        """Return what the whole task costs, one sentence for each adversary."""
         local = self.broken_masks
         if local is None:
             alone = (
@@ -213,14 +213,14 @@ class PrivacyReport:
         )
 
     def grounds(self, *, graph_delta: float | None = None) -> str:
-        """Say how the figure against the server is known, never without the graph.
+        """Return how the figure against the server is known, with the graph's part.
 
-        The accountant's word is about the noise alone.  On a ring it holds but for the
-        chance that a session unmasks more than one sum.
+        The accountant's word is about the noise alone.  On a ring it holds except with
+        the chance that a session unmasks more than one sum.
 
         Args:
             graph_delta: That chance; by default over the whole task.  For one session
-                2^-graph_bits, or 0 if nobody could have cut its ring.
+                2^-graph_bits, or 0 if no colluders could have cut its ring.
         """
         added = self.graph_delta if graph_delta is None else graph_delta
         word = self.server.grounds
@@ -249,7 +249,7 @@ class PrivacyReport:
 
         Raises:
             KeyError: A key is missing.
-            ValueError: A value is none that a report can have.
+            ValueError: A value is impossible.
         """
         part, _, whole = document["selection_rate"].partition("/")
         return cls(
@@ -268,11 +268,11 @@ class PrivacyReport:
 
 
 def check_claim(stated: PrivacyStatement, budget: NoiseBudget) -> None:
-    """Check that noise keeps the epsilon which a task claims.
+    """Check that noise keeps the epsilon that a task claims.
 
     Args:
-        stated: What was computed from the noise.
-        budget: What the task claims.
+        stated: The figure computed from the noise.
+        budget: The task's claim.
 
     Raises:
         RemoteProtocolError: POLICY_VIOLATION.
@@ -305,8 +305,8 @@ def statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
         RemoteProtocolError: BAD_CONFIG; the block cannot be used.
     """
     if adversary is not Adversary.SERVER:
-        # Noise in shares: whoever sees less than the server learns no more than it,
-        # and a second search would take a client as long again.
+        # For noise in shares.  An adversary that sees less than the server learns no
+        # more than it, and a second search would take a client as long again.
         return replace(statement(noise_block, Adversary.SERVER), adversary=adversary)
     block = decode_block(noise_block)
     budget = block.budget
@@ -318,5 +318,5 @@ def statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
         stated = accountant.statement(budget.delta)
         return as_own_work(stated, block.mechanism.parameters.mechanism)
     except DPNoiseError as error:
-        # The block names accountant and numbers: whoever offers it is at fault.
+        # The block names accountant and numbers: the party that offers it is at fault.
         raise bad_block(str(error)) from None

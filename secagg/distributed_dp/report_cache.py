@@ -1,12 +1,12 @@
 """A task's privacy report, computed once: an accountant may take many seconds.
 
-Rule 1: a report belongs to one noise block and to the very sources that computed it.
-        Any other block is computed afresh, and so is the same one once a line of an
-        accountant has changed: a figure from before a repair is never shown again.
-Rule 2: only a party's own computation is kept, in its own directory.  Nothing that
-        another party said about epsilon is ever read from here.
+Rule 1: a report belongs to one noise block and to the exact sources that computed it.
+        Any other block is computed again.  So is the same one after a line of an
+        accountant has changed: no figure from before a repair is shown again.
+Rule 2: only a party's own computation is kept, in its own directory.  No statement of
+        another party about epsilon is ever read from here.
 Rule 3: a cache that is missing, damaged or on a full disk costs time and nothing else.
-Rule 4: one report per directory: whoever sends many blocks fills no disk.
+Rule 4: one report per directory, so that a peer with many blocks cannot fill the disk.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ def privacy_report(
     """Return the report of a task, from the disk if these sources have computed it.
 
     Args:
-        task: Whose block decides.
+        task: The task whose block decides.
         directory: Of the party's state.
         keep: Whether a new report is written down; False changes no file.
     """
@@ -43,7 +43,7 @@ def privacy_report(
     path, key = directory / _FILE, _key_of(task)
     known = _read(path, key)
     if known is not None:
-        # The graph is no part of the noise block, and costs nothing to judge again.
+        # The graph is not part of the noise block, and costs nothing to check again.
         return replace(known, graph_delta=task.graph_delta)
     report = task.report()
     if keep:
@@ -70,11 +70,11 @@ def _key_of(task: NoisyTask) -> str:
 
 @functools.cache
 def accounting_digest() -> str:
-    """Return a digest of all that decides a figure, but for the task's own numbers.
+    """Return a digest of all that decides a figure, except the task's own numbers.
 
-    No number that somebody must remember to raise: the sources of accountants and
-    reports themselves, and the versions of numpy and Python.  It takes some ten
-    milliseconds, once a process.
+    It covers the sources of accountants and reports themselves, and the versions of
+    numpy and Python, so that no version number has to be raised by hand.  It takes some
+    ten milliseconds, once a process.
     """
     parts = [metadata.version("numpy"), sys.version]
     for package in _SOURCES:

@@ -63,12 +63,12 @@ _ROSTERS_PER_SESSION: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class NoisyInput:
-    """What a client hands to its session, and what only the client should know.
+    """A client's input for its session, with a figure for the client alone.
 
     Attributes:
         vector: For the session.
-        shortened_by: Length of the client's vector over what clipping left of it, 1.0
-            if it fitted.  It says something about the vector: tell its owner alone.
+        shortened_by: Length of the client's vector over its length after clipping, 1.0
+            if it fitted.  It reveals something about the vector: tell its owner alone.
     """
 
     vector: NoisyVector
@@ -79,18 +79,18 @@ class NoisyInput:
 class NoisyTask:
     """A task with distributed noise: protocol parameters and mechanism, joined.
 
-    Build it with `from_plan` (operator), `from_parameters` (who judges the task) or
-    `of_session` (who encodes or decodes).
+    Build it with `from_plan` (operator), `from_parameters` (to check the task) or
+    `of_session` (to encode or decode).
 
     Attributes:
         parameters: Of the protocol; their noise block describes the other two.
         mechanism: Encodes vectors and decodes sums.
-        budget: What the task claims.
-        selection_rate: Part of the vectors that count, by secret coins; 1 for all.
-        units: Within which bounds the clip moves from session to session; None for a
-            clip that stays.
+        budget: The task's claim.
+        selection_rate: Part of the vectors that count, by secret selection; 1 for all.
+        units: Bounds of a clip that moves from session to session; None for a fixed
+            clip.
         unit: Of one session of a task whose clip moves, grid steps per caller's unit;
-            None before one is known, and where the clip stays.
+            None before one is known, and for a fixed clip.
     """
 
     parameters: ProtocolParameters
@@ -112,12 +112,12 @@ class NoisyTask:
         """Join a plan with protocol parameters.
 
         Args:
-            made: From `plan`; its accountant and budget are what the task claims.
+            made: From `plan`; the task claims its accountant and budget.
             protocol: Cohort, threshold, graph and deadlines; modulus, dimension and
                 noise block are replaced by the plan's.
-            randomiser: What makes every vector private before it is encoded. The plan
-                must be made for its `output_norm` as `l2_clip`.
-            clip: Lets the clip follow the released sums; None for one that stays. The
+            randomiser: Makes every vector private before it is encoded. The plan must
+                be made for its `output_norm` as `l2_clip`.
+            clip: Lets the clip follow the released sums; None for a fixed clip. The
                 plan must have a clip flag, see `clip_flag_amplitude`.
 
         Raises:
@@ -167,17 +167,17 @@ class NoisyTask:
 
     @classmethod
     def of_session(cls, session: SessionDescriptor) -> Self:
-        """Read the noise block of a session, and what its offer adds.
+        """Read the noise block of a session, and the terms of its offer.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG, as `from_parameters`, or if the offer
-                states a unit outside the bounds of its task, or one where there is
-                none (R3.5-3).
+                states a unit outside the bounds of its task, or a unit without bounds
+                (R3.5-3).
         """
         task = cls.from_parameters(session.parameters)
         if task.units is None:
             if session.noise_terms:
-                raise bad_block("the clip of the task stays, and the offer moves it")
+                raise bad_block("the clip of the task is fixed, but the offer moves it")
             return task
         try:
             unit = read_unit(session.noise_terms)
@@ -192,13 +192,13 @@ class NoisyTask:
         return replace(task, unit=unit)
 
     def validate(self) -> Self:
-        """Return self if protocol and mechanism fit each other.
+        """Return self if protocol and mechanism match.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG, naming the contradiction, or an accountant
                 that would take too long.
         """
-        # First: nothing that is asked of a task later may keep a client busy.
+        # First, so that no later computation of the task can keep a client busy.
         check_cost(self.mechanism, self.budget, self.selection_rate)
         given, ours = self.mechanism.parameters, self.parameters
         rule = given.noise_rule
@@ -240,7 +240,7 @@ class NoisyTask:
                     f"{ours.colluders}"
                 ),
             ),
-            # Of larger rosters the rule says nothing.
+            # The rule does not cover larger rosters.
             (
                 given.num_clients >= ours.max_clients,
                 (
@@ -265,11 +265,11 @@ class NoisyTask:
                 f"mechanism of {self.dim}"
             )
         if self.mechanism.has_clip_flag:
-            # Of the vector itself it would be a bit that nothing randomises.
+            # A flag of the vector itself would be a bit that nothing randomises.
             raise bad_block(
-                "its clip flag would say of every randomised vector that it fitted"
+                "its clip flag would state of every randomised vector that it fitted"
             )
-        # Shortening what comes out of it would undo that it is unbiased.
+        # Shortening the output would make it biased.
         if randomiser.output_norm > self.mechanism.parameters.l2_clip:
             raise bad_block(
                 f"its randomiser sends vectors of norm {randomiser.output_norm:.6g}, "
@@ -283,7 +283,7 @@ class NoisyTask:
 
     @property
     def magnification(self) -> float:
-        """What vectors are multiplied by before they are clipped; 1 if the clip stays.
+        """The factor of vectors before clipping; 1 for a fixed clip.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG; the clip moves, and this is no session.
@@ -291,7 +291,9 @@ class NoisyTask:
         if self.units is None:
             return 1.0
         if self.unit is None:
-            raise bad_block("its clip moves; the unit stands in the session's offer")
+            raise bad_block(
+                "its clip moves, and only a session's offer states the unit"
+            )
         return float(self.unit / Fraction(self.mechanism.parameters.scale_factor))
 
     @property
@@ -302,14 +304,14 @@ class NoisyTask:
     def fitted(
         self, residues: npt.NDArray[np.unsignedinteger[Any]], *, inputs: int
     ) -> float | None:
-        """Return the released estimate of what part of the vectors fitted (R14.9-2).
+        """Return the released estimate of the part that fitted (R14.9-2).
 
         Args:
             residues: The sum.
             inputs: How many vectors it adds up.
 
         Returns:
-            The estimate, in [0, 1]; None where no flag tells.
+            The estimate, in [0, 1]; None without a clip flag.
         """
         if not self.mechanism.has_clip_flag:
             return None
@@ -318,13 +320,14 @@ class NoisyTask:
         )
 
     def is_selected(self, secrets: NoiseSecrets) -> bool:
-        """Whether this client's vector counts in a session: its secret coin (R3.5-2).
+        """Whether this client's vector counts, by secret selection (R3.5-2).
 
-        Whoever skips the making of a vector that does not count must answer as if it
-        had made it, at the same time; nothing that others see may depend on the coin.
+        A program that skips the computation of a vector that does not count must answer
+        as if it had made it, at the same time.  Nothing that other parties see may
+        depend on the selection.
 
         Args:
-            secrets: What the noise of the session is drawn from.
+            secrets: The secrets from which the noise of the session is drawn.
         """
         return is_selected(secrets.seed.reveal(), self.selection_rate)
 
@@ -369,17 +372,18 @@ class NoisyTask:
         The order is R14.3-1. The mechanism keeps R14.3-2, R14.4-1, R14.5-1 to R14.5-5,
         R14.6-1, R14.6-2 and R14.7-1 to R14.7-3.
 
-        Where a secret coin decides that the vector does not count, zeros take its place
-        after rounding, and all else is the same.
+        If the secret selection excludes the vector, zeros replace it after rounding,
+        and all other steps are the same.
 
         Args:
             vector: Floats of shape (dim,), caller's units.
             session_id: Of the session on offer; fixes the public rotation.
-            secrets: What the noise is drawn from, and for how many sharers.
+            secrets: The secrets of the noise, with the number of share holders.
 
         Raises:
             InputError: NaN, infinity, or a wrong length or dtype.
-            RemoteProtocolError: BAD_CONFIG; for so many sharers there is no noise.
+            RemoteProtocolError: BAD_CONFIG; for so many share holders there is no
+                noise.
         """
         noise = self.session_noise(secrets.sharers)
         sent, shortened_by = self._sent(vector), None
@@ -422,7 +426,7 @@ class NoisyTask:
         return selected / over
 
     def session_noise(self, sharers: int) -> SessionNoise:
-        """Return what each client of a session adds, as exact rationals (R3.5-1).
+        """Return the noise of each client of a session, as exact rationals (R3.5-1).
 
         Args:
             sharers: |U2|.
@@ -443,18 +447,18 @@ class NoisyTask:
         survivors: int,
         given: Mapping[int, int] | None = None,
     ) -> NoiseCertificate:
-        """Return what noise a sum holds.
+        """Return the noise that a sum holds.
 
         Args:
             clients: |U1|.
             sharers: |U2|.
             survivors: |U3|.
-            given: From how many survivors each layer was subtracted; None where only
-                the server knows.
+            given: From how many survivors each layer was subtracted; None if only the
+                server knows.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG; the rule has no answer for such sets, or
-                more was subtracted than survivors can have given.
+                more was subtracted than survivors can have revealed.
         """
         noise = self.session_noise(sharers)
         unseen = self.parameters.most_set_apart(clients)  # R5.9-13
@@ -466,7 +470,7 @@ class NoisyTask:
         if given is not None:
             counts = tuple(given.get(layer, 0) for layer in removed)
             if not given.keys() <= set(removed) or max(counts, default=0) > survivors:
-                raise bad_block("noise was subtracted that nobody was asked for")
+                raise bad_block("noise was subtracted that no survivor was asked for")
         return NoiseCertificate(
             sharers=sharers,
             survivors=survivors,
@@ -575,7 +579,7 @@ class NoisyTask:
 
     @property
     def broken_masks(self) -> LocalPrivacy | None:
-        """What holds against somebody who sees each vector alone; None for nothing."""
+        """Privacy against an adversary that sees each vector alone, or None."""
         return local_privacy(self.randomiser, sessions=self.budget.charges)
 
     @property
@@ -630,15 +634,15 @@ class NoisyTask:
         return (self.max_rosters or 0) * 2.0**-self.parameters.graph_bits
 
     def check_noise(self, privacy_limits: PrivacyLimits) -> None:
-        """Compare what a task states with a client's floors; computes no epsilon.
+        """Compare a task's claims with a client's limits; computes no epsilon.
 
         Computing it takes up to seconds, of a server's choosing.
 
         Args:
-            floors: What the client insists on.
+            floors: The client's limits.
 
         Raises:
-            RemoteProtocolError: POLICY_VIOLATION, naming the floor.
+            RemoteProtocolError: POLICY_VIOLATION, naming the limit.
         """
         rule = self.mechanism.parameters.noise_rule
         fraction = privacy_limits.colluder_fraction(self.parameters.profile)
@@ -653,7 +657,7 @@ class NoisyTask:
                 ),
             ),
             (
-                # As the task claims, which `check` holds the noise to.
+                # As the task claims; `check` compares the noise with the claim.
                 self.budget.epsilon <= privacy_limits.max_epsilon * (1 + EPSILON_SLACK),
                 (
                     f"epsilon is {text_above(self.budget.epsilon, 4)}, at most "
@@ -707,19 +711,19 @@ class NoisyTask:
     def check(
         self, privacy_limits: PrivacyLimits, *, report: PrivacyReport | None = None
     ) -> PrivacyReport:
-        """Compare the task with a client's privacy floors.
+        """Compare the task with a client's privacy limits.
 
         Args:
-            floors: What the client insists on.
-            report: What this client itself computed for this very task before;
-                computed now by default.
+            floors: The client's limits.
+            report: The caller's own earlier computation for this very task; computed
+                now by default.
 
         Returns:
             The report.
 
         Raises:
-            RemoteProtocolError: POLICY_VIOLATION, naming the floor; BAD_CONFIG, if
-                this release draws other noise than the block describes.
+            RemoteProtocolError: POLICY_VIOLATION, naming the limit; BAD_CONFIG, if this
+                release draws other noise than the block describes.
         """
         self.check_noise(privacy_limits)
         report = self.kept_claim(report=report)
@@ -739,7 +743,7 @@ class NoisyTask:
         """Return the report of a task whose noise keeps the epsilon that it claims.
 
         Args:
-            report: What the caller itself computed for this very task before; computed
+            report: The caller's own earlier computation for this very task; computed
                 now by default.
 
         Raises:
@@ -772,13 +776,11 @@ def _insist(*demands: tuple[bool, str]) -> None:
 
 
 def _unfit(error: NoiseInputError) -> InputError:
-    return InputError(
-        str(error), next_step="Correct the vector; nothing of it was sent."
-    )
+    return InputError(str(error), next_step="Correct the vector; none of it was sent.")
 
 
 def _magnified(vector: npt.NDArray[Any], factor: float) -> npt.NDArray[np.float64]:
-    """Multiply a vector; what is no vector of numbers is left to the encoder.
+    """Multiply a vector; the encoder refuses what is not a vector of numbers.
 
     A product beyond all floats becomes the largest: it is far beyond the clip. A factor
     is the server's, and must not decide which finite vectors can be encoded.

@@ -1,17 +1,17 @@
-"""The unit of one session: how many grid steps a caller's unit has in it.
+"""The unit of one session: grid steps in a caller's unit.
 
 A task with adaptive clipping fixes its noise in steps of the grid, and with it epsilon;
 only the unit moves.  Vectors are multiplied by it before they are clipped, so that a
 larger unit is a smaller clip in caller's units.
 
-Theorem.  What the task costs does not depend on its units, even if each follows from
-all sums before it.  Proof: clip, rotation and rounding map any real vector into the set
+Theorem.  The cost of a task does not depend on its units, even if each follows from all
+sums before it.  Proof: clip, rotation and rounding map any real vector into the set
 that the event describes, and the unit only changes which vector that is.  The pair of
 laws that dominates the event does so for every past; compose.
 
 Rule 1: the noise block holds bounds, and clients refuse a session outside of them.
-Rule 2: the next unit follows from the block and from what was released, by `following`
-        alone: whoever knows the sum computes the same.
+Rule 2: the next unit follows from the block and from the released values, by
+        `following` alone: every party that knows the sum computes the same.
 """
 
 import json
@@ -29,7 +29,7 @@ _RATIONAL: Final = re.compile(r"[1-9][0-9]{0,27}/[1-9][0-9]{0,27}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitBounds:
-    """Which units the sessions of a task may have.
+    """The units that the sessions of a task may have.
 
     Attributes:
         start: Of the first session, grid steps per caller's unit.
@@ -48,7 +48,7 @@ class UnitBounds:
     quantile: Fraction
 
     def __post_init__(self) -> None:
-        """Refuse bounds that bound nothing."""
+        """Refuse bounds without effect."""
         if not 0 < self.lowest <= self.start <= self.highest:
             raise ValueError("the units of its sessions are not in order")
         if not 0 < self.quantile < 1:
@@ -115,7 +115,7 @@ class UnitBounds:
 
 
 def unit_terms(unit: Fraction) -> bytes:
-    """Return what an offer says of its session's noise: canonical JSON."""
+    """Return an offer's statement of its session's noise: canonical JSON."""
     return json.dumps({"unit": _text(unit)}, separators=(",", ":")).encode()
 
 

@@ -1,1 +1,1 @@
-"""Who may take part: identities, credentials, and what was taken back."""
+"""Membership: identities, credentials and revocations."""

@@ -1,12 +1,12 @@
-"""A development authority: issues what one deployment needs for mutual TLS.
+"""A development authority that issues the certificates of one deployment.
 
 Rule 1: keys are ECDSA P-256.  gRPC's TLS library does not offer Ed25519.
-Rule 2: a leaf says one identity (`secagg.transport.peer_identity`) and one purpose; a
+Rule 2: a leaf states one identity (`secagg.transport.peer_identity`) and one purpose. A
         client's certificate cannot be used to pose as a server, nor the reverse.
 Rule 3: private key files are created with mode 0600 and never overwritten.
 Rule 4: nothing outlives its authority, and leaves are short-lived.
 
-It keeps no list of what it issued: that is `secagg.pki.issuance_ledger`.  An
+`secagg.pki.issuance_ledger` records what was issued; this module does not.  An
 organisation that has an authority of its own should issue from that.
 """
 
@@ -34,19 +34,19 @@ from secagg.transport.peer_identity import (
 )
 from secagg.transport.tls import read_certificates, read_private_key
 
-# What gRPC's TLS can use.
+# The signature algorithm that gRPC's TLS supports.
 PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
 
 _SLASHES_OF_A_DOMAIN: Final = 2  # secagg://domain, with no role behind it
 AUTHORITY_DAYS: Final = 730
 LEAF_DAYS: Final = 90
-# What public authorities are held to; a longer one is a sign of a forgotten key.
+# The limit of public authorities; a longer validity indicates a forgotten key.
 MAX_LEAF_DAYS: Final = 398
 _MAX_AUTHORITY_DAYS: Final = 3650
-# Clocks of devices are this wrong at times.
+# Largest error of a device's clock that is tolerated.
 _CLOCK_SKEW: Final = timedelta(minutes=5)
 _MAX_HOSTS: Final = 100
-# 16 random bytes, of which RFC 5280 wants the number to be positive.
+# 16 random bytes; RFC 5280 requires a positive number.
 _SERIAL_BYTES: Final = 16
 
 _P256_ORDER: Final = int(
@@ -69,7 +69,7 @@ class IssuedCertificate:
                 cannot be written.
         """
         certificate, key = directory / f"{stem}.pem", directory / f"{stem}.key"
-        away = "Choose another directory or name, or move the old key away."
+        away = "Choose another directory or name, or move the old key."
         with disk(key, if_exists=away):
             directory.mkdir(parents=True, exist_ok=True)
             create_file(key, self.private_key, mode=0o600)
@@ -82,9 +82,9 @@ class CertificateAuthority:
     """An authority that can issue: its certificate and its private key.
 
     Attributes:
-        certificate: The self-signed certificate; give it to everybody.
+        certificate: The self-signed certificate; distribute it to all parties.
         private_key: Keep it away from every running process.
-        trust_domain: Whose names it issues.
+        trust_domain: The domain of the names that it issues.
     """
 
     certificate: x509.Certificate
@@ -103,22 +103,23 @@ class CertificateAuthority:
         """Make a new authority.
 
         Args:
-            trust_domain: Whose names it will issue; enters every identity.
+            trust_domain: The domain of the names that it will issue; enters every
+                identity.
             days: How long it is valid, at most 3650.
             now: Beginning of its validity; the present by default.
-            entropy: Where its key comes from; the operating system by default.
+            entropy: Source of its key; the operating system by default.
 
         Raises:
             ServiceError: BAD_CERTIFICATE for a bad trust domain or duration.
         """
-        # Any name will do to have the trust domain checked.
+        # Any name serves to check the trust domain.
         PeerIdentity(trust_domain, Role.SERVER, "authority")
         entropy = entropy or SystemEntropy()
         key = new_key(entropy)
         name = x509.Name(
             [
                 x509.NameAttribute(NameOID.ORGANIZATION_NAME, trust_domain[:64]),
-                # Two authorities of one trust domain must not be taken for another.
+                # Two authorities of one trust domain must have different names.
                 x509.NameAttribute(
                     NameOID.COMMON_NAME, f"secagg authority {entropy.token(4).hex()}"
                 ),
@@ -139,7 +140,7 @@ class CertificateAuthority:
             .add_extension(
                 x509.SubjectKeyIdentifier.from_public_key(public), critical=False
             )
-            # Where `load` finds the trust domain again.
+            # `load` reads the trust domain here.
             .add_extension(
                 x509.SubjectAlternativeName(
                     [x509.UniformResourceIdentifier(f"secagg://{trust_domain}")]
@@ -155,7 +156,7 @@ class CertificateAuthority:
         """Read an authority that `write` wrote.
 
         Raises:
-            ServiceError: BAD_CERTIFICATE; says which file is wrong and why.
+            ServiceError: BAD_CERTIFICATE; states which file is wrong and why.
         """
         found = read_certificates(certificate)[0]
         key = read_private_key(private_key)
@@ -170,7 +171,7 @@ class CertificateAuthority:
             or key.public_key() != found.public_key()
         ):
             raise ServiceError(
-                f"{certificate} and {private_key} are not an authority of `secagg pki`",
+                f"not an authority of `secagg pki`: {certificate} and {private_key}",
                 code=ErrorCode.BAD_CERTIFICATE,
                 next_step="Name the two files that `secagg pki` made for it.",
             )
@@ -181,7 +182,7 @@ class CertificateAuthority:
         return IssuedCertificate(_pem(self.certificate), key_pem(self.private_key))
 
     def certificate_pem(self) -> bytes:
-        """Return what everybody else needs of the authority."""
+        """Return the certificate that all other parties need."""
         return _pem(self.certificate)
 
     def issue_all(
@@ -192,11 +193,11 @@ class CertificateAuthority:
         clients: int,
         days: int = LEAF_DAYS,
     ) -> tuple[Path, ...]:
-        """Write certificates and keys of everybody: for development and trials.
+        """Write certificates and keys of all parties, for development and trials.
 
         Args:
-            directory: Gets ``ca``, ``server`` and ``client-1`` to ``client-N``, each
-                as ``.pem`` and ``.key``; made when it does not exist.
+            directory: Receives ``ca``, ``server`` and ``client-1`` to ``client-N``,
+                each as ``.pem`` and ``.key``; made when it does not exist.
             hosts: DNS names and addresses under which clients reach the server.
             clients: How many clients there are.
             days: How long the certificates are valid.
@@ -229,7 +230,7 @@ class CertificateAuthority:
             name: The client's identity in every session.
             days: How long it is valid, at most 398 and at most as the authority.
             now: Beginning of its validity; the present by default.
-            entropy: Where its key comes from; the operating system by default.
+            entropy: Source of its key; the operating system by default.
 
         Raises:
             ServiceError: BAD_CERTIFICATE for a bad name or duration.
@@ -250,12 +251,12 @@ class CertificateAuthority:
         """Issue an aggregator's certificate.
 
         Args:
-            name: The aggregator's name, one DNS label.  The certificate also gets
-                the DNS name that clients recognise it by.
+            name: The aggregator's name, one DNS label.  The certificate also gets the
+                DNS name by which clients recognise it.
             hosts: DNS names and addresses under which clients reach it; 1 to 100.
             days: How long it is valid, at most 398 and at most as the authority.
             now: Beginning of its validity; the present by default.
-            entropy: Where its key comes from; the operating system by default.
+            entropy: Source of its key; the operating system by default.
 
         Raises:
             ServiceError: BAD_CERTIFICATE for a bad name, host or duration.
@@ -273,15 +274,15 @@ class CertificateAuthority:
         now: datetime | None = None,
         entropy: Entropy | None = None,
     ) -> bytes:
-        """Issue a certificate for a key that somebody else holds.
+        """Issue a certificate for a key that another party holds.
 
         Args:
-            identity: Whom it names, and in which role.
+            identity: The name and role in the certificate.
             public: The key.
             hosts: As in `issue_server`; none for a client.
             days: How long it is valid, at most 398 and at most as the authority.
             now: Beginning of its validity; the present by default.
-            entropy: Where its number comes from; the operating system by default.
+            entropy: Source of its number; the operating system by default.
 
         Returns:
             The certificate in PEM.
@@ -301,7 +302,7 @@ class CertificateAuthority:
                 )
             names = [x509.DNSName(identity.dns_name), *(_host(host) for host in hosts)]
         elif hosts:
-            raise _refused("a client's certificate has no hosts")
+            raise _refused("a client's certificate must have no hosts")
         entropy = entropy or SystemEntropy()
         start = now or datetime.now(UTC)
         end = min(
@@ -309,7 +310,7 @@ class CertificateAuthority:
             self.certificate.not_valid_after_utc,
         )
         if end <= start:
-            raise _refused("the authority has expired and can issue nothing")
+            raise _refused("the authority has expired")
         purpose = (
             ExtendedKeyUsageOID.CLIENT_AUTH
             if identity.role is Role.CLIENT
@@ -437,7 +438,7 @@ def _pem(certificate: x509.Certificate) -> bytes:
 
 
 def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return a key as it lies in a file."""
+    """Return a key in the format of its file."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

@@ -1,21 +1,21 @@
-"""Certificates that were taken back: a file of serial numbers, by who issued them.
+"""Revoked certificates: a file of serial numbers and their issuers.
 
 A line is a serial number in hexadecimal digits and the name of its issuer, as
 ``openssl x509 -noout -serial -issuer -nameopt RFC2253`` shows them::
 
     5f3a9c...01 CN=secagg authority 1a2b3c4d,O=example.org
 
-Empty lines, and what follows a ``#`` at the beginning of one, are for people.
+Empty lines, and lines that begin with ``#``, are ignored.
 
-Rule 1: a certificate is known by issuer and serial number together (RFC 5280, 4.1.2.2):
-        two authorities may give out the same number.
-Rule 2: a file that cannot be read whole is refused whole.  Who reads it while clients
-        are served keeps the list that it has: a mistake lets nobody back in.
-Rule 3: the file says nothing about time.  A certificate that has expired opens no
+Rule 1: issuer and serial number together identify a certificate (RFC 5280, 4.1.2.2):
+        two authorities may assign the same number.
+Rule 2: a file that cannot be read whole is refused whole.  A reader that serves clients
+        keeps the list that it has: a mistake readmits no client.
+Rule 3: the file contains no times.  A certificate that has expired opens no
         connection, listed or not.
 
-It is a file of the operator's own machine and carries no signature; what the members of
-a session believe about each other is `secagg.protocol.enrolment.revocation_list`.
+The file is the operator's own and carries no signature.  The members of a session use
+`secagg.protocol.enrolment.revocation_list` about each other.
 """
 
 import logging
@@ -47,10 +47,10 @@ _COMMENT: Final = "#"
 
 
 class CertificateRevocations:
-    """The list that is in force; it follows its file when somebody says `look`.
+    """The list that is in force; `look` reads its file again.
 
     Args:
-        path: The file; None for a deployment that takes nothing back.
+        path: The file; None for a deployment without revocations.
 
     Raises:
         ServiceError: BAD_CERTIFICATE; the file cannot be read.
@@ -69,10 +69,10 @@ class CertificateRevocations:
         return number in self._numbers
 
     def look(self) -> bool:
-        """Read the file again; return whether it takes back what it did not before.
+        """Read the file again; return whether it revokes further certificates.
 
-        One that cannot be used leaves the present list in force, and is an error in
-        the log, once for each reason.
+        A file that is invalid leaves the present list in force, and is an error in the
+        log, once for each reason.
         """
         if self._path is None:
             return False
@@ -109,10 +109,10 @@ class CertificateRevocations:
 
 
 def read_revoked(path: Path) -> frozenset[CertificateNumber]:
-    """Return what a file takes back.
+    """Return the certificates that a file revokes.
 
     Raises:
-        ServiceError: BAD_CERTIFICATE; it cannot be read, or a line is no such line.
+        ServiceError: BAD_CERTIFICATE; it cannot be read, or a line is malformed.
     """
     return _parsed(path, _contents(path))
 
@@ -122,20 +122,19 @@ def _contents(path: Path) -> bytes:
         path,
         most=_MAX_BYTES,
         code=ErrorCode.BAD_CERTIFICATE,
-        if_unreadable="Check the path and who may read it; an empty file takes "
-        "nothing back.",
+        if_unreadable="Check path and permissions; an empty file revokes nothing.",
         if_large=_COPY_AGAIN,
     )
 
 
 def _parsed(path: Path, data: bytes) -> frozenset[CertificateNumber]:
-    # Whole or not at all: a file that is being copied ends anywhere.
+    # The whole file or none of it: a file that is being copied may end anywhere.
     if data and not data.endswith(b"\n"):
         raise _refused(f"{path} ends in the middle of a line", _COPY_AGAIN)
     try:
         lines = data.decode("utf-8").splitlines()
     except UnicodeDecodeError:
-        raise _refused(f"{path} is no text", _COPY_AGAIN) from None
+        raise _refused(f"{path} is not valid text", _COPY_AGAIN) from None
     found: set[CertificateNumber] = set()
     for place, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith(_COMMENT):
@@ -148,7 +147,7 @@ def _parsed(path: Path, data: bytes) -> frozenset[CertificateNumber]:
 
 
 def revoked_line(number: CertificateNumber) -> str:
-    """Return the line that takes a certificate back, without its end."""
+    """Return the line that revokes a certificate, without its end."""
     return f"{number.serial:x} {number.issuer.rfc4514_string()}"
 
 
@@ -173,11 +172,11 @@ def _issuer(text: str) -> x509.Name:
     try:
         return x509.Name.from_rfc4514_string(text)
     except (LookupError, TypeError, ValueError):
-        raise ValueError("the name of the issuer cannot be read") from None
+        raise ValueError("the name of the issuer is malformed") from None
 
 
 _COPY_AGAIN: Final = (
-    "Copy the file of `secagg pki revoke` once more; the list before stays in force."
+    "Copy the file of `secagg pki revoke` again; the previous list stays in force."
 )
 
 

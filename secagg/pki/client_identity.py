@@ -1,7 +1,7 @@
-"""A client's identity on its own machine: key, request and credential.
+"""A client's identity on its own host: key, request and credential.
 
-``identity.seed`` never leaves the machine; ``request.bin`` goes to the issuer, and what
-comes back is put beside it as ``credential.bin``.
+``identity.seed`` never leaves the host; ``request.bin`` is sent to the issuer, whose
+answer is stored beside it as ``credential.bin``.
 """
 
 from pathlib import Path
@@ -32,11 +32,11 @@ def new_identity(
     """Make a client's key and the request for its credential.
 
     Args:
-        directory: Made, for its owner only, when it does not exist.
+        directory: Made, with access for its owner only, when it does not exist.
         trust_domain: Of the deployment.
         name: The client's, the same as in its certificate.
         now: Unix seconds.
-        entropy: Where the key comes from.
+        entropy: Source of the key.
 
     Raises:
         ServiceError: BAD_CREDENTIAL for a bad name; STORAGE_FAILED, also when there is
@@ -53,7 +53,7 @@ def new_identity(
 
 
 def renew_request(directory: Path, *, now: int) -> CredentialRequest:
-    """Ask anew for the same name and key, for example before a credential expires.
+    """Request the same name and key again, for example before a credential expires.
 
     Raises:
         SecAggError: BAD_CREDENTIAL when there is no identity, or a request of another;
@@ -82,7 +82,7 @@ def _write_request(
 
 
 def read_request(path: Path) -> CredentialRequest:
-    """Read a request; its signature is for `CredentialRequest.check`.
+    """Read a request; `CredentialRequest.check` verifies its signature.
 
     Raises:
         SecAggError: BAD_CREDENTIAL when the file cannot be read, BAD_ENCODING.
@@ -91,7 +91,7 @@ def read_request(path: Path) -> CredentialRequest:
 
 
 def read_credential(path: Path) -> IssuedCredential:
-    """Read a credential; whether it will do is for `load_client_identity`.
+    """Read a credential; `load_client_identity` decides whether it is valid.
 
     Raises:
         SecAggError: BAD_CREDENTIAL when the file cannot be read, BAD_ENCODING.
@@ -100,7 +100,7 @@ def read_credential(path: Path) -> IssuedCredential:
 
 
 def write_credential(path: Path, issued: IssuedCredential) -> None:
-    """Write a credential, in the place of an older one.
+    """Write a credential and replace an older one.
 
     Raises:
         ServiceError: STORAGE_FAILED.
@@ -127,19 +127,18 @@ def load_client_identity(  # noqa: PLR0913 - two files and what they are held to
     name: str,
     now: int,
 ) -> ClientIdentity:
-    """Read an identity and check that everybody will accept it now (R10.2-1).
+    """Read an identity and check that all parties will accept it now (R10.2-1).
 
     Args:
         seed: File of the private key.
         credential: File of the credential.
         enrolment_key: The pinned key, 32 bytes.
-        trust_domain: In the client's certificate; None for whatever the
-            credential says.
+        trust_domain: In the client's certificate; None for the one in the credential.
         name: In the client's certificate.
         now: Unix seconds.
 
     Raises:
-        SecAggError: BAD_CREDENTIAL, naming the file and what to do; BAD_ENCODING.
+        SecAggError: BAD_CREDENTIAL, naming the file and the next step; BAD_ENCODING.
     """
     key = read_key(seed)
     issued = read_credential(credential)
@@ -152,7 +151,7 @@ def load_client_identity(  # noqa: PLR0913 - two files and what they are held to
     if issued.credential.identity_key != key.public_bytes:
         raise _refused(
             f"{credential} was issued for another key than {seed}",
-            f"Put what the issuer made of this key's {REQUEST} there.",
+            f"Replace it by the issuer's answer to this key's {REQUEST}.",
         )
     rules = EnrolmentRules(
         trust_domain=issued.trust_domain,

@@ -1,19 +1,19 @@
-"""The issuer: a directory on an offline machine that decides who is a client.
+"""The issuer: a directory on an offline host that decides which clients are enrolled.
 
 ``issuer.seed`` is the enrolment key, ``issued.jsonl`` the record of all that was ever
 issued and revoked, ``revocations.bin`` the newest list, for the aggregator to publish.
 
 Rule 1: record, then hand out.
-Rule 2: one live key for a name and one name for a live key.  A key that was revoked
-        never comes back, or an old request could be sent again (R2.1-7).
-Rule 3: revoking a credential revokes all of its key: an older one would do as well.
-Rule 4: a record that is older than its own list was put back from a backup and is
-        refused: its next serials would be given out a second time.
-Rule 5: the enrolment key lies in a file that its owner alone may read.
+Rule 2: one live key for a name and one name for a live key.  A revoked key stays
+        revoked, or an old request could be sent again (R2.1-7).
+Rule 3: revoking a credential revokes all of its key: an older one would be valid as
+        well.
+Rule 4: a record that is older than its own list was restored from a backup and is
+        refused: its next serials would be assigned a second time.
+Rule 5: the enrolment key is in a file that its owner alone may read.
 
-It does not know people: whom a request comes from is for the operator to find out.
-A directory that is put back whole is not noticed here.  Clients that have seen a newer
-list notice.
+The operator must find out from whom a request comes.  A directory that is restored
+whole is not detected here, but by clients that have seen a newer list.
 """
 
 from collections.abc import Iterable, Iterator
@@ -47,7 +47,7 @@ RECORD: Final = "issued.jsonl"
 REVOCATIONS: Final = "revocations.bin"
 
 CREDENTIAL_DAYS: Final = 90
-# As long as a certificate at most: a longer one is a sign of a forgotten key.
+# As long as a certificate at most: a longer validity indicates a forgotten key.
 MAX_CREDENTIAL_DAYS: Final = 398
 _SECONDS_A_DAY: Final = 24 * 3600
 
@@ -58,14 +58,14 @@ class Issued:
 
     Attributes:
         credential: The credential.
-        is_revoked: Whether it was taken back.
+        is_revoked: Whether it was revoked.
     """
 
     credential: Credential
     is_revoked: bool
 
     def is_live(self, now: int) -> bool:
-        """Return whether it may still open a door, at a time in Unix seconds."""
+        """Return whether it is valid at a time in Unix seconds."""
         return not self.is_revoked and self.credential.not_after >= now
 
 
@@ -107,7 +107,7 @@ class Issuer:
     @classmethod
     @contextmanager
     def open(cls, directory: Path) -> Iterator[Self]:
-        """Open an issuer for this process alone, and verify what it has done.
+        """Open an issuer for this process alone, and verify its record.
 
         Raises:
             ServiceError: BAD_CREDENTIAL when there is no issuer or others may read its
@@ -118,29 +118,29 @@ class Issuer:
         key = read_key(seed)
         if is_readable_by_others(seed):
             raise _refused(
-                f"others than its owner may read {seed}",
-                "If nobody has, `chmod 600` it. Else begin a new issuer: whoever holds "
-                "this key can enrol anybody.",
+                f"{seed} is readable by others than its owner",
+                "`chmod 600` it if no other user has read it. Otherwise begin a new "
+                "issuer: a reader of this key can enrol any client.",
             )
         opened = IssuerRecord.open(directory / RECORD, enrolment_key=key.public_bytes)
         with opened as record:
             issuer = cls(directory, key, record)
-            issuer._judge_list()
+            issuer._check_list()
             yield issuer
 
     @property
     def enrolment_key(self) -> bytes:
-        """What clients pin: 32 bytes."""
+        """The key that clients pin: 32 bytes."""
         return self._key.public_bytes
 
     @property
     def trust_domain(self) -> str:
-        """Whose names it issues."""
+        """The domain of the names that it issues."""
         return self._record.trust_domain
 
     @property
     def revocations(self) -> RevocationList | None:
-        """The newest list, which lies in ``revocations.bin``; None before the first."""
+        """The newest list, stored in ``revocations.bin``; None before the first."""
         if self._record.list_number == 0:
             return None
         return RevocationList(
@@ -151,7 +151,7 @@ class Issuer:
         ).signed_by(self._key)
 
     def issued(self) -> tuple[Issued, ...]:
-        """Return everything that was issued, in the order of the serials."""
+        """Return all issued credentials, in the order of the serials."""
         return tuple(self._issued(each) for each in self._record.credentials)
 
     def sign(
@@ -162,14 +162,15 @@ class Issuer:
         days: int = CREDENTIAL_DAYS,
         confirmed: bytes | None = None,
     ) -> IssuedCredential:
-        """Issue the credential that a client asks for.
+        """Issue the credential that a client requests.
 
         Args:
-            request: What the client made.
+            request: The client's request.
             now: Unix seconds.
             days: How long the credential is valid, 1 to 398.
-            confirmed: The key as the client's owner has said it on another way than
-                the request came; None if the way of the request shows whose it is.
+            confirmed: The key as the client's owner has confirmed it over another
+                channel than the request's; None if the request's own channel identifies
+                its owner.
 
         Raises:
             SecAggError: BAD_SIGNATURE for a request that its key did not sign;
@@ -180,13 +181,14 @@ class Issuer:
             raise _refused(
                 f"the request is for the trust domain {request.trust_domain!r}, this "
                 f"issuer's is {self.trust_domain!r}",
-                "Have it made again with `--trust-domain`, or use the other issuer.",
+                "Make it again with `--trust-domain`, or use the other issuer.",
             )
         if confirmed is not None and confirmed != request.identity_key:
             raise _refused(
                 f"the request asks for another key than the one that was confirmed, "
                 f"{key_text(request.identity_key)}",
-                "Find out who made this request: it is not who confirmed the key.",
+                "Find out who made this request: it was not the owner of the "
+                "confirmed key.",
             )
         return self._issue(request.name, request.identity_key, now=now, days=days)
 
@@ -207,13 +209,14 @@ class Issuer:
         known = self._record.of_name(name)
         if not known:
             raise _refused(
-                f"{name[:60]!r} never had a credential",
-                "`secagg pki enrol list` shows who has; sign a request instead.",
+                f"{name[:60]!r} has never had a credential",
+                "Sign a request instead; `secagg pki enrol list` shows the enrolled "
+                "clients.",
             )
         return self._issue(name, known[-1].identity_key, now=now, days=days)
 
     def revoke(self, serials: Iterable[int], *, now: int) -> RevocationList:
-        """Take credentials back, with all others of the same keys.
+        """Revoke credentials, with all others of the same keys.
 
         Args:
             serials: Of the credentials; none for a list that is merely newer.
@@ -236,7 +239,7 @@ class Issuer:
             if serial in self._record.revoked:
                 raise _refused(
                     f"serial {serial} is revoked already",
-                    "Leave it out: the newest list names it.",
+                    "Omit it: the newest list names it.",
                 )
             key = self._record.credentials[serial - 1].identity_key
             taken_back.update(each.serial for each in self._record.of_key(key))
@@ -249,7 +252,7 @@ class Issuer:
         self, name: str, identity_key: bytes, *, now: int, days: int
     ) -> IssuedCredential:
         if not is_name(name):  # decoded requests have one; others may be made by hand
-            raise _refused(not_a_name(name), "Have the request made again.")
+            raise _refused(not_a_name(name), "Make the request again.")
         if not 1 <= days <= MAX_CREDENTIAL_DAYS:
             raise _refused(
                 f"a credential is valid for 1 to {MAX_CREDENTIAL_DAYS} days, not "
@@ -273,13 +276,13 @@ class Issuer:
             if other.serial in self._record.revoked:
                 raise _refused(
                     f"the key of {name!r} was revoked with serial {other.serial}",
-                    "A revoked key never comes back: have a new identity made.",
+                    "Make a new identity: a revoked key stays revoked.",
                 )
             if other.name != name and self._issued(other).is_live(now):
                 raise _refused(
                     f"this key is enrolled as {other.name!r} (serial {other.serial}), "
-                    f"it cannot be {name!r} too",
-                    "One client, one key: have a new identity made.",
+                    f"it cannot be enrolled as {name!r} too",
+                    "Make a new identity: a key belongs to one client.",
                 )
 
     def _refuse_name(self, name: str, identity_key: bytes, now: int) -> None:
@@ -288,7 +291,7 @@ class Issuer:
                 raise _refused(
                     f"{name!r} is enrolled with another key (serial {other.serial})",
                     "If the client has lost its key, revoke that serial first. If "
-                    "not, somebody else is asking for its name.",
+                    "not, another party is requesting its name.",
                 )
 
     def _issued(self, credential: Credential) -> Issued:
@@ -297,7 +300,7 @@ class Issuer:
     # --- the list ---------------------------------------------------------------------
 
     def _publish(self) -> RevocationList:
-        """Write the newest list where the operator takes it from."""
+        """Write the newest list for the operator to publish."""
         newest = self.revocations
         if newest is None:
             raise AssertionError("there is no list before the first revocation")
@@ -305,7 +308,7 @@ class Issuer:
             replace_file(self._directory / REVOCATIONS, newest.encode())
         return newest
 
-    def _judge_list(self) -> None:
+    def _check_list(self) -> None:
         """Compare the record with the list that was made from it (rule 4)."""
         record, ours, found = self._record, self.revocations, self._list_on_disk()
         if found is not None:
@@ -315,15 +318,16 @@ class Issuer:
                     f"{self._directory / RECORD} ends with serial "
                     f"{len(record.credentials)} and list {record.list_number}, but "
                     f"there is a list {found.number} with serial {newest}: an older "
-                    "record was put back",
+                    "record was restored",
                     code=ErrorCode.RESTORED_STATE,
-                    next_step="Put the newest record back. If it is lost, begin a new "
-                    "issuer, whose key all clients pin anew: this one would give out "
-                    "serials a second time.",
+                    next_step="Restore the newest record. If it is lost, begin a new "
+                    "issuer, whose key all clients pin again: this one "
+                    "would assign serials a second time.",
                 )
             if found.number == record.list_number and found != ours:
-                raise self._foreign_list("it does not hold what the record says")
-        if found != ours:  # whoever wrote the line died before the list
+                raise self._foreign_list("it does not match the record")
+        # the process that wrote the line ended before it wrote the list
+        if found != ours:
             self._publish()
 
     def _list_on_disk(self) -> RevocationList | None:
@@ -343,10 +347,10 @@ class Issuer:
 
     def _foreign_list(self, complaint: str) -> ServiceError:
         return ServiceError(
-            f"{self._directory / REVOCATIONS} does not belong here: {complaint}",
+            f"{self._directory / REVOCATIONS} is not this issuer's list: {complaint}",
             code=ErrorCode.STATE_DAMAGED,
-            next_step="Find out what changed it. Once it is moved away, this issuer's "
-            "own list is written again.",
+            next_step="Find out what changed it, then move it to another place: this "
+            "issuer's own list is written again.",
         )
 
 

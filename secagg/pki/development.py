@@ -1,6 +1,6 @@
 """An issuer and its clients in one directory tree, for development and demonstrations.
 
-In production the issuer is a machine of its own, and each identity is made where it is
+In production the issuer is a host of its own, and each identity is made where it is
 used (docs/enrolment.md).
 """
 
@@ -24,7 +24,7 @@ class DevelopmentEnrolment:
     """The directory of an issuer and of all identities.
 
     Attributes:
-        directory: Where everything lies.
+        directory: Root of the tree.
     """
 
     directory: Path
@@ -36,7 +36,7 @@ class DevelopmentEnrolment:
 
     @property
     def identities(self) -> Path:
-        """Holds a directory for each client."""
+        """The parent of each client's directory."""
         return self.directory / "identities"
 
     def seed(self, name: str) -> Path:
@@ -44,7 +44,7 @@ class DevelopmentEnrolment:
         return self.identities / name / IDENTITY_SEED
 
     def credential(self, name: str) -> Path:
-        """What the issuer has signed for that key."""
+        """The issuer's credential for that key."""
         return self.identities / name / CREDENTIAL
 
     @classmethod
@@ -65,15 +65,15 @@ class DevelopmentEnrolment:
             trust_domain: Of the deployment.
             names: Of the clients, as in their certificates.
             now: Unix seconds.
-            entropy: Where keys come from.
+            entropy: Source of the keys.
             days: How long the credentials are valid.
 
         Returns:
             The tree, and the enrolment key that clients pin, 32 bytes.
 
         Raises:
-            SecAggError: BAD_CREDENTIAL for a name that none can have; STORAGE_FAILED,
-                also when there is an issuer already.
+            SecAggError: BAD_CREDENTIAL for an invalid name; STORAGE_FAILED, also when
+                there is an issuer already.
         """
         made = cls(directory)
         key = Issuer.create(made.issuer, trust_domain=trust_domain, entropy=entropy)

@@ -1,4 +1,4 @@
-"""Certificates that will expire soon: said while there is time, and louder at the end.
+"""Warnings about certificates that expire soon, with rising severity.
 
 It renews nothing (`secagg.transport.reloading_identity`) and refuses nothing.
 """
@@ -17,21 +17,21 @@ from secagg.transport.tls import TLSIdentity
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
-# Enough for a holiday and a ticket in somebody else's queue.
+# Covers a holiday and the queue of another department.
 WARNED_BEFORE: Final = timedelta(days=30)
-# Somebody has to act this week.
+# The operator has to act this week.
 URGENT_BEFORE: Final = timedelta(days=7)
 _SAID_EVERY: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """When one file of an identity expires.
+    """The end of one file of an identity.
 
     Attributes:
         which: "own" certificate or credential, or the "ca" that is trusted.
         path: The file.
-        moment: The end of the first of its certificates that ends.
+        moment: The earliest end of its certificates.
     """
 
     which: Literal["own", "ca"]
@@ -40,7 +40,7 @@ class Expiry:
 
 
 def expiries_of(identity: TLSIdentity) -> Iterator[Expiry]:
-    """Yield when the files of an identity expire: its own chain, and its authorities.
+    """Yield the ends of an identity's files: its own chain, and its authorities.
 
     Of several authorities the last one counts: an old one expires beside its successor.
     """
@@ -53,7 +53,7 @@ def expiries_of(identity: TLSIdentity) -> Iterator[Expiry]:
 
 
 def level_of(moment: datetime, now: datetime) -> int:
-    """Return how loud to be about an expiry: a level of `logging`, NOTSET for not."""
+    """Return the level of `logging` of an expiry; NOTSET for no message."""
     left = moment - now
     if left < URGENT_BEFORE:
         return logging.ERROR
@@ -62,7 +62,7 @@ def level_of(moment: datetime, now: datetime) -> int:
 
 @dataclass(slots=True)
 class ExpiryWarnings:
-    """Logs what expires soon: at once, once a day, and when it becomes urgent."""
+    """Logs files that expire soon: at once, once a day, and when it becomes urgent."""
 
     _said: dict[Path, tuple[int, datetime]] = field(default_factory=dict)
     _known: tuple[TLSIdentity | None, tuple[Expiry, ...]] = (None, ())
@@ -71,16 +71,16 @@ class ExpiryWarnings:
         """Log every certificate of a process, authorities included, that expires soon.
 
         Args:
-            identity: What the process uses.
+            identity: The process's identity.
             now: The present by default.
         """
-        if self._known[0] is not identity:  # reading certificates takes its time
+        if self._known[0] is not identity:  # reading certificates takes time
             self._known = (identity, tuple(expiries_of(identity)))
         for expiry in self._known[1]:
             self.say(expiry, now or datetime.now(UTC))
 
     def say(self, expiry: Expiry, now: datetime) -> None:
-        """Log one file that expires soon, unless that was said lately.
+        """Log one file that expires soon, unless that was logged recently.
 
         Args:
             expiry: The file, and its end.
@@ -100,5 +100,5 @@ class ExpiryWarnings:
             path=expiry.path,
             days=max(0, (expiry.moment - now).days),
             not_valid_after=expiry.moment.isoformat(),
-            next_step="put a new one under the same file name; no restart is needed",
+            next_step="replace the file under the same name; no restart is needed",
         )

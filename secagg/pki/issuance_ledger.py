@@ -1,17 +1,18 @@
-"""An authority with a memory: what it issued, to whom, and what it took back.
+"""An authority with a record of what it issued and revoked.
 
 ``ca.pem`` and ``ca.key`` are the authority, ``index.jsonl`` the record of all that was
-ever issued and revoked, ``revoked.txt`` what aggregators go by.
+ever issued and revoked, ``revoked.txt`` the list for aggregators.
 
 Rule 1: record, then hand out.
-Rule 2: one live key for a name and one name for a live key.  A key that was revoked
-        never comes back, or an old request could be signed again.
-Rule 3: revoking a certificate revokes all of its key: an older one would do as well.
+Rule 2: one live key for a name and one name for a live key.  A revoked key stays
+        revoked, or an old request could be signed again.
+Rule 3: revoking a certificate revokes all of its key: an older one would be valid as
+        well.
 Rule 4: a renewed certificate has the name and the role of the one before, and is the
         same client with the same budget.  A name that was never issued cannot be
         renewed.
 
-It does not know people: whose key it is, is for the operator to find out.
+The operator must find out whose key it is.
 """
 
 import base64
@@ -127,10 +128,7 @@ class IssuanceLedger:
             directory / f"{AUTHORITY_STEM}.pem", directory / f"{AUTHORITY_STEM}.key"
         )
         office = cls(directory, authority)
-        damaged = (
-            "Put back a whole copy, or begin a new authority: going on by guesswork "
-            "could forget who was revoked."
-        )
+        damaged = "Restore a whole copy, or begin a new authority."
         with DurableLines.open(
             directory / INDEX, office._read, next_step=damaged
         ) as lines:
@@ -139,11 +137,11 @@ class IssuanceLedger:
 
     @property
     def trust_domain(self) -> str:
-        """Whose names are issued."""
+        """The domain of the names."""
         return self._authority.trust_domain
 
     def issued(self) -> list[IssuedRow]:
-        """Return everything that was issued, in its order."""
+        """Return all issued certificates, in their order."""
         return list(self._rows.values())
 
     def state_of(self, row: IssuedRow, now: int) -> str:
@@ -163,10 +161,10 @@ class IssuanceLedger:
         days: int = LEAF_DAYS,
         entropy: Entropy | None = None,
     ) -> IssuedCertificate:
-        """Make a key and issue its certificate: for those who cannot make their own.
+        """Make a key and issue its certificate, for holders that cannot make their own.
 
         Raises:
-            ServiceError: BAD_CERTIFICATE; says which rule is in the way.
+            ServiceError: BAD_CERTIFICATE; states which rule is violated.
         """
         key = new_key(entropy or SystemEntropy())
         certificate = self.sign(
@@ -187,26 +185,26 @@ class IssuanceLedger:
         """Issue the first certificate of a name, or one after all others have ended.
 
         Args:
-            holder: Whom it names.
+            holder: The name and role.
             public: The key.
             now: Unix seconds.
             hosts: Of a server.
             days: How long it is valid.
-            fingerprint: The key as its owner says it; None where the key was made here.
+            fingerprint: The key as its owner states it; None if the key was made here.
 
         Returns:
             The certificate in PEM.
 
         Raises:
-            ServiceError: BAD_CERTIFICATE; says which rule is in the way.
+            ServiceError: BAD_CERTIFICATE; states which rule is violated.
         """
         for row in self._of(holder):
             if row.key != spki_of(public) and self.state_of(row, now) == "live":
                 raise _refused(
                     f"{row.holder} has a live certificate of another key (serial "
                     f"{row.serial:x})",
-                    "If it is the same holder, use `secagg pki renew`. If the key was "
-                    "lost, revoke it first. If not, somebody else wants this name.",
+                    "Use `secagg pki renew` for the same holder. If the key was "
+                    "lost, revoke it first. If not, another party requests this name.",
                 )
         self._check_key(holder, public, fingerprint)
         return self._certify(holder, public, hosts=hosts, days=days, now=now)
@@ -223,7 +221,7 @@ class IssuanceLedger:
         """Issue the next certificate of a name.
 
         Args:
-            holder: Whom it names.
+            holder: The name and role.
             public: Its new key; None for the one that it had last.
             now: Unix seconds.
             days: How long it is valid.
@@ -233,21 +231,19 @@ class IssuanceLedger:
             The certificate in PEM.
 
         Raises:
-            ServiceError: BAD_CERTIFICATE; says which rule is in the way.
+            ServiceError: BAD_CERTIFICATE; states which rule is violated.
         """
         before = self._of(holder)
         if not before:
             raise _refused(
                 f"{_spelt(holder)} was never issued a certificate",
-                "Check the name with `secagg pki list`; a new one takes `secagg pki "
-                "sign`.",
+                "Check the name with `secagg pki list`; sign a new one.",
             )
         last = before[-1]
         if last.serial in self._revoked:
             raise _refused(
                 f"the last certificate of {last.holder} was revoked",
-                "If it is welcome again, sign a request with a new key: `secagg pki "
-                "sign`.",
+                "To admit it again, sign a request with a new key: `secagg pki sign`.",
             )
         key = public or _loaded(last.key)
         self._check_key(holder, key, fingerprint)
@@ -269,19 +265,19 @@ class IssuanceLedger:
             raise _refused(
                 f"the request's key is {fingerprint_of(public)}, and not "
                 f"{fingerprint[:80]}",
-                "Ask the owner once more what `secagg enrol request` has shown. If it "
-                "is the latter, somebody has put another request in its place.",
+                "Ask the owner again for the output of `secagg enrol request`. If it "
+                "shows this key, another party has replaced the request.",
             )
         for row in self._of_key[spki_of(public)]:
             if row.serial in self._revoked:
                 raise _refused(
                     f"this key was revoked with serial {row.serial:x}",
-                    "A revoked key never comes back: have a new request made.",
+                    "Make a new request: a revoked key stays revoked.",
                 )
             if row.holder != _spelt(holder):
                 raise _refused(
                     f"this key belongs to {row.holder} (serial {row.serial:x})",
-                    "One holder, one key: have a new request made.",
+                    "Make a new request: a key belongs to one holder.",
                 )
 
     def _certify(
@@ -313,13 +309,13 @@ class IssuanceLedger:
         self._add(row)
         return certificate
 
-    # --- taking back ------------------------------------------------------------------
+    # --- revocation -------------------------------------------------------------------
 
     def find(self, words: Iterable[str]) -> list[IssuedRow]:
-        """Return the certificates that names or serial numbers stand for.
+        """Return the certificates that names or serial numbers denote.
 
         Raises:
-            ServiceError: BAD_CERTIFICATE; a word stands for none, or for two holders.
+            ServiceError: BAD_CERTIFICATE; a word denotes no holder, or two.
         """
         found: dict[int, IssuedRow] = {}
         for word in words:
@@ -332,7 +328,7 @@ class IssuanceLedger:
                 raise _refused(
                     f"{word[:80]!r} is neither a name nor a serial number of this "
                     "authority",
-                    "Look it up with `secagg pki list`.",
+                    "Find it with `secagg pki list`.",
                 )
             if len({row.holder for row in rows}) > 1:
                 raise _refused(
@@ -343,9 +339,9 @@ class IssuanceLedger:
         return list(found.values())
 
     def revoke(self, rows: Iterable[IssuedRow], *, now: int) -> list[int]:
-        """Take certificates back, with all others of their keys.
+        """Revoke certificates, with all others of their keys.
 
-        Writes the file for the aggregators anew in any case.
+        Writes the file for the aggregators again in any case.
 
         Returns:
             The numbers that were not revoked before, ascending.
@@ -400,7 +396,7 @@ class IssuanceLedger:
             case {"at": int() as at, "revoked": list() as serials}:
                 numbers = [int(serial, 16) for serial in serials]
                 if not all(each in self._rows for each in numbers):
-                    raise ValueError("what was never issued is revoked")
+                    raise ValueError("a certificate is revoked that was never issued")
                 self._revoked.update(dict.fromkeys(numbers, at))
             case {
                 "holder": str() as holder,
@@ -422,7 +418,7 @@ class IssuanceLedger:
 
 
 def parse_holder(text: str, trust_domain: str) -> PeerIdentity:
-    """Return whom ``client/NAME`` or ``server/NAME`` stands for.
+    """Return the role and name of ``client/NAME`` or ``server/NAME``.
 
     Raises:
         ServiceError: BAD_CERTIFICATE.

@@ -1,8 +1,8 @@
 """The record of an issuer: every credential and every revocation, line by line.
 
 Rule 1: the file only grows (`secagg.runtime.json_lines`).
-Rule 2: what is there is verified whole when it is opened: the order of serials and
-        lists, and the enrolment key's signature under every credential.
+Rule 2: opening verifies the whole file: the order of serials and lists, and the
+        enrolment key's signature under every credential.
 
 A line is a JSON object: first the issuer, then credentials and revocations in the order
 in which they were made.
@@ -28,9 +28,9 @@ class IssuerRecord:
     """The open record of one issuer; make it with `create` and `open`.
 
     Attributes:
-        trust_domain: Whose names are issued.
-        credentials: All that were issued; that with serial s stands at s - 1.
-        revoked: Serials that were taken back.
+        trust_domain: The domain of the names.
+        credentials: All that were issued; that with serial s has index s - 1.
+        revoked: Serials that were revoked.
         list_number: Number of the newest revocation list; 0 before the first.
         list_made_at: When it was made, in Unix seconds.
     """
@@ -66,10 +66,7 @@ class IssuerRecord:
                 STATE_DAMAGED, naming the line.
         """
         record = cls(enrolment_key)
-        damaged = (
-            "Find out what changed this file. Going on by guesswork could give one "
-            "serial to two clients."
-        )
+        damaged = "Find out what changed this file; a guess could repeat a serial."
         with DurableLines.open(path, record._read, next_step=damaged) as lines:
             record._lines = lines
             yield record
@@ -95,7 +92,7 @@ class IssuerRecord:
         """Record the next revocation list before it leaves.
 
         Args:
-            serials: What is taken back by it, ascending.
+            serials: The serials that it revokes, ascending.
             made_at: When, in Unix seconds.
 
         Raises:
@@ -130,7 +127,7 @@ class IssuerRecord:
                 if number > 1 or key != key_text(self._enrolment_key):
                     raise ValueError("it belongs to another key than the one beside it")
                 if not is_name(trust_domain):
-                    raise ValueError("the trust domain is none")
+                    raise ValueError("the trust domain is invalid")
                 self.trust_domain = trust_domain
             case {
                 "made_at": int() as made_at,
@@ -158,7 +155,7 @@ class IssuerRecord:
             or not self.revoked.isdisjoint(serials)
             or not all(1 <= serial <= len(self.credentials) for serial in serials)
         ):
-            raise ValueError("the revocation does not follow from what is above it")
+            raise ValueError("the revocation does not follow from the lines above it")
         self._take_back(serials, made_at)
 
 

@@ -1,4 +1,4 @@
-"""How keys of the enrolment are written down: seeds in files, public keys as text.
+"""Formats of enrolment keys: seeds in files, public keys as text.
 
 Rule 1: a seed is 32 bytes in a file of mode 0600 that is never overwritten.
 Rule 2: no error, log or repr holds a seed.
@@ -26,7 +26,7 @@ _TEXT: Final = re.compile(rf"{_ALGORITHM}([0-9a-f]{{64}})", re.ASCII)
 
 
 def key_text(public_key: bytes) -> str:
-    """Return how people write an enrolment key: ``ed25519:`` and 64 digits."""
+    """Return an enrolment key as text: ``ed25519:`` and 64 digits."""
     return _ALGORITHM + public_key.hex()
 
 
@@ -49,15 +49,15 @@ def parse_key(text: str) -> bytes:
 
 def _no_key(text: str, complaint: str) -> ServiceError:
     return ServiceError(
-        f"{text[:80]!r} is no public key: {complaint}",
+        f"{text[:80]!r} is not a public key: {complaint}",
         code=ErrorCode.BAD_SETTINGS,
-        next_step="Copy it as its owner's command printed it, on a way that nobody "
-        "else controls.",
+        next_step="Copy it from the output of its owner's command, over a channel "
+        "that no other party controls.",
     )
 
 
 def write_key(path: Path, key: IdentityKey) -> None:
-    """Keep a private key.
+    """Store a private key.
 
     Raises:
         ServiceError: STORAGE_FAILED; it exists already, or cannot be written.
@@ -72,10 +72,10 @@ def read_key(path: Path, *, remedy: str = _MADE_BY) -> IdentityKey:
 
     Args:
         path: Of the file.
-        remedy: What to do about a file that is no key.
+        remedy: The next step for an invalid file.
 
     Raises:
-        ServiceError: BAD_CREDENTIAL; it is missing, cannot be read or is no seed.
+        ServiceError: BAD_CREDENTIAL; it is missing, cannot be read or is not a seed.
     """
     try:
         with path.open("rb") as stream:
@@ -84,11 +84,11 @@ def read_key(path: Path, *, remedy: str = _MADE_BY) -> IdentityKey:
         raise ServiceError(
             f"cannot read the private key {path}: {error.strerror}",
             code=ErrorCode.BAD_CREDENTIAL,
-            next_step="Check the path and who may read it.",
+            next_step="Check the path and its permissions.",
         ) from None
     if len(seed) != SEED_SIZE:
         raise ServiceError(
-            f"{path} is no private key: it does not have {SEED_SIZE} bytes",
+            f"{path} is not a private key: it does not have {SEED_SIZE} bytes",
             code=ErrorCode.BAD_CREDENTIAL,
             next_step=remedy,
         )
@@ -96,5 +96,5 @@ def read_key(path: Path, *, remedy: str = _MADE_BY) -> IdentityKey:
 
 
 def is_readable_by_others(path: Path) -> bool:
-    """Return whether anybody but its owner may read a file, going by its mode."""
+    """Return whether the mode of a file lets users other than its owner read it."""
     return bool(path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))

@@ -1,7 +1,7 @@
-"""What an aggregator publishes of enrolment: whose credentials count, and which not.
+"""The part of enrolment that an aggregator publishes: trust domain, key, revocations.
 
-It holds nothing secret: the enrolment key here is the public one, and the list is
-signed by it.  An aggregator can neither add a client nor take one back.
+It is public: the enrolment key here is the public one, and the list is signed by it.
+An aggregator can neither add nor revoke a client.
 """
 
 from dataclasses import dataclass, field
@@ -19,13 +19,12 @@ from secagg.runtime.files import read_small
 
 @dataclass(frozen=True, slots=True)
 class PublishedEnrolment:
-    """What the offers of a task say of enrolment.
+    """What the offers of a task state about enrolment.
 
     Attributes:
-        trust_domain: Whose names these are.
+        trust_domain: The domain of the names.
         enrolment_key: Signs credentials and lists, 32 bytes.
-        revocations: The newest list, as clients read it; b"" where nothing was ever
-            revoked.
+        revocations: The newest list, as clients read it; b"" without revocations.
     """
 
     trust_domain: str
@@ -34,7 +33,7 @@ class PublishedEnrolment:
 
     @property
     def trust(self) -> Trust:
-        """What the parameters of a session say."""
+        """The same as stated in the parameters of a session."""
         if not self.revocations:
             return Trust(self.trust_domain, self.enrolment_key)
         found = RevocationList.decode(self.revocations)
@@ -49,10 +48,10 @@ class PublishedEnrolment:
         Args:
             trust_domain: Of the deployment.
             enrolment_key: 32 bytes.
-            revocations: File of the list; None where nothing was ever revoked.
+            revocations: File of the list; None without revocations.
 
         Raises:
-            SecAggError: BAD_CREDENTIAL or BAD_ENCODING, naming what is wrong.
+            SecAggError: BAD_CREDENTIAL or BAD_ENCODING, naming the fault.
         """
         if revocations is None:
             return cls(trust_domain, enrolment_key)
@@ -61,7 +60,7 @@ class PublishedEnrolment:
             most=MAX_REVOCATION_BYTES,
             code=ErrorCode.BAD_CREDENTIAL,
             what="the revocation list",
-            if_unreadable="Check enrolment.revocations and who may read the file.",
+            if_unreadable="Check enrolment.revocations and the file's permissions.",
             if_large="Begin a new issuer: clients would refuse a list of this length.",
         )
         found = RevocationList.decode(data)

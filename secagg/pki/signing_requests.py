@@ -1,10 +1,11 @@
-"""A request for a certificate: made where the key stays, judged where it is signed.
+"""Requests for certificates: made where the key stays, checked where it is signed.
 
-Rule 1: the private key is made on the machine that uses it and never leaves it; the
+Rule 1: the private key is made on the host that uses it and never leaves it; the
         request (PKCS #10) carries the public half, signed by the private one.
-Rule 2: nothing but the key counts.  Names, hosts and extensions in a request are what
-        somebody wishes for; whoever signs says whose certificate it becomes.
-Rule 3: the key is confirmed on another way than the request comes, by its fingerprint.
+Rule 2: only the key counts.  Names, hosts and extensions in a request are the
+        requester's wishes; the signer decides whose certificate it becomes.
+Rule 3: the owner confirms the key's fingerprint over another channel than the
+        request's.
 """
 
 import hashlib
@@ -29,7 +30,7 @@ FINGERPRINT: Final = "sha256:"
 _MAX_REQUEST_BYTES: Final = 64 * 1024
 _RSA_BITS: Final = range(2048, 8193)
 _MAKE_AGAIN: Final = (
-    "Have it made again: `secagg enrol request` on the machine that keeps the key, or "
+    "Make it again: `secagg enrol request` on the host that keeps the key, or "
     "openssl with a P-256 key."
 )
 
@@ -38,10 +39,10 @@ def new_request(directory: Path, name: str, *, entropy: Entropy) -> tuple[Path, 
     """Make a private key and a request for its certificate.
 
     Args:
-        directory: Made, for its owner only, when it does not exist; gets ``NAME.key``
-            (mode 0600) and ``NAME.csr``.
-        name: Stem of the files, and a hint to whoever signs.
-        entropy: Where the key comes from.
+        directory: Made, with access for its owner only, when it does not exist;
+            receives ``NAME.key`` (mode 0600) and ``NAME.csr``.
+        name: Stem of the files, and a hint to the signer.
+        entropy: Source of the key.
 
     Returns:
         The path of the request, and the key's fingerprint.
@@ -68,10 +69,10 @@ def new_request(directory: Path, name: str, *, entropy: Entropy) -> tuple[Path, 
 
 
 def read_request(path: Path) -> PublicKey:
-    """Return the key that a request asks a certificate for.
+    """Return the key for which a request asks a certificate.
 
     Raises:
-        ServiceError: BAD_CERTIFICATE; it cannot be read, its signature does not fit
+        ServiceError: BAD_CERTIFICATE; it cannot be read, its signature does not match
             the key in it, or TLS cannot use the key.
     """
     data = read_small(
@@ -84,7 +85,7 @@ def read_request(path: Path) -> PublicKey:
         request = x509.load_pem_x509_csr(data)
         public, is_proven = request.public_key(), request.is_signature_valid
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-        raise _refused(f"{path} is no request for a certificate in PEM") from None
+        raise _refused(f"{path} is not a request for a certificate in PEM") from None
     if not is_proven:
         raise _refused(f"the signature of {path} does not fit the key in it")
     if isinstance(public, ec.EllipticCurvePublicKey):
@@ -98,7 +99,7 @@ def read_request(path: Path) -> PublicKey:
 
 
 def fingerprint_of(public: PublicKey) -> str:
-    """Return what two people compare: the SHA-256 of a key, as ``sha256:`` and hex.
+    """Return the fingerprint that people compare: ``sha256:`` and the hash in hex.
 
     The same as of ``openssl pkey -pubout -outform DER | sha256sum``.
     """

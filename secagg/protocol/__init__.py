@@ -1,7 +1,7 @@
-"""The protocol itself: two state machines without clock, entropy, sockets or files.
+"""The protocol: two state machines without clock, entropy, sockets or files.
 
-Read `server.TRANSITIONS` and `client.TRANSITIONS` first: they are the protocol.
-Everything here is deterministic; `secagg.runtime` supplies time, randomness and
-storage.  Interfaces of this package may change between minor releases; the bytes on
-the wire are fixed by `protos/PROTOCOL.md`.
+Start with `server.TRANSITIONS` and `client.TRANSITIONS`: they are the protocol. All
+code here is deterministic; `secagg.runtime` supplies time, randomness and storage.
+Interfaces of this package may change between minor releases. `protos/PROTOCOL.md` fixes
+the bytes on the wire.
 """

@@ -1,19 +1,19 @@
-"""How clients that do not trust the server agree on roster, U2 and U3 (PROTOCOL §5.4).
+"""Agreement of clients on roster, U2 and U3 without trust in the server (§5.4).
 
-Rule 1: each client signs the context of the sets that it was told, once, and answers
-        for them only when a quorum has signed the same.  Two quorums over one roster
-        have an honest client in common (R3.2-8), and that has signed one context.
-        Hence all honest clients that were shown one roster, and answer, answer for
-        one U3, whatever the server shows to whom.
-Rule 2: a client answers only if every member of U3 has signed the roster that it was
-        shown itself (R5.3-13).  Clients have one advert in all rosters of a session.
-        A member of another roster, whose mask key may be rebuilt there, is thereby
-        kept out of U3.
+Rule 1: each client signs the context of its sets once, and unmasks for them only when a
+        quorum has signed the same context.  Two quorums over one roster share an honest
+        client (R3.2-8), which has signed one context. Hence all honest clients of one
+        roster that unmask do so for one U3, whatever sets the server shows.
+
+Rule 2: a client unmasks only if every member of U3 has signed the roster that this
+        client received (R5.3-13).  A client has one advert in all rosters of a session.
+        So a member of another roster, whose mask key may be rebuilt there, is kept out
+        of U3.
 
 Two rosters in one session are two sums, each over the honest members of its own U3.
 
-Source:
-    [Bon17], the consistency check of the malicious-server variant; rule 2 is ours.
+Source: [Bon17], the consistency check of the malicious-server variant. Rule 2 is an
+addition of this protocol.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ from secagg.protocol.messages import Advert, Consistency, Quorum
 
 @dataclass(frozen=True, slots=True)
 class Signers:
-    """Names and identity keys of a roster, and nothing else of its adverts.
+    """Names and identity keys of a roster, without the rest of its adverts.
 
     Attributes:
         names: By roster index.
@@ -49,7 +49,7 @@ class Signers:
 
     @classmethod
     def of(cls, adverts: Sequence[Advert]) -> Self:
-        """Keep of a roster what signatures are checked with."""
+        """Extract from a roster what verifies signatures."""
         return cls(
             tuple(advert.identity for advert in adverts),
             b"".join(_identity_key(advert) for advert in adverts),
@@ -62,14 +62,16 @@ class Signers:
 
 def _identity_key(advert: Advert) -> bytes:
     if advert.credential is None:
-        raise InternalError("an advert without credential is in no roster to sign")
+        raise InternalError(
+            "an advert without credential is in a roster with signatures"
+        )
     return advert.credential.identity_key
 
 
 def sign_context(key: IdentityKey, ctx3: bytes, suite: CipherSuite) -> Consistency:
-    """Sign the sets that this client was told; deterministic.
+    """Sign the sets that this client received; deterministic.
 
-    The caller has recorded durably that it signs these and no others (R5.4-6).
+    The caller has durably recorded that it signs these sets and no others (R5.4-6).
     """
     return Consistency(key.sign(_context_message(ctx3, suite)))
 
@@ -82,13 +84,13 @@ def check_signature(
     ctx3: bytes,
     suite: CipherSuite,
 ) -> None:
-    """Check what one client has signed (R5.4-7, R5.5-4).
+    """Verify a client's signature over its sets (R5.4-7, R5.5-4).
 
     Args:
         signature: 64 bytes.
         signers: Of the roster.
-        index: Who is said to have signed.
-        ctx3: As computed by whoever checks.
+        index: Roster index of the signer.
+        ctx3: As computed by the verifying party.
         suite: Of the session.
 
     Raises:
@@ -113,21 +115,21 @@ def check_quorum(  # noqa: PLR0913 - what is signed, by whom, and how many
     ctx3: bytes,
     suite: CipherSuite,
 ) -> None:
-    """Check that enough clients have signed what this one has (PROTOCOL §5.5).
+    """Check that enough clients signed the same sets as this client (PROTOCOL §5.5).
 
     Args:
         quorum: Decoded, hence with signers strictly ascending (R5.5-1).
         needed: Q.
         survivors: U3 as this client has signed it.
         signers: Names and identity keys of all clients.
-        ctx1: Context of the roster that this client was shown.
+        ctx1: Context of the roster that this client received.
         ctx3: As this client has signed it.
         suite: Of the session.
 
     Raises:
         RemoteProtocolError: NO_QUORUM, U3_INVALID or BAD_SIGNATURE.
     """
-    # R5.5-2: counted before anything is verified, or a long list would buy work.
+    # R5.5-2: count before verifying, so that a long list cannot cost verifications.
     if len(quorum) < needed:
         raise RemoteProtocolError(
             f"{len(quorum)} clients have signed, {needed} are needed",
@@ -149,8 +151,8 @@ def check_quorum(  # noqa: PLR0913 - what is signed, by whom, and how many
     unsigned = sorted(frozenset(survivors) - signed)
     if [proof.index for proof in quorum.roster_proofs] != unsigned:
         raise RemoteProtocolError(
-            "the quorum does not show the roster of exactly those members of U3 that "
-            "have not signed",
+            "the quorum must show the roster of exactly the members of U3 without "
+            "signature",
             code=ErrorCode.U3_INVALID,
         )
     for proof in quorum.roster_proofs:
@@ -167,10 +169,10 @@ def check_quorum(  # noqa: PLR0913 - what is signed, by whom, and how many
 def sign_bundles(
     key: IdentityKey, sealed: bytes, *, ctx1: bytes, index: int, suite: CipherSuite
 ) -> bytes:
-    """Sign what a dealer sends to all its neighbours together (PROTOCOL §5.2).
+    """Sign all bundles of a dealer together (PROTOCOL §5.2).
 
     Returns:
-        64 bytes.  They make evidence of what the dealer sent, for disputes.
+        64 bytes, which are evidence in disputes of what the dealer sent.
     """
     digest = sha256(sealed).digest()
     return key.sign(_bundles_message(digest, ctx1, index, suite))
@@ -185,7 +187,7 @@ def check_bundle_signature(  # noqa: PLR0913 - what is signed, by whom, and wher
     index: int,
     suite: CipherSuite,
 ) -> None:
-    """Check a dealer's signature over its bundles (R5.2-11, R5.3-13, R5.8-1).
+    """Verify a dealer's signature over its bundles (R5.2-11, R5.3-13, R5.8-1).
 
     Args:
         signature: 64 bytes.
@@ -210,14 +212,14 @@ def check_bundle_signature(  # noqa: PLR0913 - what is signed, by whom, and wher
 def check_signed(
     signers: Signers, index: int, message: bytes, signature: bytes, what: str
 ) -> None:
-    """Check one client's signature.
+    """Verify one client's signature.
 
     Args:
         signers: Of the roster.
-        index: Who is said to have signed.
-        message: What, beginning with its domain tag.
+        index: Roster index of the signer.
+        message: The signed bytes, beginning with their domain tag.
         signature: 64 bytes.
-        what: The end of a sentence about a client whose signature does not hold.
+        what: The end of a sentence about a client whose signature is invalid.
 
     Raises:
         RemoteProtocolError: BAD_SIGNATURE.

@@ -1,9 +1,9 @@
-"""The context chain: one hash that covers everything the parties must agree on.
+"""The context chain: one hash that covers all that the parties must agree on.
 
 ctx0 covers the configuration, ctx1 the roster, ctx2 the set U2, ctx3 the set U3
-(PROTOCOL §4).  Every key, mask and associated datum derives from one of them, so
-parties that were shown different things produce masks that do not cancel.  Nobody
-takes one from a message (R4-1).
+(PROTOCOL §4).  Every key, mask and associated datum derives from one of them. Parties
+that were shown different values therefore produce masks that do not cancel.  No party
+reads a context from a message (R4-1).
 """
 
 from secagg.crypto.cipher_suite import CipherSuite
@@ -108,13 +108,13 @@ def mask_context(
     edge_root: bytes = b"",
     noise_context: bytes = b"",
 ) -> bytes:
-    """Return ctx2: ctx1, who chose whom, U2, and how noise is drawn for it.
+    """Return ctx2: ctx1, the drawn edges, U2, and how noise is drawn for it.
 
     Args:
         ctx1: Of the roster.
         sharers: Bitmap of U2.
         suite: Of the session.
-        edge_root: What covers all chosen edges, 32 bytes; b"" where none are chosen.
+        edge_root: Covers all drawn edges, 32 bytes; b"" in a profile that draws none.
         noise_context: 32 bytes; b"" for a task without noise.
     """
     return hash_parts("ctx2", ctx1, edge_root, sharers, noise_context, suite=suite)

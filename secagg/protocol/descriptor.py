@@ -1,12 +1,13 @@
-"""One session of a task, as it is offered: who, which number, until when.
+"""The offer of one session of a task: aggregator, number and end.
 
 Rule 1: every field enters the session's id, which every party computes for itself
-        (PROTOCOL §4): two parties that were offered different sessions derive keys and
-        masks that have nothing in common.
-Rule 2: `validate` states what no session can be; whether a client wants this one is
-        said by its `secagg.protocol.policy`.
+        (PROTOCOL §4). Parties that were offered different sessions derive unrelated
+        keys and masks.
+Rule 2: `validate` refuses what no session can be. `secagg.protocol.policy` decides
+        whether a client accepts this one.
 
-It holds no secrets and reads no clock: whoever has one asks `check_clock`.
+A descriptor holds no secrets and reads no clock; a caller with a clock calls
+`check_clock`.
 """
 
 from collections.abc import Callable
@@ -20,15 +21,15 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.graphs.ring_bounds import client_demand
 from secagg.protocol.parameters import ProtocolParameters
 
-# The longest that a certificate can name.
+# The longest name that a certificate can hold.
 MAX_AGGREGATOR_BYTES: Final = 255
 MAX_TASK_ID_BYTES: Final = 256
 MAX_NOISE_TERMS_BYTES: Final = 256  # one rational of two long numbers
-# What a database of signed 64-bit integers holds: sessions of a task, and seconds.
+# The range of a database with signed 64-bit integers: session numbers and seconds.
 MAX_COUNT: Final = (1 << 63) - 1
-# What the clocks of client and server may differ by (R5.0-2).
+# Largest difference between the clocks of client and server (R5.0-2).
 CLOCK_TOLERANCE_SECONDS: Final = 3600
-# The first second of the year 10000, which no calendar of ours can show.
+# The first second of the year 10000, which `datetime` cannot represent.
 _END_OF_TIME: Final = 253_402_300_800
 
 
@@ -36,22 +37,22 @@ _END_OF_TIME: Final = 253_402_300_800
 class SessionDescriptor:
     """One session of a task, as the server offers it.
 
-    Its id is recomputed by every party from these fields and never taken as given.
+    Every party computes its id from these fields and never reads it from a message.
 
     Attributes:
         aggregator: Name of the server, 1 to 255 bytes of UTF-8.  A client compares it
-            with the one that its connection proved, so that nobody can pass on the
-            session of somebody else.
+            with the name that its connection proved, so that a server cannot relay the
+            session of another server.
         task_id: Name of the task, 1 to 256 bytes of UTF-8.
-        session_number: Grows with every session of the task; a client never takes
-            part in a number it has seen (PROTOCOL §5.0).
+        session_number: Grows with every session of the task; a client never takes part
+            in a number it has seen (PROTOCOL §5.0).
         server_nonce: 32 fresh random bytes.
-        session_end: When the session is over at the latest, in Unix seconds.  What
-            expires is judged by it and by no clock, so that all parties judge alike.
-        payload_hash: SHA-256 of the payload handed to the clients, or b"" if none.
+        session_end: Latest end of the session, in Unix seconds.  Expiry is decided by
+            it and by no clock, so that all parties decide alike.
+        payload_hash: SHA-256 of the payload for the clients, or b"" without one.
         parameters: The task's configuration.
-        noise_terms: What one session says of its noise beside the noise block, made
-            and read by `secagg.distributed_dp`; b"" where the block says it all.
+        noise_terms: The session's own noise data beside the noise block, written and
+            read by `secagg.distributed_dp`; b"" if the block suffices.
     """
 
     aggregator: str
@@ -66,10 +67,10 @@ class SessionDescriptor:
     def validate(
         self, *, demanded_bits: Callable[[int], float] = client_demand
     ) -> Self:
-        """Return self if such a session can exist at all.
+        """Return self if such a session can exist.
 
         Args:
-            demanded_bits: See `ProtocolParameters.validate`.
+            demanded_bits: As for `ProtocolParameters.validate`.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG, naming the field and its range.
@@ -113,10 +114,10 @@ class SessionDescriptor:
         return self
 
     def check_clock(self, now: int) -> None:
-        """Refuse a session that is over already, or that would never be (R5.0-2).
+        """Refuse a session that has ended, or that ends too far in the future (R5.0-2).
 
         Args:
-            now: The time of whoever was offered it, in Unix seconds.
+            now: The time at the party that received the offer, in Unix seconds.
 
         Raises:
             RemoteProtocolError: BAD_CLOCK; one of the two clocks is wrong.
@@ -125,11 +126,11 @@ class SessionDescriptor:
         most = self.parameters.deadlines.longest_session + CLOCK_TOLERANCE_SECONDS
         if not 0 < left <= most:
             raise RemoteProtocolError(
-                f"the session ends at {_time(self.session_end)}, and this machine's "
-                f"clock reads {_time(now)}: {left} seconds are left, between 1 and "
-                f"{most} are possible; one of the two clocks is wrong",
+                f"the session ends at {_time(self.session_end)}, and the clock of "
+                f"this host reads {_time(now)}: {left} seconds are left, between 1 "
+                f"and {most} are possible; one of the two clocks is wrong",
                 code=ErrorCode.BAD_CLOCK,
-                next_step="Compare the clocks of this machine and of the server.",
+                next_step="Compare the clocks of this host and of the server.",
             )
 
     @property
@@ -221,7 +222,7 @@ def _read_payload_hash(reader: Reader) -> bytes:
 
 
 def _time(seconds: int) -> str:
-    """Return a date for people, of a number that a peer may have made up."""
+    """Format a time for people; the number comes from a peer and may be absurd."""
     if not 0 <= seconds < _END_OF_TIME:
         return f"{seconds} Unix seconds"
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,4 +1,4 @@
-"""State diagrams, drawn from the transition tables so that they cannot drift."""
+"""State diagrams, drawn from the transition tables."""
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -17,7 +17,7 @@ class _Edge(Protocol):
 def mermaid(transitions: Mapping[tuple[type[Any], type[Any]], _Edge]) -> str:
     """Return a Mermaid state diagram of one role.
 
-    Loops (a message recorded, a repeat ignored) are left out: they change no state.
+    Loops (a recorded message, an ignored repeat) are not drawn: they change no state.
     """
     arrows = {
         (state.__name__, target.__name__, event.__name__)

@@ -1,22 +1,23 @@
-"""Who is left out of the next attempts, given who complained about whom.
+"""Exclusion of clients from later attempts, decided from complaints.
 
-A complaint puts a pair in dispute: nobody else can tell which of the two lies.  With at
-most c corrupt clients, and honest ones that complain about corrupt ones only,
+A complaint puts a pair in dispute: no other client can tell which of the two lies. The
+rule assumes at most c corrupt clients, and honest clients that complain only about
+corrupt ones:
 
-* whoever is in dispute with more than c others is corrupt: one of them is honest;
-* of every other pair one is corrupt.  Leaving out both ends of *all* pairs would let c
-  colluders evict about c^2 honest clients.  A maximal matching leaves out disjoint
-  pairs only, each with a corrupt client in it: at most c honest ones are lost.
+* A client in dispute with more than c others is corrupt, because one of these is
+  honest.
+* Of every other pair one client is corrupt.  Excluding both ends of *all* pairs would
+  let c colluders evict about c^2 honest clients.  A maximal matching excludes disjoint
+  pairs only, each with a corrupt client in it: at most c honest clients are excluded.
 
-Rule 1: who is left out stays out for the rest of the task: disputes only ever add
+Rule 1: an excluded client stays excluded for the rest of the task.  Disputes only add
         pairs, so that c colluders cost c attempts in all and not in every step.
-Rule 2: silence is no dispute.
-Rule 3: where there must be more corrupt clients than was stated, the least number that
-        may explain the disputes stands for c: who accuses two garbage dealers is not
+Rule 2: a missing message is no dispute.
+Rule 3: if more clients must be corrupt than was stated, the least number that may
+        explain the disputes replaces c. The accuser of two corrupt dealers is thus not
         corrupt because one was expected.
 
-Source:
-    PROTOCOL §5.7.
+Source: PROTOCOL §5.7.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,15 +30,15 @@ def left_out(
     colluders: int,
     already: frozenset[str] = frozenset(),
 ) -> frozenset[str]:
-    """Return who takes no part in the next attempts of a task (R5-4).
+    """Return the clients that are excluded from later attempts of a task (R5-4).
 
     Args:
         complaints: (accuser, accused) by identity, of all sessions of the task.
         colluders: c, as the task states it.
-        already: Who was left out before; stays out, and is in no new pair.
+        already: Clients excluded before; they stay excluded, and are in no new pair.
 
     Returns:
-        All identities that are left out, `already` among them.
+        All excluded identities, `already` among them.
     """
     pairs = sorted({pair for pair in complaints if pair[0] != pair[1]})
     opponents: dict[str, set[str]] = {}
@@ -45,8 +46,8 @@ def left_out(
         opponents.setdefault(accuser, set()).add(accused)
         opponents.setdefault(accused, set()).add(accuser)
     # Each of disjoint pairs has a corrupt client.  The loop ends at no smaller bound
-    # than their number: whoever is taken out of a greedy matching shortens it by one
-    # pair at most.
+    # than their number: removing a client from a greedy matching shortens it by at most
+    # one pair.
     bound = colluders
     while True:
         proven = {v for v, others in opponents.items() if len(others) > bound} - already
@@ -59,7 +60,7 @@ def left_out(
 def _matching(
     pairs: Sequence[tuple[str, str]], out: AbstractSet[str]
 ) -> list[tuple[str, str]]:
-    """Return disjoint pairs of those who are in, until none is left to add.
+    """Return disjoint pairs of the remaining clients, as many as can be added.
 
     Greedy in a fixed order: the same disputes give the same answer after a restart.
     """

@@ -1,9 +1,8 @@
-"""What can happen to a session: the inputs of the two state machines.
+"""Events of a session: the inputs of the two state machines.
 
-Names are past participles.  A message arrives as `Received`, whatever it says; the
-other events are our own and are never sent.  An event is a value that can be
-journalled: it holds bytes, numbers and names, and, on the client, a vector only while
-it is in memory.
+Names are past participles.  A message arrives as `Received`; the other events are local
+and are never sent.  An event is a value that can be journalled: it holds bytes, numbers
+and names.  On the client it may hold a vector, only while it is in memory.
 """
 
 from dataclasses import dataclass, field
@@ -35,14 +34,14 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class AbortRequested:
-    """The operator, the application or the machinery ends the session.
+    """The operator, the application or the runner ends the session.
 
     Attributes:
         code: Why.
         reason: One sentence for people.
-        discard_unmasked: On the server, the session is ended even when the secrets
-            of U3 are rebuilt already, which costs every client of U3 its charge
-            without a sum to show for it; otherwise the request is refused then.
+        discard_unmasked: On the server, whether to end the session even when the
+            secrets of U3 are rebuilt. Every client of U3 then pays its charge without a
+            sum; False refuses the request in that case.
     """
 
     code: ErrorCode
@@ -55,13 +54,13 @@ class AbortRequested:
 
 @dataclass(frozen=True, slots=True)
 class RoundClosed:
-    """The runner closes a round: everybody answered, or its deadline has passed.
+    """The runner closes a round: all clients answered, or its deadline has passed.
 
     Attributes:
         round: The round that is closed; a stale event is refused.
         graph_seed: 32 fresh random bytes when AdvertiseKeys is closed, else b"".
         missing: When MaskedInputCollection is closed, roster indices of the clients
-            whose accepted upload is not in the spool any more, ascending; else ().
+            whose accepted upload is no longer in the spool, ascending; else ().
     """
 
     round: Round
@@ -71,12 +70,13 @@ class RoundClosed:
 
 @dataclass(frozen=True, slots=True)
 class SumComputed:
-    """The runner has removed the masks; the packed sum lies in the spool.
+    """The runner has removed the masks; the packed sum is in the spool.
 
     Attributes:
         sum_hash: SHA-256 of the packed sum.
         size: Its bytes.
-        kept_until: Until when it can be fetched, in Unix seconds; 0 for no promise.
+        kept_until: Time until which it can be fetched, in Unix seconds; 0 without a
+            stated time.
     """
 
     sum_hash: bytes
@@ -99,9 +99,9 @@ class SessionOffered:
         identity: The client's own name, as in its certificate.
         aggregator: The server's name, as its connection has proven it.
         seed: 32 fresh random bytes from which all secrets of the session derive.
-        now: The client's time when it was offered, in Unix seconds.
-        membership: The client's place among the enrolled; None for a client that has
-            none, and takes part in profile 1 only.
+        now: The client's time of the offer, in Unix seconds.
+        membership: The client's credential and pinned key; None for a client without
+            them, which takes part in profile 1 only.
     """
 
     descriptor: SessionDescriptor
@@ -145,8 +145,8 @@ class NoisyVector:
 class InputReady:
     """The application supplied its input.
 
-    Whether a session takes it is said by the vector's class, which is what the
-    client's table of transitions names.
+    The vector's class, which keys the client's table of transitions, decides whether a
+    session accepts it.
     """
 
     vector: PlainVector | NoisyVector
@@ -154,7 +154,7 @@ class InputReady:
 
 @dataclass(frozen=True, slots=True)
 class InputBound:
-    """Replay only: the journal says that an input with this digest was masked."""
+    """Replay only: the journal holds the digest of a masked input."""
 
     digest: bytes
 

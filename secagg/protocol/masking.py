@@ -80,8 +80,8 @@ def removal_masks(job: ComputeSum) -> list[Mask]:
         masks.append(Mask(key, iv, -1))
     for lost in job.dropped_keys:
         pair = KeyPair.from_private_bytes(lost.private_key)
-        # The lost client's own mask has the opposite sign of its survivor's, and it
-        # never arrived: adding it is what cancels the survivor's.
+        # The mask of a dropped client has the opposite sign of its survivor's, and it
+        # never arrived: adding it cancels the survivor's.
         masks += [
             _pair_mask(job, pair, own=lost.index, peer=peer, peer_key=peer_key)
             for peer, peer_key in lost.peers

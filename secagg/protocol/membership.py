@@ -1,8 +1,8 @@
-"""Who may take part where the server is not trusted: credentials and signed adverts.
+"""Membership of clients in profiles that distrust the server.
 
-The server cannot invent clients: an advert counts when its credential was issued under
-the enrolment key that clients pin, and when its identity key has signed it for this
-very session (PROTOCOL §2.1, §5.1, §5.2).
+The server cannot invent clients.  An advert counts if its credential was issued under
+the enrolment key that clients pin, and its identity key has signed it for this session
+(PROTOCOL §2.1, §5.1, §5.2).
 """
 
 from collections.abc import Iterable
@@ -26,17 +26,17 @@ from secagg.protocol.profiles import Profile, Trust
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A client's place among the enrolled.
+    """A client's credential, its keys, and the revocations that it knows.
 
     Attributes:
         trust_domain: The client's own.
         enrolment_key: The key that this client pins, 32 bytes.
         key: The client's identity key.
-        credential: What vouches for it.
+        credential: Binds its name to the identity key.
         revoked: Serials of the revocation list that the offer names; the list itself
             has been checked (R2.1-0).
         list_made_at: When that list was made, in Unix seconds; None for no list.
-        verified: Which credentials were verified in earlier sessions.
+        verified: Cache of credentials verified in earlier sessions.
     """
 
     trust_domain: str
@@ -50,33 +50,32 @@ class Membership:
     )
 
     def rules(self, trust: Trust, session_end: int) -> EnrolmentRules:
-        """Return what all credentials of a session are held to.
+        """Return the rules for all credentials of a session.
 
         Raises:
-            RemoteProtocolError: POLICY_VIOLATION; the offer goes by another enrolment
-                key or trust domain than this client (R5.0-3).
+            RemoteProtocolError: POLICY_VIOLATION; the offer names another enrolment key
+                or trust domain than this client (R5.0-3).
         """
         pinned = (self.trust_domain, self.enrolment_key)
         if (trust.trust_domain, trust.enrolment_key) != pinned:
             raise RemoteProtocolError(
-                "the session goes by another trust domain or enrolment key than the "
-                "one that this client pins",
+                "the session uses another trust domain or enrolment key than the one "
+                "that this client pins",
                 code=ErrorCode.POLICY_VIOLATION,
-                next_step="Do not take part: whoever holds that key can invent "
-                "clients.",
+                next_step="Do not take part: that key's holder can invent clients.",
             )
         return enrolment_rules(trust, session_end, self.revoked)
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A client's part in one session among the enrolled.
+    """A client's credential and keys in one session.
 
     Attributes:
         key: Its identity key.
-        credential: What vouches for it.
-        rules: What the credentials of all are held to.
-        verified: Which credentials were verified in earlier sessions.
+        credential: Binds its name to the identity key.
+        rules: The rules for all credentials.
+        verified: Cache of credentials verified in earlier sessions.
     """
 
     key: IdentityKey = field(repr=False, compare=False)
@@ -90,7 +89,7 @@ class Member:
 def enrolment_rules(
     trust: Trust, session_end: int, revoked: frozenset[int]
 ) -> EnrolmentRules:
-    """Return what an offer demands of all credentials."""
+    """Return what an offer requires of all credentials."""
     return EnrolmentRules(
         trust_domain=trust.trust_domain,
         enrolment_key=trust.enrolment_key,
@@ -109,9 +108,9 @@ def signed_advert(
 
 
 def check_form(advert: Advert, profile: Profile) -> None:
-    """Check that an advert has what its profile asks for, and nothing else (R2.1-1).
+    """Check that an advert has what its profile requires, and nothing else (R2.1-1).
 
-    A profile without signatures leaves no room for bytes that nobody checks.
+    A profile without signatures has no room for bytes that no party checks.
 
     Raises:
         RemoteProtocolError: BAD_SIGNATURE in profile 1, else BAD_CREDENTIAL.
@@ -142,15 +141,14 @@ def check_adverts(
     """Check credentials, then signatures (R5.1-8 of one advert, R5.2-6 of all).
 
     Args:
-        adverts: In the order in which the first fault is to be found; of the right
-            form.
+        adverts: In the order in which the first fault is reported; of the right form.
         rules: Of the session.
-        ctx0: What each has signed, as computed by whoever checks.
+        ctx0: What each has signed, as computed by the verifying party.
         suite: Of the session.
-        verified: What was verified before.
+        verified: Cache of verified credentials.
 
     Raises:
-        RemoteProtocolError: BAD_CREDENTIAL or BAD_SIGNATURE, naming whose.
+        RemoteProtocolError: BAD_CREDENTIAL or BAD_SIGNATURE, naming the client.
     """
     adverts = tuple(adverts)
     try:
@@ -162,8 +160,8 @@ def check_adverts(
         ]
         _check_signatures(adverts, ctx0, suite)
     except RemoteProtocolError:
-        # Something is refused: now keys, too, in the order of R5.2-6, so that a key
-        # that is no point of the curve has its own code and name (R2.1-5).
+        # A check has failed.  Repeat the checks with the keys, in the order of R5.2-6,
+        # so that a key that is not a point of the curve is reported as such (R2.1-5).
         for advert in adverts:
             check_credential(
                 advert.credential, rules, identity=advert.identity, verified=verified

@@ -1,11 +1,11 @@
-"""What noise a released sum holds, as exact rationals that anybody can recompute.
+"""The noise of a released sum, as exact rationals that any party can recompute.
 
-Rule 1: everything but `given` follows from the noise block, |U2| and |U3|.  Whoever
-        knows these computes the certificate and compares; nobody has to be believed
-        about it but for the sets themselves.
-Rule 2: `present` counts only what nobody can take away: neither the noise of
-        colluders, nor that of the user whose privacy is at stake, nor any layer that
-        was asked for.  A seed that was withheld, or that did not fit its commitment,
+Rule 1: everything but `given` follows from the noise block, |U2| and |U3|.  A party
+        that knows these computes the certificate and compares. It trusts no other party
+        except for the sets themselves.
+Rule 2: `present` counts only noise that no party can remove.  It excludes the noise of
+        colluders, that of the user whose privacy is at stake, and every layer that was
+        requested.  A seed that was withheld, or that did not match its commitment,
         leaves more noise.
 """
 
@@ -18,11 +18,13 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class NoiseCost:
-    """What all sessions of a task cost a client against the server, as computed here.
+    """The cost of all sessions of a task to a client against the server.
+
+    It is computed locally.
 
     Attributes:
         epsilon: At most the one that the task claims.
-        delta: What goes with it, the chance that a ring or drawn edges fail included.
+        delta: The delta of it, including the chance that a ring or drawn edges fail.
         status: How epsilon is known, for example "certified".
         proof: Whether its theorem is published, or an own one: "published" or "own".
     """
@@ -45,14 +47,15 @@ class NoiseCertificate:
     Attributes:
         sharers: |U2|, among whom noise was divided.
         survivors: |U3|, whose noise is in the sum.
-        unseen: Honest ones at most whom a server that lies can leave out of the sum, as
-            drawn neighbours have it; counted as lost (R5.9-13).
+        unseen: Most honest clients that a server that lies can omit from the sum
+            without being noticed, in the profile with drawn neighbours; counted as
+            dropouts (R5.9-13).
         colluders: How many of them may know and subtract their own noise.
         required: Variance that privacy counts.
-        base: Variance of a survivor's noise that nobody can take back.
-        layers: Variances of the layers that could be taken back.
-        removed: Which of them survivors were asked for, ascending.
-        given: For each of these, from how many survivors it was subtracted; None where
+        base: Variance of a survivor's noise that no party can remove.
+        layers: Variances of the removable layers.
+        removed: The layers that survivors were asked for, ascending.
+        given: For each of these, from how many survivors it was subtracted; None if
             only the server knows.
     """
 
@@ -73,7 +76,7 @@ class NoiseCertificate:
 
     @property
     def kept(self) -> Fraction:
-        """The least noise that is left of one honest survivor's."""
+        """The least noise that remains of one honest survivor's."""
         left = sum(v for i, v in enumerate(self.layers) if i not in self.removed)
         return self.base + left
 
@@ -126,8 +129,8 @@ class NoiseCertificate:
 
         Raises:
             KeyError: A key is missing.
-            ValueError: A value is none that a certificate can have, or one that
-                follows from the others does not.
+            ValueError: A value is impossible, or contradicts the values that it follows
+                from.
         """
         given = document["given"]
         made = cls(

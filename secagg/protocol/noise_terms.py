@@ -1,9 +1,9 @@
-"""What a session's U2 settles about its noise, as far as the core needs to know.
+"""The part of a session's noise that the core knows once U2 is fixed.
 
-The core knows no noise.  It is handed one function that reads a noise block for a
-number of sharers, and asks it once, when U2 is fixed: the client before it makes its
-masks, the server before it delivers bundles.  What the function answers enters ctx2, so
-parties that would draw other noise make masks that do not cancel (PROTOCOL §4).
+The core knows no mechanism.  It calls one function that reads a noise block for a
+number of share holders, once, when U2 is fixed.  The client calls it before it makes
+its masks, the server before it delivers bundles.  The result enters ctx2, so parties
+that would draw other noise make masks that do not cancel (PROTOCOL §4).
 """
 
 from collections.abc import Callable, Sequence
@@ -19,15 +19,15 @@ from secagg.protocol.parameters import ProtocolParameters
 
 @dataclass(frozen=True, slots=True)
 class NoiseTerms:
-    """What is settled when U2 is known.
+    """What is known about the noise once U2 is fixed.
 
     Attributes:
         context: 32 bytes that cover how noise is drawn in this session; b"" for a task
             without noise.
-        tolerated_losses: Most clients of U2 that may be missing from U3: with more,
-            the noise left in the sum would be less than was promised.
-        reveals: For 0, 1, ... `tolerated_losses` losses the layers of noise that
-            survivors give away, ascending; () for a task without layers.
+        tolerated_losses: Most clients of U2 that may be missing from U3: with more, the
+            noise left in the sum would be less than stated.
+        reveals: For 0, 1, ... `tolerated_losses` dropouts the layers of noise that
+            survivors reveal, ascending; () for a task without layers.
     """
 
     context: bytes
@@ -35,11 +35,11 @@ class NoiseTerms:
     reveals: tuple[tuple[int, ...], ...] = ()
 
     def after(self, losses: int) -> Self:
-        """Return what is left of it when some are lost whom nobody counts.
+        """Return these terms after some dropouts that are not counted elsewhere.
 
         Returns:
-            Terms that tolerate so many losses less; a negative number refuses every
-            session.
+            Terms that tolerate so many dropouts less; a negative number refuses every
+                session.
         """
         return replace(
             self,
@@ -48,16 +48,16 @@ class NoiseTerms:
         )
 
     def revealed(self, losses: int) -> tuple[int, ...]:
-        """Return the layers that survivors give away after so many losses."""
+        """Return the layers that survivors reveal after so many dropouts."""
         return self.reveals[losses] if self.reveals else ()
 
 
 @dataclass(frozen=True, slots=True)
 class NoiseSecrets:
-    """What one client draws the noise of one session from.
+    """The secrets from which one client draws the noise of one session.
 
     Attributes:
-        sharers: |U2|, which decides how much noise that is.
+        sharers: |U2|, which determines how much noise that is.
         context: ctx2, which covers U2.
         seed: 32 bytes, bound to ctx2: another U2 gets other noise and other rounding.
         layers: The same for each layer of noise, from the g_i of the advert.
@@ -77,7 +77,7 @@ def noise_secrets(
     context: bytes,
     suite: CipherSuite,
 ) -> NoiseSecrets:
-    """Return what one client draws its noise from: the same after a restart.
+    """Return the secrets of one client's noise: the same after a restart.
 
     Args:
         seed: The client's seed of the session.
@@ -89,7 +89,7 @@ def noise_secrets(
     return NoiseSecrets(
         sharers=sharers,
         context=context,
-        # Component 0 is the noise that stays, and the rounding.
+        # Component 0 is the noise that is never removed, and the rounding.
         seed=noise_seed(seed, context=context, component=0, suite=suite),
         layers=tuple(
             layer_secret(each, layer, context=context, suite=suite)
@@ -101,7 +101,7 @@ def noise_secrets(
 def layer_secret(
     seed: SecretBytes, layer: int, *, context: bytes, suite: CipherSuite
 ) -> SecretBytes:
-    """Return what a layer's noise is drawn from: by its client, and to take it back.
+    """Return the secret of a layer's noise, for drawing and for removing it.
 
     Args:
         seed: g_i.
@@ -113,11 +113,11 @@ def layer_secret(
 
 
 NoiseReader = Callable[[ProtocolParameters, int], NoiseTerms]
-"""Maps parameters with a noise block, and |U2|, to what they settle."""
+"""Maps parameters with a noise block, and |U2|, to the terms of the noise."""
 
 
 def no_noise(_: ProtocolParameters, __: int) -> NoiseTerms:
-    """Refuse noise blocks: the reader of a core that was given no other.
+    """Refuse noise blocks: the default reader of a core.
 
     Raises:
         LocalProtocolError: Always; start the core with a reader.
@@ -136,7 +136,7 @@ def noise_terms(
     *,
     clients: int,
 ) -> NoiseTerms:
-    """Return what |U2| settles; every loss is tolerable where there is no noise.
+    """Return what |U2| determines; without noise every dropout is tolerable.
 
     Args:
         parameters: Of the session.
@@ -146,5 +146,5 @@ def noise_terms(
     """
     if not parameters.noise_block:
         return NoiseTerms(b"", tolerated_losses=sharers)
-    # R5.9-13: whom a server can leave out of the sum is as good as lost.
+    # R5.9-13: a client that a server can omit from the sum counts as a dropout.
     return read_noise(parameters, sharers).after(parameters.most_set_apart(clients))

@@ -1,4 +1,7 @@
-"""What a state machine asks its runner to do.  Names are imperatives."""
+"""Outputs of the state machines, which their runner carries out.
+
+Names are imperatives.
+"""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -26,11 +29,11 @@ class DropClient:
 class ShareDisputed:
     """A share does not belong to the secret that its dealer committed to.
 
-    Either of the two lies, at least while colluders are as few as was assumed.
+    One of the two lies, if there are at most as many colluders as assumed.
 
     Attributes:
         dealer: Whose secret was rebuilt from the other shares.
-        holder: Who revealed the share.
+        holder: The client that revealed the share.
     """
 
     dealer: str
@@ -39,12 +42,13 @@ class ShareDisputed:
 
 @dataclass(frozen=True, slots=True)
 class DealerFailed:
-    """A secret could not be rebuilt, and the session ends by it.
+    """A secret could not be rebuilt, which ends the session.
 
     Attributes:
-        dealer: Whose secret.
-        is_proven: An honest dealer's secret would have been rebuilt from these
-            answers, whatever the colluders reveal; else they may have framed it.
+        dealer: The owner of the secret.
+        is_proven: Whether the dealer must be corrupt. An honest dealer's secret would
+            then have been rebuilt from these answers, whatever the colluders reveal.
+            Otherwise they may have framed it.
     """
 
     dealer: str
@@ -64,7 +68,7 @@ class DroppedKey:
     """A reconstructed mask key of a client in U2 but not in U3.
 
     Attributes:
-        index: The lost client.
+        index: The dropped client.
         private_key: Its X25519 private key s^SK.
         peers: Its neighbours in U3, as (index, masking public key).
     """
@@ -76,13 +80,13 @@ class DroppedKey:
 
 @dataclass(frozen=True, slots=True)
 class NoiseRemoval:
-    """Layers of noise that survivors have given away, to be subtracted from the sum.
+    """Layers of noise that survivors have revealed, to be subtracted from the sum.
 
     Attributes:
-        noise_block: Of the session; says how noise is drawn.
-        sharers: |U2|; says how much.
-        seeds: For each layer of each client the number of the layer, and its seed
-            bound to ctx2.
+        noise_block: Of the session; determines how noise is drawn.
+        sharers: |U2|; determines how much.
+        seeds: For each layer of each client the number of the layer, and its seed bound
+            to ctx2.
     """
 
     noise_block: bytes
@@ -117,7 +121,7 @@ class ComputeSum:
     noise: NoiseRemoval | None = None
 
 
-# The server sends nothing: clients fetch what `server.update_for` returns.
+# The server sends nothing: clients fetch the value of `server.update_for`.
 ServerOutput = DropClient | ShareDisputed | DealerFailed | ComputeSum
 
 
@@ -133,7 +137,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class MaskJob:
-    """Everything that masks one input: own seed, own mask key, neighbours in U2.
+    """The keys that mask one input: own seed, own mask key, neighbours in U2.
 
     Attributes:
         session_id: For key derivation.
@@ -165,7 +169,7 @@ class MaskAndUpload:
 
     @property
     def view(self) -> bytes:
-        """What travels with the upload, 32 bytes (R5.3-14)."""
+        """Return what travels with the upload, 32 bytes (R5.3-14)."""
         return view_of(self.job.mask_context, self.job.suite)
 
 
@@ -185,10 +189,10 @@ _Output = TypeVar("_Output")
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[_State, _Output]):
-    """The state after an event and what to do about it.
+    """The state after an event, and the outputs to carry out.
 
-    Persist the event first, then carry out the outputs: a message that left must
-    never be forgotten by a restart.
+    Persist the event first, then carry out the outputs, so that no restart loses a
+    message that was sent.
 
     Attributes:
         state: The state after the event.

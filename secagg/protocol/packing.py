@@ -1,31 +1,29 @@
-"""Vectors over Z_m as bytes: b = ⌈log2 m⌉ bits per entry, nothing wasted.
+"""Packed vectors over Z_m: b = ⌈log2 m⌉ bits for each entry, without padding between.
 
 Rule 1: a vector of d entries takes exactly ⌈d·b/8⌉ bytes.
 Rule 2: the layout, for a second implementer.  Let w be the bits of the word of the
         modulus (16, 32 or 64) and d the dimension.  Entries are cut, in order, into
-        *blocks* of 2^17.  What is left over, r < 2^17 entries, is cut into one
-        short block of w·⌊r/w⌋ entries and a *tail* of r mod w entries.
+        *blocks* of 2^17.  The remaining r < 2^17 entries are cut into one short block
+        of w·⌊r/w⌋ entries and a *tail* of r mod w entries.
 
-        Block: its entries are a matrix of w rows and R columns, row by row, so that
-        entry i stands in row ⌊i/R⌋ and column i mod R (R = 2^17/w, or ⌊r/w⌋ in the
-        short block).  Column c is a bit string: the b low bits of row 0, then those
-        of row 1, and so on, least significant bit first.  It is cut into b words of
-        w bits, the first bit being the least significant of word 0.  The block is
-        the matrix of these words, b rows and R columns, row by row, every word
-        little-endian.
+Block: its entries are a matrix of w rows and R columns, row by row. Entry i stands in
+row ⌊i/R⌋ and column i mod R (R = 2^17/w, or ⌊r/w⌋ in the short block).  Column c is a
+bit string: the b low bits of row 0, then those of row 1, and so on, least significant
+bit first.  It is cut into b words of w bits, the first bit being the least significant
+of word 0.  The block is the matrix of these words, b rows and R columns, row by row,
+every word little-endian.
 
-        Tail: its entries one after the other, b bits each, least significant bit
-        first, filled into bytes from the least significant bit; the unused bits of
-        the last byte are zero.
+Tail: its entries one after the other, b bits each, least significant bit first, filled
+into bytes from the least significant bit.  The unused bits of the last byte are zero.
+
 Rule 3: a full block takes 2^14·b bytes, at most 1 MiB, and depends on no other.  An
         upload is cut into chunks of whole blocks, which are unpacked one by one.
 Rule 4: unpacking is total.  It returns entries below m or raises `BadVectorError`.
 
 Rows, not columns, are contiguous, so that every step is one shift over a long row.
-Sending and digests are not done here.
+Other modules send and hash.
 
-Source:
-    PROTOCOL §8; the time per entry is measured by benchmarks/bench_packing.py.
+Source: PROTOCOL §8; the time per entry is measured by benchmarks/bench_packing.py.
 """
 
 import io
@@ -50,8 +48,8 @@ MAX_CHUNK_BYTES: Final = 1 << 20
 BLOCK_VALUES: Final = 1 << 17
 MAX_BITS: Final = 62
 
-# Entries shifted together: longer rows take fewer calls, and calls cost more than the
-# cache that they overrun.
+# Entries shifted together.  Longer rows take fewer calls, which saves more time than
+# the larger cache footprint costs.
 _VALUES_PER_PASS: Final = 1 << 20
 
 
@@ -143,8 +141,8 @@ def unpack(
     """Unpack a vector, or one chunk of it, and check every entry.
 
     Args:
-        data: What `pack` returned, from a peer that may lie.
-        count: Number of entries; our own figure, never the peer's.
+        data: Packed bytes, from a peer that may lie.
+        count: Number of entries; the caller's own figure, never the peer's.
         bits: Bits per entry: ⌈log2 modulus⌉.
         modulus: m, in [2, 2^62].
 
@@ -152,8 +150,8 @@ def unpack(
         Entries in [0, m) in the word of the modulus, shape (count,).
 
     Raises:
-        BadVectorError: Wrong length, padding that is not zero, or an entry that is
-            not below m; refuse the vector.
+        BadVectorError: Wrong length, padding that is not zero, or an entry that is not
+            below m; refuse the vector.
         ValueError: The bits do not belong to the modulus.
     """
     if bits != bit_width(modulus):
@@ -245,7 +243,7 @@ def _unpack_blocks(source: UnsignedArray, target: UnsignedArray, bits: int) -> N
         if shift + bits > width:
             np.left_shift(source[:, index + 1], width - shift, out=shifted)
             np.bitwise_or(entry, shifted, out=entry)
-        if shift + bits != width:  # otherwise nothing stands above the entry
+        if shift + bits != width:  # otherwise no bits stand above the entry
             np.bitwise_and(entry, mask, out=entry)
 
 

@@ -1,13 +1,13 @@
-"""What sessions of a task are: the public numbers that all parties agree on.
+"""The parameters of a task's sessions: public numbers that all parties agree on.
 
-Rule 1: every field enters the configuration hash, hence every key, mask and
-        associated datum of the session (PROTOCOL §4): two parties that hold
-        different parameters produce masks that do not cancel.
-Rule 2: `validate` states what is impossible for everybody; what is merely unwelcome
-        to one client is that client's `secagg.protocol.policy`.
+Rule 1: every field enters the configuration hash, hence every key, mask and associated
+        datum of the session (PROTOCOL §4). Parties that hold different parameters
+        produce masks that do not cancel.
+Rule 2: `validate` refuses what no client can accept. A client's
+        `secagg.protocol.policy` refuses what this client does not want.
 
-It holds no secrets and knows nothing of differential privacy: the noise block is
-opaque bytes made and read by `secagg.distributed_dp`.
+Parameters hold no secrets.  The noise block is opaque bytes, written and read by
+`secagg.distributed_dp`.
 """
 
 from collections.abc import Callable, Iterator
@@ -53,18 +53,18 @@ MIN_COHORT: Final = 2
 MAX_NOISE_BLOCK_BYTES: Final = 4096
 # What a profile adds to the parameters: a name, a key, a hash and a few numbers.
 MAX_TAIL_BYTES: Final = 512
-# A ladder of L layers commits to L + 1 seeds; sixteen halvings reach any loss rate.
+# A ladder of L layers commits to L + 1 seeds; sixteen halvings reach any dropout rate.
 MAX_NOISE_LAYERS: Final = 17
 MIN_NOISE_LAYERS: Final = 2
 # A global quorum costs every client work that grows with the cohort.
 MAX_SPARSE_CLIENTS: Final = 10_000
-# Three times the mean: with k choices each, nobody is chosen more often by chance.
+# Three times the mean: with k choices each, chance alone does not exceed it.
 MAX_IN_DEGREES: Final = 3
 
 
 @unique
 class Graph(StrEnum):
-    """Who shares with whom (PROTOCOL §11)."""
+    """Which clients share with which (PROTOCOL §11)."""
 
     COMPLETE = "complete"
     RING = "ring"
@@ -72,7 +72,7 @@ class Graph(StrEnum):
 
     @classmethod
     def of(cls, profile: Profile, degree: int) -> Self:
-        """Return the graph of a profile's sessions; `degree` is 0 on no ring."""
+        """Return the graph of a profile's sessions; `degree` is 0 except on a ring."""
         if profile is Profile.MALICIOUS_SERVER_SPARSE:
             return cls.K_OUT
         return cls.RING if degree else cls.COMPLETE
@@ -83,14 +83,14 @@ class ProtocolParameters:
     """The configuration of every session of one task.
 
     Attributes:
-        tail: What the named threat model adds; its class names the profile.
+        tail: The parameters of the threat model; its class names the profile.
         suite: Named algorithms.
-        modulus: m; inputs and sums live in Z_m.  2 <= m <= 2^62.
+        modulus: m; inputs and sums are in Z_m.  2 <= m <= 2^62.
         dimension: d; entries of one vector.  1 <= d <= 2^30.
-        min_clients: Smallest roster |U1| that goes on.
+        min_clients: Smallest roster |U1| that continues.
         max_clients: Largest roster; the first round closes early when it is full.
-        threshold: t; shares that rebuild a secret.  t >= 2; on the complete graph
-            t >= colluders + 1.
+        threshold: t; shares that rebuild a secret.  t >= 2; on the complete graph t >=
+            colluders + 1.
         degree: k; neighbours of each client on the Harary ring, even; 0 means the
             complete graph.
         min_survivors: Smallest |U3| that is ever unmasked.
@@ -101,8 +101,8 @@ class ProtocolParameters:
             the server.
         noise_layers: How many noise seeds each client commits to: one more than the
             ladder of the noise block has rungs, 2 to 17; 0 without a ladder.
-        noise_block: Canonical description of the noise that every input carries,
-            or b"" for a task without differential privacy.
+        noise_block: Canonical description of the noise that every input carries, or b""
+            for a task without differential privacy.
         deadlines: Longest duration of each round.
     """
 
@@ -129,7 +129,7 @@ class ProtocolParameters:
 
     @property
     def trust(self) -> Trust | None:
-        """Who says which clients exist; None where nobody has to."""
+        """The issuer of credentials; None in a profile without credentials."""
         return self.tail.trust
 
     def under(self, trust: Trust) -> Self:
@@ -144,7 +144,7 @@ class ProtocolParameters:
 
     @property
     def quorum(self) -> int:
-        """Signatures on one U3 before anybody answers; 0 where nobody signs."""
+        """Signatures on one U3 that a client needs; 0 in profiles without them."""
         match self.tail:
             case HonestCuriousParameters():
                 return 0
@@ -160,7 +160,7 @@ class ProtocolParameters:
 
     @property
     def graph(self) -> Graph:
-        """Who shares with whom."""
+        """Which clients share with which."""
         return Graph.of(self.profile, self.degree)
 
     @property
@@ -179,8 +179,8 @@ class ProtocolParameters:
         """Return self if this release can run a session with these parameters.
 
         Args:
-            demanded_bits: What is demanded of a ring for its `graph_bits`: the server
-                passes `ring_odds.server_demand`, which is a little more.
+            demanded_bits: Bits required of a ring for its `graph_bits`: the server
+                passes `ring_bounds.server_demand`, which is a little more.
 
         Raises:
             RemoteProtocolError: With BAD_CONFIG; names the field, the rule and the
@@ -192,16 +192,16 @@ class ProtocolParameters:
     def check_possible(
         self, *, demanded_bits: Callable[[int], float] = client_demand
     ) -> Self:
-        """Return self if these numbers make a session at all, in whatever release.
+        """Return self if these numbers make a session at all, in any release.
 
         Args:
-            demanded_bits: See `validate`.
+            demanded_bits: As for `validate`.
 
         Raises:
-            RemoteProtocolError: See `validate`.
+            RemoteProtocolError: As for `validate`.
         """
-        # The order is that of PROTOCOL §3.2; what takes time comes last, with numbers
-        # that the others have judged.
+        # The order is that of PROTOCOL §3.2.  The costly checks come last, with numbers
+        # that the others have checked.
         for rules in (
             self._ranges,
             self.tail.rules,
@@ -213,13 +213,13 @@ class ProtocolParameters:
                 if not holds:
                     raise _impossible(complaint)
         if self.graph is Graph.RING:
-            self._check_ring_odds(demanded_bits(self.graph_bits))
+            self._check_ring_bounds(demanded_bits(self.graph_bits))
         if isinstance(self.tail, SparseParameters):
-            self._check_edge_odds(demanded_bits(self.graph_bits))
+            self._check_edge_bounds(demanded_bits(self.graph_bits))
         return self
 
     def _ranges(self) -> Iterator[tuple[bool, str]]:
-        """R3.2-3 and R3.2-10: what every number must be by itself."""
+        """R3.2-3 and R3.2-10: the range of every number by itself."""
         yield (
             MIN_MODULUS <= self.modulus <= MAX_MODULUS,
             f"modulus must be between 2 and 2^62, not {self.modulus}",
@@ -247,7 +247,7 @@ class ProtocolParameters:
                 f"{MAX_NOISE_LAYERS}, not {self.noise_layers}"
             ),
         )
-        yield (  # R3.2-10, as far as it shows without reading the block
+        yield (  # R3.2-10, as far as it can be checked without the block
             self.noise_layers == 0 or bool(self.noise_block),
             f"noise_layers must be 0 without a noise block, not {self.noise_layers}",
         )
@@ -260,7 +260,7 @@ class ProtocolParameters:
         )
 
     def _round_rules(self) -> Iterator[tuple[bool, str]]:
-        """R3.2-4: a round that the profile lacks lasts 0 seconds, and no other."""
+        """R3.2-4: exactly the rounds that the profile lacks last 0 seconds."""
         for name, seconds in self.deadlines:
             if name in self.profile.absent_rounds:
                 yield (
@@ -280,7 +280,7 @@ class ProtocolParameters:
                 )
 
     def _cohort_rules(self) -> Iterator[tuple[bool, str]]:
-        """R3.2-5: how many there must be, and how many may be lost."""
+        """R3.2-5: the numbers of clients and of tolerated dropouts."""
         t, spare = self.threshold, self.max_clients - self.threshold
         # One share would be the secret.
         yield t >= MIN_COHORT, f"threshold must be at least 2, not {t}"
@@ -291,8 +291,8 @@ class ProtocolParameters:
                 f"{t}, {self.min_survivors} and {self.min_clients}"
             ),
         )
-        # An honest party must be left beside the colluders, and a sum of one honest
-        # input is that input.
+        # A sum of one honest input is that input, so two parties beside the colluders
+        # must be honest.
         yield (
             self.min_survivors >= self.colluders + 2,
             (
@@ -316,7 +316,7 @@ class ProtocolParameters:
         )
 
     def _graph_rules(self) -> Iterator[tuple[bool, str]]:
-        """R3.2-6 to R3.2-9: what the profile and its graph demand."""
+        """R3.2-6 to R3.2-9: the requirements of the profile and its graph."""
         match self.tail:
             case HonestCuriousParameters() if self.degree == 0:
                 yield from self._complete_rules()
@@ -342,7 +342,7 @@ class ProtocolParameters:
         )
 
     def _ring_rules(self) -> Iterator[tuple[bool, str]]:
-        """R3.2-7, without the odds."""
+        """R3.2-7, without the failure bounds."""
         t, k = self.threshold, self.degree
         yield (
             1 <= self.graph_bits <= MAX_GRAPH_BITS,
@@ -375,7 +375,7 @@ class ProtocolParameters:
         )
 
     def _sparse_rules(self, tail: SparseParameters) -> Iterator[tuple[bool, str]]:
-        """R3.2-9, without the odds."""
+        """R3.2-9, without the failure bounds."""
         t, k = self.threshold, self.degree
         yield (
             1 <= tail.graph_bits <= MAX_GRAPH_BITS,
@@ -411,8 +411,8 @@ class ProtocolParameters:
             ),
         )
 
-    def _check_ring_odds(self, demanded_bits: float) -> None:
-        """R3.2-7: on the smallest roster, whose odds are the worst."""
+    def _check_ring_bounds(self, demanded_bits: float) -> None:
+        """R3.2-7: on the smallest roster, where the bound is the worst."""
         bits = bits_of(
             log_corrupt_holders(
                 clients=self.min_clients,
@@ -426,10 +426,10 @@ class ProtocolParameters:
                 f"on a ring of {self.min_clients} with degree {self.degree}, "
                 f"{self.colluders} colluders reach a threshold of {self.threshold} "
                 f"with probability 2^-{bits:.1f}; at most 2^-{demanded_bits:.2f} is "
-                "allowed: raise threshold and degree, or count on fewer colluders"
+                "allowed: raise threshold and degree, or assume fewer colluders"
             )
 
-    def _check_edge_odds(self, demanded_bits: float) -> None:
+    def _check_edge_bounds(self, demanded_bits: float) -> None:
         """R3.2-9: on the smallest roster and on the largest one."""
         for clients in (self.min_clients, self.max_clients):
             shortcoming = self.edge_shortcoming(clients, demanded_bits)
@@ -437,45 +437,46 @@ class ProtocolParameters:
                 raise _impossible(shortcoming)
 
     def edge_shortcoming(self, clients: int, demanded_bits: float) -> str | None:
-        """Say why edges that so many clients draw are not safe; None if they are.
+        """Return why edges drawn by so many clients are not safe; None if they are.
 
         Args:
             clients: n.
-            demanded_bits: Each of the two odds must be at most 2^-demanded_bits.
+            demanded_bits: Each of the two failure probabilities must be at most
+                2^-demanded_bits.
         """
-        judged = self._judge_edges(clients, demanded_bits)
-        if self.threshold < judged.least_threshold:
+        bounds = self._edge_bounds(clients, demanded_bits)
+        if self.threshold < bounds.least_threshold:
             return (
                 f"of {clients} clients that draw {self.degree} others each, "
-                f"{judged.set_apart} may stand apart with "
-                f"{judged.corrupt_holders} colluders among the holders of each, "
+                f"{bounds.set_apart} may stand apart with "
+                f"{bounds.corrupt_holders} colluders among the holders of each, "
                 f"with probability above 2^-{demanded_bits:.2f}: threshold must be "
-                f"at least {judged.least_threshold}, not {self.threshold}"
+                f"at least {bounds.least_threshold}, not {self.threshold}"
             )
-        # As many may be left out of a sum unseen by those who sign for it.
-        least = self.min_survivors + judged.set_apart
+        # As many may be omitted from a sum without being noticed by its signers.
+        least = self.min_survivors + bounds.set_apart
         if self.quorum < least:
             return (
                 f"quorum must be at least {least} (min_survivors and "
-                f"{judged.set_apart} that may stand apart), not {self.quorum}"
+                f"{bounds.set_apart} that may stand apart), not {self.quorum}"
             )
         return None
 
     def most_set_apart(self, clients: int) -> int:
-        """Return how many honest clients a lying server can leave out of a sum unseen.
+        """Return how many honest clients a lying server can omit from a sum unseen.
 
         Args:
             clients: n.
 
         Returns:
-            0 in every profile but malicious-server-sparse, where it holds but with
-            probability 2^-graph_bits.
+            0 in every profile but malicious-server-sparse.  There the bound holds
+                except with probability 2^-graph_bits.
         """
         if self.graph is not Graph.K_OUT:
             return 0
-        return self._judge_edges(clients, client_demand(self.graph_bits)).set_apart
+        return self._edge_bounds(clients, client_demand(self.graph_bits)).set_apart
 
-    def _judge_edges(self, clients: int, demanded_bits: float) -> EdgeBound:
+    def _edge_bounds(self, clients: int, demanded_bits: float) -> EdgeBound:
         return judge_edges(
             clients=clients,
             degree=self.degree,
@@ -562,7 +563,7 @@ class ProtocolParameters:
 
 
 def _read_tail(data: bytes, profile: Profile) -> Tail:
-    """Read what a profile adds, to its last byte (R3.2-2)."""
+    """Read the profile's own parameters, to their last byte (R3.2-2)."""
     reader = Reader(data, f"tail of profile {profile.label}")
     tail = TAILS[profile].decode_from(reader)
     reader.end()

@@ -1,12 +1,12 @@
-"""The floors and caps that a client enforces, whatever the server proposes.
+"""The limits that a client enforces against what the server proposes.
 
-The server proposes, the client compares and leaves with POLICY_VIOLATION, naming the
-floor (PROTOCOL §5.0).  No server setting can lower any of these.
+The client compares each proposal with its limits and leaves with POLICY_VIOLATION,
+naming the limit (PROTOCOL §5.0).  No server setting can relax any of these.
 
-A client has floors of two kinds: those of the cohort (`ClientPolicy`), which the core
-enforces, and those of its privacy (`PrivacyLimits`), which need `dpnoise` to evaluate
-and are enforced by `secagg.client` before a key is made.  Whoever wants none of the
-second kind says so in words (`ExactSumWaiver`).
+A client has two kinds of limits.  The core enforces those of the cohort
+(`ClientPolicy`).  Those of its privacy (`PrivacyLimits`) need `dpnoise` to evaluate;
+`secagg.client` enforces them before a key is made.  A client without privacy limits
+states that in words (`ExactSumWaiver`).
 """
 
 from dataclasses import dataclass, fields
@@ -36,14 +36,16 @@ NO_NOISE_ACKNOWLEDGEMENT: Final = (
 
 GROUNDS: Final = ("proven", "certified", "numerical", "recalled", "published")
 """Words for how an epsilon may be known; no client accepts a hypothetical one."""
-# Of what is merely evaluated or recalled no published proof makes more.
+# A published proof adds nothing to a figure that is merely evaluated or recalled.
 _PROOF_DECIDES: Final = frozenset({"proven", "certified"})
 # 2^-40 for each session stays below 2^-26 over ten thousand of them.
 _DEFAULT_MIN_GRAPH_BITS: Final = 40
 COLLUDER_FRACTION: Final = 0.1
-"""Part of a roster that noise takes for colluders in profiles that distrust the server:
-a larger roster thins every share, and an absolute number would not grow with it."""
-# A phone can hold a few vectors of 2^26 eight-byte words; a laptop too.
+"""Fraction of a roster that noise assumes to collude in profiles that distrust the
+server.  A larger roster thins every share, and an absolute number would not grow
+with it.
+"""
+# A phone can hold a few vectors of 2^26 eight-byte words; so can a laptop.
 _DEFAULT_MAX_DIMENSION: Final = 1 << 26
 _MAX_DATA_NAME: Final = 200
 """Characters of a name that people choose and read."""
@@ -52,27 +54,27 @@ _MAX_DATA_NAME: Final = 200
 @says_which_argument
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientPolicy:
-    """What one client insists on.
+    """The limits of one client.
 
     Attributes:
         profiles: Threat models that the client accepts.
         suites: Algorithms that the client accepts.
         aggregators: Names of the servers that the client accepts; None for every one
             that its connection trusts.
-        graphs: Who may share with whom.  The ring is weaker: it is safe except with a
-            probability, and only against losses that are independent of it.
-        min_graph_bits: On a ring, the session must promise at least this many bits.
+        graphs: Accepted graphs.  The ring is weaker: it is safe except with a
+            probability, and only against dropouts that are independent of it.
+        min_graph_bits: On a ring, the session must state at least this many bits.
         min_clients: Smallest roster that the client shares with.
         max_clients: Largest roster that the client computes for.
         min_survivors: Smallest sum, in number of inputs, that the client unmasks.
-        max_dropouts: Most lost clients (U2 to U3) that the client unmasks; None for
-            no cap beyond `min_survivors`.
+        max_dropouts: Most dropped clients (U2 to U3) that the client unmasks; None for
+            no limit beyond `min_survivors`.
         min_colluders: The session must tolerate at least this many colluders.
-        require_majority: On the complete graph the threshold must exceed n/2, so
-            that two disjoint groups cannot both rebuild secrets.
-        whole_roster: On a ring, read the adverts of everybody and not only those of
-            the neighbours.  Nobody has to: what it adds are checks of keys and names
-            that the client shares nothing with.
+        require_majority: On the complete graph the threshold must exceed n/2, so that
+            two disjoint groups cannot both rebuild secrets.
+        whole_roster: On a ring, read all adverts and not only those of the neighbours.
+            No client has to: it adds only checks of keys and names that the client
+            shares nothing with.
         max_dimension: Longest vector that the client masks.
         max_modulus_bits: Widest coordinate that the client masks.
         require_noise: Refuse sessions that release an exact sum.
@@ -119,15 +121,15 @@ class ClientPolicy:
             check_kind(name, getattr(self, name), bool, make="True or False")
 
     def check(self, offer: SessionDescriptor) -> None:
-        """Compare a proposal with every floor and cap.
+        """Compare a proposal with every limit.
 
         Raises:
-            RemoteProtocolError: POLICY_VIOLATION, naming the floor and both values.
+            RemoteProtocolError: POLICY_VIOLATION, naming the limit and both values.
                 Stay out of the session, or change the policy on purpose.
         """
         known = self.aggregators is None or offer.aggregator in self.aggregators
-        stranger = (known, f"aggregator {offer.aggregator!r} is not accepted")
-        for holds, complaint in (stranger, *self._rules(offer.parameters)):
+        accepted = (known, f"aggregator {offer.aggregator!r} is not accepted")
+        for holds, complaint in (accepted, *self._rules(offer.parameters)):
             if not holds:
                 raise RemoteProtocolError(
                     f"the session breaks this client's policy: {complaint}",
@@ -243,34 +245,34 @@ def _several(name: str, value: object, kind: type[Enum]) -> tuple[object, ...]:
 
 
 def colluder_fraction_of(profile: Profile) -> float:
-    """Return what part of a roster noise takes for colluders if nobody says more."""
+    """Return the default fraction of a roster that noise assumes to collude."""
     if profile is Profile.HONEST_CURIOUS_SERVER:
-        return 0.0  # there the server invents nobody
+        return 0.0  # there the server does not invent clients
     return COLLUDER_FRACTION
 
 
 @says_which_argument
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyLimits:
-    """The privacy that one client insists on; it computes the figures itself.
+    """The privacy that one client requires; it computes the figures itself.
 
     Attributes:
         max_epsilon: Largest epsilon of a whole task, against the server.
         max_delta: Largest delta of a whole task.
-        statuses: Which grounds of an epsilon the client accepts: `proven`, `certified`,
+        statuses: Accepted statuses of the proof of an epsilon: `proven`, `certified`,
             `numerical`, `recalled`, each whatever its proof, and `published`: proven or
             certified by a theorem whose proof is published.
-        min_local_noise_stddev: The client's own noise in the caller's units: what
-            protects it if all others turn out to be inventions of the server.  Where
-            the clip moves, that under the smallest clip of the task.
+        min_local_noise_stddev: The client's own noise in the caller's units, which
+            protects it even if the server invents all other clients.  For a moving
+            clip, the noise under the smallest clip of the task.
         min_local_noise_multiplier: The same over the longest vector that is not
             shortened, whatever its unit: no choice of clips changes it.
-        min_colluder_fraction: Part of every roster that the noise must take for
-            colluders; None for `COLLUDER_FRACTION` in profiles that distrust the
-            server, and 0 otherwise.  Where an absolute number is all that is assumed,
-            a larger roster thins every share, and inventing clients makes it larger.
+        min_colluder_fraction: Fraction of every roster that the noise must assume to
+            collude; None for `COLLUDER_FRACTION` in profiles that distrust the server,
+            and 0 otherwise.  A task that assumes an absolute number thins every share
+            on a larger roster, and inventing clients makes it larger.
         max_local_epsilon: Largest epsilon of a whole task against a server that breaks
-            the masks; demands a local randomiser.  None for no such demand.
+            the masks; requires a local randomiser.  None for no such limit.
 
     Raises:
         LocalProtocolError: A value bounds nothing, or `statuses` has a word that is
@@ -310,11 +312,11 @@ class PrivacyLimits:
         object.__setattr__(self, "statuses", words)
 
     def accepts(self, *, status: str, proof: str) -> bool:
-        """Return whether the client accepts a figure on its grounds.
+        """Return whether the client accepts a figure of this status.
 
         Args:
             status: How the figure is known, as `PrivacyStatement.status`.
-            proof: Where its proof stands, as `PrivacyStatement.proof`.
+            proof: Whether its proof is published, as `PrivacyStatement.proof`.
         """
         by_publication = status in _PROOF_DECIDES and proof == "published"
         return status in self.statuses or (
@@ -322,7 +324,7 @@ class PrivacyLimits:
         )
 
     def colluder_fraction(self, profile: Profile) -> float:
-        """Return what part of a roster must be taken for colluders in a profile."""
+        """Return the fraction of a roster assumed to collude in a profile."""
         if self.min_colluder_fraction is not None:
             return self.min_colluder_fraction
         return colluder_fraction_of(profile)
@@ -331,20 +333,20 @@ class PrivacyLimits:
 @says_which_argument
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TotalBudget:
-    """What all tasks together may cost the data that are given to them.
+    """What all tasks together may cost the data that they use.
 
     Attributes:
-        data: Name of the data, the owner's own: no server learns it.  Tasks that get
-            other data have another one.
+        data: Name of the data, chosen by their owner; no server learns it.  Tasks that
+            use other data have another one.
         epsilon: Of all tasks together, against the adversary that `PrivacyLimits` name.
-        delta: That goes with it.
-        directory: Where claims are kept, one for all clients that give these data to
-            something; None for the state of this client alone.
-        rollback_mark: File outside `directory` that tells claims that were put back
-            from the newest ones; by default one under the user's persistent state.
+        delta: Of all tasks together.
+        directory: Directory of the claims, one for all clients that use these data;
+            None for the state of this client alone.
+        rollback_mark: File outside `directory` that detects claims restored from a
+            backup; by default one under the user's persistent state.
 
     Raises:
-        LocalProtocolError: A value is none that a total can have.
+        LocalProtocolError: A value is not possible for a total.
     """
 
     data: str
@@ -360,7 +362,8 @@ class TotalBudget:
             name.isprintable() and 0 < len(name) <= _MAX_DATA_NAME
         ):
             raise LocalProtocolError(
-                f"data have a name of 1 to {_MAX_DATA_NAME} printable characters",
+                f"the name of the data must have 1 to {_MAX_DATA_NAME} printable "
+                "characters",
                 next_step="Choose one name for the same data, and keep it.",
             )
         limits = {
@@ -376,15 +379,15 @@ class TotalBudget:
 
 @dataclass(frozen=True, slots=True)
 class ExactSumWaiver:
-    """A waiver of privacy floors, in words.
+    """A waiver of privacy limits, in words.
 
-    An exact sum hides single inputs and nothing else: differences of two sums, or a
-    sum of similar inputs, can reveal a person.
+    An exact sum hides single inputs and nothing else: differences of two sums, or a sum
+    of similar inputs, can reveal a person.
 
     Attributes:
-        sentence: `NO_NOISE_ACKNOWLEDGEMENT`, written out by whoever takes the
+        sentence: `NO_NOISE_ACKNOWLEDGEMENT`, written out by the person who takes the
             responsibility.
-        noised: Floors for tasks that have noise nevertheless; None for no floors.
+        noised: Limits for tasks that nevertheless have noise; None for no limits.
 
     Raises:
         LocalProtocolError: Another sentence.

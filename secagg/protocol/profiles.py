@@ -1,15 +1,13 @@
-"""Threat models by name, and what each adds to the parameters of a session.
+"""Threat models by name, and the parameters that each adds to a session.
 
-Rule 1: what a profile adds stands in its *tail*, an object of its own class.  The tail
-        says which profile it is, so that parameters of one profile with the numbers of
-        another cannot be written down.
-Rule 2: a round that a profile does not have lasts 0 seconds, and no other does.
+Rule 1: the parameters of a profile are its *tail*, an object of a class of its own.
+        The class names the profile, so that parameters of one profile with the numbers
+        of another cannot be written down.
+Rule 2: exactly the rounds that a profile lacks last 0 seconds.
 
-It holds no secrets.  What is impossible for a session as a whole is said by
-`secagg.protocol.parameters`.
+Profiles hold no secrets.  `secagg.protocol.parameters` checks a session as a whole.
 
-Source:
-    PROTOCOL §2 and §3.2.
+Source: PROTOCOL §2 and §3.2.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +20,7 @@ from secagg.crypto.canonical import CanonicalEncodingError, Reader, Writer
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.arguments import check_member
 
-# Beyond this no hash of the session would resist longer.
+# No hash of the session would resist longer.
 MAX_GRAPH_BITS: Final = 128
 # A week: longer rounds outlive the certificates and caches around them.
 MAX_DEADLINE_SECONDS: Final = 7 * 24 * 3600
@@ -58,9 +56,9 @@ class Profile(IntEnum):
 
     @property
     def is_experimental(self) -> bool:
-        """Whether what it achieves rests on an argument that nobody has reviewed.
+        """Whether its security argument has not been reviewed.
 
-        Who runs it is told so wherever the profile is named (docs/sparse.md).
+        Operators and users are told so wherever the profile is named (docs/sparse.md).
         """
         return self is Profile.MALICIOUS_SERVER_SPARSE
 
@@ -89,8 +87,8 @@ _ABSENT_ROUNDS: Final[Mapping[Profile, frozenset[str]]] = {
     Profile.MALICIOUS_SERVER_SPARSE: frozenset(),
 }
 
-# Profiles whose rounds this release has.  Another would be refused by name, never
-# replaced by a weaker one.
+# Profiles that this release can run.  It refuses another by name and never replaces it
+# by a weaker one.
 SUPPORTED_PROFILES: Final = frozenset(Profile)
 
 
@@ -129,9 +127,9 @@ class RoundDeadlines:
         """Return the deadlines of a profile: a minute for each round, five for inputs.
 
         Args:
-            profile: Says which rounds there are.
+            profile: Determines the rounds.
             seconds: Other durations, by the round's name; those of rounds that the
-                profile does not have are left out.
+                profile lacks are ignored.
         """
         check_member("profile", profile, Profile)
         chosen = {"choose_edges": 60, "consistency": 60} | seconds
@@ -161,13 +159,13 @@ class RoundDeadlines:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Who says which clients exist, in the profiles with identities.
+    """The issuer of credentials, in the profiles with identities.
 
     Attributes:
         trust_domain: Name of the domain of server and clients, 1 to 255 bytes.
         enrolment_key: Ed25519 key that signs credentials, 32 bytes; clients pin it.
-        revocation_number: Number of the revocation list that counts; 0 for none.
-        revocation_hash: SHA-256 of that list; zeros when there is none.
+        revocation_number: Number of the revocation list that counts; 0 without a list.
+        revocation_hash: SHA-256 of that list; zeros without a list.
     """
 
     trust_domain: str
@@ -177,11 +175,11 @@ class Trust:
 
     @property
     def issuer(self) -> tuple[str, bytes]:
-        """Trust domain and key: what stays the same from one list to the next."""
+        """Trust domain and key, which all lists of an issuer share."""
         return self.trust_domain, self.enrolment_key
 
     def rules(self) -> Iterator[tuple[bool, str]]:
-        """Yield what must hold, and the complaint if it does not (R3.2-3)."""
+        """Yield each rule and the complaint if it is violated (R3.2-3)."""
         size = len(self.trust_domain.encode())
         yield (
             1 <= size <= MAX_TRUST_DOMAIN_BYTES,
@@ -217,7 +215,7 @@ class Trust:
 
 @dataclass(frozen=True, slots=True)
 class HonestCuriousParameters:
-    """What `honest-curious-server` adds.
+    """The parameters of `honest-curious-server`.
 
     Attributes:
         graph_bits: On the ring, a session is unmasked only if it is unsafe with
@@ -230,7 +228,7 @@ class HonestCuriousParameters:
     graph_bits: int = 0
 
     def rules(self) -> Iterator[tuple[bool, str]]:
-        """Yield nothing: what is possible depends on the graph."""
+        """Yield nothing: the rules depend on the graph."""
         return iter(())
 
     def encode(self) -> bytes:
@@ -245,10 +243,10 @@ class HonestCuriousParameters:
 
 @dataclass(frozen=True, slots=True)
 class MaliciousParameters:
-    """What `malicious-server` adds.
+    """The parameters of `malicious-server`.
 
     Attributes:
-        trust: Who says which clients exist.
+        trust: The issuer of credentials.
     """
 
     PROFILE: ClassVar[Profile] = Profile.MALICIOUS_SERVER
@@ -257,7 +255,7 @@ class MaliciousParameters:
     trust: Trust
 
     def rules(self) -> Iterator[tuple[bool, str]]:
-        """Yield what must hold, and the complaint if it does not."""
+        """Yield each rule and the complaint if it is violated."""
         return self.trust.rules()
 
     def encode(self) -> bytes:
@@ -274,13 +272,13 @@ class MaliciousParameters:
 
 @dataclass(frozen=True, slots=True)
 class SparseParameters:
-    """What `malicious-server-sparse` adds.
+    """The parameters of `malicious-server-sparse`.
 
     Attributes:
-        trust: Who says which clients exist.
+        trust: The issuer of credentials.
         graph_bits: As of `HonestCuriousParameters`, 1 to 128.
         in_cap: Most clients that may choose the same neighbour.
-        quorum: Q; signatures on one U3 that a client demands before it answers.
+        quorum: Q; signatures on one U3 that a client requires before it unmasks.
     """
 
     PROFILE: ClassVar[Profile] = Profile.MALICIOUS_SERVER_SPARSE
@@ -291,7 +289,7 @@ class SparseParameters:
     quorum: int
 
     def rules(self) -> Iterator[tuple[bool, str]]:
-        """Yield what must hold, and the complaint if it does not."""
+        """Yield each rule and the complaint if it is violated."""
         return self.trust.rules()
 
     def encode(self) -> bytes:

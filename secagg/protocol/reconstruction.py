@@ -1,16 +1,15 @@
-"""Rebuilding the secrets of U2 from the answers of U5, checked and with blame.
+"""Reconstruction of the secrets of U2 from the answers of U5, checked and with blame.
 
-Rule 1: every rebuilt secret is compared with what its owner advertised: a mask key
-        with the public key s^PK, a self-mask seed with its commitment (R7.3-1).
-Rule 2: wrong shares are corrected while there are enough right ones, and their
-        holders named.  Blame is a report: without signatures a holder and a dealer
-        can accuse each other.  They are in dispute only when the answers would bear
-        as many liars as there may be colluders: more of them could move the decoder
-        to another polynomial, and the blame to honest holders of an honest dealer.
+Rule 1: every rebuilt secret is compared with its owner's advert: a mask key with the
+        public key s^PK, a self-mask seed with its commitment (R7.3-1).
+Rule 2: wrong shares are corrected while there are enough right ones, and their holders
+        named.  Blame is a report: without signatures a holder and a dealer can accuse
+        each other.  They are in dispute only when the answers would bear as many liars
+        as there may be colluders.  More of them could move the decoder to another
+        polynomial, and the blame to honest holders of an honest dealer.
 Rule 3: for each client of U2 one of its two secrets is rebuilt, never both.
 
-Source:
-    PROTOCOL §7.3; error correction in `secagg.crypto.shamir_correction`.
+Source: PROTOCOL §7.3; error correction in `secagg.crypto.shamir_correction`.
 """
 
 from collections import defaultdict
@@ -45,9 +44,9 @@ class ReconstructedSecrets:
     Attributes:
         survivor_seeds: Self-mask seed of every client in U3.
         dropped_keys: Mask key of every client in U2 but not in U3.
-        liars: Roster indices of holders whose shares did not fit.
-        disputes: Dealer and holder of each such share, where one of the two is known
-            to lie (rule 2).
+        liars: Roster indices of holders whose shares did not match.
+        disputes: Dealer and holder of each such share, if one of the two is known to
+            lie (rule 2).
     """
 
     survivor_seeds: tuple[SurvivorSeed, ...]
@@ -61,10 +60,10 @@ class InvalidDealerError(RemoteProtocolError):
 
     Attributes:
         dealer: Its roster index.
-        is_proven: No more liars than there may be colluders explain it: the dealer
-            has dealt badly.
-        disputes: What the secrets that were rebuilt before have shown, as in
-        `ReconstructedSecrets`.
+        is_proven: Whether no more liars than there may be colluders explain it: the
+            dealer has dealt badly.
+        disputes: Disputes of the secrets that were rebuilt before, as in
+            `ReconstructedSecrets`.
     """
 
     def __init__(
@@ -107,11 +106,11 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
     Args:
         parameters: Threshold and suite.
         session_id: Enters the commitments.
-        roster: U1 with what each client advertised.
-        graph: Who holds whose shares.
+        roster: U1 with the adverts.
+        graph: Which client holds whose shares.
         sharers: U2.
         survivors: U3.
-        answers: What each client in U5 revealed.
+        answers: The answer of each client in U5.
 
     Returns:
         All secrets, verified.
@@ -130,7 +129,7 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
             return commitment == advert.self_mask_commitment
         return public_key_of(secret) == advert.masking_key
 
-    # Where shares are wrong, somebody lies, whatever was stated.
+    # Wrong shares mean that a client lies, whatever number of colluders was stated.
     colluders = max(1, parameters.colluders)
     table = _ShareTable(graph, answers)
     secrets: dict[int, SecretBytes] = {}
@@ -146,8 +145,8 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
         }
         pending = [dealer for dealer in pending if dealer not in secrets]
         if pending:
-            # One dealer is decoded with all its shares.  Whoever lied to it is asked
-            # last for the others; nobody is excluded, since the dealer may have
+            # One dealer is decoded with all its shares.  Clients that lied to it are
+            # asked last for the others.  None is excluded, since the dealer may have
             # dealt badly and framed its holders.
             dealer = pending.pop(0)
             holders = table.holders(dealer)
@@ -214,7 +213,7 @@ class _ShareTable:
         ]
 
     def abscissae(self, dealer: int, holders: Sequence[int]) -> _Abscissae:
-        """Return where holders stand: their ranks from one on (PROTOCOL §7.1)."""
+        """Return the points of holders: their ranks, from one (PROTOCOL §7.1)."""
         return np.searchsorted(self._graph.holders(dealer), holders) + 1
 
     def shares(self, dealer: int, holders: Sequence[int]) -> _Shares:
@@ -236,7 +235,7 @@ class _ShareTable:
             return reconstruct_sparse(
                 np.stack(abscissae), self._gather(dealers, chosen)
             )
-        # Dealers with the same holders are rebuilt together; absences part them.
+        # Dealers with the same holders are rebuilt together; absences separate them.
         groups: dict[tuple[int, ...], list[int]] = {}
         for dealer, holders in zip(dealers, chosen, strict=True):
             groups.setdefault(tuple(holders), []).append(dealer)
@@ -281,8 +280,8 @@ def _further_disputes(
 ) -> set[tuple[int, int]]:
     """Compare all shares of some more dealers of those who have lied to one.
 
-    Whoever contradicts more than c dealers is corrupt beyond doubt, and takes no honest
-    dealer with it (R5-4): c + 1 dealers suffice, its own secret apart.
+    A client that contradicts more than c dealers is corrupt, and excludes no honest
+    dealer (R5-4): c + 1 dealers suffice, beside its own secret.
     """
     found = set()
     for dealer, secret in secrets.items():

@@ -1,23 +1,21 @@
-"""What becomes of the charge for a session when it ends: one table, no judgement.
+"""The charge for a session after its end: one table, no discretion.
 
 A client charges its privacy budget before the first byte of its masked input leaves.
-When the session ends, the charge may be given back only if the server cannot have
-learnt anything from that input.  Three things decide, and nothing else: the profile,
-how far this client had come, and the fate that the server's last update stated.
+When the session ends, the charge may be returned only if the server cannot have learnt
+anything from that input.  Only three facts decide: the profile, the stage that this
+client had reached, and the fate that the server's last update stated.
 
-Rule 1: error codes play no part.  A silent colluder, a cancelled session and a lost
-        answer end sessions under any code; what was unmasked stays unmasked.
+Rule 1: error codes play no part.  A colluder that stops answering, a cancelled session
+        and a lost answer end sessions under any code; what was unmasked stays unmasked.
 Rule 2: only an update states a fate.  The error of a failed call states none.
-Rule 3: kept is final.
-Rule 4: how many charges of a task come back is limited besides, where they are counted
-        (`secagg.storage.budget_ledger`).
+Rule 3: a kept charge is final.
+Rule 4: `secagg.storage.budget_ledger` also limits how many charges of a task return.
 
-Why NOT_INCLUDED gives back in profile 1: the server may hold y_u and rebuild s_u, but
-b_u stays with fewer than t colluders as long as it follows the protocol.  In the other
-profiles it need not, hence they give nothing back.
+Why NOT_INCLUDED returns the charge in profile 1: the server may hold y_u and rebuild
+s_u, but fewer than t colluders know no b_u as long as it follows the protocol.  In the
+other profiles it may deviate, hence they return nothing.
 
-Source:
-    R5.6-3.
+Source: R5.6-3.
 """
 
 from collections.abc import Mapping
@@ -30,12 +28,12 @@ from secagg.protocol.profiles import Profile
 
 @unique
 class ReachedStage(Enum):
-    """How far a client had come when its session ended."""
+    """The stage that a client had reached when its session ended."""
 
     UNBOUND = auto()
     """No input was bound to the masks."""
     MASKED = auto()
-    """An input was bound; some of it may have left."""
+    """An input was bound; part of it may have been sent."""
     SIGNED = auto()
     """The client has signed a U3 that names it."""
     ANSWERED = auto()
@@ -52,24 +50,25 @@ class Charge(StrEnum):
 
 
 def _row(
-    standing: ReachedStage, never_fixed: Charge, left_out: Charge, included: Charge
+    standing: ReachedStage, never_fixed: Charge, not_included: Charge, included: Charge
 ) -> Mapping[tuple[ReachedStage, Fate | None], Charge]:
     return {
         (standing, Fate.NEVER_FIXED): never_fixed,
-        (standing, Fate.NOT_INCLUDED): left_out,
+        (standing, Fate.NOT_INCLUDED): not_included,
         (standing, Fate.INCLUDED): included,
-        # Not told: a violation, a deadline of one's own, an aggregator out of reach.
+        # No fate: a violation, a deadline of the client, an unavailable aggregator.
         (standing, None): included,
     }
 
 
 _NEVER, _BACK, _KEPT = Charge.NEVER, Charge.GIVEN_BACK, Charge.KEPT
 _FOLLOWED: Final = {
-    #     own last state      never fixed  left out  included, or not told
+    # own last state      never fixed  not included  included, or no fate
     **_row(ReachedStage.UNBOUND,  _NEVER,      _NEVER,   _NEVER),
     **_row(ReachedStage.MASKED,   _BACK,       _BACK,    _KEPT),
-    **_row(ReachedStage.SIGNED,   _KEPT,       _KEPT,    _KEPT),  # there are none
-    # Who has answered knows better than any fate but INCLUDED: the server lies.
+    **_row(ReachedStage.SIGNED,   _KEPT,       _KEPT,    _KEPT),  # no charge exists
+    # A client that has answered knows that any fate but INCLUDED is a lie of the
+    # server.
     **_row(ReachedStage.ANSWERED, _KEPT,       _KEPT,    _KEPT),
 }  # fmt: skip
 _ARBITRARY: Final = {
@@ -91,7 +90,7 @@ def charge_after(profile: Profile, standing: ReachedStage, fate: Fate | None) ->
 
     Args:
         profile: Of the session.
-        standing: How far this client had come.
-        fate: What the server's last update stated; None when none ended the session.
+        standing: The stage that this client had reached.
+        fate: The fate in the server's last update; None if none ended the session.
     """
     return CHARGES[profile][standing, fate]

@@ -1,7 +1,7 @@
-"""The one table of rounds: what opens each, what clients answer, for how long.
+"""The table of rounds: what opens each, what clients answer, for how long.
 
-Rule 1: whoever needs to know something about a round reads it here; the transition
-        tables of `server` and `client` say what happens in it.
+Rule 1: all facts about a round stand here; the transition tables of `server` and
+        `client` state what happens in it.
 
 Rounds and client sets (U1 to U5) are named as in [Bon17]; PROTOCOL §5 has one section
 for each round.
@@ -40,10 +40,10 @@ class RoundRow:
 
     Attributes:
         opened_by: Updates that open it; none for AdvertiseKeys, which an offer opens.
-        message: What each client sends in it, if anything.
+        message: The message of each client in it, if any.
         deadline: Name of its field in `RoundDeadlines`; "" if it has no end.
-        title: What clients do in it, for people.
-        profiles: Where it takes place.
+        title: The clients' work in it, for people.
+        profiles: Profiles that have it.
     """
 
     opened_by: tuple[type[Update], ...]
@@ -63,8 +63,8 @@ _DRAWN: Final = frozenset({Profile.MALICIOUS_SERVER_SPARSE})
 
 # fmt: off
 ROUNDS: Final[Mapping[Round, RoundRow]] = {
-    # round: what opens it, what clients send, its deadline, its title
-    # (where there is no round 2 or 5, the same message opens the next one)
+    # round: opening updates, clients' message, deadline, title (in profiles without
+    # round 2 or 5, the same message opens the next one)
     Round.ADVERTISE_KEYS:
         RoundRow((), Advert, "advertise_keys", "joining"),
     Round.CHOOSE_EDGES:
@@ -92,7 +92,7 @@ def rounds_of(profile: Profile) -> tuple[Round, ...]:
     )
 
 
-# A complaint interrupts no round: it travels beside what everybody sends.
+# A complaint interrupts no round: it travels beside the round's messages.
 FROM_CLIENTS: Final[frozenset[type[Message]]] = frozenset(
     {Complaint, *(row.message for row in ROUNDS.values() if row.message is not None)}
 )

@@ -1,8 +1,8 @@
-"""Dealing, sealing, opening and revealing shares: the middle of the client's protocol.
+"""Dealing, sealing, opening and revealing of shares at the client.
 
-A bundle carries two shares from one dealer to one holder: of the dealer's mask key
-s^SK and of its self-mask seed b.  It is sealed under a directional single-use key
-bound to ctx1, names both ends inside and outside (PROTOCOL §6.1), and has one length.
+A bundle carries two shares from one dealer to one holder: of the dealer's mask key s^SK
+and of its self-mask seed b.  It is sealed under a directional single-use key bound to
+ctx1, names both ends inside and outside (PROTOCOL §6.1), and has one length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,12 +35,12 @@ _PAIR_BYTES: Final = 2 * SHARE_SIZE
 
 @dataclass(frozen=True, slots=True)
 class Dealing:
-    """What dealing leaves behind.
+    """The results of dealing.
 
     Attributes:
         bundles: One sealed bundle per holder, ascending by index, concatenated.
-        channels: X25519 secret with each of them and with each dealer, for opening
-            the dealer's bundle later.
+        channels: X25519 secret with each of them and with each dealer, for opening the
+            dealer's bundle later.
         own_shares: The dealer's own pair of shares on the complete graph, else b"".
     """
 
@@ -51,12 +51,12 @@ class Dealing:
 
 @dataclass(frozen=True, slots=True)
 class HeldShares:
-    """The shares of others, and on the complete graph one's own.
+    """The shares of other clients, and on the complete graph the client's own.
 
     Attributes:
-        dealers: Whose shares these should be, roster indices in U2, ascending.
-        pairs: Share of s^SK and share of b of each dealer, 68 bytes each; zeros where
-            the dealer's bundle was of no use.
+        dealers: The dealers of these shares, roster indices in U2, ascending.
+        pairs: Share of s^SK and share of b of each dealer, 68 bytes each; zeros if the
+            dealer's bundle could not be used.
         complaints: One for each such dealer.
     """
 
@@ -65,7 +65,7 @@ class HeldShares:
     complaints: tuple[Complaint, ...] = ()
 
     def answer(self, survivors: AbstractSet[int]) -> bytes:
-        """Return one share per dealer: of b for survivors, of s^SK for the lost.
+        """Return one share per dealer: of b for survivors, of s^SK for dropouts.
 
         Membership in one set decides, so that no call reveals both (PROTOCOL §5.5).
         """
@@ -81,14 +81,15 @@ class HeldShares:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one holder revealed, taken apart once for all who ask.
+    """The revealed shares of one holder, decoded once for all uses.
 
     Attributes:
         revealed: As received; two answers are equal if it is.
-        dealers: Whose shares the holder should hold, ascending, shape (h,).
+        dealers: The dealers of the shares that the holder should hold, ascending, shape
+            (h,).
         rows: One share for each, canonical, shape (h, 34); zeros for the absent.
-        absent: Dealers whose share the holder says it does not have.
-        noise_seeds: What it gives away of its noise, unchecked, in order of layers.
+        absent: Dealers whose share the holder states not to have.
+        noise_seeds: The revealed noise seeds, unchecked, in order of layers.
     """
 
     revealed: bytes = field(repr=False)
@@ -105,12 +106,12 @@ class Answer:
 
         Args:
             revealed: The answer.
-            dealers: Whose shares the holder should hold, ascending.
+            dealers: The dealers of the shares that the holder should hold, ascending.
             noise_layers: How many noise seeds follow.
 
         Raises:
             ValueError: It has another size, a share is not canonical, or one that is
-                said to be absent is not zero.
+                stated to be absent is not zero.
         """
         head = -(-len(dealers) // 8)
         tail = head + len(dealers) * SHARE_SIZE
@@ -122,7 +123,7 @@ class Answer:
         if not check_shares(rows).all():
             raise ValueError("a share is not canonical")
         if rows[places].any():
-            raise ValueError("a share that is said to be absent is not zero")
+            raise ValueError("a share that is stated to be absent is not zero")
         absent = frozenset(dealers[place] for place in places)
         noise_seeds = tuple(
             revealed[at : at + NOISE_SEED_BYTES]
@@ -152,7 +153,7 @@ def deal(  # noqa: PLR0913 - everything that a dealing depends on
     Args:
         parameters: Threshold and suite.
         session_id: For key derivation.
-        roster: What this client knows of U1; its context binds every bundle.
+        roster: This client's view of U1; its context binds every bundle.
         encryption_keys: c^SK of this client.
         mask_private_key: s^SK, the first secret.
         self_mask_seed: b, the second secret.
@@ -160,7 +161,8 @@ def deal(  # noqa: PLR0913 - everything that a dealing depends on
             because each sealing key serves one message.
 
     Raises:
-        RemoteProtocolError: BAD_PUBLIC_KEY, if a neighbour's key gives no secret.
+        RemoteProtocolError: BAD_PUBLIC_KEY, if no secret can be agreed with a
+            neighbour's key.
     """
     index, ctx1 = roster.index, roster.ctx1
     holders = roster.graph.holders(index)
@@ -223,23 +225,24 @@ def collect(  # noqa: PLR0913 - everything that opening depends on
 ) -> HeldShares:
     """Open the bundles of all neighbours in U2.
 
-    A bundle that is of no use costs its dealer one holder and nobody the session
-    (R5.3-11): nothing secret depends on holding a share, and whoever could be made to
-    leave by garbage could be made to leave where it cuts a ring.
+    An invalid bundle costs its dealer one holder and does not end the session
+    (R5.3-11).  No secret depends on holding a share.  And if garbage could make a
+    client leave, it could make clients leave where that cuts a ring.
 
     Args:
         parameters: Threshold and suite.
         session_id: For key derivation.
-        roster: What this client knows of U1; every bundle must be bound to its context.
+        roster: This client's view of U1; every bundle must be bound to its context.
         sharers: U2.
         channels: X25519 secret with each neighbour.
-        own_shares: Own pair of shares, or b"" where a dealer keeps none.
+        own_shares: Own pair of shares, or b"" if a dealer keeps none.
         bundles: As delivered, length already checked.
 
     Raises:
-        RemoteProtocolError: BAD_SHARE_CIPHERTEXT if fewer than t are of use: then the
-            others were shown another roster.  Not where clients draw: how many drew
-            this one is chance, and their signed lists have named its roster (R5.9-8).
+        RemoteProtocolError: BAD_SHARE_CIPHERTEXT if fewer than t are valid: then the
+            other clients were shown another roster.  Not in the profile with drawn
+            edges: there the number of drawers is random, and their signed lists have
+            named its roster (R5.9-8).
     """
     suite, graph = parameters.suite, roster.graph
     index, ctx1 = roster.index, roster.ctx1
@@ -286,15 +289,15 @@ def collect(  # noqa: PLR0913 - everything that opening depends on
             else ""
         )
         raise RemoteProtocolError(
-            f"{len(complaints)} of {len(dealers)} share bundles are of no use{first}; "
-            f"{parameters.threshold} are needed",
+            f"{len(complaints)} of {len(dealers)} share bundles are invalid{first}; "
+            f"{parameters.threshold} valid ones are needed",
             code=ErrorCode.BAD_SHARE_CIPHERTEXT,
         )
     return HeldShares(tuple(dealers), tuple(pairs), tuple(complaints))
 
 
 class _UselessBundleError(Exception):
-    """One bundle is of no use; the code says what a complaint says."""
+    """One bundle cannot be used; the code is that of the complaint."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)
@@ -309,7 +312,7 @@ def _open(
     except AuthenticationError:
         raise _UselessBundleError(ErrorCode.BAD_SHARE_CIPHERTEXT) from None
     reader = Reader(plaintext, "share bundle")
-    # R5.3-7: the inside must repeat the outside; the sealed length is fixed, so the
+    # R5.3-7: the inside must repeat the outside.  The sealed length is fixed, so the
     # reader cannot run short.
     if (reader.u32(), reader.u32(), reader.u32()) != inside:
         raise _UselessBundleError(ErrorCode.SHARE_CONFUSION)
@@ -317,7 +320,7 @@ def _open(
 
 
 def _misencoded(pairs: Sequence[bytes]) -> list[int]:
-    """Return the places of pairs of which a share is not canonical."""
+    """Return the places of pairs that contain a share that is not canonical."""
     # One look at all pairs costs little more than a look at one.
     encoded = np.frombuffer(b"".join(pairs), np.uint8).reshape(-1, 2, SHARE_SIZE)
     broken: list[int] = np.flatnonzero(~check_shares(encoded).all(axis=1)).tolist()

@@ -1,4 +1,4 @@
-"""What a vector of a caller may be, and the one sentence that refuses anything else.
+"""Validation of a caller's vector.
 
 Lists, arrays, pandas Series and tensors become arrays of numbers. Data frames, masked
 entries, text, generators and numbers that are not finite are refused. The texts name
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from secagg.errors import InputError
 
-# A float64 holds every whole number up to here.
+# The largest range of whole numbers that a float64 holds exactly.
 _LARGEST_INTEGER: Final = 1 << 53
 _MAX_ITEMSIZE: Final = 8
 
@@ -27,22 +27,22 @@ def as_vector(
     noisy: bool = False,
     name: str = "the vector",
 ) -> npt.NDArray[Any]:
-    """Return what a caller gave as one row of finite numbers.
+    """Return a caller's vector as one row of finite numbers.
 
     Args:
         given: A list or tuple of numbers, a numpy array, a pandas Series, a tensor of
             torch or an array of JAX; the last three are recognised by their methods.
         dimension: Entries that it must have; None for any number of at least one.
         noisy: The vector is for a task with noise, which adds up floats.
-        name: Subject of the sentence that refuses.
+        name: Subject of the sentence in the error.
 
     Returns:
-        Integers or floats of at most 64 bits, shape (dimension,); float64 where
-        `noisy`.  It may share memory with `given`.
+        Integers or floats of at most 64 bits, shape (dimension,); float64 if `noisy`.
+            It may share memory with `given`.
 
     Raises:
-        InputError: Not one row of numbers, another length, NaN or infinity; where
-            `noisy` also whole numbers beyond 2^53.
+        InputError: Not one row of numbers, another length, NaN or infinity; if `noisy`
+            also whole numbers beyond 2^53.
     """
     array = _as_array(given, name)
     if array.ndim != 1:
@@ -96,7 +96,7 @@ def _as_array(given: object, name: str) -> npt.NDArray[Any]:
             tensor = tensor.detach().cpu().numpy()
         return np.asarray(tensor)
     except Exception as error:  # noqa: BLE001 - code of the caller's type runs here
-        # The cause may quote entries; keep it out of the traceback.
+        # The cause may quote entries, so the traceback omits it.
         raise InputError(
             f"{name}, {_kind_of(given)}, cannot be read as one row of numbers "
             f"({type(error).__name__})",
@@ -106,10 +106,10 @@ def _as_array(given: object, name: str) -> npt.NDArray[Any]:
 
 def _refuse_what_is_no_array(given: object, name: str) -> None:
     if inspect.iscoroutine(given):
-        given.close()  # else Python complains that it was never awaited
-        complaint, way_out = "is a coroutine", "Await it, and give what it returns."
+        given.close()  # otherwise Python warns that it was never awaited
+        complaint, way_out = "is a coroutine", "Await it, and pass the result."
     elif inspect.isawaitable(given):
-        complaint, way_out = "has to be awaited", "Await it, and give what it returns."
+        complaint, way_out = "has to be awaited", "Await it, and pass the result."
     elif given is None or isinstance(given, str | bytes | bytearray):
         complaint, way_out = f"is {_kind_of(given)}", "Supply a list of numbers."
     elif isinstance(given, Iterator):

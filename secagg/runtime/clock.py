@@ -1,8 +1,8 @@
-"""Time as an argument: what the runtime knows of clocks.
+"""Clocks as arguments of the runtime.
 
-Rule 1: the runtime reads no other clock, so that a test can move time by hand.
-Rule 2: whatever lasts is measured by instants, which never go backwards.  The date is
-        for what two machines must agree on: when a session is over at the latest.
+Rule 1: the runtime reads no other clock, so that a test can control time.
+Rule 2: durations are measured by instants, which never go backwards.  The date serves
+        for facts that two hosts must agree on: the latest end of a session.
 
 Deadlines are instants of one clock, in seconds.
 """
@@ -23,7 +23,7 @@ class Clock(Protocol):
         ...
 
     def date(self) -> float:
-        """Return the present time in Unix seconds, as this machine believes it."""
+        """Return the present time in Unix seconds, by this host's clock."""
         ...
 
     async def sleep_until(self, instant: float) -> None:
@@ -32,7 +32,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The clocks of the machine: the monotonic one, and the one that is set."""
+    """The clocks of the host: the monotonic one, and the one that is set."""
 
     __slots__ = ()
 
@@ -55,12 +55,12 @@ async def finish_before(
     """Run `work`, but not beyond a deadline.
 
     Args:
-        clock: Whose deadline it is.
+        clock: The clock of the deadline.
         deadline: When the work is cancelled.
         work: What to run.
 
     Returns:
-        What the work returns.
+        The result of the work.
 
     Raises:
         TimeoutError: The deadline passed first; the work was cancelled.
@@ -92,5 +92,6 @@ async def _cancel(*tasks: asyncio.Future[Any]) -> None:
     await asyncio.wait(tasks)
     for task in tasks:
         if not task.cancelled():
-            # Looked at, so that nobody is told of it who was cancelled himself.
+            # Retrieve the exception, so that asyncio does not log it for a caller that
+            # was cancelled itself.
             task.exception()

@@ -1,14 +1,14 @@
-"""Both ends of the way between a client and an aggregator, whatever carries it.
+"""Both ends of the connection between a client and an aggregator.
 
-Rule 1: every call is unary, idempotent and safe to repeat.  A lost answer is asked
-        for again; nothing happens twice.
-Rule 2: the transport knows who calls.  No request names its sender, so that nobody
-        can speak for somebody else.
-Rule 3: whatever fails arrives as one of the classes of `secagg.errors`, with its code:
+Rule 1: every call is unary, idempotent and safe to repeat.  A lost answer is requested
+        again; nothing happens twice.
+Rule 2: the transport authenticates the caller.  No request names its sender, so that no
+        client can act for another one.
+Rule 3: every failure arrives as one of the classes of `secagg.errors`, with its code:
         `RemoteProtocolError` for a refused message, `SessionAbortedError` when the
         session is over, `ServiceError` for everything around the protocol.
 
-What may be asked, and what it is answered with, is the table of `secagg.wire.calls`.
+`secagg.wire.calls` has the table of requests and answers.
 """
 
 from collections.abc import AsyncIterator
@@ -25,52 +25,52 @@ _Answer = TypeVar("_Answer")
 
 
 class AggregatorConnection(Protocol):
-    """One authenticated client's way to one aggregator."""
+    """An authenticated client's connection to one aggregator."""
 
     @property
     def identity(self) -> str:
-        """As whom the calls are made."""
+        """The caller of all calls."""
 
     @property
     def aggregator(self) -> str:
-        """Who answers them, as the transport has proven it.
+        """The aggregator, as the transport has proven it.
 
         Known once `meet` has returned or a call was answered.
         """
 
     async def meet(self) -> str:
-        """Return who answers there now, before anything of a session is said.
+        """Return the aggregator that answers now, before anything of a session is sent.
 
-        Only the transport's own handshake leaves.  From the first call on it is settled
-        who is called; before that, each `meet` asks anew unless the settings name one.
+        Only the transport's own handshake is sent.  The first call fixes the
+        aggregator; before that, each `meet` probes again unless the settings name one.
 
         Raises:
-            ServiceError: UNREACHABLE, or BAD_CERTIFICATE for a peer that proves to be
-                no aggregator of the client.
+            ServiceError: UNREACHABLE, or BAD_CERTIFICATE for a peer that proves not to
+                be an aggregator of the client.
         """
 
     @property
     def trust_domain(self) -> str | None:
-        """Of both ends, as the transport has proven it; None where it proves none."""
+        """The trust domain of both ends, as the transport has proven it, or None."""
 
     async def call(self, request: Request[_Answer]) -> _Answer:
-        """Ask, and return the answer."""
+        """Send a request, and return the answer."""
 
     def watch(
         self, request: WatchSession
     ) -> AsyncIterator[Envelope | Reference | Wait]:
-        """Receive all further updates as they come; ends with the session.
+        """Receive all further updates as they arrive; ends with the session.
 
-        A `Wait` in between says that the other end is there, and until when it will be
-        heard of again.
+        A `Wait` in between shows that the other end is available, and states until when
+        the next message follows.
         """
 
 
 class AggregatorService(Protocol):
-    """What a transport hands authenticated calls to; `Aggregator` is one.
+    """The receiver of authenticated calls; `Aggregator` is one.
 
-    It may raise anything of `secagg.errors`; whatever else escapes is a fault of ours
-    and reaches the client as INTERNAL, without its text.
+    It may raise any class of `secagg.errors`.  Any other exception is a defect and
+    reaches the client as INTERNAL, without its text.
     """
 
     async def answer(self, identity: str, request: Request[_Answer]) -> _Answer:
@@ -79,10 +79,10 @@ class AggregatorService(Protocol):
     def watch(
         self, identity: str, request: WatchSession
     ) -> AsyncIterator[Envelope | Reference | Wait]:
-        """Yield updates as they come, and now and then that there is none."""
+        """Yield updates as they arrive, and at intervals a `Wait`."""
 
     def note_refusal(self, code: ErrorCode) -> None:
         """Count a call that was refused, by the service or before it was reached.
 
-        The transport tells each call once, whatever was wrong with it.
+        The transport reports each call once, whatever was wrong with it.
         """

@@ -1,7 +1,7 @@
-"""Small files that are there whole or not at all, also after a crash.
+"""Small files that exist whole or not at all, also after a crash.
 
-Rule 1: a file is written beside its place, reaches the disk, and then takes its name.
-Rule 2: whoever calls has the last word on errors: everything raises OSError.
+Rule 1: a file is written under a temporary name, reaches the disk, and is then renamed.
+Rule 2: the caller translates errors: every function raises OSError.
 """
 
 import contextlib
@@ -14,21 +14,22 @@ PUBLIC: Final = 0o644
 
 
 def create_file(path: Path, data: bytes, *, mode: int) -> None:
-    """Create a file that nobody else could open before it had its mode.
+    """Create a file that no other user can open before it has its mode.
 
     Raises:
-        FileExistsError: There is one; it is left alone.
-        OSError: It cannot be written; nothing is left behind.
+        FileExistsError: There is one; it is not changed.
+        OSError: It cannot be written; no part of it remains.
     """
-    # A second name is the one way of taking a name that fails where it is taken.
+    # Linking a second name is the one way of naming a file that fails if the name
+    # exists.
     _write(path, lambda stream: stream.write(data), mode, os.link)
 
 
 def replace_file(path: Path, data: bytes, *, mode: int = PUBLIC) -> None:
-    """Write a file in the place of the one that may be there.
+    """Write a file in place of one that may exist.
 
     Raises:
-        OSError: It cannot be written; the old one is still there.
+        OSError: It cannot be written; the old one still exists.
     """
     replace_with(path, lambda stream: stream.write(data), mode=mode)
 
@@ -41,10 +42,10 @@ def replace_with(
     Args:
         path: Where.
         save: Writes its bytes.
-        mode: Who may read it.
+        mode: Its permissions.
 
     Raises:
-        OSError: It cannot be written; the old one is still there.
+        OSError: It cannot be written; the old one still exists.
     """
     _write(path, save, mode, os.replace)
 
@@ -69,7 +70,7 @@ def _write(
     take_name: Callable[[Path, Path], None],
 ) -> None:
     temporary = path.with_name(f".{path.name}.partial")
-    # Left by a process that died; one that lives would lose its own file, no more.
+    # Left by a process that died; a running process would lose only its own file.
     temporary.unlink(missing_ok=True)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

@@ -1,4 +1,4 @@
-"""What the disk refuses, in words: small files that people name, read and written."""
+"""Small files that people name, and errors of the disk as texts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,13 +8,13 @@ from typing import Final
 from secagg.errors import ErrorCode, ServiceError
 
 SESSION_PLACE: Final = "{session}"
-"""What stands for the number of a session in the name of a file."""
+"""Replaced by the number of a session in the name of a file."""
 
 
 def nearest_place(path: Path) -> Path:
-    """Return the path itself, or the closest place above it that exists.
+    """Return the path itself, or its closest existing parent.
 
-    A link that leads nowhere exists: nothing can be made in its place.
+    A broken link counts as existing: nothing can be made in its place.
     """
     here = path.absolute()
     return next(each for each in (here, *here.parents) if _exists(each))
@@ -23,18 +23,18 @@ def nearest_place(path: Path) -> Path:
 def _exists(path: Path) -> bool:
     try:
         path.lstat()
-    except OSError:  # also a place that this user may not look into
+    except OSError:  # also a place that this user may not read
         return False
     return True
 
 
 @contextmanager
 def disk(path: Path, *, if_exists: str = "Choose another directory.") -> Iterator[None]:
-    """Turn what the disk refuses into an error that says what to do.
+    """Turn an error of the disk into one with a next step.
 
     Args:
-        path: What is made, written or opened.
-        if_exists: What to do when it must not be there and is.
+        path: The file to make, write or open.
+        if_exists: The next step if it must not exist and does.
 
     Raises:
         ServiceError: STORAGE_FAILED.
@@ -61,18 +61,18 @@ def read_small(  # noqa: PLR0913 - a file, and what to say of it
     most: int,
     code: ErrorCode,
     what: str = "",
-    if_unreadable: str = "Check the path and who may read it.",
+    if_unreadable: str = "Check the path and its permissions.",
     if_large: str,
 ) -> bytes:
-    """Read a file whole that somebody may have named by mistake.
+    """Read a whole file that an operator may have named by mistake.
 
     Args:
-        path: Where it lies.
-        most: Bytes that such a file may have; never more than one above is read.
-        code: Under which it is refused.
-        what: What it should be, for the message; its path alone by default.
-        if_unreadable: What to do when it cannot be read.
-        if_large: What to do when it is larger.
+        path: The file.
+        most: Largest size of such a file; never more than one byte above is read.
+        code: Code of the error.
+        what: The kind of file, for the message; its path alone by default.
+        if_unreadable: The next step when it cannot be read.
+        if_large: The next step when it is larger.
 
     Raises:
         ServiceError: `code`; it cannot be read, or is larger.

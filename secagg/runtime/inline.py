@@ -1,8 +1,8 @@
-"""Calls that run where they are made: for programs without an event loop.
+"""Blocking calls in place, for programs without an event loop.
 
-The record of a session and the total over the data wait for two things only, a store
-and calls that take long.  Where both answer at once, a coroutine over them never
-waits, and needs no event loop.
+The record of a session and the total budget wait for two things only: a store and long
+calls.  If both return at once, a coroutine over them never waits, and needs no event
+loop.
 """
 
 from collections.abc import Callable, Coroutine
@@ -15,7 +15,7 @@ _Result = TypeVar("_Result")
 
 
 class Runner(Protocol):
-    """Runs calls that take long, for example on threads."""
+    """Runs long calls, for example on threads."""
 
     async def run(
         self,
@@ -23,7 +23,7 @@ class Runner(Protocol):
         *args: _Parameters.args,
         **kwargs: _Parameters.kwargs,
     ) -> _Result:
-        """Return what the call returns."""
+        """Return the result of the call."""
         ...
 
 
@@ -36,12 +36,12 @@ class InlineRunner:
         *args: _Parameters.args,
         **kwargs: _Parameters.kwargs,
     ) -> _Result:
-        """Return what the call returns."""
+        """Return the result of the call."""
         return call(*args, **kwargs)
 
 
 def run_inline(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-    """Run a coroutine that waits for nothing, to its end.
+    """Run a coroutine that never waits, to its end.
 
     Raises:
         InternalError: It waits.
@@ -52,4 +52,4 @@ def run_inline(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         result: _Result = end.value
         return result
     coroutine.close()
-    raise InternalError("a call without an event loop waits for something")
+    raise InternalError("a call without an event loop waited")

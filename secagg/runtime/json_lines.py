@@ -1,9 +1,9 @@
-"""A file of JSON objects, one a line, that only grows: the record of who issues.
+"""A file of JSON objects, one a line, that only grows: the record of an issuer.
 
 Rule 1: a line has reached the disk when `append` returns.
-Rule 2: what is there is read whole when it is opened, and is written exactly as this
-        program writes it, with sorted keys.
-Rule 3: one process at a time, or two would hand out the same thing.
+Rule 2: opening reads the whole file.  Every line must be in canonical form, with sorted
+        keys.
+Rule 3: one process at a time, or two would issue the same number.
 """
 
 import errno
@@ -25,7 +25,7 @@ class DurableLines:
     """Such a file, open; make it with `create` and `open`.
 
     Attributes:
-        path: Where it lies.
+        path: Where it is.
     """
 
     def __init__(self, path: Path, stream: FileIO, next_step: str) -> None:
@@ -35,7 +35,7 @@ class DurableLines:
 
     @staticmethod
     def create(path: Path, row: Mapping[str, object]) -> None:
-        """Begin a file with its first line, for its owner's eyes.
+        """Begin a file with its first line, readable by its owner only.
 
         Raises:
             ServiceError: STORAGE_FAILED; there is one, or it cannot be written.
@@ -51,10 +51,10 @@ class DurableLines:
         """Open a file for this process alone, and read it.
 
         Args:
-            path: Where it lies.
+            path: Where it is.
             take: Called with the number and the object of each line; raises
-                LookupError, TypeError or ValueError for one that cannot be there.
-            next_step: What to do about a damaged file.
+                LookupError, TypeError or ValueError for an impossible one.
+            next_step: The next step for a damaged file.
 
         Raises:
             ServiceError: STORAGE_FAILED when it is in use or cannot be read;
@@ -69,7 +69,7 @@ class DurableLines:
                 raise ServiceError(
                     f"{path} is in use by another process",
                     code=ErrorCode.STORAGE_FAILED,
-                    next_step="Let the other command finish.",
+                    next_step="Wait for the other command to end.",
                 ) from None
             opened = cls(path, stream, next_step)
             with disk(path):
@@ -78,7 +78,7 @@ class DurableLines:
             yield opened
 
     def append(self, row: Mapping[str, object]) -> None:
-        """Write a further line.
+        """Append a line.
 
         Raises:
             ServiceError: STORAGE_FAILED; what it records must not leave.
@@ -105,7 +105,7 @@ class DurableLines:
         if lines.pop():
             raise self._damaged(
                 len(lines) + 1,
-                "it breaks off. What it records never left, and it may be removed",
+                "it is incomplete: its record never left, so it may be removed",
             )
         if not lines:
             raise self._damaged(1, "it is missing")
@@ -126,7 +126,7 @@ class DurableLines:
 def _row(line: bytes) -> dict[str, Any]:
     row = json.loads(line)
     if not isinstance(row, dict) or _line(row) != line + b"\n":
-        raise ValueError("it is not written as this program writes it")
+        raise ValueError("it is not in canonical form")
     return row
 
 

@@ -5,15 +5,15 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-# And one that counts the others.
+# And one with the number of the others.
 _LINES_PER_SECOND: Final = 9
 
 
 class LimitedLog:
-    """Writes a line for each event, as long as there are few.
+    """Writes a line for each event, while there are few.
 
-    A second begins with a line, and ends with how many lines were not written: that is
-    its last line, and the only one beyond nine.
+    A second begins with a line.  If lines were not written, it ends with their number:
+    that is its last line, and the only one beyond nine.
 
     Args:
         loop: The running loop.

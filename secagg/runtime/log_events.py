@@ -1,14 +1,13 @@
 """Names of log events and metrics, and the rule that keeps secrets out of them.
 
 Rule 1: every name that leaves the process is a constant in this file.
-Rule 2: a log record carries identities, counts, rounds, codes and digests; never a
-        key, seed, share, vector entry or free bytes of a peer.
-
+Rule 2: a log record carries identities, counts, rounds, codes and digests; never a key,
+        seed, share, vector entry or free bytes of a peer.
 Rule 3: one event is one line, made by `log_event` or `log_defect`: its name, then
-        facts.  What writes lines (`secagg.cli.logs`) finds both on the record, as they
-        were given.
+        facts.  The writer of lines (`secagg.cli.logs`) finds both on the record,
+        unformatted.
 
-It configures no logging and knows no metrics backend.
+This module configures no logging and knows no metrics backend.
 """
 
 import logging
@@ -59,7 +58,7 @@ BUDGET_FORGOTTEN: Final = "budget_forgotten"
 RENEWAL_COMPLETED: Final = "renewal_completed"
 RENEWAL_FAILED: Final = "renewal_failed"
 
-# Of the transport: calls, its life, and what it found in certificates.
+# Of the transport: calls, start and stop, and faults of certificates.
 CALL_REFUSED: Final = "call_refused"
 CALLS_REFUSED: Final = "calls_refused"
 CALL_FAILED: Final = "call_failed"
@@ -80,7 +79,7 @@ MONITORING_FAILED: Final = "monitoring_failed"
 CRL_RELOADED: Final = "crl_reloaded"
 CRL_REJECTED: Final = "crl_rejected"
 
-# What a fact may hold and still be read without quotation marks.
+# The characters of a fact that needs no quotation marks.
 _PLAIN: Final = re.compile(r"[\w.:/@+-]+", re.ASCII)
 
 
@@ -93,14 +92,14 @@ def log_event(
         logger: Of the party.
         level: Of `logging`.
         event: A constant of this file.
-        facts: What is known of it: texts, numbers, nothing secret.  What a peer chose
-            may hold line ends: it is quoted.
+        facts: Texts and numbers, nothing secret.  A peer's text may hold line ends: it
+            is quoted.
     """
     _log(logger, level, event, facts, with_traceback=False)
 
 
 def log_defect(logger: logging.Logger, event: str, /, **facts: object) -> None:
-    """Log an exception that is being handled and was never meant to be, as an error.
+    """Log an unexpected exception that is being handled, as an error.
 
     Args:
         logger: Of the party.

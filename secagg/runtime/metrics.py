@@ -1,13 +1,13 @@
-"""What an aggregator measures: the table of its metrics, and who takes them.
+"""The table of an aggregator's metrics, and the meters that receive them.
 
 Rule 1: every metric that leaves the process is a row here, and the dashboards and alarm
         rules in `deploy/` name no other (tested).
-Rule 2: a label is a task or one word of a short list of our own, never a client, a
-        session or free text.  Tasks beyond the first `TASKS_AT_MOST` are one, `other`,
-        so that a scrape stays small however long the process runs.
-Rule 3: measuring changes nothing: nobody waits for it, nothing fails by it.
+Rule 2: a label is a task or one word of a short list, never a client, a session or free
+        text.  Tasks beyond the first `TASKS_AT_MOST` are one, `other`, so that a scrape
+        stays small however long the process runs.
+Rule 3: measuring changes nothing: no call waits for it or fails by it.
 
-It knows no metrics backend: those are `secagg.server.telemetry.prometheus` and
+This module knows no metrics backend: those are `secagg.server.telemetry.prometheus` and
 `secagg.server.telemetry.open_telemetry`.
 """
 
@@ -22,7 +22,7 @@ OTHER: Final = "other"
 
 @unique
 class Kind(StrEnum):
-    """What becomes of the values of a metric."""
+    """How the values of a metric are combined."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -35,8 +35,8 @@ class Metric:
 
     Attributes:
         name: As it is scraped.
-        kind: What becomes of its values.
-        help: What it says, with its unit.
+        kind: How its values are combined.
+        help: Its meaning, with its unit.
         labels: Names of its labels.
         buckets: Upper ends of a histogram's buckets, in its unit.
     """
@@ -49,32 +49,32 @@ class Metric:
 
 
 class Meter(Protocol):
-    """Takes measurements."""
+    """Receives measurements."""
 
     def add(self, metric: Metric, amount: float = 1.0, **labels: str) -> None:
         """Add to a counter."""
         ...
 
     def observe(self, metric: Metric, value: float, **labels: str) -> None:
-        """Put a value into a histogram."""
+        """Add a value to a histogram."""
         ...
 
 
 class SilentMeter:
-    """Takes measurements where nobody asks for them."""
+    """Discards measurements, for an aggregator without metrics."""
 
     def add(self, metric: Metric, amount: float = 1.0, **labels: str) -> None:
-        """Forget it."""
+        """Discard it."""
 
     def observe(self, metric: Metric, value: float, **labels: str) -> None:
-        """Forget it."""
+        """Discard it."""
 
 
 class Meters:
-    """Hands measurements to several meters.
+    """Passes measurements to several meters.
 
     Args:
-        meters: Who takes them.
+        meters: The receivers.
     """
 
     def __init__(self, meters: Sequence[Meter]) -> None:
@@ -86,19 +86,19 @@ class Meters:
             meter.add(metric, amount, **labels)
 
     def observe(self, metric: Metric, value: float, **labels: str) -> None:
-        """Put a value into a histogram of each."""
+        """Add a value to a histogram of each."""
         for meter in self._meters:
             meter.observe(metric, value, **labels)
 
 
 class BoundedTasks:
-    """Remembers which tasks have a place of their own (rule 2)."""
+    """Records which tasks have a label of their own (rule 2)."""
 
     def __init__(self) -> None:
         self._tasks: set[str] = set()
 
     def bounded(self, labels: Mapping[str, str]) -> dict[str, str]:
-        """Return labels in which a task has a place of its own, or is one of many."""
+        """Return labels in which a task has its own name, or `other`."""
         bounded = dict(labels)
         if "task" in bounded:
             if len(self._tasks) < TASKS_AT_MOST:
@@ -204,7 +204,7 @@ ENGINE_JOBS: Final = _counter(
     "result",
 )
 
-# Read when somebody asks.
+# Read at each scrape.
 IS_READY: Final = _gauge(
     "secagg_is_ready",
     "1 if the book can be written, the disk has room and a task runs.",

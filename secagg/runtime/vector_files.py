@@ -1,9 +1,9 @@
-"""Vectors, payloads and reports on disk: what clients read, and what both sides write.
+"""Files of vectors, payloads and reports, of clients and aggregators.
 
 Rule 1: an input is one row of numbers in numpy's ``.npy`` format; nothing in a file is
         ever executed.
 Rule 2: a file appears whole or not at all (`secagg.runtime.durable_files`).
-Rule 3: a file that exists is only ever replaced by the same result.
+Rule 3: an existing file is only ever replaced by the same result.
 """
 
 import json
@@ -26,12 +26,12 @@ def load_vector(path: Path) -> npt.NDArray[Any]:
         A one-dimensional array of finite numbers.
 
     Raises:
-        InputError: The file is missing, is no ``.npy`` file, or holds something else
+        InputError: The file is missing, is not a ``.npy`` file, or holds something else
             than one row of finite numbers.
     """
     try:
         with path.open("rb") as stream:
-            # Not np.load: it would also open archives and whatever else it knows.
+            # np.load would also open archives and other formats.
             loaded = np.lib.format.read_array(stream, allow_pickle=False)
     except OSError as error:
         raise InputError(
@@ -40,7 +40,7 @@ def load_vector(path: Path) -> npt.NDArray[Any]:
         ) from None
     except MemoryError:  # its head may claim any size
         raise InputError(
-            f"the input {path} says that it is larger than the memory of this machine",
+            f"the header of the input {path} states more entries than fit into memory",
             next_step="Write it with numpy.save(path, vector).",
         ) from None
     except (ValueError, EOFError):
@@ -87,6 +87,6 @@ def _replace(path: Path, save: Callable[[IO[bytes]], object]) -> None:
         raise ServiceError(
             f"{path} cannot be written: {error.strerror}",
             code=ErrorCode.STORAGE_FAILED,
-            next_step="Check the directory, its owner and the free space: nothing that "
-            "clients sent is lost.",
+            next_step="Check the directory, its owner and the free space; no "
+            "client's data were lost.",
         ) from None

@@ -1,7 +1,7 @@
-"""Threads for everything that blocks, so that the event loop never does.
+"""Threads for blocking calls, which keep them off the event loop.
 
-Spool, checks and heavy protocol steps share a small pool.  The book has a thread of its
-own, and masks have an executor of theirs.
+Spool, checks and heavy protocol steps share a small pool.  The store has a thread of
+its own, and masks have an executor of theirs.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class Workers:
     """Runs blocking calls outside the event loop.
 
     Args:
-        general: A few threads; made here when left out.
+        general: A few threads; made here by default.
     """
 
     def __init__(self, *, general: Executor | None = None) -> None:
@@ -33,7 +33,7 @@ class Workers:
     def of_process(cls) -> Self:
         """Return workers on threads that all clients of this process share.
 
-        They are never closed, and run nothing that an application has written.
+        They are never closed, and run no code of an application.
         """
         return cls(general=_process_threads())
 
@@ -48,7 +48,7 @@ class Workers:
         return await loop.run_in_executor(self._general, partial(call, *args, **kwargs))
 
     async def sha256(self, data: bytes | bytearray) -> bytes:
-        """Hash what may be large: a gigabyte takes a second."""
+        """Hash data that may be large: a gigabyte takes a second."""
         return await self.run(_sha256, data)
 
     def close(self) -> None:

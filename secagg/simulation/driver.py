@@ -1,11 +1,11 @@
 """One session in one process: the real cores, wired together without I/O.
 
-Rule 1: clients and server are the state machines of `secagg.protocol`; nothing is
-        shortened but the network between them.
-Rule 2: it has no clock and no deadlines: whoever drives it closes the rounds.
-Rule 3: every event passes through `step_server` or `to_client`.  Whoever overrides
-        them, or calls `to_server` with what `message` returns, can lose, repeat,
-        reorder, replace and measure whatever is said.
+Rule 1: clients and server are the state machines of `secagg.protocol`; only the network
+        between them is omitted.
+Rule 2: it has no clock and no deadlines: its caller closes the rounds.
+Rule 3: every event passes through `step_server` or `to_client`.  A caller that
+        overrides them, or calls `to_server` with the result of `message`, can lose,
+        repeat, reorder, replace and measure any message.
 """
 
 import hashlib
@@ -57,7 +57,7 @@ from secagg.simulation.enrolled import membership_of
 
 Residues = npt.NDArray[np.unsignedinteger[Any]]
 
-# When every session is offered, in Unix seconds: 2027-01-15, 08:00 UTC.
+# The time of every offer, in Unix seconds: 2027-01-15, 08:00 UTC.
 OFFERED_AT: Final = 1_800_000_000
 
 
@@ -67,7 +67,7 @@ def identity_of(number: int) -> str:
 
 
 def accepting(parameters: ProtocolParameters) -> ClientPolicy:
-    """Return a policy that takes part in whatever was configured."""
+    """Return a policy that accepts any configuration."""
     return ClientPolicy(
         profiles=frozenset({parameters.profile}),
         graphs=frozenset(Graph),
@@ -87,9 +87,9 @@ class InProcessSession:
 
     Attributes:
         parameters: Of the session.
-        inputs: One vector per client: residues, or for a task that demands noise
-            what makes one with its share for a ctx2.
-        policy: What all clients insist on; None lets them accept everything.
+        inputs: One vector per client: residues, or for a task with noise the function
+            that makes one with its share for a ctx2.
+        policy: The limits of all clients; None lets them accept everything.
         session_number: Of the task.
         aggregator: Name of the server.
         task_id: Name of the task.
@@ -146,16 +146,16 @@ class InProcessSession:
         """Size of an upload."""
         return packed_size(self.parameters.dimension, self.parameters.bits)
 
-    # --- the wires ------------------------------------------------------------------
+    # --- messages -------------------------------------------------------------------
 
     def step_server(self, event: ServerEvent) -> tuple[ServerOutput, ...]:
-        """Apply an event at the server, and return what it asks for."""
+        """Apply an event at the server, and return its outputs."""
         result = server.step(self.server_state, event)
         self.server_state = result.state
         return result.outputs
 
     def to_server(self, event: ServerEvent) -> None:
-        """Hand the server an event, and carry out what it asks for."""
+        """Pass the server an event, and carry out its outputs."""
         for output in self.step_server(event):
             match output:
                 case DropClient():
@@ -207,7 +207,7 @@ class InProcessSession:
         parameters = self.parameters
         return unpack(packed, parameters.dimension, parameters.bits, parameters.modulus)
 
-    # --- what clients do ------------------------------------------------------------
+    # --- clients --------------------------------------------------------------------
 
     def offer(self, number: int) -> tuple[ClientOutput, ...]:
         """Offer the session to a client."""
@@ -222,7 +222,7 @@ class InProcessSession:
         return self.to_client(number, offered)
 
     def membership(self, number: int) -> Membership | None:
-        """Return a client's place among the enrolled, if the profile asks for one."""
+        """Return a client's membership, if the profile needs one."""
         if not self.parameters.profile.has_identities:
             return None
         return membership_of(identity_of(number), number + 1)
@@ -241,7 +241,7 @@ class InProcessSession:
         return outputs
 
     def supply_input(self, number: int) -> tuple[ClientOutput, ...]:
-        """Hand a client its vector."""
+        """Pass a client its vector."""
         given, state = self.inputs[number], self.clients[number]
         if not callable(given):
             return self.to_client(number, InputReady(PlainVector(given)))
@@ -279,7 +279,7 @@ class InProcessSession:
                 self.to_server(event)
 
     def act(self, number: int, which: Round) -> tuple[ClientOutput, ...]:
-        """Let a client do what it does in a round, short of sending."""
+        """Let a client do its work of a round, without sending."""
         if which is Round.ADVERTISE_KEYS:
             return self.offer(number)
         return self.update(number)
@@ -297,13 +297,13 @@ class InProcessSession:
 
 @dataclass
 class SessionResult:
-    """How a session ended.
+    """The outcome of a session.
 
     Attributes:
         total: The clean sum, or None after an abort.
         survivors: Numbers of the clients whose inputs are in it.
         code: Abort code of the server, or None.
-        client_states: Final state of every client that was not lost.
+        client_states: Final state of every client that did not drop out.
     """
 
     total: Residues | None
@@ -319,8 +319,8 @@ def run_session(
 
     Args:
         session: Fresh, as constructed.
-        lost_before: For a client's number, the first round in which it is silent.
-            A client lost before FINISHED only misses the result.
+        lost_before: For a client's number, the first round in which it sends nothing. A
+            client lost before FINISHED only misses the result.
     """
     lost = dict(lost_before or {})
 

@@ -1,7 +1,7 @@
-"""Enrolment for sessions in one process: an issuer whose key everybody may know.
+"""Enrolment for sessions in one process: an issuer whose key is public.
 
 Keys derive from public labels, so that a simulated cohort is the same in every process.
-Nothing outside of simulations and tests trusts this issuer.
+Only simulations and tests trust this issuer.
 """
 
 from functools import cache
@@ -33,7 +33,7 @@ def _issuer() -> IdentityKey:
 
 
 def simulated_trust() -> Trust:
-    """Return what parameters of a simulated session say of enrolment."""
+    """Return the enrolment part of a simulated session's parameters."""
     return Trust(TRUST_DOMAIN, _issuer().public_bytes)
 
 
@@ -57,7 +57,7 @@ def published_in_simulation(
 
 
 def identity_in_simulation(name: str, serial: int) -> ClientIdentity:
-    """Return what a simulated client signs with, as from its own files."""
+    """Return a simulated client's key and credential, as from its own files."""
     return ClientIdentity(
         _key(f"identity of {name}"),
         IssuedCredential(TRUST_DOMAIN, issued_to(name, serial)),
@@ -85,7 +85,7 @@ def issued_to(
 
 @cache
 def membership_of(name: str, serial: int) -> Membership:
-    """Return the place of a simulated client among the enrolled."""
+    """Return the membership of a simulated client."""
     return Membership(
         trust_domain=TRUST_DOMAIN,
         enrolment_key=_issuer().public_bytes,

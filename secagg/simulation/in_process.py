@@ -1,8 +1,8 @@
 """An aggregator and its clients in one process, for tests and notebooks.
 
-Rule 1: nothing is shortened but the network: these are the product's own server and
-        clients, with their floors.
-Rule 2: without a ledger everything is kept in memory and forgotten at the end; keys of
+Rule 1: only the network is omitted: these are the product's own server and clients,
+        with their limits.
+Rule 2: without a ledger everything is kept in memory and deleted at the end; keys of
         enrolment always are.
 """
 
@@ -65,10 +65,11 @@ _SHORTENED_WITHOUT_WARNING: Final = 0.25
 class ClippingWarning(UserWarning):
     """More than a quarter of the vectors of a cohort were longer than the clip.
 
-    A filter may make it an error, when the sum is released and charged: it holds that.
+    A filter may turn it into an error after the sum was released and charged: it holds
+    the sum.
 
     Args:
-        text: What became of how many vectors.
+        text: How many vectors were changed, and how.
         total: The sum.
     """
 
@@ -78,26 +79,26 @@ class ClippingWarning(UserWarning):
 
 
 class InProcessEnrolment:
-    """An issuer for the clients of this process, in profiles that ask for one.
+    """An issuer for the clients of this process, in profiles that need one.
 
-    Its key is drawn when it is made, and nobody outside of the process knows it.
+    Its key is drawn when it is made, and never leaves the process.
 
     Attributes:
-        published: What the task's `secagg.Cohort` says of enrolment.
+        published: The enrolment of the task's `secagg.Cohort`.
 
     Example:
         everybody = secagg.advanced.InProcessEnrolment()
         cohort = secagg.Cohort(
             profile=secagg.Profile.MALICIOUS_SERVER,
-            enrolment=everybody.published,
+            enrolment=enrolment.published,
             min_clients=8,
             max_clients=8,
             min_survivors=6,
         )
         task = secagg.PreparedTask.from_plan(made, cohort)
         async with secagg.local(
-            task, clients=8, floors=floors, enrolment=everybody
-        ) as people:
+            task, clients=8, floors=floors, enrolment=enrolment
+        ) as opened:
             ...
     """
 
@@ -107,7 +108,7 @@ class InProcessEnrolment:
         self.published: Final = PublishedEnrolment(_TASK, self._issuer.public_bytes)
 
     def enrol(self, name: str) -> EnrolledIdentity:
-        """Return a place among the enrolled, under a fresh key."""
+        """Return a membership under a fresh key."""
         return self._enrol(name)
 
     def _enrol(self, name: str) -> EnrolledClient:
@@ -124,7 +125,7 @@ class InProcessEnrolment:
 
 
 class _LocalClient(Client):
-    """A client whose identity lies in no file."""
+    """A client whose identity is in no file."""
 
     local_enrolment: InProcessEnrolment | None = None
 
@@ -150,9 +151,9 @@ class InProcessCohort:
     async def sum(
         self, vectors: Iterable[npt.ArrayLike | VectorMaker | None]
     ) -> ReleasedSum:
-        """Let clients give one vector each, and return the sum of the session.
+        """Let clients contribute one vector each, and return the sum of the session.
 
-        All vectors that are no functions are judged before any client starts.
+        All vectors that are not functions are checked before any client starts.
 
         Args:
             vectors: One for each client, or a function that makes it; None for a client
@@ -163,8 +164,8 @@ class InProcessCohort:
 
         Raises:
             InputError: A vector cannot be used; no client has started.
-            LocalProtocolError: Their number is not that of the clients, a session
-                takes more or fewer vectors, or the task has released all its sums.
+            LocalProtocolError: Their number is not that of the clients, a session takes
+                more or fewer vectors, or the task has released all its sums.
             SecAggError: The first error of a client or of the server.
 
         Warns:
@@ -172,7 +173,7 @@ class InProcessCohort:
                 clip that does not move. Its `total` is the sum, which a filter that
                 makes it an error cannot lose.
         """
-        given = self._judged(vectors)
+        given = self._checked(vectors)
         _check_count(self.task.prepared, len(given), what="vectors")
         if not self.task.sums_left:
             raise _all_released()
@@ -195,7 +196,7 @@ class InProcessCohort:
         noised = self.task.prepared.noised
         return _counted(total, [one.result() for one in contributing], noised)
 
-    def _judged(
+    def _checked(
         self, vectors: Iterable[npt.ArrayLike | VectorMaker | None]
     ) -> list[tuple[Client, npt.ArrayLike | VectorMaker]]:
         """Return each client that takes part, with its usable vector or function."""
@@ -205,33 +206,34 @@ class InProcessCohort:
             or hasattr(vectors, "columns")  # iterating over a table gives its names
         ):
             raise LocalProtocolError(
-                f"vectors of {len(self.clients)} clients are needed, and "
-                f"{type(vectors).__name__} is no sequence of them",
-                next_step="Give a list with one vector for each client; of a table "
+                f"vectors of {len(self.clients)} clients are needed, but "
+                f"{type(vectors).__name__} is not a sequence",
+                next_step="Pass a list with one vector for each client; of a table "
                 "list(frame.to_numpy()).",
             )
-        # One more than needed says that there are too many, also where there is no end.
+        # One more than needed shows that there are too many, also for an endless
+        # iterable.
         given = list(itertools.islice(vectors, len(self.clients) + 1))
         if len(given) != len(self.clients):
             many = len(given) if len(given) < len(self.clients) else "more"
             raise LocalProtocolError(
-                f"{many} vectors are given by {len(self.clients)} clients",
-                next_step="Give one vector for each client.",
+                f"{many} vectors were passed for {len(self.clients)} clients",
+                next_step="Pass one vector for each client.",
             )
-        judged: list[tuple[Client, npt.ArrayLike | VectorMaker]] = []
+        checked: list[tuple[Client, npt.ArrayLike | VectorMaker]] = []
         for number, (client, each) in enumerate(
             zip(self.clients, given, strict=True), 1
         ):
             if callable(each):
                 check_vector_maker(each)
-                judged.append((client, each))
+                checked.append((client, each))
             elif each is not None:
                 name = f"vector {number} of {len(given)}"
-                judged.append((client, _judged_for(self.task.prepared, each, name)))
-        return judged
+                checked.append((client, _checked_for(self.task.prepared, each, name)))
+        return checked
 
 
-def _judged_for(
+def _checked_for(
     task: PreparedTask, given: npt.ArrayLike, name: str
 ) -> npt.NDArray[Any]:
     noised = task.noised
@@ -248,7 +250,7 @@ def _judged_for(
 def _counted(
     total: ReleasedSum, given: list[Contribution], noised: NoisyTask | None
 ) -> ReleasedSum:
-    """Say how many vectors did not go into the sum as they were."""
+    """Return the warning of vectors that were changed before they were added."""
     factors = [one.shortened_by for one in given if one.shortened_by is not None]
     longer = [factor for factor in factors if factor > 1.0]
     zeros = sum(one.replaced is not None for one in given)
@@ -305,8 +307,8 @@ async def local(  # noqa: PLR0913 - what server and clients are told
             profile and graph of the task, and no other.
         steps: As in `Server.add_task`.
         payload: As in `Server.add_task`.
-        enrolment: Who enrols the clients, in profiles that distrust the server: the one
-            whose `published` the task was prepared with.
+        enrolment: The issuer, in profiles that distrust the server: the one whose
+            `published` the task was prepared with.
         total: What all tasks together may cost the data of each client. Without a
             ledger it knows of this block alone.
         ledger: Directory that outlives the block: which sums were released, and what
@@ -330,12 +332,12 @@ async def local(  # noqa: PLR0913 - what server and clients are told
     if prepared.enrolment != published:
         raise LocalProtocolError(
             "the task was prepared with another enrolment than the clients have",
-            next_step="Give Cohort and local the same InProcessEnrolment, or neither.",
+            next_step="Pass Cohort and local the same InProcessEnrolment, or neither.",
         )
     if total is not None and total.directory is not None:
         raise LocalProtocolError(
-            "each client of a block has a total of its own",
-            next_step="Leave TotalBudget.directory out, and give ledger.",
+            "a directory of claims would be shared by all clients of this block",
+            next_step="Omit TotalBudget.directory, and pass ledger.",
         )
     if privacy_limits is None:
         privacy_limits = _limits_of(prepared)
@@ -409,12 +411,12 @@ def _all_released() -> LocalProtocolError:
 
 
 def _check_count(prepared: PreparedTask, count: int, *, what: str) -> None:
-    """Refuse more or fewer vectors, or clients, than a session takes."""
+    """Refuse another number of vectors, or clients, than a session takes."""
     fewest, most = prepared.parameters.min_clients, prepared.parameters.max_clients
     if not fewest <= count <= most:
         raise LocalProtocolError(
             f"a session of this task takes {fewest} to {most} {what}, not {count}",
-            next_step="Give as many, or plan the task for another number.",
+            next_step="Pass as many, or plan the task for another number.",
         )
 
 
@@ -432,7 +434,7 @@ _WARNED: Final[set[str]] = set()
 
 
 def _warn_of_forgotten_budget(name: str) -> None:
-    """Log once that a budget begins anew that an earlier block has spent."""
+    """Log once that a budget begins again that an earlier block has spent."""
     if name == _TASK:
         return
     if name in _FORGOTTEN and name not in _WARNED:
@@ -442,7 +444,7 @@ def _warn_of_forgotten_budget(name: str) -> None:
             logging.WARNING,
             telemetry.BUDGET_FORGOTTEN,
             task=name,
-            next_step="epsilon holds for one block alone: give secagg.local a ledger "
-            "where the vectors are of the same people",
+            next_step="epsilon holds for one block alone: pass secagg.local a ledger "
+            "if the vectors are of the same people",
         )
     _FORGOTTEN.add(name)

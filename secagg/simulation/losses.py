@@ -1,7 +1,7 @@
-"""Which clients disappear from a simulated session, and when.
+"""Dropouts of a simulated session, by client and round.
 
-Rule 1: losses are spread evenly over the rounds in which a client sends something, so
-        that every round has to cope with some.
+Rule 1: dropouts are spread evenly over the rounds in which a client sends a message, so
+        that every round has some.
 Rule 2: a plan is data: the same entropy gives the same plan.
 """
 
@@ -16,7 +16,7 @@ from secagg.protocol.rounds import rounds_of
 
 @dataclass(frozen=True, slots=True)
 class LossPlan:
-    """Client number -> the first round in which it is silent.
+    """Client number -> the first round in which it sends nothing.
 
     Later rounds cost the server more.  Clients that are absent stay to the end.
     """
@@ -24,7 +24,7 @@ class LossPlan:
     losses: Mapping[int, Round]
 
     def count(self, which: Round) -> int:
-        """How many clients vanish before they send anything in a round."""
+        """Return how many clients vanish before they send their message of a round."""
         return sum(1 for each in self.losses.values() if each is which)
 
 
@@ -35,7 +35,7 @@ def plan_losses(
     *,
     profile: Profile = Profile.HONEST_CURIOUS_SERVER,
 ) -> LossPlan:
-    """Choose who is lost.
+    """Choose the clients that drop out.
 
     Args:
         clients: Size of the cohort.
@@ -43,8 +43,8 @@ def plan_losses(
         entropy: Source of the choice.
 
     Returns:
-        A plan with floor(clients * dropout_rate) losses, dealt out in turn over the
-        rounds.
+        A plan with floor(clients * dropout_rate) dropouts, distributed in turn over the
+            rounds.
 
     Raises:
         ValueError: The rate lies outside [0, 1].

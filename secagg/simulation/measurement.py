@@ -1,8 +1,8 @@
-"""What a simulated session cost: processor seconds, bytes and memory.
+"""Costs of a simulated session: processor seconds, bytes and memory.
 
-Rule 1: processor time, not wall time: it does not depend on what else runs.
-Rule 2: bytes are those of the protocol's own messages; the transport's framing adds
-        a few percent.
+Rule 1: processor time, not wall time: it does not depend on other load.
+Rule 2: bytes are those of the protocol's own messages; the transport's framing adds a
+        few percent.
 """
 
 import gc
@@ -20,7 +20,7 @@ from typing import Final
 
 @dataclass(slots=True)
 class RoundCost:
-    """What was spent while one round was open.
+    """The costs of one open round.
 
     Attributes:
         client_cpu_seconds: Of all clients together.
@@ -130,9 +130,9 @@ def peak_rss_bytes() -> int:
 
 
 def held_bytes(value: object) -> int:
-    """Return the memory of an object and everything that only it leads to.
+    """Return the memory of an object and of all objects that only it refers to.
 
-    Classes, functions, modules and members of enumerations are everybody's.
+    Classes, functions, modules and members of enumerations are shared and not counted.
     """
     seen, left, total = {id(value)}, [value], 0
     while left:

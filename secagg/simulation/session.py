@@ -1,11 +1,11 @@
-"""One session of many clients in one process, and what it costs.
+"""One session of many clients in one process, and its costs.
 
 Rule 1: client i's input is one at coordinate i mod d and zero elsewhere, so that an
-        input counted twice or swapped for another shows in the sum.  With a noise
-        block it is encoded, noise included; what survivors take back of their noise
-        is drawn a second time from what the clients hold.
-Rule 2: memory is O(d) beside the clients' keys: an upload is folded into the sum as
-        it arrives, because the simulator knows that whoever uploads survives.
+        input counted twice or swapped for another shows in the sum.  With a noise block
+        it is encoded, noise included.  The noise that survivors remove is drawn a
+        second time from the clients' secrets.
+Rule 2: memory is O(d) beside the clients' keys.  An upload is added to the sum as it
+        arrives, because the simulator knows that an uploading client survives.
 """
 
 from collections import Counter
@@ -52,22 +52,22 @@ from secagg.simulation.driver import InProcessSession, Residues, run_session
 from secagg.simulation.losses import LossPlan
 from secagg.simulation.measurement import CostReport, Meter, held_bytes
 
-# Whose state is weighed: they are all alike, and it takes a while.
+# The client whose state is measured: all are alike, and it takes a while.
 _WEIGHED: Final = 0
 _LAST: Final = ROUNDS[Round.UNMASKING].deadline
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulatedSession:
-    """How a simulated session ended.
+    """The outcome of a simulated session.
 
     Attributes:
         total: The sum that the server computed, shape (d,), entries in [0, m).
         expected: The sum of the survivors' inputs, computed in the clear.
         survivors: |U3|.
         clients_lost: Clients that vanished at any point.
-        costs: What it took.
-        noise: What noise the sum holds; None without a noise block.
+        costs: The costs.
+        noise: The noise that the sum holds; None without a noise block.
     """
 
     total: UnsignedArray
@@ -96,11 +96,11 @@ def simulate_session(
         parameters: The session's configuration; `max_clients` must be at least
             `clients`.
         clients: How many clients exist, 0 .. clients - 1.
-        losses: Who vanishes when.
+        losses: The dropouts by round.
         entropy: Source of all seeds.
 
     Returns:
-        The sum, what it should be, and the costs.
+        The sum, the expected sum, and the costs.
 
     Raises:
         SessionAbortedError: Too few clients were left; the code says in which round.
@@ -151,7 +151,7 @@ class _OneHots(Sequence[Residues]):
 
 
 class _MeasuredSession(InProcessSession):
-    """Charges every step to whom it belongs, and keeps no upload."""
+    """Charges every step to its party, and keeps no upload."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -167,7 +167,7 @@ class _MeasuredSession(InProcessSession):
         self._given: Counter[int] = Counter()
 
     def certificate(self, survivors: int) -> NoiseCertificate | None:
-        """Return what noise the sum holds; None without a noise block."""
+        """Return the noise that the sum holds; None without a noise block."""
         if self._task is None:
             return None
         sent = self.server_state.session.accepted
@@ -261,5 +261,5 @@ class _MeasuredSession(InProcessSession):
 
     @property
     def _open(self) -> str:
-        """Name of the open round; what is told when all are closed is of the last."""
+        """Name of the open round; after the last one, that of the last."""
         return ROUNDS[self.server_state.ROUND].deadline or _LAST

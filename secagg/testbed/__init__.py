@@ -1,1 +1,1 @@
-"""Processes on this machine: the demo and the load test."""
+"""Processes on this host: the demo and the load test."""

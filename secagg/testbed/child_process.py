@@ -1,13 +1,13 @@
-"""Processes of one command: started, listened to, killed and never left behind.
+"""Child processes of one command: start, output, and certain end.
 
 Rule 1: every process is killed by the object that started it, at the latest when the
         command ends, whatever happens.
-Rule 2: whoever started a process waits until it has ended: none is left behind, and
-        none of its pipes outlives the event loop.
+Rule 2: the starter waits until its process has ended: no process remains, and no pipe
+        outlives the event loop.
 Rule 3: a process is only ever addressed by its own id.
-Rule 4: a process says one JSON object per line on standard output, with a key
-        ``event``; only public facts: names, rounds, counts.  A library below may print
-        something else: that goes to the process's log, and nobody is told.
+Rule 4: a process prints one JSON object per line on standard output, with a key
+        ``event``; only public facts: names, rounds, counts.  Other output of a library
+        goes to the process's log and is not passed on.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _MAX_LINE_BYTES: Final = 1 << 20
 
 
 class ChildProcess:
-    """One process and the lines that it says."""
+    """One process and the lines that it prints."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ChildProcess:
 
     async def _listen(self) -> None:
         with ExitStack() as failing:
-            failing.callback(self.kill)  # nobody would take what it says
+            failing.callback(self.kill)  # its output has no reader any more
             while line := await self._next_line():
                 said = _event(line)
                 if said is None:
@@ -60,7 +60,7 @@ class ChildProcess:
             return b""
         try:
             return await stream.readline()
-        except ValueError:  # longer than any event; it was thrown away
+        except ValueError:  # longer than any event, hence discarded
             return b"(a line that was too long)\n"
 
     def kill(self) -> None:
@@ -69,15 +69,15 @@ class ChildProcess:
             self._process.kill()
 
     async def end(self) -> None:
-        """End the process at once; nobody listens any more. It has ended on return."""
+        """End the process at once, unread; it has ended on return."""
         self._listener = None
         self.kill()
         await self.wait()
 
     async def wait(self) -> int:
-        """Wait until the process has ended and all its lines were heard."""
+        """Wait until the process has ended and all its lines were read."""
         code = await self._process.wait()
-        # Whoever stops waiting must not stop the listening, too.
+        # A cancelled caller must not stop the reader, too.
         await asyncio.shield(self._listening)
         return code
 
@@ -94,11 +94,11 @@ async def start_child(  # noqa: PLR0913 - what a process is made of
     """Start a Python module of this package as a process of its own.
 
     Args:
-        name: What to call it.
+        name: Its name in messages.
         module: For ``python -m``.
         arguments: Its command line.
-        log: Where its standard error goes.
-        listener: Called with every line that it says.
+        log: The file of its standard error.
+        listener: Called with every line that it prints.
         environment: Variables beside those of this process.
 
     Raises:
@@ -136,7 +136,7 @@ async def start_child(  # noqa: PLR0913 - what a process is made of
 
 
 def _event(line: bytes) -> dict[str, object] | None:
-    """Return what a line says; None if it is no event, or the half of one."""
+    """Return the event of a line; None if it is not an event, or incomplete."""
     try:
         said = json.loads(line)
     except (ValueError, RecursionError):
@@ -146,13 +146,13 @@ def _event(line: bytes) -> dict[str, object] | None:
 
 
 def say(event: str, **facts: object) -> None:
-    """Tell the parent process one thing, at once (rule 4)."""
+    """Report one event to the parent process, at once (rule 4)."""
     sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
     sys.stdout.flush()
 
 
 def say_failed(error: SecAggError, **facts: object) -> None:
-    """Tell the parent process that this one's work has failed, and why."""
+    """Report to the parent process that this one's work has failed, and why."""
     say(
         "failed",
         code=error.code.name,

@@ -1,7 +1,7 @@
-"""The folder of a command that runs an aggregator and its clients on this machine.
+"""The folder of a command that runs an aggregator and its clients on this host.
 
-It holds what every such run needs: certificates and identities of everybody, the
-aggregator's settings, a log of each process.  What else lies there is the command's.
+It holds what every such run needs: certificates and identities of all parties, the
+aggregator's settings, a log of each process.  Other files in it are the command's.
 """
 
 import time
@@ -51,12 +51,12 @@ class RunFolder:
 
     @property
     def pki(self) -> Path:
-        """Certificates of everybody."""
+        """Certificates of all parties."""
         return self.root / "pki"
 
     @property
     def enrolment(self) -> DevelopmentEnrolment:
-        """The issuer and everybody's identity."""
+        """The issuer and the identities of all clients."""
         return DevelopmentEnrolment(self.pki)
 
     @property

@@ -1,1 +1,1 @@
-"""How calls travel between clients and the aggregator: gRPC over mTLS, or memory."""
+"""Transport of calls between clients and the aggregator: gRPC over mTLS, or memory."""

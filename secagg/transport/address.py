@@ -1,4 +1,4 @@
-"""Where a process listens, and why it cannot."""
+"""Addresses on which a process listens, and the reasons why it cannot."""
 
 import errno
 import ipaddress
@@ -13,7 +13,7 @@ _MAX_PORT: Final = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A host and a port, as people write them: ``127.0.0.1:7000``, ``[::1]:7000``.
+    """A host and a port: ``127.0.0.1:7000``, ``[::1]:7000``.
 
     Attributes:
         host: DNS name or address, without brackets.
@@ -28,11 +28,11 @@ class Address:
         """Read ``host:port``.
 
         Args:
-            text: What somebody wrote.
-            name: Where, for the complaint: a setting or an argument.
+            text: The text of the operator.
+            name: A setting or an argument, for the complaint.
 
         Raises:
-            ServiceError: BAD_SETTINGS; says what was expected.
+            ServiceError: BAD_SETTINGS; states what was expected.
         """
         host, colon, port = text.rpartition(":")
         bare = host.removeprefix("[").removesuffix("]")
@@ -61,14 +61,14 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
+        """Whether only this host can connect."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
 
     def why_not(self) -> ServiceError:
-        """Return why nothing could listen here, found out by trying again."""
+        """Return why listening here fails, by a second attempt."""
         reason = "the transport refused it"
         try:
             family, kind, protocol, _, where = socket.getaddrinfo(
@@ -89,12 +89,12 @@ class Address:
         return ServiceError(
             f"cannot listen on {self}: {reason}",
             code=ErrorCode.BAD_SETTINGS,
-            next_step="Choose an address of this machine and a port above 1023.",
+            next_step="Choose an address of this host and a port above 1023.",
         )
 
 
 def address_group(address: str) -> str:
-    """Return under what an address is counted: IPv4 whole, IPv6 by its /64."""
+    """Return the group of an address for counts: IPv4 whole, IPv6 by its /64."""
     where = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(where, ipaddress.IPv6Address):
         if where.ipv4_mapped is not None:

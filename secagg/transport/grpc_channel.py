@@ -1,19 +1,20 @@
-"""A gRPC channel that leads to one aggregator, or to nobody.
+"""A gRPC channel that leads to one aggregator, or fails.
 
-Rule 1: gRPC's TLS demands, for every connection it ever makes, a certificate with the
-        aggregator's reserved DNS name (`PeerIdentity.dns_name`).  Role, trust domain
-        and name are checked by it before a byte of ours leaves.
-Rule 2: who that aggregator is comes from the settings; without them, from one
-        handshake with the address, whose host must then be in the certificate.  It is
-        settled when the first call is made; until then another one may be met.
-Rule 3: a handshake of our own comes first, which reads the whole certificate and ends
-        before our own is shown; and another one when the way fails, to say why.
-Rule 4: who was met once has the right settings.  What stands in the way later (a
-        captive portal, a proxy's error page, files that are just being renewed) may
-        pass: it is UNREACHABLE, so that nobody on the way ends a session.  Somebody
-        else with a certificate of our authority is no such accident.
+Rule 1: for every connection gRPC's TLS requires a certificate with the aggregator's
+        reserved DNS name (`PeerIdentity.dns_name`).  It checks role, trust domain and
+        name before this package sends a byte.
+Rule 2: the settings name the aggregator.  Without them one handshake with the address
+        does, whose host must then be in the certificate.  The aggregator is fixed when
+        the first call is made; before that another one may answer a probe.
+Rule 3: a handshake of this package comes first, which reads the whole certificate and
+        ends before the client's own is shown.  Another one follows when a connection
+        fails, to find the reason.
+Rule 4: after one successful probe the settings are right.  A later fault (a captive
+        portal, a proxy's error page, files in renewal) may pass. It is UNREACHABLE, so
+        that no party on the path ends a session.  Another peer with a certificate of
+        the trusted authority is no such accident.
 
-gRPC shows a client no certificate; docs/decisions/0014 has what else was possible.
+gRPC shows a client no certificate; docs/decisions/0014 has the alternatives.
 """
 
 import asyncio
@@ -56,7 +57,7 @@ class AggregatorChannel:
         address: The aggregator's.
         identity: The client's certificate; None for plaintext, in tests only.
         aggregator: Name of the one aggregator to accept.
-        clock: Limits handshakes; the machine's by default.
+        clock: Limits handshakes; the host's by default.
 
     Raises:
         ServiceError: BAD_SETTINGS; no aggregator can have this name.
@@ -92,22 +93,22 @@ class AggregatorChannel:
 
     @property
     def aggregator(self) -> str:
-        """Name of the aggregator: whatever comes from here, comes from its key.
+        """Name of the aggregator, whose key authenticates all messages of this channel.
 
         Raises:
-            LocalProtocolError: No call was made yet, and no name is demanded.
+            LocalProtocolError: No call was made yet, and no name is required.
         """
         if self._peer is None:
             raise LocalProtocolError(
-                "the aggregator's name is known once it was met or called"
+                "the aggregator's name is unknown before the first probe or call"
             )
         return self._peer.name
 
     async def meet(self) -> str:
         """Return the name of the aggregator that listens there.
 
-        Nothing is sent but a handshake.  While no channel was made and the settings
-        name no aggregator, each call asks anew, and another one may have come.
+        Only a handshake is sent.  While no channel was made and the settings name no
+        aggregator, each call probes again and may find another one.
 
         Raises:
             ServiceError: BAD_CERTIFICATE or UNREACHABLE, as `handshake.meet`.
@@ -139,8 +140,8 @@ class AggregatorChannel:
             return grpc.aio.insecure_channel(str(self._address), options=CLIENT_OPTIONS)
         if self._peer is None or self._is_settled:
             self._peer = await self._met(self._identity)
-        # One that was met is not looked for again: who answers the first call must be
-        # the one that the caller has been told of, and gRPC's TLS demands its name.
+        # A probed aggregator is not replaced: the first call must reach the one that
+        # the caller was told of, and gRPC's TLS requires its name.
         self._is_settled = True
         return grpc.aio.secure_channel(
             str(self._address),
@@ -152,14 +153,14 @@ class AggregatorChannel:
         )
 
     async def _met(self, identity: TLSIdentity) -> PeerIdentity:
-        """Look who is there; only the one that is settled, where one is."""
+        """Probe the peer; accept only the fixed aggregator, if there is one."""
         try:
             return await meet(
                 self._address, identity, self._expected(identity), self._clock
             )
         except ServiceError as error:
-            # A proxy may lead where no direct way does.  TLS checks a settled name
-            # without our help, and `explain` says what is wrong.
+            # A proxy may lead where no direct connection does.  gRPC's TLS checks a
+            # fixed name by itself, and `explain` finds the fault.
             if (
                 self._peer is None
                 or not self._is_settled
@@ -169,17 +170,17 @@ class AggregatorChannel:
             return self._peer
 
     def note_answered(self) -> None:
-        """Hear that a call got through: whoever is there has accepted us."""
+        """Record that a call succeeded: the peer has accepted this client."""
         self._has_been_answered = True
         self._failures = 0
 
     async def renew(self, identity: TLSIdentity) -> None:
         """Present another certificate of the same client from the next call on.
 
-        Whom it leads to stays the same.  Calls that are open end with the old channel.
+        The aggregator stays the same.  Calls that are open end with the old channel.
 
         Args:
-            identity: What to present and whom to trust.
+            identity: The certificate to present and the authorities to trust.
         """
         async with self._opening:
             self._identity = identity
@@ -188,15 +189,15 @@ class AggregatorChannel:
             await old.close()
 
     async def explain(self, error: SecAggError) -> SecAggError:
-        """Return the reason why a call did not get through, if one can be found.
+        """Return the reason why a call failed, if one can be found.
 
-        An own certificate that has expired and an impostor whom the authority has
-        certified stay BAD_CERTIFICATE; everything else is UNREACHABLE once the
-        aggregator was met.
+        An own certificate that has expired, and an impostor with a certificate of the
+        authority, stay BAD_CERTIFICATE. Everything else is UNREACHABLE after the first
+        probe.
 
-        Looking costs the aggregator a handshake.  So that those whom a busy one does
-        not answer leave it its time, nobody looks who is connected, and else after the
-        first, second, fourth, eighth failure in a row.
+        A probe costs the aggregator a handshake.  To spare a busy aggregator, a
+        connected client does not probe.  Others probe after the first, second, fourth,
+        eighth failure in a row.
         """
         if self._identity is None or error.code is not ErrorCode.UNREACHABLE:
             return error
@@ -216,8 +217,8 @@ class AggregatorChannel:
                 self._clock,
                 as_ourselves=True,
             )
-        except UnexpectedPeerError as stranger:
-            return stranger
+        except UnexpectedPeerError as unexpected:
+            return unexpected
         except ServiceError as found:
             return (
                 unreachable(str(found), found.next_step)

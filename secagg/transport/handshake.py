@@ -1,17 +1,16 @@
-"""One TLS handshake with the aggregator: who it is, or why it cannot be reached.
+"""One TLS handshake with the aggregator: its identity, or the reason of a failure.
 
-Rule 1: nothing is sent but the handshake itself.  TLS 1.3 proves the aggregator before
-        a client has to show its own certificate: whoever only wants to know who is
-        there leaves then, and costs the aggregator no look at a certificate.  Whoever
-        looks for a fault goes on, until the first bytes that come back tell whether
-        our own certificate was accepted.
-Rule 2: every way to fail has a sentence and a next step of its own, made from what the
-        system and the TLS library report and never from a text of gRPC.
-Rule 3: what would fail again in the same way (certificates, a port without TLS) is
-        BAD_CERTIFICATE; what may pass (names, links, restarts) is UNREACHABLE.
+Rule 1: only the handshake is sent.  TLS 1.3 proves the aggregator before a client shows
+        its own certificate.  A probe for the identity ends there and costs the
+        aggregator no verification.  A search for a fault continues until the first
+        bytes of the answer show whether the client's certificate was accepted.
+Rule 2: every failure has a sentence and a next step of its own, made from the reports
+        of the system and the TLS library and never from a text of gRPC.
+Rule 3: a failure that would repeat (certificates, a port without TLS) is
+        BAD_CERTIFICATE; one that may pass (names, links, restarts) is UNREACHABLE.
 
-A connection that is made later may lead to somebody else.  Who is at its other end is
-settled by its own handshake: `secagg.transport.grpc_channel`.
+A later connection may lead to another peer.  Its own handshake proves that peer:
+`secagg.transport.grpc_channel`.
 """
 
 import asyncio
@@ -40,17 +39,17 @@ _RETRY_SECONDS: Final = 1.0
 # The largest record of TLS and its frame.
 _RECORD_BYTES: Final = (1 << 14) + 261
 
-# Numbers of X509_V_ERR_... that OpenSSL keeps for ever.
+# Numbers of X509_V_ERR_... that OpenSSL never changes.
 _NOT_YET_VALID, _EXPIRED = 9, 10
 _WRONG_PURPOSE = 26
 _OTHER_HOST = frozenset({62, 64})
 
 
 class UnexpectedPeerError(ServiceError):
-    """Whoever listens there holds a certificate of our authority, and is another.
+    """The peer holds a certificate of the trusted authority, but of another party.
 
-    It takes the authority to cause this; everything else can come from anybody on the
-    way.
+    Only the authority can cause this; any party on the path can cause the other
+    failures.
     """
 
     def __init__(self, complaint: str, next_step: str) -> None:
@@ -59,29 +58,27 @@ class UnexpectedPeerError(ServiceError):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Whom a client accepts as its aggregator.
+    """The aggregator that a client accepts.
 
     Attributes:
         trust_domain: The client's own.
-        name: The one aggregator that is accepted; None for whichever has the
-            address's host in its certificate.
+        name: The one aggregator that is accepted; None for the one with the address's
+            host in its certificate.
     """
 
     trust_domain: str
     name: str | None = None
 
     def check(self, peer: PeerIdentity) -> None:
-        """Refuse anybody else (R10.1-3).
+        """Refuse any other peer (R10.1-3).
 
         Raises:
-            UnexpectedPeerError: BAD_CERTIFICATE; says who is there and who should be.
+            UnexpectedPeerError: BAD_CERTIFICATE; names the peer and the expected one.
         """
         if peer.role is not Role.SERVER:
             raise UnexpectedPeerError(
-                f"what listens there is not an aggregator: it shows the certificate "
-                f"of {peer.uri}",
-                "Do not use this address; tell the operator, that client's key may "
-                "be in wrong hands.",
+                f"the peer is not an aggregator: its certificate is {peer.uri}",
+                "Do not use this address; tell the operator: that key may be stolen.",
             )
         if peer.trust_domain != self.trust_domain:
             raise UnexpectedPeerError(
@@ -92,10 +89,10 @@ class Expected:
             )
         if self.name is not None and peer.name != self.name:
             raise UnexpectedPeerError(
-                f"the aggregator there is {peer.name!r}, this client accepts only "
+                f"the peer is the aggregator {peer.name!r}, this client accepts only "
                 f"{self.name!r}",
-                "Check client.server; only if the operator confirms the new name, set "
-                "client.aggregator to it and start again.",
+                "Check client.server; set client.aggregator to the new name only if "
+                "the operator confirms it.",
             )
 
 
@@ -107,19 +104,20 @@ async def meet(
     *,
     as_ourselves: bool = False,
 ) -> PeerIdentity:
-    """Return who listens at an address, if it is whom the client expects.
+    """Return the peer that listens at an address, if it is the expected one.
 
     Args:
         address: The aggregator's.
         identity: The client's.
-        expected: Whom to accept.
+        expected: The peer to accept.
         clock: For the limit of `HANDSHAKE_SECONDS`.
-        as_ourselves: Show the client's certificate to whoever has proven to be the
-            expected one, and see whether it is accepted.  Otherwise nobody learns more
-            of the client than its address.
+        as_ourselves: Show the client's certificate to the proven peer, and wait whether
+            it is accepted.  Otherwise no peer learns more of the client than its
+            address.
 
     Raises:
-        ServiceError: BAD_CERTIFICATE or UNREACHABLE; says what is wrong and what to do.
+        ServiceError: BAD_CERTIFICATE or UNREACHABLE; states the fault and the next
+            step.
     """
     identity.check_validity(datetime.fromtimestamp(clock.date(), UTC))
     context = _context(identity, checks_host=expected.name is None)
@@ -146,7 +144,7 @@ async def meet(
 
 
 class _Conversation:
-    """TLS on one connected socket, step by step: what leaves when is seen here."""
+    """TLS on one connected socket, step by step, which controls what is sent."""
 
     def __init__(
         self, address: Address, connected: socket.socket, context: ssl.SSLContext
@@ -159,7 +157,7 @@ class _Conversation:
         )
 
     async def peer(self, expected: Expected) -> PeerIdentity:
-        """Shake hands; return whom the verified certificate at the other end names.
+        """Do the handshake; return the peer that the verified certificate names.
 
         The client's own last message of the handshake is made, and not sent.
         """
@@ -172,10 +170,10 @@ class _Conversation:
         return peer
 
     async def see_whether_we_are_accepted(self) -> None:
-        """Show our certificate, and wait for the aggregator's first frame.
+        """Show the client's certificate, and wait for the aggregator's first frame.
 
-        In TLS 1.3 a client's handshake is done before the server has looked at the
-        client's certificate; a refusal shows only in what comes next.
+        In TLS 1.3 a client's handshake is done before the server has verified the
+        client's certificate; a refusal appears only in the next message.
         """
         try:
             await self._send()
@@ -198,7 +196,7 @@ class _Conversation:
             )
 
     async def _take(self, step: Callable[[], _Result]) -> _Result:
-        """Take a step of TLS as soon as enough has come for it."""
+        """Do a step of TLS as soon as enough bytes have arrived for it."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -218,7 +216,7 @@ class _Conversation:
 
 
 def _context(identity: TLSIdentity, *, checks_host: bool) -> ssl.SSLContext:
-    """Return what the transport itself would trust (R10.1-1)."""
+    """Return the trust settings of the transport itself (R10.1-1)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = checks_host
@@ -234,13 +232,13 @@ def _present(context: ssl.SSLContext, identity: TLSIdentity) -> None:
     files = identity.files
     try:
         # Python's TLS reads keys from files only.  The password is for a key that was
-        # replaced by an encrypted one: without it, OpenSSL asks at the terminal.
+        # replaced by an encrypted one: without it, OpenSSL prompts at the terminal.
         context.load_cert_chain(files.certificate, files.private_key, password=b"")
     except OSError as error:
         raise _refused(
-            f"{files.certificate} and {files.private_key} cannot be used any more: "
+            f"{files.certificate} and {files.private_key} can no longer be used: "
             f"{error.strerror}",
-            "Put them back, or start again with the new ones.",
+            "Restore the files, or start again with the new ones.",
         ) from None
 
 
@@ -254,10 +252,11 @@ async def _connect(address: Address, clock: Clock) -> socket.socket:
     except (socket.gaierror, UnicodeError):
         raise unreachable(
             f"the host name {address.host!r} is not known to the name service",
-            "Check the spelling of client.server and this machine's DNS.",
+            "Check the spelling of client.server and the DNS of this host.",
         ) from None
     failure: OSError | None = None
-    # Silence at one of them, as of IPv6 that leads nowhere, leaves time for the others.
+    # An address that does not answer, such as IPv6 without a route, leaves time for the
+    # others.
     share = HANDSHAKE_SECONDS / max(1, len(found))
     for family, kind, protocol, _, where in found:
         attempt = socket.socket(family, kind, protocol)
@@ -283,7 +282,7 @@ async def _connect(address: Address, clock: Clock) -> socket.socket:
     reason = failure.strerror if failure is not None else "it has no address"
     raise unreachable(
         f"there is no way to {address}: {reason}",
-        "Check this machine's network, VPN and routes.",
+        "Check network, VPN and routes of this host.",
     )
 
 
@@ -302,8 +301,7 @@ def _why_no_handshake(address: Address, error: OSError) -> ServiceError:
         )
     return unreachable(
         f"{address} closed the connection during the TLS handshake",
-        "Check that the address is the aggregator's and that nothing on the way ends "
-        "TLS; try again.",
+        "Check the address, and that nothing on the path ends TLS; try again.",
     )
 
 
@@ -311,24 +309,23 @@ def _verification_error(verify_code: int) -> ServiceError:
     if verify_code == _EXPIRED:
         return _refused(
             "the aggregator's certificate has expired",
-            "Tell the operator to renew it; check this machine's clock.",
+            "Tell the operator to renew it; check the clock of this host.",
         )
     if verify_code == _NOT_YET_VALID:
         return ServiceError(
-            "the aggregator's certificate is not valid yet by this machine's clock",
+            "the aggregator's certificate is not valid yet by the clock of this host",
             code=ErrorCode.BAD_CLOCK,
-            next_step="Check the clocks of both machines.",
+            next_step="Check the clocks of both hosts.",
         )
     if verify_code == _WRONG_PURPOSE:
         return _refused(
-            "what listens there shows a certificate that may not serve, such as a "
-            "client's",
+            "the peer shows a certificate that is not for servers, such as a client's",
             "Check the address; the aggregator needs a certificate for servers.",
         )
     if verify_code in _OTHER_HOST:
         return _refused(
             "the aggregator's certificate was not issued for this address",
-            "Call it by a host in its certificate, issue one for this address, or "
+            "Connect to a host in its certificate, issue one for this address, or "
             "name the aggregator in client.aggregator.",
         )
     return _refused(
@@ -338,17 +335,17 @@ def _verification_error(verify_code: int) -> ServiceError:
 
 
 def _named_in(certificate: bytes | None) -> PeerIdentity:
-    """Return whom a verified certificate names."""
+    """Return the party that a verified certificate names."""
     try:
         return identity_of(x509.load_der_x509_certificate(certificate or b""))
     except ValueError:
         raise UnexpectedPeerError(
-            "the aggregator's certificate cannot be read",
+            "the aggregator's certificate is malformed",
             "Tell the operator to issue it again.",
         ) from None
     except ServiceError as error:
         raise UnexpectedPeerError(
-            f"whoever listens there is no aggregator to this client: {error}",
+            f"the peer is not an aggregator to this client: {error}",
             f"Check the address, or tell the operator: {error.next_step}",
         ) from None
 
@@ -358,7 +355,7 @@ def _refused(complaint: str, next_step: str) -> ServiceError:
 
 
 def unreachable(complaint: str, next_step: str) -> ServiceError:
-    """Return the error for a way that may be open again later."""
+    """Return the error for a connection that may succeed later."""
     return ServiceError(
         complaint,
         code=ErrorCode.UNREACHABLE,

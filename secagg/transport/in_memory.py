@@ -1,7 +1,7 @@
 """A client's connection to an aggregator in the same process.
 
-Rule 1: it has the manners of the wire: calls come from one identity, and errors
-        arrive as they would over gRPC, so that programs tested here work there.
+Rule 1: it behaves like the wire: calls come from one identity, and errors arrive as
+        over gRPC, so that programs tested here work there.
 
 It copies and serialises nothing.
 """
@@ -23,9 +23,9 @@ class InMemoryConnection:
     """An `AggregatorConnection` without sockets.
 
     Attributes:
-        identity: As whom the calls are made.
-        aggregator: Who answers them; by default somebody without a certificate.
-        trust_domain: Of both ends; None for none.
+        identity: The caller of all calls.
+        aggregator: The party that answers; by default one without a certificate.
+        trust_domain: Of both ends; None without one.
     """
 
     def __init__(
@@ -42,18 +42,18 @@ class InMemoryConnection:
         self.trust_domain: Final = trust_domain
 
     async def meet(self) -> str:
-        """See `AggregatorConnection.meet`."""
+        """Return the name of the aggregator."""
         return self.aggregator
 
     async def call(self, request: Request[_Answer]) -> _Answer:
-        """See `AggregatorConnection.call`."""
+        """Pass a call to the service and return its answer."""
         with self._across():
             return await self._service.answer(self.identity, request)
 
     async def watch(
         self, request: WatchSession
     ) -> AsyncIterator[Envelope | Reference | Wait]:
-        """See `AggregatorConnection.watch`."""
+        """Yield the updates of the service."""
         with self._across():
             async for update in self._service.watch(self.identity, request):
                 yield update
@@ -63,10 +63,10 @@ class InMemoryConnection:
 
     @contextmanager
     def _across(self) -> Iterator[None]:
-        """Let errors through as a peer would see them."""
+        """Raise errors as a peer would see them."""
         try:
             yield
         except SecAggError as error:
             self._service.note_refusal(error.code)
-            # The cause stays attached: both ends are ours, and a person debugs this.
+            # The cause stays attached: both ends are in this process, for debugging.
             raise seen_by_peer(error) from error

@@ -1,16 +1,16 @@
-"""Who is at the other end: the name inside a certificate, and its two spellings.
+"""The identity of a peer: the name inside a certificate, and its two spellings.
 
 Rule 1: an identity is a URI among the subject alternative names,
         ``secagg://<trust-domain>/<role>/<name>`` or the same with ``spiffe://``.
         Nothing else in a certificate names a client.
-Rule 2: a certificate with any other URI, or with two, names nobody: what this package
-        cannot read is refused, not skipped.
+Rule 2: a certificate with any other URI, or with two, has no identity: an unknown form
+        is refused, not skipped.
 Rule 3: names are plain enough to be file names, log fields and table cells.
-Rule 4: an aggregator's identity is spelled a second time, as a DNS name that exists in
-        certificates only.  It is what TLS libraries compare by themselves, for every
-        connection (docs/decisions/0014).
+Rule 4: an aggregator's identity has a second spelling, a DNS name that exists in
+        certificates only.  TLS libraries compare it by themselves, for every connection
+        (docs/decisions/0014).
 
-It trusts nobody: whether the certificate is genuine is settled before, by TLS.
+TLS has verified the certificate before this module reads it.
 """
 
 import re
@@ -24,8 +24,8 @@ from secagg.protocol.messages import MAX_IDENTITY_BYTES
 
 DEFAULT_TRUST_DOMAIN: Final = "secagg.local"
 
-# DNS names below it say who an aggregator is.  `.internal` is reserved for private
-# use, so that no public authority issues for it.
+# Aggregators have DNS names below it.  `.internal` is reserved for private use, so that
+# no public authority issues for it.
 RESERVED_SUFFIX: Final = ".secagg.internal"
 _SERVER_SUFFIX: Final = f".server{RESERVED_SUFFIX}"
 _MAX_DNS_NAME: Final = 253  # RFC 1035
@@ -33,8 +33,8 @@ _MAX_DNS_NAME: Final = 253  # RFC 1035
 # The characters that SPIFFE allows in trust domains and path segments.
 _TRUST_DOMAIN: Final = re.compile(r"[a-z0-9._-]{1,255}", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
-# One DNS label: no dot, so that name and trust domain cannot be told apart in two ways,
-# and no upper case, which DNS names do not tell from lower case.
+# One DNS label.  Without dots, name and trust domain cannot be split in two ways.
+# Without upper case, which DNS names ignore, spellings are unique.
 _LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _URI: Final = re.compile(
     r"(?:secagg|spiffe)://([^/]+)/(client|server)/([^/]+)", re.ASCII
@@ -43,7 +43,7 @@ _URI: Final = re.compile(
 
 @unique
 class Role(StrEnum):
-    """What the holder of a certificate may be."""
+    """The role of a certificate's holder."""
 
     CLIENT = "client"
     SERVER = "server"
@@ -54,10 +54,10 @@ class PeerIdentity:
     """One named party of a deployment.
 
     Attributes:
-        trust_domain: Whose names these are; one per deployment and CA.
+        trust_domain: The domain of the names; one per deployment and CA.
         role: Client or server.
-        name: What the protocol calls the identity; 1 to 255 characters, a server's
-            1 to 63 of a-z 0-9 -.
+        name: The identity in the protocol; 1 to 255 characters, a server's 1 to 63 of
+            a-z 0-9 -.
     """
 
     trust_domain: str
@@ -68,7 +68,7 @@ class PeerIdentity:
         """Refuse names that a certificate must not carry.
 
         Raises:
-            ServiceError: BAD_CERTIFICATE; says which part is wrong.
+            ServiceError: BAD_CERTIFICATE; states which part is wrong.
         """
         if not _TRUST_DOMAIN.fullmatch(self.trust_domain):
             raise _bad(
@@ -105,8 +105,8 @@ class PeerIdentity:
             for label in self.trust_domain.split(".")
         ):
             raise _bad(
-                f"trust domain {self.trust_domain[:60]!r} is not made of dotted DNS "
-                "labels, or is too long",
+                f"trust domain {self.trust_domain[:60]!r} does not consist of dotted "
+                "DNS labels, or is too long",
                 _RENAME,
             )
 
@@ -117,7 +117,7 @@ class PeerIdentity:
 
     @property
     def dns_name(self) -> str:
-        """An aggregator's second spelling; clients demand it of every connection."""
+        """An aggregator's second spelling; clients require it of every connection."""
         return f"{self.name}.{self.trust_domain}{_SERVER_SUFFIX}"
 
     @classmethod
@@ -143,9 +143,7 @@ class PeerIdentity:
         return cls(trust_domain, Role(role), name)
 
 
-_RENAME: Final = (
-    "Choose another name; a certificate that has this one must be issued again."
-)
+_RENAME: Final = "Choose another name, and issue a certificate that has this one again."
 
 
 def _bad(

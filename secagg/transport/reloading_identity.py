@@ -1,10 +1,10 @@
-"""A certificate, its key and its authorities that are renewed on disk in a process.
+"""A certificate, its key and its authorities, reloaded when they are renewed on disk.
 
-Rule 1: files are compared by what is in them, and read when their dates have changed.
-        Whoever replaces them needs no order and tells nobody.
-Rule 2: what cannot be used is refused with a log line, once, and the present identity
-        stays in use.  It is tried again with every look: half-copied files repair
-        themselves with the rest, and one that is not valid yet becomes valid.
+Rule 1: files are compared by their content, and read when their dates have changed. The
+        operator may replace them in any order and without a command.
+Rule 2: an invalid file is refused with a log line, once, and the present identity stays
+        in use.  Each check tries it again: half-copied files become whole, and one that
+        is not valid yet becomes valid.
 Rule 3: a renewed certificate names the same holder.  A new name needs a restart.
 """
 
@@ -32,11 +32,11 @@ _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
 
 class ReloadingIdentity:
-    """Watches the files of one identity; any thread may look.
+    """Watches the files of one identity; any thread may check them.
 
     Args:
-        identity: What was loaded at start.
-        date: The present in Unix seconds; the machine's by default.
+        identity: The identity that was loaded at start.
+        date: The present in Unix seconds; the host's by default.
     """
 
     def __init__(
@@ -45,22 +45,23 @@ class ReloadingIdentity:
         self._identity = identity
         self._date = date
         self._lock = threading.Lock()
-        # The first look reads: files may have changed since `identity` was loaded.
+        # The first check reads: files may have changed since `identity` was loaded.
         self._dates: list[tuple[int, int, int]] = []
         self._read = b""
         self._complaint = ""
 
     @property
     def identity(self) -> TLSIdentity:
-        """What is in use now."""
+        """The identity in use."""
         return self._identity
 
     def look(self) -> TLSIdentity:
-        """Read the files if they hold anything else, and return what is in use."""
+        """Read the files if their content has changed; return the identity in use."""
         with self._lock:
             dates = self._look_at_dates()
             if dates != self._dates or self._complaint:
-                self._dates = dates  # before they are read: a later change is seen
+                # before they are read, so that a later change is detected
+                self._dates = dates
                 found = self._digest()
                 if found != self._read or self._complaint:
                     self._read = found
@@ -70,7 +71,8 @@ class ReloadingIdentity:
     def _take(self) -> None:
         try:
             renewed = self._load()
-        # What is no certificate at all, or is gone while it is read, is refused too.
+        # A file that is not a certificate, or vanishes while it is read, is refused
+        # too.
         except (ServiceError, OSError, ValueError, UnsupportedAlgorithm) as error:
             if str(error) != self._complaint:
                 self._complaint = str(error)
@@ -101,7 +103,7 @@ class ReloadingIdentity:
                 f"{files.certificate} now names {renewed.identity.uri} "
                 f"and not {present.identity.uri}",
                 code=ErrorCode.BAD_CERTIFICATE,
-                next_step="Restart the process if the new name is meant.",
+                next_step="Restart the process if the new name is intended.",
             )
         return renewed
 
@@ -123,7 +125,7 @@ class ReloadingIdentity:
         return dates
 
     def _digest(self) -> bytes:
-        """Return what changes with a file; one that cannot be read counts as empty."""
+        """Return a digest of a file; one that cannot be read counts as empty."""
         digest = hashlib.sha256()
         for path in self._paths:
             try:

@@ -1,14 +1,13 @@
 """The signed headers by which a request at the HTTP edge proves its caller.
 
-Rule 1: one form only: what differs in a byte is refused, so that no parser of
-        RFC 9421 stands before the signature.
-Rule 2: what is signed covers method, authority, path, body and credential.  Both sides
+Rule 1: there is one form; a difference of a byte is refused, so that no parser of RFC
+        9421 runs before the signature is verified.
+Rule 2: the signed bytes cover method, authority, path, body and credential.  Both sides
         take the authority from their settings, never from a header.
 
-A request is checked in `secagg.server.http_edge.proof`.
+`secagg.server.http_edge.proof` checks a request.
 
-Source:
-    PROTOCOL §10.3; RFC 9421, RFC 9530.
+Source: PROTOCOL §10.3; RFC 9421, RFC 9530.
 """
 
 import base64
@@ -54,21 +53,21 @@ def content_digest(body: bytes) -> str:
 
 
 def key_id(identity_key: bytes) -> str:
-    """Return how a proof names its key: 43 characters."""
+    """Return a proof's name of its key: 43 characters."""
     return _url_text(sha256(identity_key).digest())
 
 
 def signature_base(
     *, authority: str, path: str, digest: str, authorization: str, parameters: str
 ) -> bytes:
-    """Return what the identity key signs (PROTOCOL §10.3).
+    """Return the bytes that the identity key signs (PROTOCOL §10.3).
 
     Args:
         authority: Of the edge, from the settings.
         path: Of the request.
         digest: Value of `Content-Digest`.
         authorization: Value of `Authorization`.
-        parameters: What stands behind ``sig=`` in `Signature-Input`.
+        parameters: The text behind ``sig=`` in `Signature-Input`.
     """
     return (
         f'"@method": POST\n"@authority": {authority}\n"@path": {path}\n'
@@ -79,12 +78,12 @@ def signature_base(
 
 @dataclass(frozen=True, slots=True)
 class ProofParameters:
-    """What stands in `Signature-Input`.
+    """The parameters in `Signature-Input`.
 
     Attributes:
         created: When the request was signed, in Unix seconds.
-        key: How it names its key, as `key_id`.
-        text: All of it, as it was received: what is signed.
+        key: Its name of the key, as `key_id`.
+        text: All of it, as received: the signed text.
     """
 
     created: int

@@ -1,11 +1,11 @@
-"""Which gRPC status an error has, and which error a status means.
+"""gRPC status codes of errors, and errors of status codes.
 
 Rule 1: the numbered detail of `secagg.wire.errors` travels beside the status and
-        decides; a status alone speaks of the way to the aggregator.
-Rule 2: what common tools know, google.rpc.Status, travels beside it and is never read
+        decides; a status alone concerns the path to the aggregator.
+Rule 2: google.rpc.Status, which common tools know, travels beside it and is never read
         here.
-Rule 3: a client reads any status, with or without a detail, of this release or
-        another, from the aggregator or from whatever stands in between.
+Rule 3: a client reads any status, with or without a detail, of this release or another,
+        from the aggregator or from a proxy in between.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,8 @@ from secagg.wire.limits import MAX_ERROR_TEXT_BYTES
 
 # The suffix makes it a binary header in gRPC.
 DETAIL_KEY: Final = "secagg-error-bin"
-# Tells gRPC's own retry layer that the answer is final; the application decides.
+# Tells gRPC's own retry layer that the answer is final; the application decides about
+# retries.
 _NO_BLIND_RETRY: Final = ("grpc-retry-pushback-ms", "-1")
 
 _Metadata = tuple[tuple[str, str | bytes], ...]
@@ -53,7 +54,7 @@ _STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
     _C.BAD_PROOF: _S.INVALID_ARGUMENT,
     _C.BAD_EDGES: _S.INVALID_ARGUMENT,
     _C.VIEW_DIFFERS: _S.INVALID_ARGUMENT,
-    # It contradicts what is there.
+    # It contradicts the present state.
     _C.DUPLICATE_KEY: _S.ALREADY_EXISTS,
     _C.EQUIVOCATION: _S.ALREADY_EXISTS,
     # It has no place in the present state.
@@ -89,8 +90,8 @@ _STATUS: Final[dict[ErrorCode, grpc.StatusCode]] = {
     _C.CANCELLED: _S.CANCELLED,
 }
 
-# Whose fault it is: the caller's, or nobody's, because the session is over; of all
-# other statuses the service's.  `usual_error` knows three numbers better.
+# The party at fault: the caller, or no party, because the session is over; for all
+# other statuses the service.  `usual_error` overrides three numbers.
 _KIND_OF_STATUS: Final[dict[grpc.StatusCode, type[SecAggError]]] = {
     **dict.fromkeys(
         (
@@ -104,8 +105,8 @@ _KIND_OF_STATUS: Final[dict[grpc.StatusCode, type[SecAggError]]] = {
     ),
     **dict.fromkeys((_S.ABORTED, _S.CANCELLED), SessionAbortedError),
 }
-# A status without our detail was made by gRPC or by a proxy: it speaks of the way
-# to the aggregator and is nobody's protocol violation.
+# A status without a detail of this package was made by gRPC or by a proxy.  It concerns
+# the path to the aggregator and is no protocol violation.
 _WITHOUT_DETAIL: Final[dict[grpc.StatusCode, tuple[ErrorCode, str]]] = {
     _S.UNAVAILABLE: (
         _C.UNREACHABLE,
@@ -131,7 +132,7 @@ _WITHOUT_DETAIL: Final[dict[grpc.StatusCode, tuple[ErrorCode, str]]] = {
         _C.OVERLOADED,
         "Try again later; if it persists, check the message limits of any proxy.",
     ),
-    # Our own cancellation never comes as a status: this is the other side, stopping.
+    # A client's own cancellation never arrives as a status: the aggregator is stopping.
     _S.CANCELLED: (
         _C.UNREACHABLE,
         "The aggregator ended the call, as it does when it stops; try again.",
@@ -150,10 +151,10 @@ def usual_error(code: ErrorCode) -> SecAggError:
     """Return the error, without a text, that an aggregator means by a number."""
     if code is ErrorCode.INTERNAL:
         return InternalError("")
-    if code is ErrorCode.ROSTER_TOO_LARGE:  # the session goes on without the caller
+    if code is ErrorCode.ROSTER_TOO_LARGE:  # the session continues without the caller
         return RemoteProtocolError("", code=code)
     kind = _KIND_OF_STATUS.get(status_code(code))
-    if kind is None or code is ErrorCode.TASK_OVER:  # over for whoever asks
+    if kind is None or code is ErrorCode.TASK_OVER:  # over for every caller
         return ServiceError("", code=code)
     return kind("", code=code)
 
@@ -195,8 +196,8 @@ def error_of(
 
 def _from_status(status: grpc.StatusCode, text: str) -> SecAggError:
     shown = printable(text, max_bytes=MAX_ERROR_TEXT_BYTES)
-    # gRPC says RESOURCE_EXHAUSTED for a message over the limit as well; trying that
-    # again would fail again.
+    # gRPC also reports RESOURCE_EXHAUSTED for a message over the limit; a retry would
+    # fail again.
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in text:
         return RemoteProtocolError(
             f"a message was over the size limit: {shown}",
@@ -207,7 +208,10 @@ def _from_status(status: grpc.StatusCode, text: str) -> SecAggError:
         status,
         (
             ErrorCode.INTERNAL,
-            "No aggregator of this protocol answered, or a broken one: see its log.",
+            (
+                "Read the aggregator's log: no aggregator of this protocol answered, "
+                "or a broken one."
+            ),
         ),
     )
     return ServiceError(

@@ -1,12 +1,12 @@
 """Certificates of a running process: read, checked, and turned into gRPC credentials.
 
-Rule 1: every mistake that can be seen in the files is reported at start, by file
-        name and with the next step, and not by a failed handshake later.
+Rule 1: a fault that the files show is reported at start, by file name and with the next
+        step, and not by a failed handshake later.
 Rule 2: both sides always present a certificate and always verify the other's.
-Rule 3: private keys stay in the file, in memory and in the TLS library; they appear
-        in no error, log or repr.
+Rule 3: private keys stay in the file, in memory and in the TLS library; they appear in
+        no error, log or repr.
 
-It issues nothing (`secagg.pki.certificate_authority`) and does not revoke.
+This module neither issues (`secagg.pki.certificate_authority`) nor revokes.
 """
 
 import logging
@@ -46,13 +46,13 @@ _MAX_REMEMBERED: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class CertificateNumber:
-    """What tells one certificate from all others (RFC 5280, 4.1.2.2).
+    """The number that identifies a certificate (RFC 5280, 4.1.2.2).
 
     Attributes:
         issuer: Name of the authority.
-        serial: The number that it gave.
-        ends: When the certificate ends, in Unix seconds, as far as that is known; it
-            tells no two of them apart.
+        serial: The number that it assigned.
+        ends: When the certificate ends, in Unix seconds, if known; not part of a
+            comparison.
     """
 
     issuer: x509.Name
@@ -62,7 +62,7 @@ class CertificateNumber:
 
 @dataclass(frozen=True, slots=True)
 class TLSFiles:
-    """Where a process keeps its certificate, its key and the authorities it trusts."""
+    """The files of a process's certificate, its key and the authorities it trusts."""
 
     certificate: Path
     private_key: Path
@@ -71,10 +71,10 @@ class TLSFiles:
 
 @dataclass(frozen=True, slots=True)
 class TLSIdentity:
-    """What one process needs to speak mutual TLS.
+    """The data of one process for mutual TLS.
 
     Attributes:
-        identity: Who the certificate says the process is.
+        identity: The process's identity in the certificate.
         certificate_chain: PEM, leaf first.
         authorities: PEM of the authorities whose certificates are accepted.
         not_valid_after: When the leaf expires.
@@ -90,7 +90,7 @@ class TLSIdentity:
     private_key: bytes = field(repr=False)
 
     @classmethod
-    def load(  # noqa: PLR0913 - three files and how to judge them
+    def load(  # noqa: PLR0913 - three files and how to check them
         cls,
         *,
         certificate: Path,
@@ -162,7 +162,7 @@ class TLSIdentity:
         )
 
     def check_validity(self, now: datetime | None = None) -> None:
-        """Refuse to go on with a certificate that has expired since it was loaded.
+        """Refuse to continue with a certificate that has expired since it was loaded.
 
         Args:
             now: The present by default.
@@ -174,14 +174,14 @@ class TLSIdentity:
             raise _expired(self.files.certificate, self.not_valid_after)
 
     def server_configuration(self) -> grpc.ServerCertificateConfiguration:
-        """Return what a server presents and whom it trusts, for one handshake on."""
+        """Return a server's certificate and trusted authorities for one handshake."""
         return grpc.ssl_server_certificate_configuration(
             [(self.private_key, self.certificate_chain)],
             root_certificates=self.authorities,
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Return credentials that verify the aggregator and present ourselves."""
+        """Return credentials that verify the aggregator and present this client."""
         return grpc.ssl_channel_credentials(
             root_certificates=self.authorities,
             private_key=self.private_key,
@@ -212,7 +212,7 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
 def read_certificate_pair(
     certificate: Path, private_key: Path, *, now: datetime
 ) -> tuple[bytes, bytes, x509.Certificate]:
-    """Return a chain and its key in PEM, and the leaf; they fit and are valid.
+    """Return a chain and its key in PEM, and the leaf; they match and are valid.
 
     Args:
         certificate: PEM of the chain, the leaf first.
@@ -220,7 +220,7 @@ def read_certificate_pair(
         now: For the validity check.
 
     Raises:
-        ServiceError: BAD_CERTIFICATE; names the file and what is wrong.
+        ServiceError: BAD_CERTIFICATE; names the file and the fault.
     """
     chain, key = read_certificates(certificate), read_private_key(private_key)
     _check_key(key, chain[0], private_key, certificate)
@@ -251,14 +251,14 @@ def read_private_key(path: Path) -> PrivateKeyTypes:
 
 
 def identity_of(leaf: x509.Certificate) -> PeerIdentity:
-    """Return whom a certificate names (R10.1-2); its validity is TLS's business.
+    """Return the party that a certificate names (R10.1-2); TLS checks its validity.
 
-    A server's certificate carries its reserved DNS name, and nobody's carries that of
-    another: the TLS library of a client looks at nothing else.
+    A server's certificate carries its reserved DNS name, and no certificate carries
+    that of another party: a client's TLS library checks nothing else.
 
     Raises:
-        ServiceError: BAD_CERTIFICATE when it names nobody, more than one, or somebody
-            else in the reserved DNS names.
+        ServiceError: BAD_CERTIFICATE when it names no party, more than one, or another
+            party in the reserved DNS names.
     """
     uris: list[str] = []
     names: list[str] = []
@@ -271,17 +271,15 @@ def identity_of(leaf: x509.Certificate) -> PeerIdentity:
     except x509.ExtensionNotFound:
         pass
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
-        raise _bad(
-            "the certificate's extensions cannot be read", _ISSUE_AGAIN
-        ) from None
+        raise _bad("the certificate's extensions are malformed", _ISSUE_AGAIN) from None
     identity = PeerIdentity.from_uris(uris)
     is_server = identity.role is Role.SERVER
     # Not `endswith`: some TLS libraries stop reading a name at a NUL byte.
     reserved = {name.lower() for name in names if RESERVED_SUFFIX in name.lower()}
-    if strangers := reserved - ({identity.dns_name} if is_server else set()):
+    if foreign := reserved - ({identity.dns_name} if is_server else set()):
         raise _bad(
             f"the certificate of {identity.uri} also carries the reserved DNS name "
-            f"{min(strangers)[:80]!r}",
+            f"{min(foreign)[:80]!r}",
             _ISSUE_AGAIN,
         )
     if is_server and not reserved:
@@ -295,10 +293,10 @@ def identity_of(leaf: x509.Certificate) -> PeerIdentity:
 
 @lru_cache(maxsize=_MAX_REMEMBERED)
 def identity_in_pem(certificate: bytes) -> PeerIdentity:
-    """Return whom a connected peer's certificate names, as `identity_of`.
+    """Return the party that a connected peer's certificate names, as `identity_of`.
 
-    Read from the certificate itself and not from what a TLS library extracted of it:
-    gRPC's text of a URI ends at its first NUL byte.
+    It reads the certificate itself and not an extract of a TLS library: gRPC's text of
+    a URI ends at its first NUL byte.
 
     Args:
         certificate: The verified leaf in PEM.
@@ -309,13 +307,13 @@ def identity_in_pem(certificate: bytes) -> PeerIdentity:
     try:
         leaf = x509.load_pem_x509_certificate(certificate)
     except ValueError:
-        raise _bad("the certificate cannot be read", _ISSUE_AGAIN) from None
+        raise _bad("the certificate is malformed", _ISSUE_AGAIN) from None
     return identity_of(leaf)
 
 
 @lru_cache(maxsize=_MAX_REMEMBERED)
 def number_in_pem(certificate: bytes) -> CertificateNumber:
-    """Return the number of a connected peer's certificate, whoever it names.
+    """Return the number of a connected peer's certificate, for any holder.
 
     Args:
         certificate: The verified leaf in PEM.
@@ -329,11 +327,11 @@ def number_in_pem(certificate: bytes) -> CertificateNumber:
             leaf.issuer, leaf.serial_number, leaf.not_valid_after_utc.timestamp()
         )
     except ValueError:
-        raise _bad("the certificate cannot be read", _ISSUE_AGAIN) from None
+        raise _bad("the certificate is malformed", _ISSUE_AGAIN) from None
 
 
 _ISSUE_AGAIN: Final = (
-    "Issue the certificate again, as `secagg pki` does or docs/transport.md says."
+    "Issue the certificate again, as `secagg pki` does or docs/transport.md describes."
 )
 
 
@@ -361,9 +359,9 @@ def _check_validity(leaf: x509.Certificate, path: Path, now: datetime) -> None:
     if now < leaf.not_valid_before_utc:
         raise ServiceError(
             f"{path} is valid only from {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} "
-            f"UTC, and this machine's clock reads {now:%Y-%m-%d %H:%M} UTC",
+            f"UTC, and the clock of this host reads {now:%Y-%m-%d %H:%M} UTC",
             code=ErrorCode.BAD_CLOCK,
-            next_step="Check this machine's clock.",
+            next_step="Check the clock of this host.",
         )
 
 

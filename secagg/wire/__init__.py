@@ -1,1 +1,1 @@
-"""Between dataclasses and bytes: calls, errors, packing, size limits."""
+"""Conversion between dataclasses and bytes: calls, errors, packing, size limits."""

@@ -1,18 +1,18 @@
-"""The one table of calls: what a client may ask, and what it is answered.
+"""The table of calls: a client's requests and their answers.
 
-Rule 1: a call is a row of `CALLS`: its request, how its answer is encoded, whether it
-        is a stream, who may make it and how long its answer may take.  Stubs,
-        servicers and doubles go over the table; none lists the calls again.
-Rule 2: a request is a frozen class with the fields of its protobuf message, by the
-        same names.  It knows the type of its answer, so that `await call(GetOffer(t))`
-        is typed.
-Rule 3: decoders are total (`secagg.wire.codec`); what they return is within the limits
-        of `secagg.wire.limits`.  The other side is as untrusted as any peer.
-Rule 4: no request names its sender.  Who calls is said by the transport.
-Rule 5: messages of the protocol pass as the canonical bytes that they are; nothing
-        here opens them.
+Rule 1: a call is a row of `CALLS`: its request, the encoding of its answer, whether it
+        is a stream, its callers and the time limit of its answer.  Stubs, servicers and
+        test doubles iterate over the table; none lists the calls again.
+Rule 2: a request is a frozen class with the fields of its protobuf message, by the same
+        names.  It knows the type of its answer, so that `await call(GetOffer(t))` is
+        typed.
+Rule 3: decoders are total (`secagg.wire.codec`); their results are within the limits of
+        `secagg.wire.limits`.  The aggregator is as untrusted as any peer.
+Rule 4: no request names its sender; the transport authenticates the caller.
+Rule 5: messages of the protocol pass as canonical bytes; this module does not open
+        them.
 
-Whether a request is acceptable now is the business of `secagg.runtime`.
+`secagg.runtime` decides whether a request is acceptable.
 """
 
 import math
@@ -92,12 +92,11 @@ class Wait:
     """There is nothing for this client yet.
 
     Attributes:
-        retry_after_seconds: When asking again makes sense; on the wire between 0.001
-            and 3600.
-        joined: In AdvertiseKeys, to those who have joined: how many have; else 0.
+        retry_after_seconds: When to ask again; on the wire between 0.001 and 3600.
+        joined: In AdvertiseKeys, for clients that have joined: how many have; else 0.
         needed: How many the session needs before that round can close; 0 with `joined`.
         closes_in_seconds: Until that round closes if enough have joined by then; None
-            where nobody has said so.
+            if unknown.
     """
 
     retry_after_seconds: float
@@ -108,7 +107,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class UploadStatus:
-    """How far the upload of one client has come.
+    """The progress of one client's upload.
 
     Attributes:
         next_offset: The byte that the next chunk must start with.
@@ -134,13 +133,13 @@ class BlobChunk:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A message too large for an answer: what it is, and by what it is recognised.
+    """A reference to a message that is too large for an answer.
 
     Attributes:
         kind: Class of the message: `Roster`, `EdgesPublished`, `Delivery` or `Quorum`.
         digest: SHA-256 of its canonical bytes.
         size: How many these are; more than 1 MiB, at most `MAX_OBJECT_BYTES`.
-        blob: Under which name the message is fetched.
+        blob: The name under which the message is fetched.
     """
 
     kind: type[Message]
@@ -168,8 +167,8 @@ class Reference:
         _check_size(self.kind, self.size, sizes, self.blob)
 
 
-# What a server may send, and what of it grows with the cohort, by the names
-# under which they are fetched.
+# The server's messages that grow with the cohort, by the names under which they are
+# fetched.
 _UPDATES: Final[frozenset[type[Message]]] = frozenset(
     {Roster, EdgesPublished, Delivery, Survivors, Quorum, Released, Aborted}
 )
@@ -282,7 +281,7 @@ def _names(request: type[Request[Any]]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class GetOffer(Request[SessionDescriptor | Wait]):
-    """Before any round: is a session of the task open to me?
+    """Before any round: request an open session of the task.
 
     Attributes:
         task_id: 1 to 256 bytes of UTF-8.
@@ -298,7 +297,7 @@ class GetOffer(Request[SessionDescriptor | Wait]):
     wait_ms: int = 0
 
     def check(self) -> None:
-        """See `Request.check`."""
+        """Check the size of the task id, and the wait."""
         bounded_bytes(
             self.task_id.encode(), "task_id", at_least=1, at_most=MAX_TASK_ID_BYTES
         )
@@ -323,13 +322,13 @@ class SendMessage(Request[None]):
     message: bytes = field(repr=False)
 
     def check(self) -> None:
-        """See `Request.check`."""
+        """Check the session id and the size of the message."""
         exact_bytes(self.session_id, SESSION_ID_BYTES, "session_id")
         bounded_bytes(self.message, "message", at_most=self.MAX_BYTES)
 
 
 class AdvertiseKeys(SendMessage):
-    """AdvertiseKeys: my public keys."""
+    """AdvertiseKeys: the client's public keys."""
 
     __slots__ = ()
     WIRE = secagg_service_pb2.AdvertiseKeysRequest
@@ -338,7 +337,7 @@ class AdvertiseKeys(SendMessage):
 
 
 class ChooseEdges(SendMessage):
-    """ChooseEdges: whom I have drawn."""
+    """ChooseEdges: the clients that the client drew."""
 
     __slots__ = ()
     WIRE = secagg_service_pb2.ChooseEdgesRequest
@@ -355,7 +354,7 @@ class ShareKeys(SendMessage):
 
 
 class ReportViolation(SendMessage):
-    """MaskedInputCollection: a client's bundle is of no use to me."""
+    """MaskedInputCollection: the client cannot use another client's bundle."""
 
     __slots__ = ()
     WIRE = secagg_service_pb2.ReportViolationRequest
@@ -364,7 +363,7 @@ class ReportViolation(SendMessage):
 
 
 class SignConsistency(SendMessage):
-    """Round 5: my signature over the sets that I was told."""
+    """Round 5: the client's signature over the sets that it received."""
 
     __slots__ = ()
     WIRE = secagg_service_pb2.SignConsistencyRequest
@@ -373,7 +372,7 @@ class SignConsistency(SendMessage):
 
 
 class RevealShares(SendMessage):
-    """Unmasking: one share for each client of U2 whose shares I hold."""
+    """Unmasking: one share for each client of U2 whose shares the client holds."""
 
     __slots__ = ()
     WIRE = secagg_service_pb2.RevealSharesRequest
@@ -382,7 +381,7 @@ class RevealShares(SendMessage):
 
 @dataclass(frozen=True, slots=True)
 class GetUploadStatus(Request[UploadStatus]):
-    """MaskedInputCollection: from where shall I send, and is my view yours?
+    """MaskedInputCollection: request the upload's offset and compare the views.
 
     Attributes:
         session_id: 32 bytes.
@@ -395,14 +394,14 @@ class GetUploadStatus(Request[UploadStatus]):
     view: bytes = NO_VIEW
 
     def check(self) -> None:
-        """See `Request.check`."""
+        """Check the session id and the size of the view."""
         exact_bytes(self.session_id, SESSION_ID_BYTES, "session_id")
         exact_bytes(self.view, DIGEST_BYTES, "view")
 
 
 @dataclass(frozen=True, slots=True)
 class UploadChunk(Request[UploadStatus]):
-    """MaskedInputCollection: one chunk of my masked input.
+    """MaskedInputCollection: one chunk of the client's masked input.
 
     Attributes:
         session_id: 32 bytes.
@@ -423,7 +422,7 @@ class UploadChunk(Request[UploadStatus]):
     view: bytes = NO_VIEW
 
     def check(self) -> None:
-        """See `Request.check`."""
+        """Check sizes, and that the chunk lies inside the vector."""
         exact_bytes(self.session_id, SESSION_ID_BYTES, "session_id")
         exact_bytes(self.digest, DIGEST_BYTES, "digest")
         exact_bytes(self.view, DIGEST_BYTES, "view")
@@ -437,7 +436,7 @@ class UploadChunk(Request[UploadStatus]):
 
 @dataclass(frozen=True, slots=True)
 class _AsksForUpdate(Request[Envelope | Reference | Wait]):
-    """A request for what comes after a round.
+    """A request for the update that follows a round.
 
     Attributes:
         session_id: 32 bytes.
@@ -448,7 +447,7 @@ class _AsksForUpdate(Request[Envelope | Reference | Wait]):
     after: Round | None
 
     def check(self) -> None:
-        """See `Request.check`."""
+        """Check the session id and the round."""
         exact_bytes(self.session_id, SESSION_ID_BYTES, "session_id")
         if self.after is Round.FINISHED:
             raise refuse("nothing follows the end of a session")
@@ -467,16 +466,16 @@ class GetUpdate(_AsksForUpdate):
     wait_ms: int = 0
 
     def check(self) -> None:
-        """See `Request.check`."""
+        """Check the session id, the round and the wait."""
         _AsksForUpdate.check(self)  # `super` does not work in a class with slots
         in_range(self.wait_ms, "wait_ms", at_most=MAX_HELD_MS)
 
 
 class WatchSession(_AsksForUpdate):
-    """Any round: the newest update after `after`, then each later one as it comes.
+    """Any round: the newest update after `after`, then each later one as it arrives.
 
-    In between a `Wait` says until when the stream will be heard of again: after a
-    longer silence its other end is gone.
+    In between, a `Wait` states until when the next message follows.  After a longer
+    pause the other end is unavailable.
     """
 
     __slots__ = ()
@@ -489,7 +488,7 @@ class FetchChunk(Request[BlobChunk]):
 
     Attributes:
         session_id: 32 bytes.
-        blob: Which object.
+        blob: The object.
         offset: First byte wanted.
         max_bytes: Most bytes wanted, 1 to 1 MiB.
     """
@@ -502,7 +501,7 @@ class FetchChunk(Request[BlobChunk]):
     max_bytes: int = MAX_CHUNK_BYTES
 
     def check(self) -> None:
-        """See `Request.check`."""
+        """Check the session id, the offset and the size."""
         exact_bytes(self.session_id, SESSION_ID_BYTES, "session_id")
         in_range(self.offset, "offset", at_most=(1 << 64) - 1)
         in_range(self.max_bytes, "max_bytes", at_least=1, at_most=MAX_CHUNK_BYTES)
@@ -574,7 +573,7 @@ def _encode_nothing(_: None) -> bytes:
 
 
 def _decode_nothing(data: bytes) -> None:
-    # All acknowledgements are empty; what a later release adds is ignored.
+    # All acknowledgements are empty; additions of a later release are ignored.
     parse(secagg_service_pb2.AdvertiseKeysResponse(), data)
 
 
@@ -673,17 +672,17 @@ def _decode_update(data: bytes) -> Envelope | Reference | Wait:
 
 @unique
 class Access(Enum):
-    """Who may make a call."""
+    """The callers of a call."""
 
     CLIENT = auto()
     """A client with a certificate of this trust domain."""
     ANYBODY = auto()
-    """Whoever completed the handshake."""
+    """Any peer that completed the handshake."""
 
 
 @unique
 class Deadline(Enum):
-    """How long a client waits for the answer; seconds are the transport's."""
+    """How long a client waits for the answer; the transport defines the seconds."""
 
     SMALL = auto()
     """A few hundred bytes either way."""
@@ -698,11 +697,11 @@ class Call:
     """A row of the table.
 
     Attributes:
-        request: What is asked; the method has the same name.
+        request: The request; the method has the same name.
         encode: Answer to protobuf bytes; of a stream, each of them.
-        decode: The other way; total.
+        decode: The reverse; total.
         deadline: How long the answer may take.
-        access: Who may ask.
+        access: Its callers.
     """
 
     request: type[Request[Any]]
@@ -718,7 +717,7 @@ class Call:
 
     @property
     def is_stream(self) -> bool:
-        """Whether many answers come to one request."""
+        """Whether one request has many answers."""
         return self.deadline is Deadline.STREAM
 
 

@@ -22,7 +22,7 @@ _Message = TypeVar("_Message", bound=Message)
 
 
 def refuse(complaint: str) -> RemoteProtocolError:
-    """Return the error for bytes that are not what they should be."""
+    """Return the error for malformed bytes."""
     return RemoteProtocolError(complaint, code=ErrorCode.BAD_ENCODING)
 
 

@@ -1,10 +1,10 @@
-"""How an error travels: a numbered detail, the same over every transport.
+"""Errors on the wire: a numbered detail, the same over every transport.
 
-Rule 1: the class and the number of an error survive the way from the aggregator to
-        the client: whose fault it is decides what the client may do.
+Rule 1: class and number of an error survive the way from the aggregator to the client:
+        the party at fault determines what the client may do.
 Rule 2: a fault of the aggregator itself travels as INTERNAL without its text.
-Rule 3: what a peer wrote is cut to length and freed of control characters before
-        anybody prints it.
+Rule 3: text of a peer is cut to length and freed of control characters before it is
+        shown.
 """
 
 from typing import Final, cast
@@ -32,12 +32,12 @@ from secagg.wire.limits import (
     MAX_UPLOAD_BYTES,
 )
 
-# The errors that a peer may be told of.
+# The errors that a peer may receive.
 TRAVELLING: Final = frozenset(code for code in ErrorCode if code < FIRST_LOCAL)
 
 
 def encode_error(error: SecAggError) -> bytes:
-    """Return the wire's form of `error`, without what is nobody else's business."""
+    """Return the wire's form of `error`, without the aggregator's own facts."""
     detail = errors_pb2.ErrorDetail()
     match error:
         case RemoteProtocolError(code=ErrorCode.DEADLINE):
@@ -45,7 +45,7 @@ def encode_error(error: SecAggError) -> bytes:
             detail.sender = error.sender or ""
         case RemoteProtocolError():
             detail.fault = errors_pb2.FAULT_CALLER
-            # Shorter names than this are the rule; a longer one is not a name.
+            # A longer text is not a name.
             if error.sender and len(error.sender.encode()) <= MAX_IDENTITY_BYTES:
                 detail.sender = error.sender
         case SessionAbortedError():
@@ -62,7 +62,8 @@ def encode_error(error: SecAggError) -> bytes:
             if error.server_time is not None:
                 detail.server_time = error.server_time
         case _:
-            # Rule 2: our own misuse, defects and settings are the log's business.
+            # Rule 2: misuse, defects and settings of the aggregator appear in its log
+            #         only.
             detail.fault = errors_pb2.FAULT_AGGREGATOR
             detail.code = errors_pb2.ERROR_CODE_INTERNAL
             detail.message = "the aggregator has a defect; its log says more"
@@ -74,7 +75,7 @@ def encode_error(error: SecAggError) -> bytes:
 
 
 def decode_error(data: bytes) -> SecAggError | None:
-    """Return the error that a detail means; None if the bytes are no detail."""
+    """Return the error of a detail; None if the bytes are not a detail."""
     detail = errors_pb2.ErrorDetail()
     if len(data) > MAX_DETAIL_BYTES:
         return None
@@ -99,7 +100,7 @@ def decode_error(data: bytes) -> SecAggError | None:
     retry: float | None = None
     if detail.HasField("retry_after_ms"):
         retry = min(detail.retry_after_ms / 1000, MAX_RETRY_AFTER_SECONDS)
-    # A byte of an upload, or a number that this reader need not believe.
+    # A byte of an upload, or a number that this reader must not trust.
     has_offset = detail.HasField("next_offset") and (
         detail.next_offset <= MAX_UPLOAD_BYTES
     )
@@ -114,13 +115,13 @@ def decode_error(data: bytes) -> SecAggError | None:
 
 
 def fault_name(error: SecAggError) -> str:
-    """Return whose fault an error is called on the wire."""
+    """Return the wire's name of the party at fault."""
     detail = errors_pb2.ErrorDetail()
     detail.ParseFromString(encode_error(error))
     return errors_pb2.Fault.Name(detail.fault)
 
 
 def seen_by_peer(error: SecAggError) -> SecAggError:
-    """Return `error` as it arrives after the way over the wire."""
+    """Return `error` as its receiver sees it."""
     seen = decode_error(encode_error(error))
     return error if seen is None else seen

@@ -1,9 +1,10 @@
-"""What gRPC tools show of a failed call: google.rpc.Status, written and never read.
+"""google.rpc.Status, which gRPC tools show for a failed call: written and never read.
 
 Gateways, command-line clients and the wrappers of other languages know the trailer
-`STATUS_KEY`; they show reason and wait where our own detail would stay bytes to them.
+`STATUS_KEY`.  They show reason and wait; the detail of this package would stay bytes to
+them.
 
-Rule 1: it repeats what `secagg.wire.errors` says of the same error, and nothing else.
+Rule 1: it repeats what `secagg.wire.errors` states of the same error, and nothing else.
 """
 
 from typing import Final
@@ -18,7 +19,7 @@ from secagg.wire.limits import MAX_ERROR_TEXT_BYTES
 
 # The suffix makes it a binary header in gRPC; the name is gRPC's own.
 STATUS_KEY: Final = "grpc-status-details-bin"
-# Whose reasons these are.
+# The domain of these reasons.
 DOMAIN: Final = "secagg"
 _TYPE_URL: Final = "type.googleapis.com/google.rpc."
 
@@ -45,7 +46,7 @@ def encode_google_status(error: SecAggError, number: int) -> bytes:
 
 
 def _packed(detail: Message) -> Any:
-    """Wrap a detail under the name that its readers know."""
+    """Wrap a detail under the type name that its readers know."""
     return Any(
         type_url=_TYPE_URL + detail.DESCRIPTOR.name, value=detail.SerializeToString()
     )

@@ -1,11 +1,11 @@
-"""How large anything on the wire may be, each number with its reason.
+"""Size limits of all data on the wire, each number with its reason.
 
-Rule 1: a limit that needs no session is a constant; one that follows from a
-        session's parameters is computed from them and from nothing else.
+Rule 1: a limit that needs no session is a constant; another is computed from the
+        session's parameters and from nothing else.
 Rule 2: sizes are checked on the bytes, before anything is parsed from them.
 
-What a task may configure is said by `secagg.protocol.parameters`; what one client
-tolerates, by `secagg.protocol.policy`.
+`secagg.protocol.parameters` limits what a task may configure, `secagg.protocol.policy`
+what one client accepts.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ from secagg.protocol.parameters import (
 )
 from secagg.protocol.profiles import SparseParameters
 
-# The largest message that every gRPC implementation accepts without being told to.
+# The largest message that every gRPC implementation accepts by default.
 MAX_MESSAGE_BYTES: Final = 4 << 20
 
 # Above this, an update carries a reference and the client reads the object in
@@ -66,18 +66,18 @@ MAX_DETAIL_BYTES: Final = 4096
 MAX_ERROR_TEXT_BYTES: Final = 1000
 MAX_NEXT_STEP_BYTES: Final = 500
 
-# Nobody is told to wait longer than an hour without asking again: by then the
-# address, the certificate or the task has changed.
+# No client is told to wait longer than an hour: by then the address, the certificate or
+# the task may have changed.
 MAX_RETRY_AFTER_SECONDS: Final = 3600.0
 
-# How long a question may be kept until there is an answer: a proxy that ends quiet
-# calls does so after a minute, and who has vanished keeps its place no longer.
+# How long a request may be kept until there is an answer.  A proxy ends quiet calls
+# after a minute, and the request of a client that has vanished is kept no longer.
 MAX_HELD_MS: Final = 30_000
 
-# A stream whose other end vanished without a word looks like one that is quiet.  So
-# none is quiet for longer than it has said, nor, before it has said anything and behind
-# an update, for longer than the first of these.  Less only costs the aggregator, and
-# takes a bad moment of the link for the end; more than the second gains nothing.
+# A stream whose other end has vanished looks like a quiet one.  So each pause has a
+# limit: the stated one, or the first of these before any statement and behind an
+# update.  A shorter limit costs the aggregator work and mistakes a brief fault of the
+# link for the end.  More than the second gains nothing.
 LEAST_QUIET_SECONDS: Final = 20.0
 MAX_QUIET_SECONDS: Final = 240.0
 
@@ -89,14 +89,14 @@ _ENVELOPE_BYTES: Final = 128
 class MessageSizes:
     """Bytes of one client's messages in a full session, without transport overhead.
 
-    The packed vector is not among them: `secagg.protocol.packing` says its size.
+    The packed vector is not included: `secagg.protocol.packing` has its size.
 
     Attributes:
         roster: At most, and whole; to every client that reads it.
-        edges: What one client is shown of drawn neighbours; 0 where nobody draws.
+        edges: The drawn edges that one client is shown; 0 without drawn edges.
         bundles: From one client.
         shares: From one client.
-        quorum: At most, to every client of U3; 0 where no client signs.
+        quorum: At most, to every client of U3; 0 if clients do not sign.
         neighbourhood: At most, to one client; 0 on graphs without one.
         delivery: At most, to one client.
         survivors: U3 in a full session; to every client of it.
@@ -113,10 +113,10 @@ class MessageSizes:
 
 
 def message_sizes(parameters: ProtocolParameters) -> MessageSizes:
-    """Return what the largest session with these parameters puts on the wire."""
+    """Return the message sizes of the largest session with these parameters."""
     n = parameters.max_clients
     neighbours = n - 1 if parameters.is_complete_graph else parameters.degree
-    # Where clients draw, as many as the cap allows may have drawn one.
+    # With drawn edges, as many clients as the cap allows may have drawn one.
     tail = parameters.tail
     is_drawn = isinstance(tail, SparseParameters)
     dealers = tail.in_cap if isinstance(tail, SparseParameters) else neighbours + 1
@@ -125,12 +125,12 @@ def message_sizes(parameters: ProtocolParameters) -> MessageSizes:
         roster=n * (MAX_ADVERT_BYTES + 4) + 41,
         edges=_published_edges(parameters),
         bundles=neighbours * BUNDLE_BYTES,
-        # The own share is revealed too on the complete graph; one bit for each
-        # absence; at most all seeds of noise.
+        # On the complete graph the own share is revealed too; one bit for each absence;
+        # at most all seeds of noise.
         shares=dealers * SHARE_BYTES
         + -(-dealers // 8)
         + parameters.noise_layers * NOISE_SEED_BYTES,
-        # Each member of U3 stands in one of the two lists, at most in the one with the
+        # Each member of U3 is in one of the two lists, at most in the one with the
         # longer rows: index, digest and signature.
         quorum=8 + n * (4 + DIGEST_BYTES + SIGNATURE_BYTES)
         if parameters.profile.has_identities
@@ -143,7 +143,7 @@ def message_sizes(parameters: ProtocolParameters) -> MessageSizes:
 
 
 def _neighbourhood(parameters: ProtocolParameters) -> int:
-    """Return the largest that a neighbourhood can be (PROTOCOL §5.1)."""
+    """Return the largest size of a neighbourhood (PROTOCOL §5.1)."""
     shown = parameters.degree + 1
     depth = (parameters.max_clients - 1).bit_length()
     # Head and graph seed; each advert with its index and length; the proof.
@@ -151,13 +151,13 @@ def _neighbourhood(parameters: ProtocolParameters) -> int:
 
 
 def _published_edges(parameters: ProtocolParameters) -> int:
-    """Return the largest that published edges can be (PROTOCOL §5.9)."""
+    """Return the largest size of published edges (PROTOCOL §5.9)."""
     if not isinstance(parameters.tail, SparseParameters):
         return 0
     k, most = parameters.degree, parameters.tail.in_cap
     depth = (parameters.max_clients - 1).bit_length()
-    # Each who drew the reader, with its whole list; for each that the reader drew a
-    # place and its proof; the proofs of the reader's leaf and of those of its drawn.
+    # Each drawer of the reader, with its whole list.  For each client that the reader
+    # drew a place and its proof.  The proofs of the reader's leaf and of their leaves.
     return (
         DIGEST_BYTES
         + (4 + most * (4 + 4 + 4 * k + SIGNATURE_BYTES))
@@ -180,9 +180,8 @@ def check_transportable(parameters: ProtocolParameters) -> None:
     room, sizes = MAX_MESSAGE_BYTES - _ENVELOPE_BYTES, message_sizes(parameters)
     if sizes.edges > MAX_OBJECT_BYTES:
         raise RemoteProtocolError(
-            f"{parameters.degree} drawn neighbours make what a client is shown of the "
-            f"lists of others as large as {sizes.edges} bytes, at most "
-            f"{MAX_OBJECT_BYTES} fit",
+            f"{parameters.degree} drawn neighbours make the published edges of one "
+            f"client {sizes.edges} bytes, at most {MAX_OBJECT_BYTES} fit",
             code=ErrorCode.BAD_CONFIG,
             next_step="Lower degree or in_cap.",
         )

@@ -319,7 +319,7 @@ def test_noise_must_suffice_after_the_losses_that_a_receipt_shows(
     assert refusal_of(over) == (Step.SETS, ErrorCode.TOO_MANY_DROPOUTS)
     code = exit_code_of(ErrorCode.TOO_MANY_DROPOUTS)
     assert main(["sessions", "verify", str(path)]) == code
-    assert "sets: 2 of 6 clients are declared lost" in capsys.readouterr().err
+    assert "sets: 2 of 6 clients are declared dropped" in capsys.readouterr().err
 
 
 # --- what passes, a client would have taken part in -----------------------------------
@@ -548,7 +548,7 @@ def test_the_quorum_of_a_revoked_client_is_none_where_the_list_is_given(
     _, receipt, key = answered_apart(monkeypatch, "east", 1, 1, listed.trust)
     data = receipt.encode()
     assert verify_receipt(data, enrolment_key=key).finding is Finding.AGREED
-    for revocations, why in ((listed, "serial 2 was revoked"), (other, "not the one")):
+    for revocations, why in ((listed, "serial 2 was revoked"), (other, "not the list")):
         with pytest.raises(ReceiptError, match=why) as refused:
             verify_receipt(data, enrolment_key=key, revocations=revocations.revocations)
         assert refused.value.step is Step.CREDENTIALS

@@ -56,7 +56,7 @@ def impostors(deployment):
         (
             "a client's certificate of `secagg pki`",
             deployment.cheat(deployment.ours.issue_client("evil")),
-            "may not serve",
+            "not for servers",
         ),
         (
             "a client's certificate with the host, for no stated purpose",
@@ -76,7 +76,7 @@ def impostors(deployment):
         (
             "a certificate with the host name and no identity",
             deployment.forge([HOST], purpose=ExtendedKeyUsageOID.SERVER_AUTH),
-            "no aggregator to this client: .*exactly one",
+            "not an aggregator to this client: .*exactly one",
         ),
         (
             "an aggregator that nobody could recognise in later handshakes",

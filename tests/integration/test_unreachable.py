@@ -269,7 +269,7 @@ async def test_a_pinned_aggregator_behind_a_silent_way_is_left_to_grpc(deploymen
 async def test_files_that_are_gone_when_they_are_needed_are_named(deployment):
     client = deployment.client()
     client.files.private_key.unlink()
-    with pytest.raises(ServiceError, match="cannot be used any more") as caught:
+    with pytest.raises(ServiceError, match="can no longer be used") as caught:
         await meet(
             Address("127.0.0.1", 1),
             client,

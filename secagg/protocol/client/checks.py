@@ -1,7 +1,7 @@
-"""The checks a client runs on what the server sends, in the order of PROTOCOL §5.
+"""The checks that a client runs on the server's messages, in the order of PROTOCOL §5.
 
-The first check that fails names the abort code.  Each one has a test that fails when
-the check is removed.
+The first check that fails names the abort code.  For each check a test fails when the
+check is removed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,17 +32,17 @@ from secagg.protocol.profiles import Profile
 
 @dataclass(frozen=True, slots=True)
 class RosterView:
-    """What a client needs to know of a roster, whichever form it has read.
+    """The part of a roster that a client keeps, in one form for both encodings.
 
     Attributes:
         size: n.
         index: Its own roster index.
-        graph: Who shares with whom.
-        adverts: Of itself and of its neighbours, by roster index; of everybody while
-            neighbours are still to be drawn.
+        graph: Which clients share with which.
+        adverts: Of itself and its neighbours, by roster index. While neighbours are
+            still to be drawn, of all clients.
         ctx1: Context of the roster.
-        edge_root: Covers all that clients have drawn; b"" where nobody draws, or
-            while they do.
+        edge_root: Covers all drawn edges. b"" if the profile draws no edges, or before
+            they are drawn.
     """
 
     size: int
@@ -53,16 +53,16 @@ class RosterView:
     edge_root: bytes = b""
 
     def along(self, graph: SharingGraph, edge_root: bytes) -> Self:
-        """Return what is left to know when edges are drawn."""
+        """Return the part that is needed after edges are drawn."""
         shown = (self.index, *graph.mask_peers(self.index))
         adverts = {each: self.adverts[each] for each in shown}
         return replace(self, graph=graph, adverts=adverts, edge_root=edge_root)
 
     def dealt(self) -> Self:
-        """Return what is needed once shares are dealt: names and masking keys.
+        """Return the part that is needed after shares are dealt: names, masking keys.
 
-        Credentials and signatures are most of an advert, and a client waits for hours
-        with what it holds between two rounds.
+        Credentials and signatures are most of an advert, and a client keeps this value
+        for hours between two rounds.
         """
         adverts = {
             index: Advert(advert.identity, b"", advert.masking_key, b"")
@@ -103,7 +103,7 @@ def check_roster(
     adverts = dict(enumerate(roster.adverts))
     check_layers(parameters, adverts)
     check_size(parameters, len(roster))
-    # Identities are strictly ascending, so at most one entry can be ours.
+    # Identities are strictly ascending, so at most one entry is this client's.
     index = next((i for i, advert in adverts.items() if advert == own), None)
     if index is None:
         raise _self_missing()
@@ -134,7 +134,7 @@ def _check_neighbourhood(
     own: Advert,
     ctx0: bytes,
 ) -> RosterView:
-    """Check R5.2-20 to R5.2-25, and what is there like a whole roster."""
+    """Check R5.2-20 to R5.2-25, then the entries as in a whole roster."""
     index = roster.reader
     check_layers(parameters, roster.adverts)
     check_size(parameters, roster.size)
@@ -148,11 +148,11 @@ def _check_neighbourhood(
     graph = sharing_graph(parameters, roster.size, roster.graph_seed)
     if set(roster.adverts) != {index, *graph.mask_peers(index)}:
         raise RemoteProtocolError(
-            "the neighbourhood shows others than this client's neighbours",
+            "the neighbourhood must show exactly this client's neighbours",
             code=ErrorCode.BAD_PROOF,
         )
-    # The top is computed and not compared: another view gives another ctx1, hence
-    # masks that do not cancel.
+    # The top is computed and not compared: another view gives another ctx1, hence masks
+    # that do not cancel.
     ctx1 = roster_context(ctx0, RosterFrame.decode(data), parameters.suite)
     check_shown(roster.adverts, parameters.profile)
     check_ring(parameters, graph)
@@ -160,9 +160,9 @@ def _check_neighbourhood(
 
 
 def check_layers(parameters: ProtocolParameters, adverts: Mapping[int, Advert]) -> None:
-    """Check that every client commits to as many seeds as the offer says.
+    """Check that every client commits to as many seeds as the offer states.
 
-    Part of decoding: R5.2-1 and R5.2-20.
+    This is part of decoding: R5.2-1 and R5.2-20.
 
     Raises:
         RemoteProtocolError: BAD_ENCODING.
@@ -179,7 +179,7 @@ def check_layers(parameters: ProtocolParameters, adverts: Mapping[int, Advert]) 
 
 
 def check_size(parameters: ProtocolParameters, size: int) -> None:
-    """Check that a roster is as large as was promised (R5.2-2, R5.2-21).
+    """Check the size of a roster against the offer (R5.2-2, R5.2-21).
 
     Raises:
         RemoteProtocolError: ROSTER_TOO_SMALL or ROSTER_TOO_LARGE.
@@ -200,13 +200,13 @@ def check_size(parameters: ProtocolParameters, size: int) -> None:
 
 def _self_missing() -> RemoteProtocolError:
     return RemoteProtocolError(
-        "this client's advert is not in the roster as it was sent",
+        "this client's advert is missing from the roster or differs from what it sent",
         code=ErrorCode.SELF_MISSING,
     )
 
 
 def check_shown(adverts: Mapping[int, Advert], profile: Profile) -> None:
-    """Check forms, keys and distinctness over what is shown of a roster.
+    """Check forms, keys and distinctness of the shown adverts of a roster.
 
     These are R5.2-9, R5.2-4 and R5.2-5, in this order.
 
@@ -222,7 +222,7 @@ def check_shown(adverts: Mapping[int, Advert], profile: Profile) -> None:
                 check_public_key(key)
             except BadPublicKeyError as error:
                 raise RemoteProtocolError(
-                    f"a public key of {advert.identity!r} is unusable: {error}",
+                    f"a public key of {advert.identity!r} is invalid: {error}",
                     code=ErrorCode.BAD_PUBLIC_KEY,
                     sender=advert.identity,
                 ) from None
@@ -232,22 +232,22 @@ def check_shown(adverts: Mapping[int, Advert], profile: Profile) -> None:
 def check_overlap(parameters: ProtocolParameters, clients: int) -> None:
     """Check that two quorums share an honest client (R5.2-7).
 
-    The offer has promised it for its largest roster (R3.2-8); it is computed anew for
-    this one, since everything that follows rests on it.
+    The offer states this for its largest roster (R3.2-8). It is computed again for this
+    roster, because all later checks depend on it.
 
     Raises:
         RemoteProtocolError: POLICY_VIOLATION.
     """
     if 2 * parameters.quorum <= clients + parameters.colluders:
         raise RemoteProtocolError(
-            f"two quorums of {parameters.quorum} among {clients} clients need not have "
-            f"anybody but {parameters.colluders} colluders in common",
+            f"two quorums of {parameters.quorum} among {clients} clients may have "
+            f"only the {parameters.colluders} colluders in common",
             code=ErrorCode.POLICY_VIOLATION,
         )
 
 
 def check_ring(parameters: ProtocolParameters, graph: SharingGraph) -> None:
-    """Check the odds of the ring at the roster's own size (R5.2-8).
+    """Check the failure bounds of the ring at the roster's own size (R5.2-8).
 
     Raises:
         RemoteProtocolError: POLICY_VIOLATION.
@@ -267,7 +267,7 @@ def check_ring(parameters: ProtocolParameters, graph: SharingGraph) -> None:
 
 
 def check_edge_odds(parameters: ProtocolParameters, clients: int) -> None:
-    """Check the odds of the edges to be drawn at the roster's own size (R5.9-2).
+    """Check the failure bounds of drawn edges at the roster's own size (R5.9-2).
 
     Raises:
         RemoteProtocolError: POLICY_VIOLATION.
@@ -314,7 +314,8 @@ def check_delivery(
         parameters, roster_size=roster_size, index=index, bitmap=delivery.sharers
     )
     senders = sum(sender in sharers for sender in graph.senders(index))
-    # PROTOCOL §11: with fewer holders left, nobody could ever finish this client.
+    # PROTOCOL §11: with fewer holders left, the secrets of this client could never be
+    # rebuilt.
     holders = sum(holder in sharers for holder in graph.holders(index))
     if holders < parameters.threshold:
         raise RemoteProtocolError(
@@ -343,7 +344,7 @@ def check_sharers(
     Args:
         parameters: Of the session.
         roster_size: n.
-        index: The client's own; None for whoever is no client.
+        index: The client's own; None for a caller that is not a client.
         bitmap: As received.
 
     Returns:
@@ -355,7 +356,7 @@ def check_sharers(
     sharers = _decode_bitmap(bitmap, roster_size, "U2")
     if index is not None and index not in sharers:
         raise RemoteProtocolError(
-            "this client is not in U2, yet it was sent shares",
+            "this client is not in U2, but received shares",
             code=ErrorCode.SELF_MISSING,
         )
     needed = max(parameters.threshold, parameters.min_survivors)
@@ -375,7 +376,7 @@ def check_survivors(
     sharers: AbstractSet[int],
     bitmap: bytes,
 ) -> ClientBitmap:
-    """Check U3 before anything is revealed (PROTOCOL §5.5).
+    """Check U3 before this client reveals a share (PROTOCOL §5.5).
 
     Returns:
         U3 as roster indices.
@@ -391,26 +392,26 @@ def check_survivors(
         )
     if index is not None and index not in survivors:
         raise RemoteProtocolError(
-            "this client is declared lost, yet it is asked to unmask",
+            "this client is declared dropped, but is asked to unmask",
             code=ErrorCode.U3_INVALID,
         )
     needed = max(parameters.threshold, parameters.min_survivors)
     if len(survivors) < needed:  # R5.4-3
         raise RemoteProtocolError(
-            f"the sum would add up {len(survivors)} inputs, {needed} are needed",
+            f"U3 has {len(survivors)} inputs, the session needs {needed}",
             code=ErrorCode.U3_TOO_SMALL,
         )
     missing = roster_size - len(survivors)
     if missing > parameters.max_losses:  # R5.4-4, with the next
         raise RemoteProtocolError(
-            f"{missing} clients of the roster are declared lost, at most "
-            f"{parameters.max_losses} may be",
+            f"{missing} clients of the roster are declared dropped, at most "
+            f"{parameters.max_losses} are allowed",
             code=ErrorCode.TOO_MANY_DROPOUTS,
         )
     lost = len(sharers) - len(survivors)
     if lost > parameters.max_dropouts:
         raise RemoteProtocolError(
-            f"{lost} clients are declared lost, at most {parameters.max_dropouts} "
+            f"{lost} clients are declared dropped, at most {parameters.max_dropouts} "
             "are unmasked",
             code=ErrorCode.TOO_MANY_DROPOUTS,
         )
@@ -418,10 +419,10 @@ def check_survivors(
 
 
 def check_noise_suffices(noise: NoiseTerms, *, sharers: int, survivors: int) -> None:
-    """Check that the survivors carry the noise that was promised (R3.5-1).
+    """Check that the survivors carry the noise that the offer states (R3.5-1).
 
     Args:
-        noise: What |U2| has settled.
+        noise: What |U2| determines.
         sharers: |U2|.
         survivors: |U3|.
 
@@ -431,8 +432,8 @@ def check_noise_suffices(noise: NoiseTerms, *, sharers: int, survivors: int) -> 
     lost = sharers - survivors
     if lost > noise.tolerated_losses:  # R3.5-1
         raise RemoteProtocolError(
-            f"{lost} of {sharers} clients are declared lost, and the noise of the "
-            f"others suffices after {noise.tolerated_losses} losses",
+            f"{lost} of {sharers} clients are declared dropped, the noise of the "
+            f"others suffices for {noise.tolerated_losses} dropouts",
             code=ErrorCode.TOO_MANY_DROPOUTS,
         )
 
@@ -440,7 +441,7 @@ def check_noise_suffices(noise: NoiseTerms, *, sharers: int, survivors: int) -> 
 def check_ring_survivors(
     parameters: ProtocolParameters, graph: SharingGraph, survivors: AbstractSet[int]
 ) -> None:
-    """Check that unmasking U3 shows one sum and not those of parts (R5.5-7).
+    """Check that unmasking U3 reveals one sum and no partial sums (R5.5-7).
 
     Raises:
         RemoteProtocolError: TOO_MANY_DROPOUTS.

@@ -1,7 +1,7 @@
-"""What the client does in each round: the handlers of `client.TRANSITIONS`.
+"""Handlers of `client.TRANSITIONS`: the client's work in each round.
 
-A handler checks first; what it raises as `RemoteProtocolError` ends the session for
-this client, with that code.
+A handler runs its checks first.  A `RemoteProtocolError` that it raises ends the
+session for this client with that code.
 """
 
 import hashlib
@@ -97,18 +97,19 @@ def input_digest(vector: PlainVector | NoisyVector) -> bytes:
 
 def advertise(state: Idle, event: SessionOffered, policy: ClientPolicy) -> ClientStep:
     """Check the offer, derive all secrets, advertise (PROTOCOL §5.0, §5.1)."""
-    # PROTOCOL §5.0: every field against the client's own floors, before any key.
+    # PROTOCOL §5.0: check every field against the client's own limits, before any key.
     descriptor = event.descriptor.validate()
     parameters = descriptor.parameters
-    # R5.0-1: sid covers the name, so a session that another server opened and this
-    # one passes on gives other keys than those its clients have.
+    # R5.0-1: sid covers the aggregator's name.  A session that another server opened
+    # and this one relays gives keys that differ from those of its own clients.
     if descriptor.aggregator != event.aggregator:
         raise RemoteProtocolError(
             f"{event.aggregator!r} offers a session of {descriptor.aggregator!r}",
             code=ErrorCode.UNAUTHENTICATED,
-            next_step="Tell the operator: somebody passes on the sessions of others.",
+            next_step="Tell the operator that this aggregator relays another's "
+            "session.",
         )
-    # The order is that of PROTOCOL §5.0, in which the shell has judged the number.
+    # The order is that of PROTOCOL §5.0, in which the shell has checked the number.
     descriptor.check_clock(event.now)
     policy.check(descriptor)
     facts = replace(
@@ -138,15 +139,14 @@ def advertise(state: Idle, event: SessionOffered, policy: ClientPolicy) -> Clien
 
 
 def _member_of(event: SessionOffered) -> Member | None:
-    """Return this client's part among the enrolled, if the profile has one (R5.0-3)."""
+    """Return this client's membership, if the profile needs one (R5.0-3)."""
     descriptor, member = event.descriptor, event.membership
     parameters = descriptor.parameters
     if isinstance(parameters.tail, HonestCuriousParameters):
         return None
     if member is None:
         raise RemoteProtocolError(
-            f"profile {parameters.profile.label} is for enrolled clients, this client "
-            "has no credential",
+            f"profile {parameters.profile.label} needs a credential",
             code=ErrorCode.POLICY_VIOLATION,
             next_step="Enrol it: `secagg pki identity new`, and give "
             "enrolment=ClientEnrolment(...).",
@@ -161,7 +161,7 @@ def _member_of(event: SessionOffered) -> Member | None:
 
 
 def session_facts(descriptor: SessionDescriptor, identity: str) -> SessionFacts:
-    """Return what is public of a session from its offer on."""
+    """Return the public facts of a session, known from its offer."""
     return SessionFacts(
         parameters=descriptor.parameters,
         session_id=descriptor.session_id,
@@ -182,7 +182,7 @@ def _own_secrets(
 
 
 def _layer_seeds(facts: SessionFacts, seed: SecretBytes) -> tuple[SecretBytes, ...]:
-    """Derive g_i of each noise layer: independent, since some may be given away."""
+    """Derive g_i of each noise layer; independent, because some may be revealed."""
     return tuple(
         SecretBytes(_stream(facts, seed, b"noise layer %d" % layer).token(32))
         for layer in range(facts.parameters.noise_layers)
@@ -203,11 +203,11 @@ def _stream(
 def _checked_roster(
     state: Advertised, event: Received, policy: ClientPolicy
 ) -> tuple[RosterView, Agreement | None]:
-    """Check U1 before anything is made for it (PROTOCOL §5.2)."""
+    """Check U1 before any work depends on it (PROTOCOL §5.2)."""
     facts = state.facts
     if policy.whole_roster and is_neighbourhood(event.envelope):
         raise RemoteProtocolError(
-            "this client reads whole rosters and was shown its neighbourhood",
+            "this client reads whole rosters, but received a neighbourhood",
             code=ErrorCode.POLICY_VIOLATION,
         )
     roster = check_roster(
@@ -234,12 +234,12 @@ def choose_edges(
     parameters = facts.parameters
     roster, agreement = _checked_roster(state, event, policy)
     if agreement is None:
-        raise InternalError("no profile with this round goes without signatures")
+        raise InternalError("a profile with this round has no signatures")
     drawn = draw_neighbors(
         roster.size,
         roster.index,
         parameters.degree,
-        # R5.9-1: after the roster is fixed, and other ones for another roster.
+        # R5.9-1: draw after the roster is fixed, and differently for another roster.
         _stream(facts, state.seed, b"edges", roster.ctx1),
     )
     edges = sign_edges(
@@ -265,7 +265,7 @@ def choose_edges(
 def share_along_edges(
     state: EdgesChosen, event: Received, _: ClientPolicy
 ) -> ClientStep:
-    """Check who drew whom and deal shares (PROTOCOL §5.9)."""
+    """Check the drawn edges and deal shares (PROTOCOL §5.9)."""
     shown = EdgesPublished.decode(event.envelope.data)
     graph = check_published(
         state.facts.parameters,
@@ -316,8 +316,8 @@ def _dealt(
         encryption_keys=encryption_keys,
         mask_private_key=mask_keys.private_bytes,
         self_mask_seed=self_mask_seed,
-        # R7.1-2: one roster, one polynomial.  Shares that a client dealt on another
-        # roster of the same session must not add up to t with these.
+        # R7.1-2: one roster, one polynomial.  Shares that a client dealt on two rosters
+        # of one session must not add up to t.
         polynomials=_stream(facts, seed, b"polynomials", roster.ctx1),
     )
     signature = b""
@@ -351,7 +351,7 @@ def _dealt(
 
 
 def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
-    """Check U2 and open the bundles of others (PROTOCOL §5.3)."""
+    """Check U2 and open the bundles of other clients (PROTOCOL §5.3)."""
     facts, roster = state.facts, state.roster
     delivery = Delivery.decode(event.envelope.data)
     sharers = check_delivery(
@@ -361,8 +361,8 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
         index=roster.index,
         delivery=delivery,
     )
-    # Bundles are opened now and not in Unmasking as in [Bon17]: a client that could not
-    # answer later must leave before its input is in (PROTOCOL §5.3).
+    # [Bon17] opens bundles in Unmasking.  Here a client that could not unmask later
+    # must leave before its input is included (PROTOCOL §5.3).
     held = share_bundles.collect(
         facts.parameters,
         session_id=facts.session_id,
@@ -420,7 +420,7 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
 
 
 def complaints_of(held: share_bundles.HeldShares) -> tuple[Send, ...]:
-    """Return what the server is told of bundles that are of no use (R5.3-11)."""
+    """Return the complaints about bundles that cannot be used (R5.3-11)."""
     return tuple(Send(Envelope.of(complaint)) for complaint in held.complaints)
 
 
@@ -440,15 +440,13 @@ def mask_noised(
     _check_vector(state.facts.parameters, vector)
     if not isinstance(vector, NoisyVector):
         raise InternalError("the row admits no other class")
-    # What remains is whose noise it is.
+    # The remaining checks concern which session the noise is for.
     if vector.noise_block != state.facts.parameters.noise_block:
-        raise LocalProtocolError(
-            "the vector carries noise of another task than the session's"
-        )
+        raise LocalProtocolError("the noise of the vector belongs to another task")
     if vector.mask_context != state.delivered.ctx2:
         raise LocalProtocolError(
-            "the vector carries noise of another session, or for other clients, than "
-            "this session's",
+            "the noise of the vector belongs to another session, or to another set "
+            "of clients of this one",
             next_step="Encode the vector with the noise secrets of this session.",
         )
     return _bind(state, vector)
@@ -502,7 +500,7 @@ def remask(state: Masked, event: InputReady, _: ClientPolicy) -> ClientStep:
 
 
 def _checked_survivors(state: Masked, event: Received) -> ClientBitmap:
-    """Check U3 before anything is said about it (PROTOCOL §5.4)."""
+    """Check U3 before this client signs or answers it (PROTOCOL §5.4)."""
     delivered = state.delivered
     survivors = check_survivors(
         state.facts.parameters,
@@ -523,7 +521,7 @@ def agree(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
     survivors = _checked_survivors(state, event)
     delivered, suite = state.delivered, state.facts.parameters.suite
     if delivered.agreement is None:
-        raise InternalError("no profile with this round goes without signatures")
+        raise InternalError("a profile with this round has no signatures")
     bitmap = event.envelope.data
     ctx3 = context.unmask_context(delivered.ctx2, bitmap, suite)
     signed = sign_context(delivered.agreement.key, ctx3, suite)
@@ -550,7 +548,7 @@ def agree(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
 
 
 def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
-    """Check U3 and reveal one share per dealer (PROTOCOL §5.5)."""
+    """Check U3 and reveal one share for each dealer (PROTOCOL §5.5)."""
     survivors = _checked_survivors(state, event)
     delivered = state.delivered
     return _answered(
@@ -563,7 +561,7 @@ def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
 
 
 def reveal_agreed(state: Signed, event: Received, _: ClientPolicy) -> ClientStep:
-    """Reveal one share per dealer when a quorum is shown (§5.5, R5.3-13)."""
+    """Reveal one share for each dealer if a quorum is shown (§5.5, R5.3-13)."""
     parameters = state.facts.parameters
     check_quorum(
         Quorum.decode(event.envelope.data),
@@ -586,8 +584,8 @@ def reveal_agreed(state: Signed, event: Received, _: ClientPolicy) -> ClientStep
 def _revealed(
     holding: Delivered | Signed, sharers: int, survivors: ClientBitmap
 ) -> bytes:
-    """Return one share per dealer, and layers of noise (R5.5-9)."""
-    # The number of losses decides, and this client has counted them itself.
+    """Return one share for each dealer, and layers of noise (R5.5-9)."""
+    # The number of dropouts decides, and this client has counted them itself.
     layers = holding.noise.revealed(sharers - len(survivors))
     return holding.held.answer(survivors) + b"".join(
         holding.layer_seeds[layer].reveal() for layer in layers
@@ -634,7 +632,7 @@ def repeat(
 ) -> ClientStep:
     """Accept a repeated message as a no-op, refuse a contradiction (R5-8).
 
-    Before anything of it is decoded: of U3 that is R5.4-5.
+    This precedes all decoding; for U3 it is R5.4-5.
     """
     kind = event.envelope.kind
     if event.envelope.digest != state.accepted[kind.ROUND]:

@@ -2,13 +2,12 @@
 
 Rule 1: `TRANSITIONS` is the protocol.  A handler may leave the session; it may not
         enter a state that its row does not name.
-Rule 2: a state holds what its round needs and nothing else.  What a state does not
-        hold, it cannot leak, log or answer with.
+Rule 2: a state holds only what its round needs, so that nothing else can leak.
 Rule 3: no clock, no entropy, no I/O.  All secrets derive from the seed of
         `SessionOffered`, so replaying the journal gives the same bytes.
 Rule 4: for every peer the client reveals a share of the self-mask seed or a share of
         the mask key, never both: one bitmap decides, once (PROTOCOL §5.5).
-Rule 5: a repeated message is a no-op; a contradicting or unexpected one ends the
+Rule 5: a repeated message is a no-op.  A contradicting or unexpected one ends the
         session for this client and erases its keys.
 Rule 6: a session whose parameters hold a noise block has no row that takes a vector
         without noise.
@@ -129,7 +128,7 @@ __all__ = [
 
 
 class Edge(NamedTuple):
-    """One row of the protocol: who handles the event, and where that may lead."""
+    """One row of the protocol: the handler of an event, and the states it may enter."""
 
     handler: Callable[[Any, Any, ClientPolicy], ClientStep]
     may_enter: AbstractSet[type[ClientState]]
@@ -172,11 +171,11 @@ _ROWS_OF_ALL: Final[_Table] = {
     **{(state,    what):               Edge(ignore,       {state})
        for state in _ENDED for what in (*KINDS.values(), AbortRequested)},
 }
-# Where the server is trusted to show one U3 to all, it is answered at once.
+# If the server is trusted to show one U3 to all clients, U3 is answered at once.
 _BELIEVING: Final[_Table] = {
     (Masked,      Survivors):          Edge(reveal,       {Answered}),
 }
-# Where it is not, it is signed first, and answered when enough have signed the same.
+# Otherwise U3 is signed first, and answered when a quorum has signed the same.
 _AGREEING: Final[_Table] = {
     (Masked,      Survivors):          Edge(agree,        {Signed}),
     (Masked,      Released):           Edge(miss,         set()),
@@ -187,7 +186,7 @@ _AGREEING: Final[_Table] = {
     (Answered,    Quorum):             Edge(repeat,       {Answered}),
     (Signed,      Released):           Edge(complete,     {Completed}),
 }
-# Where clients draw their neighbours, the roster only tells them among whom.
+# If clients draw their neighbours, the roster holds the clients to draw from.
 _DRAWING: Final[_Table] = {
     (Advertised,  Roster):             Edge(choose_edges, {EdgesChosen}),
     (EdgesChosen, Roster):             Edge(repeat,       {EdgesChosen}),
@@ -209,8 +208,8 @@ def start(read_noise: NoiseReader = no_noise) -> ClientState:
     """Return the state before any session.
 
     Args:
-        read_noise: Reads the noise block of a session for its U2; without one the
-            client takes part in no session with noise.
+        read_noise: Reads the noise block of a session for its U2. Without it the client
+            takes part in no session with noise.
     """
     return Idle(read_noise)
 
@@ -223,15 +222,16 @@ def step(state: ClientState, event: ClientEvent, *, policy: ClientPolicy) -> Cli
 
     Args:
         state: The state before the event.
-        event: What happened.
-        policy: The client's floors and caps; compared when a session is offered.
+        event: The event to apply.
+        policy: The client's limits; compared when a session is offered.
 
     Returns:
-        The state after the event and what to do.  Persist the event first, then do it.
+        The state after the event and the outputs.  Persist the event first, then carry
+            them out.
 
     Raises:
         LocalProtocolError: The caller is at fault (a second, different input; a vector
-            without noise where noise is demanded); `state` is unchanged.
+            without noise where noise is required); `state` is unchanged.
     """
     what = _what(event)
     edge = TRANSITIONS[_profile_of(state)].get((type(state), what))
@@ -251,14 +251,14 @@ def step(state: ClientState, event: ClientEvent, *, policy: ClientPolicy) -> Cli
 
 
 def _profile_of(state: ClientState) -> Profile:
-    """Return by whose table a state goes on; before and after a session all agree."""
+    """Return the profile whose table applies; the first and last states have none."""
     if isinstance(state, Idle | Completed | Failed):
         return Profile.HONEST_CURIOUS_SERVER
     return state.facts.parameters.profile
 
 
 def _what(event: ClientEvent) -> type[_What]:
-    """Return what the table calls an event: a message and a vector by their class."""
+    """Return the table's key of an event: for a message and a vector, its class."""
     match event:
         case Received():
             return event.envelope.kind
@@ -271,7 +271,7 @@ def _what(event: ClientEvent) -> type[_What]:
 def pending_outputs(state: ClientState) -> tuple[ClientOutput, ...]:
     """Return what a restarted client must send again: the same bytes as before.
 
-    In `Masked` that needs the input, which is not stored: supply it again as an event.
+    In `Masked` this needs the input, which is not stored: supply it again as an event.
     """
     said: Message
     match state:
@@ -294,10 +294,10 @@ def pending_outputs(state: ClientState) -> tuple[ClientOutput, ...]:
 
 
 def noise_secrets(state: ReadyForInput, seed: SecretBytes) -> NoiseSecrets:
-    """Return what this client draws the noise of its input from.
+    """Return the secrets from which this client draws the noise of its input.
 
     Args:
-        state: Where an input is wanted, for the first time or again.
+        state: A state that awaits an input, for the first time or again.
         seed: Of `SessionOffered`.
     """
     delivered = state.delivered
@@ -324,11 +324,11 @@ def resume_answered(  # noqa: PLR0913 - the fields of one state
     survivors: bytes,
     answer: bytes,
 ) -> Answered:
-    """Return the state of a client that has answered, from what it may still keep.
+    """Return the state of a client that has answered, from the data it still keeps.
 
-    Once the answer is durable, the record of the session on the disk is replaced by
-    these: public facts, and bytes that have left.  No seed and no key is needed to
-    send the answer again and to judge how the session ends.
+    Once the answer is durable, these values replace the session's record on the disk:
+    public facts, and bytes that were sent.  No seed and no key is needed to send the
+    answer again and to check the session's outcome.
 
     Args:
         descriptor: The offer.

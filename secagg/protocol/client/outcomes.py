@@ -1,7 +1,7 @@
-"""How a session ends for a client, and whether its input counts as summed.
+"""Outcomes of a session at a client: the handlers of the last rows.
 
-The handlers of `client.TRANSITIONS` for its last rows.  What an ending costs is said by
-`secagg.protocol.refund`.
+They decide whether the client's input counts as summed. `secagg.protocol.refund`
+decides what an outcome costs.
 """
 
 from secagg.errors import ErrorCode, RemoteProtocolError
@@ -24,7 +24,7 @@ from secagg.protocol.refund import Charge, ReachedStage, charge_after
 def complete(
     state: Masked | Signed | Answered, event: Received, _: ClientPolicy
 ) -> ClientStep:
-    """Believe that a sum was released, as far as it fits what this client did.
+    """Accept that a sum was released, if it is consistent with this client's actions.
 
     Only states with a bound input have this row (R5.6-1).
     """
@@ -34,12 +34,12 @@ def complete(
 
 
 def miss(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
-    """End without a sum that was released before this client has signed (R5.6-4)."""
+    """End without a sum that was released before this client signed (R5.6-4)."""
     released = _read_release(state, event)
     return leave(
         state,
         ErrorCode.SESSION_OVER,
-        "a sum was released, and this client has signed no set for it",
+        "a sum was released, but this client has signed no set for it",
         fate=released.fate,
     )
 
@@ -52,7 +52,7 @@ def _read_release(state: Masked | Signed | Answered, event: Received) -> Release
         vouched = int.from_bytes(state.survivors, "big").bit_count()
         if released.survivors != vouched:
             raise RemoteProtocolError(
-                f"the sum is said to add up {released.survivors} inputs, this client "
+                f"the sum is stated to have {released.survivors} inputs, this client "
                 f"has vouched for {vouched}",
                 code=ErrorCode.U3_INVALID,
             )
@@ -61,7 +61,7 @@ def _read_release(state: Masked | Signed | Answered, event: Received) -> Release
     least = max(parameters.threshold, parameters.min_survivors)
     if not least <= released.survivors <= most:
         raise RemoteProtocolError(
-            f"the sum is said to add up {released.survivors} inputs, where a sum has "
+            f"the sum is stated to have {released.survivors} inputs, a sum has "
             f"between {least} and {most}",
             code=ErrorCode.U3_INVALID,
         )
@@ -69,7 +69,7 @@ def _read_release(state: Masked | Signed | Answered, event: Received) -> Release
 
 
 def fail(state: ClientState, event: Received, _: ClientPolicy) -> ClientStep:
-    """Take note that the server has ended the session without a sum."""
+    """Record that the server ended the session without a sum."""
     aborted = Aborted.decode(event.envelope.data)
     if isinstance(state, Signed | Answered):
         _check_fate(aborted.fate)
@@ -77,7 +77,7 @@ def fail(state: ClientState, event: Received, _: ClientPolicy) -> ClientStep:
 
 
 def give_up(state: ClientState, event: AbortRequested, _: ClientPolicy) -> ClientStep:
-    """Leave the session because this client's runner cannot go on."""
+    """Leave the session because this client's runner cannot continue."""
     return leave(state, event.code, event.reason)
 
 
@@ -95,7 +95,7 @@ def leave(
         state: The state that is left.
         code: Why.
         reason: One sentence for people.
-        fate: What the server's last update stated, if one ended the session.
+        fate: The fate in the server's last update, if an update ended the session.
         next_step: As for `Failed`.
     """
     failed = Failed(code, reason, _charge_of(state, fate), next_step)
@@ -103,15 +103,15 @@ def leave(
 
 
 def _check_fate(fate: Fate) -> None:
-    """Refuse an ending that leaves out a client that must be in U3.
+    """Refuse an outcome without a client that must be in U3.
 
-    One that has vouched for a U3 is in it (R5.6-2), and a sum is released to the
-    clients of U3 only (R5.6-4).
+    A client that has vouched for a U3 is in it (R5.6-2), and a sum is released only to
+    the clients of U3 (R5.6-4).
     """
     if fate is not Fate.INCLUDED:
         raise RemoteProtocolError(
-            "the server says that this client's input is not in U3, and has shown it "
-            "a U3 that names it, or a sum: it lies, or has lost its state",
+            "the server states that this client's input is not in U3, but has shown "
+            "a U3 that names it, or a sum: the server lies, or has lost its state",
             code=ErrorCode.U3_INVALID,
         )
 
@@ -130,5 +130,5 @@ def _charge_of(state: ClientState, fate: Fate | None) -> Charge:
 
 
 def ignore(state: Completed | Failed, _: ClientEvent, __: ClientPolicy) -> ClientStep:
-    """Disregard what arrives after the end."""
+    """Ignore an event that arrives after the end."""
     return Step(state, is_repeat=True)

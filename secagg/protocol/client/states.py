@@ -1,7 +1,6 @@
-"""The states of the client's side: one frozen value per round.
+"""The states of the client's side: one frozen value for each round.
 
-A state holds what its round needs and nothing else: what it does not hold, it cannot
-leak, log or answer with.
+A state holds only what its round needs, so that nothing else can leak.
 """
 
 from collections.abc import Mapping
@@ -59,11 +58,11 @@ class Advertised:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What signs for this client, and what checks the signatures of the others.
+    """This client's signing key, and the keys that verify the signatures of others.
 
     Attributes:
         key: Signs for this client.
-        signers: Who else may have signed.
+        signers: Names and keys of the clients that may have signed.
         ctx1: Context of the roster: all of U3 must have signed it (R5.3-13).
     """
 
@@ -106,17 +105,17 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What MaskedInputCollection has brought: U2 and the shares of others.
+    """Data of MaskedInputCollection: U2 and the shares of other clients.
 
     Attributes:
         roster_size: |U1|.
-        graph: Who shares with whom.
+        graph: Which clients share with which.
         index: Own roster index.
         sharers: U2.
-        noise: What |U2| settles about the noise.
+        noise: What |U2| determines about the noise.
         ctx2: Context of U2.
-        held: The shares of others.
-        layer_seeds: g_i of each noise layer; some of them may be given away.
+        held: The shares of other clients.
+        layer_seeds: g_i of each noise layer; some of them may be revealed.
         job: What masks the input.
         agreement: In profiles that distrust the server.
     """
@@ -135,7 +134,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class ReadyForInput:
-    """Uploads are open: an input is wanted, for the first time or again."""
+    """Uploads are open: an input is awaited, for the first time or again."""
 
     ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
 
@@ -151,7 +150,7 @@ class ReadyForPlainInput(ReadyForInput):
 
 @dataclass(frozen=True, slots=True)
 class ReadyForNoisedInput(ReadyForInput):
-    """Only a vector that carries its noise share can go out."""
+    """Only a vector that carries its noise share is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +173,10 @@ class Signed:
         ctx1: Context of the roster: all of U3 must have signed it (R5.3-13).
         ctx3: What was signed.
         signature: 64 bytes, as sent.
-        held: The shares of others.
-        layer_seeds: g_i of each noise layer; some of them may be given away.
-        noise: What |U2| settles about the noise.
-        signers: Who may have signed the same.
+        held: The shares of other clients.
+        layer_seeds: g_i of each noise layer; some of them may be revealed.
+        noise: What |U2| determines about the noise.
+        signers: Names and keys of the clients that may have signed the same.
     """
 
     ROUND: ClassVar[Round] = Round.CONSISTENCY_CHECK
@@ -198,14 +197,14 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Round 6 is done.  All keys are gone; the answer is kept for retries (R5.5-5).
+    """Round 6 is done.  All keys are erased; the answer is kept for retries (R5.5-5).
 
     Attributes:
         facts: Public facts.
         accepted: Digest of the message that opened each round.
         sharers: |U2|.
         survivors: Bitmap of the U3 that was answered; no other may follow.
-        answer: What was answered, as sent.
+        answer: The answer, as sent.
     """
 
     ROUND: ClassVar[Round] = Round.UNMASKING
@@ -222,7 +221,7 @@ class Completed:
     """A sum was released.
 
     Attributes:
-        outcome: What the server said.
+        outcome: The outcome, as sent by the server.
         charge: What becomes of the session's charge.
     """
 
@@ -240,7 +239,7 @@ class Failed:
         code: Why.
         reason: One sentence for people.
         charge: What becomes of the session's charge.
-        next_step: What its owner can do, where this client itself has refused
+        next_step: What the client's operator can do, if this client itself refused
             something; not kept in its store.
     """
 

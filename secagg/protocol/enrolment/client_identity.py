@@ -1,4 +1,4 @@
-"""A client's key and the credential that vouches for it, in memory."""
+"""A client's key and its credential, in memory."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from secagg.protocol.enrolment.credential import IssuedCredential
 
 @dataclass(frozen=True, slots=True)
 class ClientIdentity:
-    """What a client signs with, and what vouches for it.
+    """A client's signing key and its credential.
 
     Attributes:
         key: Signs in sessions; its representation shows the public half only.

@@ -1,17 +1,16 @@
-"""What ties a name to an identity key: the request for it, and the credential.
+"""Credentials, which bind a name to an identity key, and requests for them.
 
-Rule 1: a request is signed by the identity key itself; whoever signs a credential for
-        it knows that the asker holds that key.
-Rule 2: a credential is signed by the enrolment key, which no aggregator holds.  Clients
-        pin that key, so that no aggregator can invent a name.
-Rule 3: what is signed starts with a domain tag of its own.  Enrolment is older than any
+Rule 1: the identity key itself signs the request, so that the issuer knows that the
+        requester holds the key.
+Rule 2: the enrolment key, which no aggregator holds, signs the credential. Clients pin
+        that key, so that no aggregator can invent a name.
+Rule 3: signed bytes start with a domain tag of their own.  Enrolment precedes any
         session, hence its tags name suite 0.
 
-Whether a credential will do for a session is judged in
-`secagg.protocol.enrolment.verification`.
+`secagg.protocol.enrolment.verification` decides whether a credential is valid for a
+session.
 
-Source:
-    PROTOCOL §2.1.
+Source: PROTOCOL §2.1.
 """
 
 from dataclasses import dataclass, replace
@@ -45,10 +44,10 @@ _CREDENTIAL_TAG: Final = enrolment_tag("issuer", "credential")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
-    """A name and its identity key, vouched for by the enrolment key.
+    """A name and its identity key, signed by the enrolment key.
 
-    The trust domain is signed but not carried: a session has one, and its parameters
-    say which.
+    The trust domain is signed but not carried: a session has one, stated in its
+    parameters.
 
     Attributes:
         name: The client's name, the same as in its certificate.
@@ -56,7 +55,7 @@ class Credential:
         not_before: First second of validity, in Unix seconds.
         not_after: Last second of validity, in Unix seconds.
         serial: Counts the issuer's credentials, from 1.
-        signature: By the enrolment key, 64 bytes; empty while it is being made.
+        signature: By the enrolment key, 64 bytes; empty before it is signed.
     """
 
     name: str
@@ -69,7 +68,7 @@ class Credential:
     def signed_by(self, enrolment_key: IdentityKey, trust_domain: str) -> Self:
         """Return the same credential with this key's signature.
 
-        Whether it should have one is decided by `secagg.pki.credential_issuer`.
+        `secagg.pki.credential_issuer` decides whether it may have one.
         """
         signature = enrolment_key.sign(self.signed_bytes(trust_domain))
         return replace(self, signature=signature)
@@ -107,7 +106,7 @@ class IssuedCredential:
     """A credential as its holder keeps it: with the trust domain.
 
     Attributes:
-        trust_domain: Whose names these are.
+        trust_domain: The domain of the names.
         credential: The credential.
     """
 
@@ -138,13 +137,13 @@ class IssuedCredential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialRequest:
-    """A client asks for a credential.
+    """A client's request for a credential.
 
     Attributes:
-        trust_domain: Whose names these are.
-        name: The name that it wants to have confirmed.
+        trust_domain: The domain of the names.
+        name: The requested name.
         identity_key: Its Ed25519 public key, 32 bytes.
-        made_at: When, in Unix seconds, by the asker's clock.
+        made_at: Time of the request, in Unix seconds, by the requester's clock.
         signature: By the identity key, 64 bytes.
     """
 
@@ -161,7 +160,7 @@ class CredentialRequest:
         """Make and sign a request.
 
         Raises:
-            ValueError: A name of other characters, or a time outside 64 bits.
+            ValueError: The name has other characters, or the time exceeds 64 bits.
         """
         for text in (trust_domain, name):
             if not is_name(text):
@@ -199,7 +198,7 @@ class CredentialRequest:
         )
 
     def check(self) -> None:
-        """Check that the asker holds the key that it names.
+        """Check that the requester holds the key that it names.
 
         Raises:
             RemoteProtocolError: BAD_SIGNATURE.
@@ -212,7 +211,7 @@ class CredentialRequest:
                 f"the enrolment request of {self.name!r} is not signed by the key that "
                 f"it names: {error}",
                 code=ErrorCode.BAD_SIGNATURE,
-                next_step="Have the client make a new request and send it whole.",
+                next_step="Ask the client for a new request, sent whole.",
             ) from None
 
     def _body(self) -> bytes:

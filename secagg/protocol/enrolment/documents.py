@@ -1,6 +1,6 @@
-"""What all documents of the enrolment share: names, tags, version and errors.
+"""Common parts of enrolment documents: names, tags, version and errors.
 
-Enrolment is older than any session, hence its domain tags name no suite.
+Enrolment precedes any session, hence its domain tags name no suite.
 """
 
 import re
@@ -17,7 +17,7 @@ VERSION: Final = 1
 """The first byte of every document."""
 
 MAX_NAME_BYTES: Final = 255
-"""Longest name of a client or of a trust domain: what a certificate can name."""
+"""Longest name of a client or of a trust domain that a certificate can hold."""
 
 # Plain enough to be a file name, a log field and a table cell.
 _NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_NAME_BYTES}}}", re.ASCII)
@@ -29,7 +29,7 @@ def is_name(text: str) -> bool:
 
 
 def not_a_name(text: str) -> str:
-    """Return the complaint about a text that may not."""
+    """Return the complaint about a text that is not a valid name."""
     return (
         f"{text[:60]!r} is not 1 to {MAX_NAME_BYTES} of the characters "
         "A-Z a-z 0-9 . _ -"
@@ -42,12 +42,12 @@ def enrolment_tag(role: str, usage: str) -> bytes:
 
 
 def decoded(what: str, data: bytes, read: Callable[[Reader], _Value]) -> _Value:
-    """Decode a document whole.
+    """Decode a whole document.
 
     Args:
-        what: What it should be, for the error.
+        what: The kind of document, for the error.
         data: Its bytes.
-        read: Takes it apart; may raise ValueError.
+        read: Decodes the fields; may raise ValueError.
 
     Raises:
         RemoteProtocolError: BAD_ENCODING.
@@ -58,9 +58,9 @@ def decoded(what: str, data: bytes, read: Callable[[Reader], _Value]) -> _Value:
         reader.end()
     except ValueError as error:
         raise RemoteProtocolError(
-            f"these bytes are no {what}: {error}",
+            f"{what} is malformed: {error}",
             code=ErrorCode.BAD_ENCODING,
-            next_step="Have it made again, by a release that speaks this version.",
+            next_step="Make it again with a release that supports this version.",
         ) from None
     return value
 

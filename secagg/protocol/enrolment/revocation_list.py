@@ -1,13 +1,12 @@
-"""The list of credentials that were taken back, and which list a client has seen.
+"""Revocation lists, and the newest list that a client has seen.
 
 Rule 1: a list is complete: each number holds all serials that were ever revoked.
-Rule 2: numbers only grow.  A client remembers the highest that it has seen under an
-        enrolment key, so that no aggregator can go back to a list without a name.
-Rule 3: it remembers a list only after having read it whole: an offer that names a
-        number without a list must not lock anybody out.
+Rule 2: numbers only grow.  A client records the highest number that it has seen under
+        an enrolment key, so that no aggregator can return to a list without a name.
+Rule 3: a client records a list only after it has read the whole list. Otherwise an
+        offer that names a number without a list would lock clients out.
 
-Source:
-    PROTOCOL §2.1 (R2.1-0) and §5.0 (R5.0-3).
+Source: PROTOCOL §2.1 (R2.1-0) and §5.0 (R5.0-3).
 """
 
 from dataclasses import dataclass, replace
@@ -36,7 +35,7 @@ MAX_REVOCATION_BYTES: Final = 4 << 20
 """Longest list: a million serials, more than twice the largest cohort each year."""
 
 NO_DIGEST: Final = bytes(32)
-"""What stands for the digest where there is no list."""
+"""The digest in an offer without a list."""
 
 _SERIAL_BYTES: Final = 4
 _LIST_TAG: Final = enrolment_tag("issuer", "revocation")
@@ -44,14 +43,14 @@ _LIST_TAG: Final = enrolment_tag("issuer", "revocation")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevocationList:
-    """All serials that an issuer has taken back.
+    """All serials that an issuer has revoked.
 
     Attributes:
-        trust_domain: Whose names these are.
+        trust_domain: The domain of the names.
         number: Counts the issuer's lists, from 1.
-        made_at: When, in Unix seconds.
+        made_at: Time of signing, in Unix seconds.
         serials: Strictly ascending.
-        signature: By the enrolment key, 64 bytes; empty while it is being made.
+        signature: By the enrolment key, 64 bytes; empty before it is signed.
     """
 
     trust_domain: str
@@ -66,7 +65,7 @@ class RevocationList:
 
     @property
     def digest(self) -> bytes:
-        """What an offer names the list by: SHA-256 of its bytes."""
+        """The SHA-256 of the list's bytes, by which an offer names it."""
         return sha256(self.encode()).digest()
 
     def encode(self) -> bytes:
@@ -89,7 +88,7 @@ class RevocationList:
         number, made_at, count = reader.u32(), reader.u64(), reader.u32()
         if number == 0:
             raise ValueError("lists are counted from 1")
-        # Bounded by the bytes that are there: `fixed` refuses what is not.
+        # Bounded by the bytes that exist: `fixed` refuses to read further.
         packed = reader.fixed(count * _SERIAL_BYTES)
         serials = tuple(
             int.from_bytes(packed[i : i + _SERIAL_BYTES], "big")
@@ -106,7 +105,7 @@ class RevocationList:
         )
 
     def check(self, *, trust_domain: str, enrolment_key: bytes) -> None:
-        """Check whose list it is.
+        """Check trust domain and signature of the list.
 
         Raises:
             RemoteProtocolError: BAD_CREDENTIAL.
@@ -130,28 +129,28 @@ class RevocationList:
 
 
 def read_revocations(data: bytes, trust: Trust) -> RevocationList | None:
-    """Read the list that an offer names, before anything is said in the session.
+    """Read the list that an offer names, before the client sends anything.
 
     Args:
-        data: The list's bytes; empty where the offer names none.
+        data: The list's bytes; empty if the offer names none.
         trust: Of the offer; its enrolment key is the pinned one.
 
     Returns:
-        The list, or None where there is none.
+        The list; None for an offer without one.
 
     Raises:
         RemoteProtocolError: BAD_CREDENTIAL (R2.1-0).
     """
     if trust.revocation_number == 0:
         if data or trust.revocation_hash != NO_DIGEST:
-            raise _bad_list("the offer names none, yet says something of one")
+            raise _bad_list("the offer names no list, but states fields of one")
         return None
     if len(data) > MAX_REVOCATION_BYTES:
         raise _bad_list(
             f"it has {len(data)} bytes, at most {MAX_REVOCATION_BYTES} are allowed"
         )
     if sha256(data).digest() != trust.revocation_hash:
-        raise _bad_list("it is missing, or not the one that the offer names")
+        raise _bad_list("it is missing, or is not the list that the offer names")
     try:
         revocations = RevocationList.decode(data)
     except RemoteProtocolError as error:
@@ -169,18 +168,20 @@ def read_revocations(data: bytes, trust: Trust) -> RevocationList | None:
 
 def _bad_list(complaint: str) -> RemoteProtocolError:
     return RemoteProtocolError(
-        f"the revocation list will not do: {complaint}",
+        f"invalid revocation list: {complaint}",
         code=ErrorCode.BAD_CREDENTIAL,
-        next_step="The aggregator's operator must publish the issuer's newest list.",
+        next_step="Ask the aggregator's operator to publish the issuer's newest list.",
     )
 
 
 def refuse_older(trust: Trust, *, seen: Trust) -> None:
-    """Refuse a list that is older than one seen, or another of its number (R5.0-3).
+    """Refuse a list older than the newest one seen, or a second list of its number.
+
+    This is R5.0-3.
 
     Args:
         trust: Names a list.
-        seen: Names the newest that was read under the same key and trust domain.
+        seen: Names the newest list that was read under the same key and trust domain.
 
     Raises:
         RemoteProtocolError: POLICY_VIOLATION.
@@ -189,11 +190,10 @@ def refuse_older(trust: Trust, *, seen: Trust) -> None:
     if number < seen.revocation_number:
         named = f"revocation list {number}" if number else "no revocation list"
         raise RemoteProtocolError(
-            f"the aggregator goes by {named}, this client has seen list "
-            f"{seen.revocation_number}: who was revoked since would be back",
+            f"the aggregator uses {named}, this client has seen list "
+            f"{seen.revocation_number}: clients revoked since would be accepted again",
             code=ErrorCode.POLICY_VIOLATION,
-            next_step="The aggregator's operator must publish the issuer's newest "
-            "list.",
+            next_step="Ask the aggregator's operator for the issuer's newest list.",
         )
     if number == seen.revocation_number and (
         trust.revocation_hash != seen.revocation_hash
@@ -202,6 +202,6 @@ def refuse_older(trust: Trust, *, seen: Trust) -> None:
             f"the aggregator shows another revocation list {number} than this client "
             "has seen",
             code=ErrorCode.POLICY_VIOLATION,
-            next_step="The issuer was put back from a backup, or signs for somebody "
-            "else: ask who runs it before you take part.",
+            next_step="The issuer was restored from a backup, or signs two lists of "
+            "one number: ask its operator before you take part.",
         )

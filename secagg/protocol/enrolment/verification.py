@@ -1,15 +1,13 @@
-"""The rules by which a credential will do for a session, or will not.
+"""Verification of credentials for a session.
 
-Rule 1: no clock.  A credential is judged by the end of its session, which is a number
-        that all parties agree on, so that all honest clients decide alike.
+Rule 1: no clock.  A credential is compared with the end of its session, a number that
+        all parties agree on, so that all honest clients decide alike.
 Rule 2: server and clients run the same checks in the same order: the server when an
-        advert arrives, each client when it gets the roster.
-Rule 3: what was verified is remembered under everything that was signed, the key that
-        signed it and the signature.  Revocation and time are judged anew each time
-        (R2.1-8).
+        advert arrives, each client when it receives the roster.
+Rule 3: a cached verification is keyed by all signed bytes, the signing key and the
+        signature.  Revocation and time are checked again each time (R2.1-8).
 
-Source:
-    PROTOCOL §2.1 (R2.1-1 to R2.1-6, R2.1-8).
+Source: PROTOCOL §2.1 (R2.1-1 to R2.1-6, R2.1-8).
 """
 
 from collections import OrderedDict
@@ -34,12 +32,12 @@ _MAX_REMEMBERED: Final = 1 << 17
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrolmentRules:
-    """What one offer says of all credentials in its session.
+    """What an offer states about all credentials in its session.
 
     Attributes:
-        trust_domain: Whose names these are.
+        trust_domain: The domain of the names.
         enrolment_key: Signs credentials; at a client the pinned one, 32 bytes.
-        session_end: When the session is over, in Unix seconds.
+        session_end: End of the session, in Unix seconds.
         revoked: Serials of the list that the offer names.
     """
 
@@ -50,9 +48,9 @@ class EnrolmentRules:
 
 
 class VerifiedCredentials:
-    """Which credentials were verified before: saves two thirds of a roster's checks.
+    """Cache of verified credentials, which saves two thirds of a roster's checks.
 
-    Of bounded size; the one that was used longest ago goes first.
+    Its size is bounded; the least recently used credential is removed first.
     """
 
     __slots__ = ("_digests",)
@@ -64,14 +62,14 @@ class VerifiedCredentials:
         return len(self._digests)
 
     def knows(self, digest: bytes) -> bool:
-        """Return whether a credential was verified."""
+        """Return whether a credential was verified before."""
         known = digest in self._digests
         if known:
             self._digests.move_to_end(digest)
         return known
 
     def add(self, digest: bytes) -> None:
-        """Remember that a credential was verified."""
+        """Record that a credential was verified."""
         self._digests[digest] = None
         if len(self._digests) > _MAX_REMEMBERED:
             self._digests.popitem(last=False)
@@ -84,14 +82,14 @@ def check_credential(
     identity: str,
     verified: VerifiedCredentials | None = None,
 ) -> None:
-    """Check one credential; the advert's own signature comes after it.
+    """Check one credential; the advert's own signature is checked after it.
 
     Args:
-        credential: What the advert carries; None where it carries none.
+        credential: The credential in the advert; None if the advert has none.
         rules: Of the session.
-        identity: Who presents it: the name in its certificate at the server, the
-            advert's name at a client.
-        verified: What was verified before.
+        identity: The presenter: the name in its certificate at the server, the advert's
+            name at a client.
+        verified: Cache of verified credentials.
 
     Raises:
         RemoteProtocolError: BAD_CREDENTIAL, naming `identity` as the sender.
@@ -111,19 +109,19 @@ def check_signing_credential(
 ) -> bytes:
     """Check one credential, but not whether its key is a point of the curve.
 
-    For a caller that verifies a signature under the key next, which no other key can
-    have (`check_identity_form`).  Only then may it remember the credential.
+    For a caller that next verifies a signature under the key, which only a point of the
+    curve passes (`check_identity_form`).  Only then may it cache the credential.
 
     Args:
-        credential: As for `check_credential`, with the rest.
+        credential: As for `check_credential`.
         rules: Of the session.
-        identity: Who presents it.
-        verified: What was verified before.
-        before_signature: Called before the issuer's signature is verified, which is
-            what costs; what it raises ends the check.
+        identity: The presenter.
+        verified: Cache of verified credentials.
+        before_signature: Called before the issuer's signature is verified, which is the
+            costly part; an error that it raises ends the check.
 
     Returns:
-        What `VerifiedCredentials.add` takes, once the signature has held.
+        The argument of `VerifiedCredentials.add`, once the signature has passed.
 
     Raises:
         RemoteProtocolError: BAD_CREDENTIAL, naming `identity` as the sender.
@@ -147,7 +145,7 @@ def _checked(
         return _check(credential, rules, identity, verified, check_key)
     except _UnfitError as error:
         raise RemoteProtocolError(
-            f"the credential of {identity[:60]!r} will not do: {error}",
+            f"invalid credential of {identity[:60]!r}: {error}",
             code=ErrorCode.BAD_CREDENTIAL,
             sender=identity,
             next_step=error.next_step,
@@ -162,7 +160,7 @@ def _check(
     check_key: Callable[[bytes], None],
 ) -> bytes:
     if credential is None:  # R2.1-1
-        raise _UnfitError("there is none", "Enrol the client, or leave it out.")
+        raise _UnfitError("it is missing", "Enrol the client, or exclude it.")
     if not is_name(credential.name):  # R2.1-2
         raise _UnfitError(not_a_name(credential.name), _ENROL)
     if credential.name != identity:
@@ -182,7 +180,7 @@ def _check(
     if credential.serial in rules.revoked:  # R2.1-4
         raise _UnfitError(
             f"serial {credential.serial} was revoked",
-            "A revoked key never comes back: make a new identity and enrol it.",
+            "Make a new identity and enrol it: a revoked key stays revoked.",
         )
     return _check_signature(credential, rules, verified, check_key)
 

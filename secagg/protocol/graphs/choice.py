@@ -1,29 +1,28 @@
-"""Which graph a cohort needs, with which degree and threshold: the least that is safe.
+"""The choice of a cohort's graph: the sparsest safe one, with degree and threshold.
 
 Rule 1: a choice is a search over `secagg.protocol.graphs.ring_bounds` and
-        `secagg.protocol.graphs.edge_bounds`, the same functions by which server and
-        clients judge the parameters afterwards; what is chosen is therefore accepted.
+        `secagg.protocol.graphs.edge_bounds`.  Server and clients later check the
+        parameters by the same functions, so that they accept what is chosen.
 Rule 2: everything is counted in clients.  Fractions of a cohort are exact rationals:
-        0.29 of 100 is 29, which binary floats do not know.
-Rule 3: where no sparse graph is safe, or none with degree up to half of the cohort, the
-        answer is the complete graph, and why.  Where nothing is safe there is no answer
-        but a refusal.
+        0.29 of 100 is 29, which binary floats miss.
+Rule 3: if no sparse graph is safe, or none with degree up to half of the cohort, the
+        answer is the complete graph, and the reason. If no graph is safe, the choice is
+        refused.
 
-Which adversary needs what, with x the most corrupt holders that any honest client has
-(but for probability 2^-graph_bits), k holders of each secret and a set of fewer than s
-survivors that may stand apart:
+What each adversary requires.  x is the most corrupt holders that any honest client has
+(except with probability 2^-graph_bits), k the holders of each secret.  A set of fewer
+than s survivors may stand apart.
 
-    curious          ring      t >= x + 1: a server that keeps to the protocol learns
-                               the shares of colluders only
-    semi-malicious   ring      2t > k + x: it may ask some holders for one kind of
-                               share and the others for the other kind
-    malicious        k-out     t >= x + s - 1, and 2Q > n + c for the quorum Q, so that
-                               honest clients agree on one set of survivors
+    curious          ring      t >= x + 1: a server that keeps to the protocol
+                               learns the shares of colluders only
+    semi-malicious   ring      2t > k + x: it may ask some holders for one kind
+                               of share and the others for the other kind
+    malicious        k-out     t >= x + s - 1, and 2Q > n + c for the quorum Q,
+                               so that honest clients agree on one set of survivors
     (semi-)malicious complete  2t > n + c
 
-Source:
-    [Bell20] section 3 for the ring, with exact tails; the k-out graph with a global
-    quorum is ours and unreviewed.
+Source: [Bell20] section 3 for the ring, with exact tails.  The k-out graph with a
+global quorum is an addition of this protocol and unreviewed.
 """
 
 import math
@@ -49,13 +48,13 @@ from secagg.protocol.parameters import (
     ProtocolParameters,
 )
 
-# One session in a thousand million that ends for want of holders disturbs nobody.
+# Bounds the chance that a session ends for lack of holders: one in a thousand million.
 DEFAULT_LIVENESS_BITS: Final = 30
-# Up to here the odds are exact to 1e-8.
+# Up to here the failure bounds are exact to 1e-8.
 MAX_RING_CLIENTS: Final = 1 << 20
-# Below, the complete graph costs a client little, and rests on counting alone.
+# Below, the complete graph costs a client little and needs only a counting argument.
 _MIN_OUT_EDGE_CLIENTS: Final = 1_000
-# Each client would send three megabytes of bundles: no longer a sparse graph.
+# Each client would send three megabytes of bundles, so the graph is no longer sparse.
 _MAX_DEGREE: Final = 1 << 15
 # One share would be the secret, and the sum of one client is its input.
 _LEAST_THRESHOLD: Final = 2
@@ -64,19 +63,19 @@ _LEAST_COHORT: Final = 2
 
 @unique
 class Adversary(StrEnum):
-    """What the server may do, besides listening to its colluders."""
+    """What the server may do, besides reading what its colluders know."""
 
     CURIOUS = "curious"
-    """It keeps to the protocol."""
+    """It follows the protocol."""
     SEMI_MALICIOUS = "semi-malicious"
-    """It distributes keys honestly and lies from then on."""
+    """It distributes keys honestly and deviates afterwards."""
     MALICIOUS = "malicious"
-    """It lies from the start; clients sign."""
+    """It deviates from the start; clients sign."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphDemand:
-    """A cohort and what is demanded of its graph.
+    """A cohort and the requirements on its graph.
 
     Attributes:
         min_clients: Smallest roster.
@@ -86,8 +85,8 @@ class GraphDemand:
         colluders: c, of the whole roster.
         graph_bits: A session unmasks more than one sum with probability 2^-graph_bits
             at most; each of its two causes gets half.
-        liveness_bits: A session ends for want of holders with probability
-            2^-liveness_bits at most, if losses are random.
+        liveness_bits: A session ends for lack of holders with probability
+            2^-liveness_bits at most, if dropouts are random.
     """
 
     min_clients: int
@@ -129,15 +128,15 @@ class GraphDemand:
         )
 
     def losses(self, clients: int) -> int:
-        """Return D, the most that may be lost of a roster of this size."""
+        """Return D, the most dropouts of a roster of this size."""
         return max(0, min(self.max_losses, clients - self.min_survivors))
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The rosters that are worst for one of the odds, ascending.
+        """The rosters with the worst of some failure bound, ascending.
 
-        The smallest one has the most colluders in proportion; losses weigh most where
-        all of `max_losses` become possible, or on the largest one.
+        The smallest one has the most colluders in proportion.  Dropouts weigh most on
+        the smallest roster that admits all of `max_losses`, or on the largest one.
         """
         turn = self.min_survivors + self.max_losses
         middle = min(max(turn, self.min_clients), self.max_clients)
@@ -146,15 +145,16 @@ class GraphDemand:
 
 @dataclass(frozen=True, slots=True)
 class GraphOdds:
-    """What a graph is worth, on the roster of the cohort that is worst for each odds.
+    """The failure bounds of a graph, each on the roster where it is worst.
 
     Attributes:
         holder_bits: -log2 of the chance E1, that some honest client has so many corrupt
-            holders that its secrets are known; inf for the impossible.
-        cut_bits: -log2 of the chance E2, that colluders and losses, which are taken to
-            be random on a ring, leave honest survivors without a path of masks.
-        liveness_bits: -log2 of the chance E3, that random losses leave some client with
-            fewer holders than the threshold.
+            holders that its secrets are known; inf if impossible.
+        cut_bits: -log2 of the chance E2, that colluders and dropouts leave honest
+            survivors without a path of masks.  On a ring dropouts are taken to be
+            random.
+        liveness_bits: -log2 of the chance E3, that random dropouts leave some client
+            with fewer holders than the threshold.
     """
 
     holder_bits: float = math.inf
@@ -162,7 +162,7 @@ class GraphOdds:
     liveness_bits: float = math.inf
 
     def to_dict(self) -> dict[str, float | None]:
-        """Return the odds as JSON values; null is for the impossible."""
+        """Return the bounds as JSON values; null stands for impossible."""
         named = asdict(self)
         return {
             name: None if math.isinf(odds) else odds for name, odds in named.items()
@@ -174,17 +174,18 @@ class GraphChoice:
     """A graph for a cohort.
 
     Attributes:
-        graph: Who shares with whom.
+        graph: Which clients share with which.
         degree: k; 0 on the complete graph.
         threshold: t, the smallest that is safe; on the complete graph also more than
-            half of the cohort where losses allow it.
-        max_threshold: Every threshold up to here is as safe, and live enough.
-        quorum: Q, signatures without which nobody unmasks; None unless the adversary
-            is malicious.
-        unseen: Honest clients at most that a malicious server can leave out of the sum
-            unseen; noise counts on `quorum - unseen` inputs.
-        odds: What it is worth.
-        why: Why it is the complete graph, when a sparse one was looked for.
+            half of the cohort if dropouts allow it.
+        max_threshold: Every threshold up to this one is as safe, and meets the liveness
+            bound.
+        quorum: Q, the signatures that clients need before they unmask; None unless the
+            adversary is malicious.
+        unseen: Most honest clients that a malicious server can omit from the sum
+            without being noticed; noise counts on `quorum - unseen` inputs.
+        odds: Its failure bounds.
+        why: Why it is the complete graph, if a sparse one was searched for.
     """
 
     graph: Graph
@@ -205,7 +206,7 @@ def choose_graph(
     Args:
         demand: The cohort.
         adversary: What the server may do.
-        threshold: Look for graphs with this threshold only.
+        threshold: Consider graphs with this threshold only.
 
     Raises:
         ServiceError: INFEASIBLE; no graph is safe, and why.
@@ -219,8 +220,8 @@ def choose_graph(
         why = f"below {_MIN_OUT_EDGE_CLIENTS} clients the complete graph costs little"
     elif demand.max_clients > MAX_SPARSE_CLIENTS:
         why = (
-            f"beyond {MAX_SPARSE_CLIENTS} clients a quorum has too many signatures "
-            "for each client to read"
+            f"above {MAX_SPARSE_CLIENTS} clients a quorum has too many signatures for "
+            "each client to read"
         )
     else:
         chosen = _out_edges(demand, threshold, range(4, _max_degree(demand) + 1))
@@ -240,31 +241,31 @@ def complete_graph(
     Args:
         demand: The cohort.
         adversary: What the server may do.
-        threshold: Take this threshold or none.
-        why: Why no sparse graph is taken.
+        threshold: Use this threshold or refuse.
+        why: Why no sparse graph is used.
 
     Raises:
-        ServiceError: INFEASIBLE; no threshold is safe and live, and why.
+        ServiceError: INFEASIBLE; no threshold is both safe and live, and why.
     """
     _check_possible(demand)
     why += "; " if why else ""
     if demand.max_clients > MAX_CLIENTS:
         raise _infeasible(
             f"{why}the complete graph ends at {MAX_CLIENTS} clients",
-            "Split the cohort, or count on fewer colluders and losses.",
+            "Split the cohort, or assume fewer colluders and dropouts.",
         )
     lowest, highest = demand.colluders + 1, demand.min_survivors
     if adversary is not Adversary.CURIOUS:
         lowest = _least_agreement(demand)
     lowest = max(lowest, _LEAST_THRESHOLD)
-    # More than half, if it can be had: two disjoint groups then never both unmask.
+    # Prefer more than half: two disjoint groups then never both unmask.
     chosen = threshold or min(max(lowest, demand.max_clients // 2 + 1), highest)
     if not lowest <= chosen <= highest:
         wanted = "" if threshold is None else f", and not {threshold}"
         raise _infeasible(
-            f"{why}on the complete graph a secret must take at least {lowest} shares "
-            f"and can take at most the {highest} that losses leave{wanted}",
-            "Count on fewer colluders or fewer losses."
+            f"{why}on the complete graph a secret must take at least {lowest} shares, "
+            f"and dropouts leave at most {highest}{wanted}",
+            "Assume fewer colluders or fewer dropouts."
             if lowest > highest
             else "Choose a threshold between the two.",
         )
@@ -284,12 +285,12 @@ def drawn_edges(
 ) -> GraphChoice:
     """Return a k-out graph against a malicious server, at any size of the cohort.
 
-    `choose_graph` names one only where the complete graph would cost too much.
+    `choose_graph` returns one only if the complete graph would cost too much.
 
     Args:
         demand: The cohort.
         degree: k; None for the smallest that is safe.
-        threshold: Take this threshold or none.
+        threshold: Use this threshold or refuse.
 
     Raises:
         ServiceError: INFEASIBLE; no such graph is safe, and why.
@@ -298,11 +299,11 @@ def drawn_edges(
     quorum = _least_agreement(demand)
     if quorum > demand.min_survivors:
         raise _infeasible(
-            f"{quorum} clients must agree on who is in the sum, and losses may leave "
-            f"{demand.min_survivors}",
-            f"Demand {quorum} inputs in a sum, or count on fewer colluders.",
+            f"{quorum} clients must agree on the members of the sum, dropouts may "
+            f"leave {demand.min_survivors}",
+            f"Require {quorum} inputs in a sum, or assume fewer colluders.",
         )
-    # Asked for by name, it need not be worth being called sparse.
+    # A graph that was requested by name may have any degree.
     degrees = range(2, demand.min_clients)
     if degree is not None:
         degrees = range(degree, min(degree + 1, demand.min_clients))
@@ -312,19 +313,19 @@ def drawn_edges(
         taken = "" if threshold is None else f" and threshold {threshold}"
         raise _infeasible(
             f"no k-out graph with {tried}{taken} is safe and live for "
-            f"{demand.min_clients} to {demand.max_clients} clients, of which "
-            f"{demand.colluders} collude and {demand.max_losses} are lost",
-            "Take the profile malicious-server, which knows no degree, or count on "
-            "fewer colluders and losses.",
+            f"{demand.min_clients} to {demand.max_clients} clients with "
+            f"{demand.colluders} colluders and {demand.max_losses} dropouts",
+            "Use the profile malicious-server, which has no degree, or assume fewer "
+            "colluders and dropouts.",
         )
     return chosen
 
 
 def odds_of(parameters: ProtocolParameters) -> GraphOdds:
-    """Return what the graph of a task is worth, however it was chosen.
+    """Return the failure bounds of a task's graph, however it was chosen.
 
     Args:
-        parameters: Valid ones; on the complete graph everything is impossible.
+        parameters: Valid ones; on the complete graph all failures are impossible.
     """
     if parameters.is_complete_graph:
         return GraphOdds()
@@ -337,8 +338,10 @@ def odds_of(parameters: ProtocolParameters) -> GraphOdds:
         graph_bits=parameters.graph_bits,
     )
     if parameters.graph is Graph.K_OUT:
-        judged = [_judged(demand, parameters.degree, size) for size in demand.sizes]
-        return _edge_odds(demand, parameters.degree, parameters.threshold, judged)
+        bounds = [
+            _edge_bounds(demand, parameters.degree, size) for size in demand.sizes
+        ]
+        return _edge_failures(demand, parameters.degree, parameters.threshold, bounds)
     return GraphOdds(
         _holder_bits(demand, parameters.degree, parameters.threshold),
         _ring_cut_bits(demand, parameters.degree),
@@ -353,7 +356,8 @@ def _ring(
     demand: GraphDemand, adversary: Adversary, threshold: int | None
 ) -> GraphChoice | None:
     wanted = server_demand(demand.graph_bits)
-    # E2 falls with the degree and knows no threshold: begin where it is met.
+    # E2 falls with the degree and does not depend on the threshold: begin where it is
+    # met.
     degrees = range(2, _max_degree(demand) + 1, 2)
     met = bisect_left(
         degrees, x=True, key=lambda k: _ring_cut_bits(demand, k) >= wanted
@@ -369,7 +373,8 @@ def _ring(
             return None  # and never again: it grows with the degree
         chosen = threshold or lowest
         if chosen <= highest:
-            # Lies may make two of the holders' shares out of one (see the header).
+            # By lying, the server may obtain two shares from one holder (see the
+            # module's docstring).
             breaking = chosen
             if adversary is Adversary.SEMI_MALICIOUS:
                 breaking = 2 * chosen - degree
@@ -386,7 +391,7 @@ def _ring(
             )
         missing = chosen - highest
         if adversary is Adversary.SEMI_MALICIOUS and threshold is None:
-            missing *= 2  # the smallest safe one grows by half of the degree at least
+            missing *= 2  # the smallest safe one grows by at least half of the degree
         degree += _hopeless(missing)
     return None
 
@@ -396,7 +401,7 @@ def _out_edges(
 ) -> GraphChoice | None:
     quorum = _least_agreement(demand)
     if quorum > demand.min_survivors:
-        return None  # the complete graph cannot be had either, and says so
+        return None  # the complete graph is also infeasible, and its error says so
     degree = degrees.start
     while degree < degrees.stop:
         highest = _highest_live_threshold(demand, degree)
@@ -404,8 +409,8 @@ def _out_edges(
         if missing > 0:
             degree += _hopeless(missing)
             continue
-        judged = [_judged(demand, degree, size) for size in demand.sizes]
-        lowest = max(each.least_threshold for each in judged)
+        bounds = [_edge_bounds(demand, degree, size) for size in demand.sizes]
+        lowest = max(each.least_threshold for each in bounds)
         chosen = threshold or max(_LEAST_THRESHOLD, lowest)
         if lowest <= chosen <= highest:
             return GraphChoice(
@@ -414,41 +419,41 @@ def _out_edges(
                 threshold=chosen,
                 max_threshold=highest,
                 quorum=quorum,
-                unseen=max(each.set_apart for each in judged),
-                odds=_edge_odds(demand, degree, chosen, judged),
+                unseen=max(each.set_apart for each in bounds),
+                odds=_edge_failures(demand, degree, chosen, bounds),
             )
         degree += 2
     return None
 
 
-def _edge_odds(
-    demand: GraphDemand, degree: int, threshold: int, judged: list[EdgeBound]
+def _edge_failures(
+    demand: GraphDemand, degree: int, threshold: int, bounds: list[EdgeBound]
 ) -> GraphOdds:
-    """Return the odds of what was judged: of more corrupt holders, or a larger set."""
-    corrupt = max(each.corrupt_holders for each in judged)
+    """Return the bounds for more corrupt holders, or a larger set, than found."""
+    corrupt = max(each.corrupt_holders for each in bounds)
     return GraphOdds(
         _holder_bits(demand, degree, corrupt + 1),
-        min(each.cut_bits for each in judged),
+        min(each.cut_bits for each in bounds),
         _liveness_bits(demand, degree, threshold),
     )
 
 
 def _max_degree(demand: GraphDemand) -> int:
-    """Return the largest degree of a graph that is worth being called sparse."""
+    """Return the largest degree of a graph that still counts as sparse."""
     return min(demand.min_clients // 2, _MAX_DEGREE)
 
 
 def _hopeless(missing: int) -> int:
     """Return how far the degree may jump when the thresholds are `missing` apart.
 
-    One neighbour more is one living holder more at best, so that the largest live
-    threshold grows by one at most, and the smallest safe one never falls.
+    One more neighbour is at most one more living holder.  So the largest live threshold
+    grows by at most one, and the smallest safe one never falls.
     """
     return missing + missing % 2
 
 
 def _most_corrupt_holders(demand: GraphDemand, degree: int) -> int:
-    """Return the most corrupt holders that any honest client has, but for E1."""
+    """Return the most corrupt holders of any honest client, except with chance E1."""
     wanted = server_demand(demand.graph_bits)
     return bisect_left(
         range(1, degree + 1),
@@ -458,7 +463,7 @@ def _most_corrupt_holders(demand: GraphDemand, degree: int) -> int:
 
 
 def _highest_live_threshold(demand: GraphDemand, degree: int) -> int:
-    """Return the largest threshold that losses leave reachable, but for E3."""
+    """Return the largest threshold that dropouts leave reachable, except with E3."""
     live = bisect_left(
         range(1, degree + 1),
         x=True,
@@ -468,7 +473,7 @@ def _highest_live_threshold(demand: GraphDemand, degree: int) -> int:
 
 
 def _holder_bits(demand: GraphDemand, degree: int, holders: int) -> float:
-    """Return -log2 of E1: that many corrupt holders; the smallest roster is worst."""
+    """Return -log2 of E1, that many corrupt holders; the smallest roster is worst."""
     return bits_of(
         log_corrupt_holders(
             clients=demand.min_clients,
@@ -509,8 +514,8 @@ def _liveness_bits(demand: GraphDemand, degree: int, threshold: int) -> float:
     )
 
 
-def _judged(demand: GraphDemand, degree: int, clients: int) -> EdgeBound:
-    """Judge drawn edges on a roster of one size."""
+def _edge_bounds(demand: GraphDemand, degree: int, clients: int) -> EdgeBound:
+    """Return the bounds of drawn edges on a roster of one size."""
     return judge_edges(
         clients=clients,
         degree=degree,
@@ -521,7 +526,7 @@ def _judged(demand: GraphDemand, degree: int, clients: int) -> EdgeBound:
 
 
 def _least_agreement(demand: GraphDemand) -> int:
-    """Return the least Q with 2Q > n + c: two such groups share an honest client."""
+    """Return the least Q with 2Q > n + c: two quorums of Q share an honest client."""
     return (demand.max_clients + demand.colluders) // 2 + 1
 
 
@@ -538,13 +543,13 @@ def _check_possible(demand: GraphDemand) -> None:
         raise _infeasible(
             f"a cohort has {_LEAST_COHORT} to {MAX_RING_CLIENTS} clients, not "
             f"{demand.min_clients} to {demand.max_clients}",
-            "Split the cohort, or ask for more clients.",
+            "Split the cohort, or configure more clients.",
         )
     if demand.min_survivors < demand.colluders + 2:
         raise _infeasible(
             f"{demand.min_survivors} inputs in a sum, {demand.colluders} of them of "
             "colluders, leave fewer than two honest ones: no graph can hide them",
-            "Count on fewer colluders or fewer losses, or ask for more clients.",
+            "Assume fewer colluders or fewer dropouts, or configure more clients.",
         )
 
 

@@ -1,25 +1,23 @@
-"""What can be said of a graph whose edges the clients draw, before they draw them.
+"""Bounds on a graph whose edges clients draw, computed before they draw.
 
-n clients draw k others each, uniformly and without the server; who is drawn holds a
-share of the drawer's secrets, and masks join the two.  c of all collude with the
-server, D are lost, and the server may choose who is lost after it has seen the graph.
-Of the three chances for the ring, E1 and E3 are those of
+Each of n clients draws k others, uniformly and without the server.  A drawn client
+holds a share of the drawer's secrets, and the two share masks. c of all collude with
+the server, D drop out, and the server may choose the dropouts after it has seen the
+graph.  Of the three chances for the ring, E1 and E3 are those of
 `secagg.protocol.graphs.ring_bounds`, since each set of holders is a uniform choice of k
 among n - 1.  E2 becomes
 
     some s honest survivors have no edge to the other honest survivors
 
-for any s from a smallest size on, up to half of them.  Smaller sets are left to the
-threshold: their members cannot be unmasked while it exceeds the shares that the set and
-the colluders hold together.
+for any s from a smallest size on, up to half of them.  The threshold covers smaller
+sets.  Their members cannot be unmasked while it exceeds the shares that the set and the
+colluders hold together.
 
-Corruption has to be settled before the edges are drawn.  The argument is ours and
-unreviewed.  Rounding is
-below 1e-12 for n <= 60.
+Corruption must be fixed before the edges are drawn.  The argument is an addition of
+this protocol and unreviewed.  Rounding is below 1e-12 for n <= 60.
 
-Source:
-    A union bound over the set and over the losses.  Members of the set draw from it,
-    the colluders and the lost ones; all other survivors draw around it.
+Source: A union bound over the set and over the dropouts.  Members of the set draw from
+it, the colluders and the dropouts; all other survivors draw around it.
 """
 
 import math
@@ -34,18 +32,18 @@ import numpy.typing as npt
 from secagg.protocol.graphs.ring_bounds import bits_of, log_corrupt_holders
 
 _Floats = npt.NDArray[np.floating[Any]]
-# A cohort's smallest and largest roster, for a task or two at a time.
+# A cohort's smallest and largest roster, for one or two tasks at a time.
 _KNOWN_TABLES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeBound:
-    """What an adversary can do to a graph of drawn edges, but for the odds demanded.
+    """What an adversary can do to drawn edges, except with a demanded probability.
 
     Attributes:
-        corrupt_holders: Colluders at most among the holders of any honest client.
-        set_apart: Honest survivors at most that have no edge to the others.  A server
-            that lies can leave as many out of the sum, and they do not see it.
+        corrupt_holders: Most colluders among the holders of any honest client.
+        set_apart: Most honest survivors that have no edge to the others.  A server that
+            lies can omit as many from the sum without being noticed.
         cut_bits: -log2 of the chance that more stand apart.
     """
 
@@ -55,9 +53,9 @@ class EdgeBound:
 
     @property
     def least_threshold(self) -> int:
-        """The smallest t at which no secret of those who stand apart can be rebuilt.
+        """The smallest t at which no secret of a set apart can be rebuilt.
 
-        The holders of one of s are s - 1 of the set and the corrupt ones, at most.
+        The holders of such a secret are at most s - 1 of the set and the corrupt ones.
         """
         return self.corrupt_holders + max(1, self.set_apart)
 
@@ -65,26 +63,27 @@ class EdgeBound:
 def judge_edges(
     *, clients: int, degree: int, colluders: int, losses: int, demanded_bits: float
 ) -> EdgeBound:
-    """Judge a graph of drawn edges.
+    """Compute the bounds of a graph of drawn edges.
 
     Args:
         clients: n.
         degree: k, how many others each client draws.
         colluders: c, of all clients.
         losses: D, of all clients, chosen by the adversary.
-        demanded_bits: Each of the two odds is at most 2^-demanded_bits.
+        demanded_bits: Each of the two failure probabilities is at most
+            2^-demanded_bits.
     """
 
     def holds(corrupt: int) -> bool:
-        odds = log_corrupt_holders(
+        log_bound = log_corrupt_holders(
             clients=clients, degree=degree, threshold=corrupt, colluders=colluders
         )
-        return bits_of(odds) >= demanded_bits
+        return bits_of(log_bound) >= demanded_bits
 
     logs = log_set_apart(
         clients=clients, degree=degree, colluders=colluders, losses=losses
     )
-    # Entry s is about s or more, so that what is met at s leaves s - 1.
+    # Entry s bounds sets of s or more, so that what is met at s leaves s - 1.
     met = bisect_left(logs, x=True, key=lambda log: bits_of(log) >= demanded_bits)
     return EdgeBound(
         corrupt_holders=bisect_left(range(1, degree + 1), x=True, key=holds),
@@ -106,20 +105,20 @@ def log_set_apart(
 
     Returns:
         Entry s bounds the chance of a set of s *or more*, up to half of the honest
-        survivors; shape (largest s + 2,), entry 0 being that of entry 1 and the last
-        one -inf.  Values above 0 promise nothing.
+            survivors; shape (largest s + 2,).  Entry 0 equals entry 1 and the last one
+            is -inf.  Values above 0 bound nothing.
     """
     honest = clients - colluders
     largest = max(0, (honest - losses) // 2)
     if largest == 0:
-        return np.full(2, -math.inf)  # nobody is left to stand apart
+        return np.full(2, -math.inf)  # no client is left to stand apart
     if not 0 < degree < clients:
         return np.append(np.zeros(largest + 1), -math.inf)
     sizes = np.arange(1, largest + 1)
     rest = honest - losses - sizes
     # Entry j: all k drawn ones are among some n - 1 - j of the n - 1 others.
     others = np.arange(clients - 1, 0, -1)
-    with np.errstate(divide="ignore"):  # among fewer than k they cannot be
+    with np.errstate(divide="ignore"):  # fewer than k others cannot contain them
         among = np.cumsum(np.log(np.maximum(others - degree, 0) / others))
     among = np.append(0.0, among)
     factorials = _log_factorials(clients)
@@ -132,7 +131,7 @@ def log_set_apart(
         + sizes * among[clients - sizes - colluders - losses]
         + rest * among[sizes]
     )
-    # From the largest sizes down, so that small terms are not lost beside large ones.
+    # Sum from the largest sizes down, so that small terms are not lost to rounding.
     or_more = np.logaddexp.accumulate(np.append(exactly, -math.inf)[::-1])[::-1]
     return np.concatenate((or_more[:1], or_more))
 

@@ -1,19 +1,18 @@
-"""Round 2: clients draw those who hold their shares, and see that nobody hides it.
+"""Round 2: clients draw their share holders, and verify that no edge is hidden.
 
 Each client draws k others from its own entropy, after the roster is fixed, and signs
 the list.  The server commits to all lists with one hash, the *edge root*, which enters
-ctx2: who was shown another one masks with keys that nobody else has.
+ctx2.  A client that was shown another root masks with keys that no other client has.
 
-An edge between two honest clients is then in both views, or one of them leaves.  The
-one who was drawn finds, signed, who drew it in its own leaf.  The one who drew proves
-nothing about itself: it asks for the leaf of whom it drew, and looks for itself there.
-Without that second look a server hides an edge from the one end that did not draw it,
-and may choose whose inputs stay out of the sum (PROTOCOL §5.9).
+An edge between two honest clients is then in both views, or one of them leaves.  A
+drawn client finds, signed, the names of its drawers in its own leaf.  The drawer proves
+nothing about itself: it requests the leaf of each client that it drew, and searches for
+itself there.  Without that second check a server could hide an edge from the end that
+did not draw it.  It could then choose whose inputs stay out of the sum (PROTOCOL §5.9).
 
-Experimental: the argument for what this achieves is ours, and unreviewed.
+Experimental: the security argument is an addition of this protocol, and unreviewed.
 
-Source:
-    PROTOCOL §5.9 and §11.4; drawing k neighbours is from [Bell20], section 4.
+Source: PROTOCOL §5.9 and §11.4; drawing k neighbours is from [Bell20], section 4.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,13 +43,13 @@ _U32: Final = 1 << 32
 def draw_neighbors(
     size: int, index: int, degree: int, entropy: Entropy
 ) -> tuple[int, ...]:
-    """Draw distinct others, uniformly (R5.9-1).
+    """Draw distinct other clients, uniformly (R5.9-1).
 
     Args:
         size: n.
-        index: Who draws; it does not draw itself.
+        index: The drawer's; it does not draw itself.
         degree: k, below n.
-        entropy: The client's own; a replay must give the same ones.
+        entropy: The client's own; a replay must give the same clients.
 
     Returns:
         k roster indices, ascending.
@@ -58,13 +57,13 @@ def draw_neighbors(
     others = size - 1
     if not 0 <= degree <= others:
         raise ValueError(f"{degree} of {others} others cannot be drawn")
-    fair = _U32 - _U32 % others  # numbers from here on would favour low indices
+    fair = _U32 - _U32 % others  # reject larger numbers, which would favour low indices
     drawn: set[int] = set()
     while len(drawn) < degree:
         number = int.from_bytes(entropy.token(4), "big")
         if number < fair:
             drawn.add(number % others)
-    # Who stands at the own index or above it is one further on.
+    # Clients at the drawer's own index or above are one place further.
     return tuple(sorted(each + (each >= index) for each in drawn))
 
 
@@ -82,12 +81,12 @@ def sign_edges(
 
 
 def check_edges(edges: Edges, *, size: int, index: int, degree: int, name: str) -> None:
-    """Check that a list is one that its client can have drawn (R5.9-3, R5.9-9).
+    """Check that a client can have drawn this list (R5.9-3, R5.9-9).
 
     Args:
         edges: Decoded, hence strictly ascending.
         size: n.
-        index: Whose list it is.
+        index: The drawer's roster index.
         degree: k.
         name: The client's, for the complaint.
 
@@ -98,7 +97,7 @@ def check_edges(edges: Edges, *, size: int, index: int, degree: int, name: str) 
     if len(drawn) == degree and index not in drawn and max(drawn) < size:
         return
     raise RemoteProtocolError(
-        f"{name!r} has not drawn {degree} other clients of {size}",
+        f"the list of {name!r} does not name {degree} other clients of {size}",
         code=ErrorCode.BAD_EDGES,
         sender=name,
     )
@@ -107,7 +106,7 @@ def check_edges(edges: Edges, *, size: int, index: int, degree: int, name: str) 
 def check_edges_signature(
     edges: Edges, *, signers: Signers, ctx1: bytes, index: int, suite: CipherSuite
 ) -> None:
-    """Check who has signed a list, and for which roster (R5.9-4, R5.9-8).
+    """Verify a client's signature over its list for this roster (R5.9-4, R5.9-8).
 
     Raises:
         RemoteProtocolError: BAD_SIGNATURE.
@@ -152,7 +151,7 @@ class _Hashes:
         return MerkleTree(leaves, self.suite, node=_IN_NODE)
 
     def in_list(self, size: int, top: bytes) -> bytes:
-        """Hash the number of drawers beside their tree, which does not bind it."""
+        """Hash the number of drawers with their tree, which does not bind it."""
         return hash_parts("in list", _u32(size), top, suite=self.suite)
 
     def in_list_of(self, size: int, tree: MerkleTree | None) -> bytes:
@@ -181,18 +180,18 @@ def _u32(number: int) -> bytes:
 
 
 class EdgeTrees:
-    """All lists of a session, and the trees over them: the server's.
+    """All lists of a session, and the trees over them, at the server.
 
     Args:
         ctx1: Context of the roster.
         size: n.
-        lists: What clients have drawn; who is missing is out of the session.
+        lists: The clients' lists; a client without one is out of the session.
         suite: Of the session.
-        drawers: Who each is told has drawn it; None for the truth.
+        drawers: The drawers that each client is shown; None for the true ones.
 
     Attributes:
         lists: As given, ascending by roster index.
-        graph: Who holds whose shares, and masks with whom.
+        graph: Holders of shares, and mask pairs.
         root: The edge root, 32 bytes.
     """
 
@@ -216,8 +215,8 @@ class EdgeTrees:
             _drawers(self.lists) if drawers is None else drawers,
         )
         self._hashes: Final = _Hashes(ctx1, suite)
-        # These are read by all who drew a client: kept, they cost the server time that
-        # grows with n k, and not with n k^2.
+        # All drawers of a client read these.  Caching them makes the server's time grow
+        # with n k in place of n k^2.
         self._drawn_hashes: Final = {
             index: self._hashes.drawn(edges.listed())
             for index, edges in self.lists.items()
@@ -242,7 +241,7 @@ class EdgeTrees:
         )
 
     def published(self, reader: int) -> EdgesPublished:
-        """Return what one client of those with a list is shown."""
+        """Return what one client with a list is shown."""
         drawn = self.lists[reader].drawn
         return EdgesPublished(
             edge_root=self.root,
@@ -276,12 +275,12 @@ def _drawers(lists: Mapping[int, Edges]) -> dict[int, tuple[int, ...]]:
     return {index: tuple(each) for index, each in found.items()}
 
 
-# --- the client's look at it --------------------------------------------------------
+# --- checks of the client -----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Who looks at the lists, and by what."""
+    """The client that verifies the lists, and its keys."""
 
     size: int
     index: int
@@ -289,7 +288,7 @@ class _Reader:
     hashes: _Hashes = field(repr=False)
 
     def check_own_leaf(self, shown: EdgesPublished) -> None:
-        """R5.9-6: what it drew, and who drew it, is what everybody is shown."""
+        """R5.9-6: the root covers what it drew, and the drawers that it is shown."""
         drawers = [each for each, _ in shown.drawers]
         tree = self.hashes.in_tree(self.index, drawers)
         leaf = self.hashes.leaf(
@@ -299,13 +298,13 @@ class _Reader:
         )
         if not self._is_covered(shown.edge_root, {self.index: leaf}, shown.own_proof):
             raise RemoteProtocolError(
-                "what covers the lists of all does not cover this client's own, or "
-                "names others who drew it",
+                "the edge root does not cover this client's own list, or names other "
+                "clients that drew it",
                 code=ErrorCode.SELF_MISSING,
             )
 
     def check_drawn(self, shown: EdgesPublished) -> None:
-        """R5.9-10: whom it drew knows of it, or is out of the session."""
+        """R5.9-10: each client that it drew is shown the edge, or is out."""
         drawn = self.own.drawn
         if len(shown.lists) == len(drawn):
             proofs = zip(drawn, shown.lists, strict=True)
@@ -316,7 +315,7 @@ class _Reader:
             ):
                 return
         raise RemoteProtocolError(
-            "it is not proven that all whom this client drew were told so",
+            "a client that this client drew is not proven to be shown the edge",
             code=ErrorCode.BAD_PROOF,
         )
 
@@ -362,12 +361,12 @@ def check_published(  # noqa: PLR0913 - who looks at what, and by what
         shown: Decoded, hence with drawers strictly ascending (R5.9-5).
         size: n.
         index: The reader's own.
-        own: What the reader has sent.
+        own: The list that the reader sent.
         signers: Names and identity keys of all clients.
         ctx1: Context of the roster.
 
     Returns:
-        The graph, as far as it touches the reader.
+        The graph, limited to the reader's edges.
 
     Raises:
         RemoteProtocolError: SELF_MISSING, BAD_EDGES, BAD_SIGNATURE or BAD_PROOF.
@@ -376,14 +375,14 @@ def check_published(  # noqa: PLR0913 - who looks at what, and by what
         raise InternalError("no other profile has this round")
     reader = _Reader(size, index, own, _Hashes(ctx1, parameters.suite))
     reader.check_own_leaf(shown)
-    # R5.9-7: counted before anything is verified.
+    # R5.9-7: count before verifying anything.
     drawers = [each for each, _ in shown.drawers]
     if len(drawers) > parameters.tail.in_cap or not all(
         each < size and each != index for each in drawers
     ):
         raise RemoteProtocolError(
-            f"{len(drawers)} clients are said to have drawn this one, at most "
-            f"{parameters.tail.in_cap} others can",
+            f"the server names {len(drawers)} clients that drew this one, at most "
+            f"{parameters.tail.in_cap} are possible",
             code=ErrorCode.BAD_EDGES,
         )
     for each, edges in shown.drawers:

@@ -1,8 +1,8 @@
-"""Drawing without replacement, in logarithms: tails far below what floats can hold.
+"""Hypergeometric tails in logarithms, far below the range of floats.
 
-Rule 1: a tail is added up from its own terms, never taken from 1: 2^-40 would drown in
+Rule 1: a tail is summed from its own terms, never taken from 1: 2^-40 would be lost to
         rounding.
-Rule 2: the functions are total; what cannot happen is -inf.
+Rule 2: the functions are total; the logarithm of an impossible event is -inf.
 
 Rounding is below 1e-12 for populations up to 60, below 1e-8 up to 10^6.
 """
@@ -10,8 +10,8 @@ Rounding is below 1e-12 for populations up to 60, below 1e-8 up to 10^6.
 import math
 from functools import lru_cache
 
-# Terms below this part of the sum so far are shorter than its last digit, even all of
-# them together: beyond the mode they fall, and a tail has at most 2^20 of them.
+# Terms below this part of the sum so far cannot change its last digit, even all of them
+# together: they fall beyond the mode, and a tail has at most 2^20 of them.
 _NEGLIGIBLE = 2.0**-72
 
 
@@ -26,14 +26,14 @@ def log_choose(among: int, chosen: int) -> float:
     )
 
 
-# A party asks for the same odds at the offer, at the roster and before it answers.
+# A party needs the same bounds at the offer, at the roster and before it answers.
 @lru_cache(maxsize=256)
 def log_drawn(hits: range, *, population: int, marked: int, drawn: int) -> float:
-    """Return ln P[X in hits], where X of the `drawn` ones are marked.
+    """Return ln P[X in hits], where X counts the marked ones among those drawn.
 
     Args:
-        hits: Consecutive numbers; those that cannot occur count nothing.
-        population: How many there are to draw from, at least `marked` and `drawn`.
+        hits: Consecutive numbers; impossible ones add nothing.
+        population: Size of the population, at least `marked` and `drawn`.
         marked: How many of them are marked.
         drawn: How many are drawn, without replacement.
     """
@@ -41,7 +41,7 @@ def log_drawn(hits: range, *, population: int, marked: int, drawn: int) -> float
     high = min(hits.stop - 1, marked, drawn)
     if low > high:
         return -math.inf
-    # The largest term lies nearest to the mode; from it the others follow as products.
+    # The largest term is nearest to the mode; the others follow from it as products.
     mode = (marked + 1) * (drawn + 1) // (population + 2)
     top = min(max(low, mode), high)
     rest = population - marked - drawn

@@ -1,17 +1,16 @@
-"""Who shares secrets and masks with whom.
+"""Graphs that decide which clients share secrets and masks.
 
-* The complete graph: everybody with everybody.  A dealer holds one share of its own
-  secrets, so each secret has n holders.
-* The Harary ring of degree k, for the honest-curious profile only: clients stand in a
-  ring in the order of the roster, which the server's seed draws once everybody is
-  known, and share with the k/2 next on either side.  A dealer holds no share of its
+* The complete graph: every client shares with every other one.  A dealer holds one
+  share of its own secrets, so each secret has n holders.
+* The Harary ring of degree k, for the honest-curious profile only. Clients stand in a
+  ring in the order of the roster, which the server's seed draws once all clients are
+  known.  Each shares with the k/2 next on either side.  A dealer holds no share of its
   own secrets, so each secret has k holders (PROTOCOL §11).
-* The drawn graph, for profile malicious-server-sparse only: each client draws k others,
-  after the roster is fixed, who hold the shares of its secrets.  Masks join the two
-  ends of every edge, whoever drew it (PROTOCOL §11.4).
+* The drawn graph, for profile malicious-server-sparse only.  After the roster is fixed,
+  each client draws k others, who hold the shares of its secrets. The two ends of every
+  edge share masks, whichever of them drew it (PROTOCOL §11.4).
 
-Source:
-    [Bell20] section 3; [Bon17] for the complete graph.
+Source: [Bell20] section 3; [Bon17] for the complete graph.
 """
 
 from collections.abc import Mapping
@@ -23,34 +22,34 @@ from secagg.protocol.parameters import Graph, ProtocolParameters
 
 
 class SharingGraph(Protocol):
-    """Who shares what with whom, over roster indices 0..n-1."""
+    """Which clients share what with which, over roster indices 0..n-1."""
 
     def mask_peers(self, index: int) -> tuple[int, ...]:
         """Return the clients that `index` shares masks with, ascending; symmetric."""
 
     def holders(self, dealer: int) -> tuple[int, ...]:
-        """Return who holds a share of the secrets of `dealer`, ascending."""
+        """Return the clients that hold a share of `dealer`'s secrets, ascending."""
 
     def dealers(self, holder: int) -> tuple[int, ...]:
-        """Return whose shares `holder` holds, ascending."""
+        """Return the clients whose shares `holder` holds, ascending."""
 
     @property
     def has_common_holders(self) -> bool:
         """Whether all secrets have the same holders."""
 
     def receivers(self, dealer: int) -> tuple[int, ...]:
-        """Return whom `dealer` sends bundles to: its holders but itself, ascending."""
+        """Return the holders of `dealer` but itself, which get bundles, ascending."""
 
     def senders(self, holder: int) -> tuple[int, ...]:
-        """Return who sends `holder` bundles: its dealers but itself, ascending."""
+        """Return the dealers of `holder` but itself, which send bundles, ascending."""
 
     def place(self, dealer: int, receiver: int) -> int:
         """Return the place of `receiver` in `receivers(dealer)`."""
 
     def abscissa(self, dealer: int, holder: int) -> int:
-        """Return where `holder` stands on the polynomials of `dealer` (PROTOCOL §7).
+        """Return the point of `holder` on the polynomials of `dealer` (PROTOCOL §7).
 
-        One more than its place among the holders: secrets of dealers with as many
+        One more than its place among the holders, so that dealers with equally many
         holders are rebuilt with the same weights.
         """
 
@@ -66,35 +65,35 @@ class CompleteGraph:
 
     @property
     def has_common_holders(self) -> bool:
-        """See `SharingGraph`."""
+        """All clients hold shares of every dealer."""
         return True
 
     def mask_peers(self, index: int) -> tuple[int, ...]:
-        """See `SharingGraph`."""
+        """Return all other clients, ascending."""
         return tuple(other for other in range(self.size) if other != index)
 
     def holders(self, dealer: int) -> tuple[int, ...]:  # noqa: ARG002 - all hold
-        """See `SharingGraph`."""
+        """Return all clients, the dealer included."""
         return tuple(range(self.size))
 
     def dealers(self, holder: int) -> tuple[int, ...]:  # noqa: ARG002 - of all
-        """See `SharingGraph`."""
+        """Return all clients, the holder included."""
         return tuple(range(self.size))
 
     def receivers(self, dealer: int) -> tuple[int, ...]:
-        """See `SharingGraph`."""
+        """Return all other clients, ascending."""
         return self.mask_peers(dealer)
 
     def senders(self, holder: int) -> tuple[int, ...]:
-        """See `SharingGraph`."""
+        """Return all other clients, ascending."""
         return self.mask_peers(holder)
 
     def place(self, dealer: int, receiver: int) -> int:
-        """See `SharingGraph`."""
+        """Return the rank of `receiver` among the other clients."""
         return receiver if receiver < dealer else receiver - 1
 
     def abscissa(self, dealer: int, holder: int) -> int:  # noqa: ARG002 - all hold
-        """See `SharingGraph`."""
+        """Return the roster index of `holder` plus one."""
         return holder + 1
 
     def count_holders(
@@ -102,7 +101,7 @@ class CompleteGraph:
         dealer: int,  # noqa: ARG002 - all hold
         alive: frozenset[int],
     ) -> int:
-        """See `SharingGraph`."""
+        """Return the size of `alive`: all clients are holders."""
         return len(alive)
 
 
@@ -120,20 +119,20 @@ class HararyRing:
 
     @property
     def has_common_holders(self) -> bool:
-        """See `SharingGraph`."""
+        """Dealers have different holders."""
         return False
 
     def mask_peers(self, index: int) -> tuple[int, ...]:
-        """See `SharingGraph`."""
+        """Return the k clients within k/2 places, ascending."""
         end, start = self._runs(index)
         arc = (*range(end), *range(start, start + self.degree + 1 - end))
         return tuple(each for each in arc if each != index)
 
     def _runs(self, index: int) -> tuple[int, int]:
-        """Return where the k + 1 places around `index` lie on the roster.
+        """Return the two runs of roster indices of the k + 1 places around `index`.
 
-        They are the places below the first number, which is 0 unless they go past an
-        end of the roster, and as many as are left from the second number on.
+        The places are those below the first number and those from the second number on.
+        The first number is 0 unless the places pass an end of the roster.
         """
         first, end = index - self.degree // 2, index + self.degree // 2 + 1
         if first < 0:
@@ -141,47 +140,46 @@ class HararyRing:
         return max(0, end - self.size), first
 
     def holders(self, dealer: int) -> tuple[int, ...]:
-        """See `SharingGraph`."""
+        """Return the k clients within k/2 places, ascending."""
         return self.mask_peers(dealer)
 
     def dealers(self, holder: int) -> tuple[int, ...]:
-        """See `SharingGraph`."""
+        """Return the k clients within k/2 places, ascending."""
         return self.mask_peers(holder)
 
     def receivers(self, dealer: int) -> tuple[int, ...]:
-        """See `SharingGraph`."""
+        """Return the k clients within k/2 places, ascending."""
         return self.mask_peers(dealer)
 
     def senders(self, holder: int) -> tuple[int, ...]:
-        """See `SharingGraph`."""
+        """Return the k clients within k/2 places, ascending."""
         return self.mask_peers(holder)
 
     def place(self, dealer: int, receiver: int) -> int:
-        """See `SharingGraph`."""
+        """Return the rank of `receiver` among the dealer's neighbours."""
         end, start = self._runs(dealer)
         rank = receiver if receiver < end else receiver - start + end
         return rank - (dealer < receiver)
 
     def abscissa(self, dealer: int, holder: int) -> int:
-        """See `SharingGraph`."""
+        """Return the rank of `holder` among the dealer's neighbours, plus one."""
         return self.place(dealer, holder) + 1
 
     def count_holders(self, dealer: int, alive: frozenset[int]) -> int:
-        """See `SharingGraph`."""
+        """Return how many neighbours of `dealer` are in `alive`."""
         return len(alive.intersection(self.mask_peers(dealer)))
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnGraph:
-    """Every client has drawn who holds its shares; masks go along every edge.
+    """The graph of clients that draw their holders; every edge has masks.
 
-    A client knows what touches itself: its own list, who drew it, and the lists of
-    those.  A server knows all.  Of a client about which nothing is known, nobody is a
-    neighbour.
+    A client knows its own list, its drawers, and their lists; a server knows all.  A
+    client with unknown edges has no neighbours.
 
     Attributes:
-        drawn: Whom each client drew, k indices, ascending.
-        drawers: Who drew each client, ascending.
+        drawn: The k clients that each client drew, ascending.
+        drawers: The clients that drew each client, ascending.
     """
 
     drawn: Mapping[int, tuple[int, ...]] = field(repr=False)
@@ -189,49 +187,49 @@ class DrawnGraph:
 
     @property
     def has_common_holders(self) -> bool:
-        """See `SharingGraph`."""
+        """Dealers have different holders."""
         return False
 
     def mask_peers(self, index: int) -> tuple[int, ...]:
-        """See `SharingGraph`."""
+        """Return the clients that `index` drew and its drawers, ascending."""
         return tuple(sorted({*self.holders(index), *self.dealers(index)}))
 
     def holders(self, dealer: int) -> tuple[int, ...]:
-        """See `SharingGraph`."""
+        """Return the clients that `dealer` drew, ascending."""
         return self.drawn.get(dealer, ())
 
     def dealers(self, holder: int) -> tuple[int, ...]:
-        """See `SharingGraph`."""
+        """Return the clients that drew `holder`, ascending."""
         return self.drawers.get(holder, ())
 
     def receivers(self, dealer: int) -> tuple[int, ...]:
-        """See `SharingGraph`."""
+        """Return the clients that `dealer` drew, ascending."""
         return self.holders(dealer)
 
     def senders(self, holder: int) -> tuple[int, ...]:
-        """See `SharingGraph`."""
+        """Return the clients that drew `holder`, ascending."""
         return self.dealers(holder)
 
     def place(self, dealer: int, receiver: int) -> int:
-        """See `SharingGraph`."""
+        """Return the rank of `receiver` among the clients that `dealer` drew."""
         return self.holders(dealer).index(receiver)
 
     def abscissa(self, dealer: int, holder: int) -> int:
-        """See `SharingGraph`."""
+        """Return the rank of `holder` among those that `dealer` drew, plus one."""
         return self.place(dealer, holder) + 1
 
     def count_holders(self, dealer: int, alive: frozenset[int]) -> int:
-        """See `SharingGraph`."""
+        """Return how many clients that `dealer` drew are in `alive`."""
         return len(alive.intersection(self.holders(dealer)))
 
 
 def sharing_graph(
     parameters: ProtocolParameters, size: int, graph_seed: bytes
 ) -> SharingGraph:
-    """Return the graph that the size of a roster defines, and whether it has a seed.
+    """Return the graph that a roster's size defines; check its seed.
 
-    Everybody derives it from the same public bytes, hence a neighbour list that is
-    asymmetric, repeats a client, names oneself or has the wrong degree cannot be
+    Every party derives it from the same public bytes. So a neighbour list that is
+    asymmetric, repeats a client, names its owner or has the wrong degree cannot be
     expressed (PROTOCOL §11).
 
     Args:
@@ -240,7 +238,7 @@ def sharing_graph(
         graph_seed: As in the roster, whose order it has drawn.
 
     Returns:
-        Where clients draw their neighbours, a graph without edges: none is drawn yet.
+        In profiles whose clients draw neighbours, a graph without edges.
 
     Raises:
         RemoteProtocolError: POLICY_VIOLATION (R5.2-10) if the seed is missing on a ring
@@ -249,7 +247,7 @@ def sharing_graph(
     if parameters.graph is not Graph.RING:
         if graph_seed:
             raise RemoteProtocolError(
-                "the roster carries a graph seed, but the session's graph is "
+                "the roster has a graph seed, but the session's graph is "
                 f"{parameters.graph}",
                 code=ErrorCode.POLICY_VIOLATION,
             )

@@ -1,30 +1,30 @@
-"""Whether a ring may be unmasked, given who is left on it.
+"""Whether a ring may be unmasked, given its survivors.
 
-On the ring a sum shows more than itself in two ways: some honest client has t corrupt
-holders, or the honest survivors fall into parts without a mask between them, whose
-sums then show one by one.  Losses are known when U3 is fixed; who is corrupt is not.
-What is known is that the order of the ring was drawn after the roster, so that corrupt
-clients are a uniform subset of the living ones, whoever lives.  The chance that a
-session like this one is unsafe is therefore a number both sides compute from public
-integers, by one rule for all n (R11.2-1).
+On the ring a session can reveal more than its sum in two ways.  Some honest client has
+t corrupt holders, or the honest survivors fall into parts without a mask between them,
+whose sums then appear one by one.  Dropouts are known when U3 is fixed; corrupt clients
+are not. The order of the ring was drawn after the roster, so corrupt clients are a
+uniform subset of the survivors.  Both sides therefore compute the chance that such a
+session is unsafe from public integers, by one rule for all n (R11.2-1).
 
-How a ring is cut.  Masks reach k/2 places.  Parts exist exactly when nobody is honest
-and alive in two *windows* of k/2 neighbouring places that leave somebody honest and
-alive on each of the two arcs between them.  A pair of windows that holds L of the m
-living ones is emptied by c corrupt ones with probability C(m - L, c - L) / C(m, c).
+How a ring is cut.  Masks reach k/2 places.  The ring falls into parts exactly if two
+*windows* of k/2 neighbouring places hold no honest survivor, and each of the two arcs
+between them holds one.  A pair of windows that holds L of the m survivors is emptied by
+c corrupt ones with probability C(m - L, c - L) / C(m, c).
 
-Two judgements follow, and they treat arcs differently on purpose:
+Two functions follow.  They treat arcs differently on purpose:
 
-* `log_cut` adds this up over all pairs of windows with at least one *place* on either
-  arc.  Living ones on the arcs are not asked for: colluders could drop out to empty an
-  arc and have its pairs forgotten.  By places no pair is forgotten, and one colluder
-  less turns L of m into L or L - 1 of m - 1, both of which are more probable: staying
-  away buys nothing.
-* `cannot_be_cut` asks whether *any* c of the living could cut the ring.  It assumes
-  nothing about corruption or losses, so arcs count only with somebody alive on them.
+* `log_cut` sums this over all pairs of windows with at least one *place* on either arc.
+  It does not require survivors on the arcs: colluders could drop out to empty an arc
+  and have its pairs ignored.  By places no pair is ignored.  One colluder less turns L
+  of m into L or L - 1 of m - 1, which are both more probable: dropping out gains a
+  colluder nothing.
+* `cannot_be_cut` decides whether *any* c of the survivors could cut the ring.  It
+  assumes nothing about corruption or dropouts, so arcs count only with a survivor on
+  them.
 
-Assumed by the first and not by the second: corruption is settled before the order is
-drawn, and honest clients are lost independently of the order.
+The first assumes, and the second does not, that corruption is fixed before the order is
+drawn, and that honest clients drop out independently of the order.
 """
 
 import math
@@ -47,15 +47,15 @@ _Counts = npt.NDArray[np.signedinteger[Any]]
 
 @dataclass(frozen=True, slots=True)
 class RingRisk:
-    """How safe it is to unmask one session on a ring.
+    """The risk of unmasking one session on a ring.
 
     Attributes:
         holder_bits: -log2 of the chance that an honest client has t corrupt holders;
             inf when there are fewer than t colluders.
-        cut_bits: -log2 of the chance that the colluders and the losses of this session
-            cut the ring; inf when no choice of colluders could.
-        worst_case_safe: Both are impossible, whoever the colluders are and however the
-            losses came about.  A report may say *certified* of such a session.
+        cut_bits: -log2 of the chance that the colluders and the dropouts of this
+            session cut the ring; inf when no choice of colluders could.
+        worst_case_safe: Both are impossible for every choice of colluders and dropouts.
+            A report may then call the session *certified*.
     """
 
     holder_bits: float
@@ -63,7 +63,7 @@ class RingRisk:
     worst_case_safe: bool
 
     def to_dict(self) -> dict[str, object]:
-        """Return the judgement as JSON values; null bits are for the impossible."""
+        """Return the risk as JSON values; null bits stand for impossible."""
         return {
             "holder_bits": _finite(self.holder_bits),
             "cut_bits": _finite(self.cut_bits),
@@ -72,11 +72,11 @@ class RingRisk:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:
-        """Return the judgement that `to_dict` wrote.
+        """Return the risk that `to_dict` wrote.
 
         Raises:
             KeyError: A key is missing.
-            ValueError: A value is none that a judgement can have.
+            ValueError: A value is impossible.
         """
         holder, cut = (
             math.inf if document[name] is None else float(document[name])
@@ -85,7 +85,7 @@ class RingRisk:
         return cls(holder, cut, worst_case_safe=bool(document["worst_case_safe"]))
 
     def shortcoming(self, demanded_bits: float) -> str | None:
-        """Say why the session must not be unmasked; None if it may be.
+        """Return why the session must not be unmasked; None if it may be.
 
         Args:
             demanded_bits: `server_demand` or `client_demand`; each of the two chances
@@ -94,13 +94,13 @@ class RingRisk:
         if self.holder_bits < demanded_bits:
             return (
                 "an honest client may have too many colluders next to it, with "
-                f"probability 2^-{self.holder_bits:.1f} where at most "
+                f"probability 2^-{self.holder_bits:.1f}; at most "
                 f"2^-{demanded_bits:.1f} is accepted"
             )
         if self.cut_bits < demanded_bits:
             return (
-                "losses and colluders may cut the ring into parts, whose sums would be "
-                f"seen, with probability 2^-{self.cut_bits:.1f} where at most "
+                "dropouts and colluders may cut the ring into parts and reveal their "
+                f"sums, with probability 2^-{self.cut_bits:.1f}; at most "
                 f"2^-{demanded_bits:.1f} is accepted"
             )
         return None
@@ -109,7 +109,7 @@ class RingRisk:
 def holder_bits(graph: HararyRing, *, colluders: int, threshold: int) -> float:
     """Return -log2 of the chance that some honest client has t corrupt holders.
 
-    Known as soon as the roster is, hence judged before anything is shared.
+    It depends on the roster alone, hence is checked before shares are dealt.
 
     Args:
         graph: The ring of the session.
@@ -133,21 +133,22 @@ def ring_risk(
     colluders: int,
     threshold: int,
 ) -> RingRisk:
-    """Judge a session when U3 is known: the server to fix it, a client to answer it.
+    """Return the risk of a session once U3 is known.
 
-    Time grows with n k, and with k^2; memory with n.
+    The server computes it before it fixes U3, a client before it answers. Time grows
+    with n k, and with k^2; memory with n.
 
     Args:
         graph: The ring of the session.
         survivors: U3, roster indices.
-        colluders: c, of the whole roster; not reduced by anybody lost.
+        colluders: c, of the whole roster; not reduced by dropouts.
         threshold: t.
     """
     living = _places(graph, survivors)
     uncuttable = cannot_be_cut(living, degree=graph.degree, colluders=colluders)
     return RingRisk(
         holder_bits=holder_bits(graph, colluders=colluders, threshold=threshold),
-        # Where nothing cuts the ring it is not cut, whatever the sum over pairs is.
+        # If no colluders can cut the ring, the sum over pairs does not matter.
         cut_bits=math.inf
         if uncuttable
         else bits_of(log_cut(living, degree=graph.degree, colluders=colluders)),
@@ -158,9 +159,9 @@ def ring_risk(
 def graph_risk(
     parameters: ProtocolParameters, graph: SharingGraph, survivors: AbstractSet[int]
 ) -> RingRisk | None:
-    """Judge a session on any graph as `ring_risk` does; None on the complete graph.
+    """Return the risk of a session on any graph; None on the complete graph.
 
-    There t > c and every survivor masks with every other one: nothing is left to judge.
+    There t > c, and every survivor masks with every other one: no risk remains.
     """
     if not isinstance(graph, HararyRing):
         return None
@@ -178,16 +179,16 @@ def graph_shortcoming(
     survivors: AbstractSet[int],
     demanded_bits: float,
 ) -> str | None:
-    """Say as `RingRisk.shortcoming` why a session must not be unmasked.
+    """Return why a session must not be unmasked, as `RingRisk.shortcoming`.
 
-    For whoever needs no figures: a bound on the sum over pairs that takes k/2 times
-    less to compute lets most sessions pass, and none that the sum itself would refuse.
+    For callers that need no figures.  A bound on the sum over pairs takes k/2 times
+    less time and accepts most sessions; it accepts none that the sum would refuse.
 
     Args:
         parameters: Of the session.
         graph: Of the session.
         survivors: U3, roster indices.
-        demanded_bits: See `RingRisk.shortcoming`.
+        demanded_bits: As for `RingRisk.shortcoming`.
 
     Returns:
         None if it may be unmasked.
@@ -225,7 +226,7 @@ def is_worst_case_safe(
 
 
 def _places(graph: HararyRing, survivors: AbstractSet[int]) -> _Living:
-    """Return who is in U3 by the places of the ring, shape (n,)."""
+    """Return the members of U3 by the places of the ring, shape (n,)."""
     if isinstance(survivors, ClientBitmap):
         return survivors.places()
     living = np.zeros(graph.size, np.bool_)
@@ -234,10 +235,10 @@ def _places(graph: HararyRing, survivors: AbstractSet[int]) -> _Living:
 
 
 def log_cut(living: _Living, *, degree: int, colluders: int) -> float:
-    """Return ln of a bound on the chance that colluders cut the ring, given who lives.
+    """Return ln of a bound on the chance that colluders cut the ring.
 
-    It never falls when a colluder drops out, and grows with `colluders`, so that those
-    who were lost before need not be known.
+    It never falls when a colluder drops out, and grows with `colluders`, so that
+    earlier dropouts need not be known.
 
     Args:
         living: Whether each place of the ring is in U3, shape (n,), in ring order.
@@ -249,7 +250,7 @@ def log_cut(living: _Living, *, degree: int, colluders: int) -> float:
     """
     reach = degree // 2
     if living.size < 2 * reach + 2:
-        return -math.inf  # everybody is everybody's neighbour
+        return -math.inf  # all clients are neighbours
     pairs = _pairs_by_living(living, reach)
     return _log_pairs_cut(pairs, alive=int(living.sum()), colluders=colluders)
 
@@ -269,7 +270,7 @@ def _log_pairs_cut(pairs: _Counts, *, alive: int, colluders: int) -> float:
 
 
 def cannot_be_cut(living: _Living, *, degree: int, colluders: int) -> bool:
-    """Return whether no `colluders` or fewer of the living could cut the ring.
+    """Return whether no `colluders` or fewer of the survivors could cut the ring.
 
     Exact: false means that some choice leaves two honest survivors without a path of
     masks between them.
@@ -281,9 +282,9 @@ def cannot_be_cut(living: _Living, *, degree: int, colluders: int) -> bool:
     """
     reach, size = degree // 2, living.size
     if size < 2 * reach + 2:
-        return True  # everybody is everybody's neighbour
-    # A gap between honest survivors begins right after one of them.  Of windows that
-    # begin so, an arc with a place on it has somebody alive at its end.
+        return True  # all clients are neighbours
+    # A gap between honest survivors begins right after one of them.  Consider windows
+    # that begin so: an arc with a place on it then ends with a survivor.
     never = 2 * reach + 1 + colluders
     held = np.where(np.roll(living, 1), _living_per_window(living, reach), never)
     # The partners of window i begin at i + reach + 1 ... i + size - reach - 1.  Minima
@@ -299,14 +300,14 @@ def cannot_be_cut(living: _Living, *, degree: int, colluders: int) -> bool:
 
 
 def _living_per_window(living: _Living, reach: int) -> _Counts:
-    """Count the living in the `reach` places from each place on, shape (n,)."""
+    """Count the survivors in the `reach` places from each place on, shape (n,)."""
     before = np.zeros(living.size + reach + 1, np.int64)
     np.cumsum(np.concatenate((living, living[:reach])), out=before[1:])
     return before[reach : reach + living.size] - before[: living.size]
 
 
 def _pairs_by_living(living: _Living, reach: int) -> _Counts:
-    """Count pairs of windows that could cut, by how many of the living both hold.
+    """Count the pairs that could cut, by the survivors that both windows hold.
 
     The pairs have a place or more on each arc between them.
 
@@ -315,8 +316,8 @@ def _pairs_by_living(living: _Living, reach: int) -> _Counts:
     """
     held = _living_per_window(living, reach)
     pairs = _pairs_of_all(held, reach)
-    # Less those that overlap or touch.  Being n k / 2, they are fewer to visit than the
-    # others, which makes the exact sum cheap on rings of any size.
+    # Subtract the pairs that overlap or touch.  They are n k / 2, fewer to visit than
+    # the others, which makes the exact sum cheap on rings of any size.
     around = np.concatenate((held, held[:reach]))
     for step in range(1, reach + 1):
         close = held + around[step : step + held.size]
@@ -325,7 +326,7 @@ def _pairs_by_living(living: _Living, reach: int) -> _Counts:
 
 
 def _pairs_of_all(held: _Counts, reach: int) -> _Counts:
-    """Count all pairs of two different windows by how many of the living both hold.
+    """Count all pairs of two different windows by the survivors that both hold.
 
     Args:
         held: By each window, shape (n,).

@@ -1,17 +1,17 @@
-"""One frozen class per protocol message, in both directions: what is said.
+"""One frozen class for each protocol message, in both directions.
 
-Rule 1: `encode` is the canonical encoding of PROTOCOL §3; what is hashed, journalled,
-        sent and compared is always these bytes and never a serialisation of the
-        transport.
-Rule 2: every decoder is total: a value, or `RemoteProtocolError` naming what is wrong.
+Rule 1: `encode` is the canonical encoding of PROTOCOL §3.  Hashes, journal, wire and
+        comparisons always use these bytes and never a serialisation of the transport.
+Rule 2: every decoder is total: it returns a value, or raises `RemoteProtocolError` with
+        the fault.
 Rule 3: sets travel as bitmaps over the roster, so that duplicates, foreign ids and
         unsorted lists cannot be expressed (PROTOCOL §3.3).
-Rule 4: an `Envelope` is a message on its way: its class and its canonical bytes.  The
-        state machines take and give envelopes; journal and wire carry them unread.
+Rule 4: an `Envelope` is a message in transit: its class and its canonical bytes.  The
+        state machines accept and return envelopes; journal and wire carry them unread.
 
-It checks form only.  Whether a message is acceptable now is the business of
-`secagg.protocol`.  `envelope` has the list of them all; the other modules are named for
-what their messages tell of.
+The package checks form only.  `secagg.protocol` decides whether a message is
+acceptable.  `envelope` lists all messages; each other module is named for the subject
+of its messages.
 """
 
 from secagg.protocol.messages.advert import (

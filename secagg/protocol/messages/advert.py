@@ -1,4 +1,4 @@
-"""What a client says of itself before anything else (PROTOCOL §5.1)."""
+"""The advert: a client's first message (PROTOCOL §5.1)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final, Self
@@ -20,7 +20,7 @@ MAX_ADVERT_BYTES: Final = (
     + (4 + 3 * 32 + 1 + MAX_NOISE_LAYERS * COMMITMENT_BYTES)
     + (4 + SIGNATURE_BYTES)
 )
-# What stands behind the name in an advert.
+# The parts behind the name in an advert.
 _FORM_BARE: Final = 0
 _FORM_ENROLLED: Final = 1
 
@@ -36,8 +36,8 @@ class Advert:
         self_mask_commitment: Hash of the self-mask seed b_u, 32 bytes.
         noise_commitments: Hash of the seed of each layer of noise, 32 bytes each; none
             without a ladder.
-        credential: Who says that the client has this name and which key it signs with;
-            None in profiles without identities of their own.
+        credential: Binds the name to the client's signing key; None in profiles without
+            identities of their own.
         signature: Ed25519 over ctx0 and the rest, 64 bytes; empty without credential.
     """
 
@@ -61,7 +61,7 @@ class Advert:
         )
 
     def id_part(self) -> bytes:
-        """Return who it is from, as encoded."""
+        """Return the client's name, as encoded."""
         writer = Writer().text(self.identity)
         if self.credential is None:
             return writer.u8(_FORM_BARE).getvalue()
@@ -112,7 +112,7 @@ class Advert:
 
 
 def advert_parts(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """Take an advert apart as far as it is hashed: who, keys, signature.
+    """Split an advert into the parts that are hashed: name, keys, signature.
 
     Raises:
         RemoteProtocolError: BAD_ENCODING.

@@ -1,4 +1,4 @@
-"""Who holds whose shares where clients draw their neighbours (PROTOCOL §5.9)."""
+"""Messages about share holders in the profile with drawn edges (PROTOCOL §5.9)."""
 
 import struct
 from dataclasses import dataclass, field
@@ -17,16 +17,16 @@ from secagg.protocol.messages.encoding import (
 from secagg.protocol.messages.round import Round
 from secagg.protocol.parameters import MAX_CLIENTS, MAX_SPARSE_CLIENTS
 
-# A client can draw all others at most.
+# A client can draw at most all others.
 MAX_EDGES_BYTES: Final = 4 * MAX_SPARSE_CLIENTS + SIGNATURE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """ChooseEdges, client to server: whom it has drawn (PROTOCOL §5.9).
+    """ChooseEdges, client to server: the clients that it drew (PROTOCOL §5.9).
 
     Attributes:
-        drawn: Roster indices of those who shall hold its shares, strictly ascending.
+        drawn: Roster indices of the holders of its shares, strictly ascending.
         signature: Ed25519 over ctx1, own index and the list, 64 bytes.
     """
 
@@ -50,7 +50,7 @@ class Edges:
 
         Raises:
             RemoteProtocolError: BAD_ENCODING; also for indices that are not strictly
-                ascending, so that nobody is drawn twice.
+                ascending, so that no client is drawn twice.
         """
         return decode("list of drawn neighbours", data, cls._read)
 
@@ -65,10 +65,10 @@ class Edges:
 
 @dataclass(frozen=True, slots=True)
 class ListProof:
-    """That the reader stands on the list of who drew another client (PROTOCOL §5.9).
+    """Proof that the reader is on the list of another client's drawers (PROTOCOL §5.9).
 
     Attributes:
-        drawn_hash: Of the list that the other client has drawn, 32 bytes.
+        drawn_hash: Hash of the list that the other client has drawn, 32 bytes.
         size: How many drew the other client.
         place: Of the reader among them, from 0.
         proof: Hashes of their tree that the reader cannot compute, 32 bytes each.
@@ -93,15 +93,15 @@ class ListProof:
 
 @dataclass(frozen=True, slots=True)
 class EdgesPublished:
-    """Opens ShareKeys where clients draw their neighbours (PROTOCOL §5.9).
+    """Opens ShareKeys in the profile with drawn edges (PROTOCOL §5.9).
 
     Attributes:
-        edge_root: Covers all that anybody has drawn, 32 bytes.
-        drawers: Who drew the reader: roster index and what it has sent, strictly
+        edge_root: Covers all drawn edges, 32 bytes.
+        drawers: The reader's drawers: roster index and the message of each, strictly
             ascending.
         own_proof: Of the reader's leaf.
-        lists: For each client that the reader drew, ascending, that the reader is on
-            its list; None for one that has drawn nobody, and is out of the session.
+        lists: For each client that the reader drew, ascending, proof that the reader is
+            on its list; None for a client that drew none, and is out of the session.
         leaves_proof: Of the leaves of these, together.
     """
 

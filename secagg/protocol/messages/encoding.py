@@ -1,7 +1,7 @@
-"""What several messages have in common on their way to bytes and back.
+"""Encoding functions that several messages share.
 
-Whatever is wrong with the bytes of a peer is a `ValueError` inside the function that
-reads them; `decode` makes the peer's error of it, and of nothing else.
+A function that reads a peer's bytes raises `ValueError` for any fault in them; `decode`
+turns it, and no other exception, into the peer's error.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,20 +18,20 @@ _Message = TypeVar("_Message")
 
 
 def decode(what: str, data: bytes, read: Callable[[Reader], _Message]) -> _Message:
-    """Run `read` over all of `data`; every failure is the peer's."""
+    """Run `read` over all of `data`; every failure is the peer's fault."""
     reader = Reader(data, what)
     try:
         message = read(reader)
         reader.end()
     except ValueError as error:
         raise RemoteProtocolError(
-            f"{what} cannot be read: {error}", code=ErrorCode.BAD_ENCODING
+            f"{what} is malformed: {error}", code=ErrorCode.BAD_ENCODING
         ) from None
     return message
 
 
 def read_count(reader: Reader, most: int) -> int:
-    """Read how many parts follow, before any of them is read.
+    """Read the number of parts that follow, before any of them is read.
 
     Raises:
         ValueError: More than `most`.

@@ -1,4 +1,4 @@
-"""A message on its way, and the numbers by which messages are told apart."""
+"""Envelopes of messages, and the numbers of message kinds."""
 
 import hashlib
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ Update = (
 )
 Message = Advert | Edges | Bundles | Upload | Consistency | Shares | Complaint | Update
 
-# Numbers of the journal and of the wire; none is ever given a second meaning.  A
-# roster has one in both of its forms.
+# Numbers of the journal and of the wire; a number never gets a second meaning.  Both
+# forms of a roster share one.
 KINDS: Final[Mapping[int, type[Message]]] = {
     kind.KIND: kind
     for kind in (
@@ -50,7 +50,7 @@ KINDS: Final[Mapping[int, type[Message]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A message on its way: what it is, and its canonical bytes.
+    """A message in transit: its kind and its canonical bytes.
 
     Attributes:
         kind: Class of the message.

@@ -1,4 +1,4 @@
-"""How a session ends for its reader: with a sum or without one."""
+"""Outcomes of a session for its reader: with a sum or without one."""
 
 from dataclasses import dataclass
 from enum import IntEnum, unique
@@ -14,18 +14,18 @@ MAX_REASON_BYTES: Final = 1000
 
 @unique
 class Fate(IntEnum):
-    """What became of the reader's input when its session ended (PROTOCOL §5.6).
+    """The fate of the reader's input when its session ended (PROTOCOL §5.6).
 
-    It says how much the server may have learnt from the input, and is all that a
-    client asks when it decides whether the session is charged to its budget.
+    It bounds what the server may have learnt from the input.  A client uses nothing
+    else to decide whether the session is charged to its budget.
     """
 
     NEVER_FIXED = 0
-    """No set U3 was ever fixed: nobody was asked to unmask anything."""
+    """No set U3 was ever fixed: no client was asked to unmask."""
     NOT_INCLUDED = 1
-    """U3 is without the reader, or will be."""
+    """U3 does not name the reader, or will not."""
     INCLUDED = 2
-    """U3 names the reader, whether or not a sum came of it."""
+    """U3 names the reader, whether or not a sum was released."""
 
 
 def _read_fate(reader: Reader) -> Fate:
@@ -37,12 +37,12 @@ class Released:
     """The session is over and a sum exists; server to the clients of U3.
 
     Attributes:
-        fate: What became of the reader's input; never NEVER_FIXED.
+        fate: The fate of the reader's input; never NEVER_FIXED.
         sum_hash: SHA-256 of the packed sum.
         size: Bytes of the packed sum.
         survivors: |U3|, how many inputs the sum adds up.
-        kept_until: Until when the sum can be fetched, in Unix seconds; 0 when the
-            server promises nothing.
+        kept_until: Time until which the sum can be fetched, in Unix seconds; 0 without
+            a stated time.
     """
 
     KIND: ClassVar[int] = 8
@@ -82,7 +82,7 @@ class Aborted:
     """The session is over for the reader, without a sum; server to every client.
 
     Attributes:
-        fate: What became of the reader's input.
+        fate: The fate of the reader's input.
         code: Why.
         reason: One sentence for people, at most 1000 bytes.
     """
@@ -101,7 +101,7 @@ class Aborted:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote, or a liar; the reason is safe to show.
+        """Read the bytes of a peer that may lie; the reason is safe to show.
 
         Raises:
             RemoteProtocolError: BAD_ENCODING.

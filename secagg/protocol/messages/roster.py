@@ -1,7 +1,7 @@
-"""Who takes part, in which order: the roster, whole or as far as one reader needs it.
+"""The roster: clients in their order, whole or as one reader's neighbourhood.
 
-A `RosterFrame` leaves the adverts as bytes: that is enough to hash a roster, and to
-cut a neighbourhood out of it.
+A `RosterFrame` leaves the adverts as bytes: that is enough to hash a roster, and to cut
+a neighbourhood out of it.
 """
 
 import hashlib
@@ -25,21 +25,21 @@ from secagg.protocol.parameters import MAX_CLIENTS
 
 _RING_ORDER: Final = domain_tag("ring", "order", None)
 
-# The form of a roster: whole, or as far as one reader needs it.
+# The form of a roster: whole, or one reader's neighbourhood.
 _WHOLE_FORM: Final = 0
 NEIGHBOURHOOD_FORM: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class RosterFrame:
-    """The bytes of a roster in either form, taken apart as far as they are hashed.
+    """The bytes of a roster in either form, split into the parts that are hashed.
 
     Attributes:
-        size: n, how many adverts there are in all.
-        adverts: Those that are shown, by index, ascending, as received.
+        size: n, the number of all adverts.
+        adverts: The shown adverts by index, ascending, as received.
         graph_seed: 32 bytes that order the ring, or b"" on the other graphs.
-        reader: Index of whom a neighbourhood is for; None for the whole roster.
-        proof: Of a neighbourhood: what of the tree the reader cannot compute.
+        reader: Index of the reader of a neighbourhood; None for the whole roster.
+        proof: Of a neighbourhood: the parts of the tree that the reader cannot compute.
     """
 
     size: int
@@ -104,15 +104,15 @@ def _read_seed(reader: Reader) -> bytes:
 
 
 def rank_key(identity: str, graph_seed: bytes) -> bytes:
-    """Return what the places of clients in a roster ascend by (PROTOCOL §5.1).
+    """Return the key by which clients are ordered in a roster (PROTOCOL §5.1).
 
     Args:
         identity: Of the client.
         graph_seed: As in the roster.
 
     Returns:
-        The bytes of the identity; on a ring a hash of them, so that the order is a
-        random one that nobody could know before the seed was drawn.
+        The bytes of the identity; on a ring a hash of them, so that the order is random
+            and unknown to all before the seed was drawn.
     """
     name = identity.encode()
     if not graph_seed:
@@ -124,10 +124,10 @@ def rank_key(identity: str, graph_seed: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """Opens ShareKeys: U1, the adverts of everybody in their order (PROTOCOL §5.1).
+    """Opens ShareKeys: U1, all adverts in their order (PROTOCOL §5.1).
 
-    A client's index is its rank in it, on a ring its place there.  Where clients draw
-    their neighbours it opens the round before.
+    A client's index is its rank in it, on a ring its place there.  In the profile with
+    drawn edges it opens the round before.
 
     Attributes:
         adverts: Strictly ascending by `rank_key`.
@@ -142,7 +142,7 @@ class Roster:
 
     @classmethod
     def of(cls, adverts: Iterable[Advert], graph_seed: bytes = b"") -> Self:
-        """Return the roster of some clients, each in its place."""
+        """Return the roster of some clients, in their order."""
         ranked = sorted(adverts, key=lambda each: rank_key(each.identity, graph_seed))
         return cls(tuple(ranked), graph_seed)
 
@@ -160,7 +160,7 @@ class Roster:
 
         Raises:
             RemoteProtocolError: BAD_ENCODING; also for identities that are not in
-                strictly ascending order, which is how duplicates become unencodable.
+                strictly ascending order, which excludes duplicates.
         """
         frame = RosterFrame.decode(data)
         adverts = {index: Advert.decode(raw) for index, raw in frame.adverts.items()}
@@ -168,7 +168,7 @@ class Roster:
         ranks = [rank_key(advert.identity, seed) for advert in adverts.values()]
         if any(a >= b for a, b in pairwise(ranks)):
             raise RemoteProtocolError(
-                "roster cannot be read: its identities are out of order",
+                "malformed roster: its identities are out of order",
                 code=ErrorCode.BAD_ENCODING,
             )
         if frame.reader is not None:
@@ -178,9 +178,9 @@ class Roster:
 
 @dataclass(frozen=True, slots=True)
 class Neighbourhood:
-    """The other form of a roster: as far as one client of a ring needs it.
+    """The other form of a roster: the part that one client of a ring needs.
 
-    What it does not show it proves to be covered by the same hash (PROTOCOL §4.1).
+    It proves that the same hash covers the omitted parts (PROTOCOL §4.1).
 
     Attributes:
         size: n, how many adverts the whole roster has.
@@ -208,5 +208,5 @@ class Neighbourhood:
 
     @staticmethod
     def decode(data: bytes) -> "Roster | Neighbourhood":
-        """Read a roster in either form; see `Roster.decode`."""
+        """Read a roster in either form, as `Roster.decode` does."""
         return Roster.decode(data)

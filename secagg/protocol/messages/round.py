@@ -5,7 +5,7 @@ from enum import IntEnum, unique
 
 @unique
 class Round(IntEnum):
-    """Which round a session is in.  Numbers are those on the wire (PROTOCOL §1)."""
+    """The round of a session.  Numbers are those on the wire (PROTOCOL §1)."""
 
     ADVERTISE_KEYS = 1
     CHOOSE_EDGES = 2

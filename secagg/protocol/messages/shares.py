@@ -1,4 +1,4 @@
-"""Shares on their way: sealed in bundles, delivered, complained of, revealed."""
+"""Messages about shares: sealed, delivered, disputed, revealed."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Self
@@ -12,7 +12,7 @@ from secagg.protocol.parameters import MAX_CLIENTS
 # Sealed: sender, receiver, abscissa (4 bytes each), two shares of 34 bytes, 16 of tag.
 BUNDLE_BYTES: Final = 3 * 4 + 2 * 34 + 16
 _MAX_SET_BYTES: Final = -(-MAX_CLIENTS // 8)
-_MAX_BYTES: Final = (1 << 32) - 1  # what a length prefix can say
+_MAX_BYTES: Final = (1 << 32) - 1  # the range of a length prefix
 _GRIEVANCES: Final = frozenset(
     {ErrorCode.BAD_SHARE_CIPHERTEXT, ErrorCode.SHARE_CONFUSION}
 )
@@ -41,8 +41,8 @@ class Bundles:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote; how many bundles there should be is not known."""
-        # Both sizes are fixed, so what is left over says whether it is signed.
+        """Read what `encode` wrote; the number of bundles is not checked."""
+        # Both sizes are fixed, so the remainder decides whether it is signed.
         signed = len(data) % BUNDLE_BYTES == SIGNATURE_BYTES
         end = len(data) - SIGNATURE_BYTES if signed else len(data)
         return cls(bytes(data[:end]), bytes(data[end:]))
@@ -54,8 +54,8 @@ class Delivery:
 
     Attributes:
         sharers: Bitmap of U2 over the roster.
-        bundles: The sealed bundles addressed to the reader, one per neighbour in U2,
-            in order of index, without separators.
+        bundles: The sealed bundles addressed to the reader, one per neighbour in U2, in
+            order of index, without separators.
     """
 
     KIND: ClassVar[int] = 6
@@ -86,9 +86,9 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """Client to server: the bundle of one dealer is of no use (PROTOCOL §5.3).
+    """Client to server: the bundle of one dealer cannot be used (PROTOCOL §5.3).
 
-    It is about a pair: nobody else can tell whether the accused or the accuser lies.
+    It is about a pair: no other party can tell whether the accused or the accuser lies.
 
     Attributes:
         code: What is wrong with it.
@@ -110,7 +110,8 @@ class Complaint:
         """Read what `encode` wrote.
 
         Raises:
-            RemoteProtocolError: BAD_ENCODING; also for a code that accuses nobody.
+            RemoteProtocolError: BAD_ENCODING; also for a code that is not one of a
+                complaint.
         """
         return decode("complaint", data, cls._read)
 
@@ -118,19 +119,19 @@ class Complaint:
     def _read(cls, reader: Reader) -> Self:
         code = error_code(reader.u16())
         if code not in _GRIEVANCES:
-            raise ValueError("its code is none that a complaint can have")
+            raise ValueError("its code is not one of a complaint")
         return cls(code, reader.u32())
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Unmasking, client to server: what it reveals (PROTOCOL §5.5).
+    """Unmasking, client to server: the revealed shares (PROTOCOL §5.5).
 
     Attributes:
-        revealed: Over the dealers of U2 whose shares the sender should hold, in order
-            of index: the bitmap of those it could not open, then one share of 34 bytes
-            for each, zeros for the absent; then the seeds of the layers of noise that
-            are taken back, 32 bytes each; all without separators.
+        revealed: Three parts without separators.  A bitmap of the shares that the
+            sender could not open, over the dealers of U2 whose shares it should hold,
+            in order of index.  Then one share of 34 bytes for each, zeros for the
+            absent.  Then the seeds of the removed noise layers, 32 bytes each.
     """
 
     KIND: ClassVar[int] = 4

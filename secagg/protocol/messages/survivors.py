@@ -1,4 +1,4 @@
-"""Whose inputs are in the sum, and who vouches for that: U3, signed, and the quorum."""
+"""Messages about U3: its members, their signatures, and the quorum."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
@@ -19,7 +19,7 @@ from secagg.protocol.parameters import MAX_CLIENTS
 class Survivors:
     """Opens Unmasking; server to each client of U3 (PROTOCOL §5.4).
 
-    One bit per client decides which of the two shares is revealed, so that "both"
+    One bit for each client decides which of the two shares is revealed, so that "both"
     cannot be expressed.
 
     Attributes:
@@ -43,7 +43,7 @@ class Survivors:
 
 @dataclass(frozen=True, slots=True)
 class Consistency:
-    """ConsistencyCheck, client to server: which U3 it has seen (PROTOCOL §5.4).
+    """ConsistencyCheck, client to server: signs the received U3 (PROTOCOL §5.4).
 
     Attributes:
         signature: Ed25519 over ctx3, 64 bytes.
@@ -70,7 +70,7 @@ class Consistency:
 
 @dataclass(frozen=True, slots=True)
 class RosterProof:
-    """What a dealer has signed under the roster that it was shown (R5.2-11).
+    """A dealer's signature under the roster that it received (R5.2-11).
 
     Attributes:
         index: The dealer's roster index.
@@ -85,10 +85,10 @@ class RosterProof:
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """Opens Unmasking where sets are agreed by signature (PROTOCOL §5.5).
+    """Opens Unmasking in profiles with signatures (PROTOCOL §5.5).
 
     Attributes:
-        signatures: Roster index and signature over ctx3 of those who signed, strictly
+        signatures: Roster index of each signer and its signature over ctx3, strictly
             ascending by index.
         roster_proofs: Of each other member of U3, strictly ascending by index
             (R5.3-13).

@@ -1,4 +1,4 @@
-"""The masked input, as far as the state machines see it (PROTOCOL §5.3)."""
+"""The masked input as the state machines see it (PROTOCOL §5.3)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final, Self
@@ -13,9 +13,10 @@ NO_VIEW: Final = bytes(DIGEST_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """MaskedInputCollection: a masked input, named; the vector itself travels beside.
+    """MaskedInputCollection: names a masked input; the vector itself travels beside it.
 
-    The upload desk makes it when bytes, hash and range are checked (PROTOCOL §5.3).
+    The upload receiver makes it after it has checked bytes, hash and range (PROTOCOL
+    §5.3).
 
     Attributes:
         size: Bytes of the packed vector.

@@ -1,1 +1,1 @@
-"""What is left of a session for anybody to judge: without network, state or secrets."""
+"""Receipts of sessions, verified without network, state or secrets."""

@@ -1,13 +1,13 @@
-"""Whether receipts of one session show one session.
+"""Comparison of receipts with one session id.
 
 Rule 1: a session's id covers its offer and nothing after it.  A server that lies can
         show two rosters under one id, two sets over one roster, or two sums over one
-        set; each receipt may hold by itself, and only two of them side by side show it.
-Rule 2: compared is what every party of a session has to know alike, and only where both
-        receipts have it: a client that left early has not seen everything.
+        set.  Each receipt may pass by itself; only a comparison of two reveals it.
+Rule 2: the comparison covers what every party of a session must know alike, and only
+        fields that both receipts have: a client that left early has not seen
+        everything.
 
-Source:
-    PROTOCOL §5.8.
+Source: PROTOCOL §5.8.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,10 +24,10 @@ class ShownSession:
     """What one receipt shows of a session, for comparison with others.
 
     Attributes:
-        source: Where the receipt comes from, for errors; for example its file.
+        source: Origin of the receipt, for errors; for example its file.
         session_id: The session's, 32 bytes.
-        shown: By name what every party has to know alike, in the order in which a
-            session fixes it; empty values were never fixed, or not shown.
+        shown: Values that every party must know alike, by name, in the order in which a
+            session fixes them; empty values were never fixed, or not shown.
     """
 
     source: str
@@ -39,8 +39,8 @@ def shown_in(verdict: Verdict, *, source: str) -> ShownSession:
     """Return what the receipt of one aggregator, or of its client, shows.
 
     Args:
-        verdict: Of a receipt that holds.
-        source: Where the receipt comes from.
+        verdict: Of a receipt that passed.
+        source: Origin of the receipt.
     """
     receipt = verdict.receipt
     return ShownSession(
@@ -60,23 +60,22 @@ def check_one_session(sessions: Iterable[ShownSession]) -> None:
     """Check that receipts with one session id show one session (R5.8-3).
 
     Args:
-        sessions: Of receipts that hold, of any sessions.
+        sessions: Of receipts that passed, of any sessions.
 
     Raises:
-        RemoteProtocolError: EQUIVOCATION; names two receipts and the first thing in
-            which they differ.
+        RemoteProtocolError: EQUIVOCATION; names two receipts and the first difference.
     """
     for one, other in combinations(sessions, 2):
         if one.session_id != other.session_id:
             continue
         for what, value in one.shown.items():
-            # What follows from another roster is another set, whatever its bytes are.
+            # A set over another roster is another set, whatever its bytes are.
             if value and (seen := other.shown.get(what)) and seen != value:
                 raise RemoteProtocolError(
                     f"{one.source} and {other.source} show session "
-                    f"{one.session_id.hex()} with another {what}: {value.hex()} and "
-                    f"{seen.hex()}",
+                    f"{one.session_id.hex()} with another {what}: "
+                    f"{value.hex()} and {seen.hex()}",
                     code=ErrorCode.EQUIVOCATION,
-                    next_step="Keep both receipts and ask the operator of the "
-                    "aggregator which of them is true.",
+                    next_step="Keep both receipts and ask the operator which one is "
+                    "true.",
                 )

@@ -1,13 +1,11 @@
-"""The bytes of an audit receipt: all that a session's contexts were made of.
+"""The bytes of an audit receipt: everything that a session's contexts cover.
 
-Rule 1: it holds public bytes only, as they were sent and received; what follows from
-        them is computed again by whoever reads it
-        (`secagg.protocol.receipts.verifier`).
-Rule 2: the hash at its end is for accidents.  Whoever alters a receipt can make it
-        anew; what it cannot make are the signatures inside.
+Rule 1: it holds public bytes only, as they were sent and received.  Its reader
+        recomputes all that follows from them (`secagg.protocol.receipts.verifier`).
+Rule 2: the hash at its end detects accidents.  A forger can recompute it, but cannot
+        make the signatures inside.
 
-Source:
-    PROTOCOL §5.8.
+Source: PROTOCOL §5.8.
 """
 
 import hashlib
@@ -21,7 +19,7 @@ from secagg.crypto.transcript import domain_tag
 from secagg.errors import ErrorCode, RemoteProtocolError
 
 SHARED_MAGIC: Final = b"SecAgg-between/1"
-"""How a receipt of two aggregators begins (`two_aggregators.receipt`), 16 bytes."""
+"""The first 16 bytes of a receipt of two aggregators (`two_aggregators.receipt`)."""
 
 _MAGIC: Final = b"SecAgg-receipt/1"
 _HASH_BYTES: Final = 32
@@ -35,7 +33,7 @@ MAX_RECEIPT_BYTES: Final = 64 << 20
 
 @unique
 class WrittenBy(IntEnum):
-    """Which party wrote a receipt, by its own word."""
+    """The party that wrote a receipt, by its own statement."""
 
     SERVER = 0
     CLIENT = 1
@@ -48,7 +46,7 @@ class Outcome(IntEnum):
     RELEASED = 0
     ABORTED = 1
     DISCARDED = 2
-    """Unmasked and not released (R5-5): somebody could have known the sum."""
+    """Unmasked and not released (R5-5): the server could have known the sum."""
 
 
 @unique
@@ -75,15 +73,15 @@ class RosterCommitment:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Dispute:
-    """Two clients of whom one lies, as the writer of the receipt was told.
+    """Two clients of which one lies, as stated by the writer of the receipt.
 
     Attributes:
         accuser: Index of a client.
         accused: Index of another.
-        code: What was complained about.
+        code: The code of the complaint.
         evidence: SHA-256 of the dealer's sealed bundles and its signature over them, 96
-            bytes; empty where clients do not sign.  It shows that the server has not
-            invented what was dealt, and not which of the two lies.
+            bytes; empty in profiles without signatures.  It proves that the server has
+            not invented what was dealt, and not which of the two lies.
     """
 
     accuser: int
@@ -93,9 +91,9 @@ class Dispute:
 
     @property
     def dealer(self) -> int:
-        """Who dealt what the two do not agree about.
+        """The client that dealt the share in dispute.
 
-        Holders complain about dealers; where a share did not belong to the others, its
+        Holders complain about dealers.  If a share did not belong to the others, its
         dealer is named first.
         """
         is_wrong_share = self.code == ErrorCode.RECONSTRUCTION_FAILED
@@ -107,12 +105,12 @@ class AuditReceipt:
     """One session, as its writer saw it.
 
     Attributes:
-        writer: Which party wrote it.  A server knows how often it has subtracted each
-            layer of noise, and a client does not.
+        writer: The party that wrote it.  A server knows how often it has subtracted
+            each layer of noise, and a client does not.
         offer: The encoded session descriptor.
-        view: The roster as it was received, or what commits to it; None where U1 was
-            never fixed, or the writer left before.
-        edge_root: Empty in profiles without edges of their own.
+        view: The roster as it was received, or what commits to it; None if U1 was never
+            fixed, or the writer left before.
+        edge_root: Empty in profiles without drawn edges.
         sharers: Bitmap of U2; empty if it was never fixed.
         survivors: Bitmap of U3; empty if it was never fixed.
         quorum: The quorum message; empty without one.
@@ -121,7 +119,7 @@ class AuditReceipt:
         sum_hash: SHA-256 of the packed sum, 32 bytes; zeros if it was not released.
         size: Bytes of the packed sum; 0 if it was not released.
         certificate: Of the noise layers; empty without them.  A server's receipt of a
-            released sum has one wherever the task has layers.
+            released sum has one if the task has layers.
         disputes: Strictly ascending by accuser, accused.
     """
 
@@ -161,7 +159,7 @@ class AuditReceipt:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote; the hash at the end is not looked at.
+        """Read what `encode` wrote; the hash at the end is not checked.
 
         Raises:
             RemoteProtocolError: BAD_ENCODING.
@@ -174,7 +172,7 @@ class AuditReceipt:
             reader.end()
         except ValueError as error:
             raise RemoteProtocolError(
-                f"these bytes are no receipt: {error}",
+                f"malformed receipt: {error}",
                 code=ErrorCode.BAD_ENCODING,
                 next_step="Name a receipt: receipt-<n>.bin of an aggregator, or "
                 "<sum>.receipt.bin of a client.",
@@ -184,7 +182,7 @@ class AuditReceipt:
     @classmethod
     def _read(cls, reader: Reader) -> Self:
         if reader.fixed(len(_MAGIC)) != _MAGIC:
-            raise ValueError("they begin otherwise")
+            raise ValueError("they have another beginning")
 
         def rest() -> bytes:
             return reader.blob(max_bytes=MAX_RECEIPT_BYTES)
@@ -203,7 +201,7 @@ class AuditReceipt:
             size=reader.u64(),
             certificate=reader.blob(max_bytes=_MAX_CERTIFICATE_BYTES),
         )
-        # Bounded by the bytes that are there: the reader refuses what is not.
+        # Bounded by the bytes that exist: the reader refuses to read further.
         disputes = [_read_dispute(reader) for _ in range(reader.u32())]
         reader.fixed(_HASH_BYTES)
         return replace(receipt, disputes=tuple(disputes))

@@ -1,15 +1,16 @@
-"""Judges receipts without network, state or secrets.
+"""Verification of receipts without network, state or secrets.
 
-Rule 1: everything that follows from other bytes is computed again, by the code that
-        clients run; nothing is taken from the receipt that could be derived.
-Rule 2: the steps and their order are those of R5.8-1; the first that fails is named.
-Rule 3: noise is judged where sets are: what no client would have added noise for was
-        answered by no client that follows the protocol.
-Rule 4: it says what holds and no more: that a quorum has signed roster and sets, or
-        that the writer states them (R5.8-2).  Whether a sum is right cannot be seen.
+Rule 1: everything that follows from other bytes is recomputed, by the code that clients
+        run; nothing derivable is read from the receipt.
+Rule 2: the steps and their order are those of R5.8-1; the error names the first that
+        fails.
+Rule 3: noise is verified together with the sets.  A client that follows the protocol
+        answers no session whose noise it would not add.
+Rule 4: the verdict states what holds and no more: that a quorum has signed roster and
+        sets, or that the writer states them (R5.8-2).  It cannot tell whether a sum is
+        right.
 
-Source:
-    PROTOCOL §5.8.
+Source: PROTOCOL §5.8.
 """
 
 import json
@@ -60,17 +61,17 @@ from secagg.protocol.receipts.receipt import (
 
 
 class NoiseVerifier(Protocol):
-    """Judges the noise of a session from its offer, as clients do.
+    """Verifies the noise of a session from its offer, as clients do.
 
     `secagg.distributed_dp.TaskNoiseVerifier` is one.
     """
 
     def check_block(self, offer: SessionDescriptor) -> None:
-        """Refuse a noise block or noise terms that no client takes (BAD_CONFIG)."""
+        """Refuse a noise block or noise terms that no client accepts (BAD_CONFIG)."""
         ...
 
     def terms(self, parameters: ProtocolParameters, sharers: int) -> NoiseTerms:
-        """Return what |U2| settles about the noise."""
+        """Return what |U2| determines about the noise."""
         ...
 
     def cost(self, offer: SessionDescriptor) -> NoiseCost:
@@ -80,13 +81,13 @@ class NoiseVerifier(Protocol):
     def certificate(
         self, parameters: ProtocolParameters, clients: int, sharers: int, survivors: int
     ) -> NoiseCertificate:
-        """Return what noise a sum over such sets must hold."""
+        """Return the noise that a sum over such sets must hold."""
         ...
 
 
 @unique
 class Step(StrEnum):
-    """What a verifier looks at, in this order."""
+    """The steps of a verifier, in this order."""
 
     ENCODING = "encoding"
     DIGEST = "digest"
@@ -96,7 +97,7 @@ class Step(StrEnum):
     SETS = "sets"
     QUORUM = "quorum"
     SIGNATURES = "signatures"
-    """Between two aggregators, in the place of a quorum."""
+    """Between two aggregators, in place of a quorum."""
     OUTCOME = "outcome"
     CLAIM = "claim"
     CERTIFICATE = "certificate"
@@ -115,7 +116,7 @@ class Finding(StrEnum):
 
 
 class ReceiptError(RemoteProtocolError):
-    """A receipt does not hold.
+    """A receipt fails a step of its verification.
 
     Attributes:
         step: The first that failed.
@@ -128,19 +129,19 @@ class ReceiptError(RemoteProtocolError):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a receipt that passes says.
+    """The facts that a receipt proves or states.
 
     Attributes:
-        finding: Who vouches for it.
+        finding: Which party vouches for it.
         receipt: Its fields.
         descriptor: The offer.
-        ctx1: What covers offer and roster, 32 bytes; empty without a view.
+        ctx1: Covers offer and roster, 32 bytes; empty without a view.
         clients: n; 0 without a view.
-        names: By roster index; empty where the writer has not read the whole roster.
+        names: By roster index; empty if the writer has not read the whole roster.
         sharers: U2 as roster indices.
         survivors: U3 as roster indices.
-        signers: Who has signed, as roster indices.
-        cost: What the task costs a client; None without noise.
+        signers: The signers, as roster indices.
+        cost: The cost of the task to a client; None without noise.
     """
 
     finding: Finding
@@ -162,15 +163,15 @@ def verify_receipt(
     revocations: bytes | None = None,
     noise: NoiseVerifier | None = None,
 ) -> Verdict:
-    """Judge a receipt (R5.8-1) and say what it shows (R5.8-2).
+    """Verify a receipt (R5.8-1) and return what it shows (R5.8-2).
 
     Args:
         data: Its bytes.
-        enrolment_key: The key that clients were to pin, 32 bytes; needed where clients
-            sign.
-        revocations: The revocation list that the offer names, to have revoked
-            credentials refused; None takes every credential that was signed.
-        noise: Judges noise; needed where the offer has a noise block.  It takes up to
+        enrolment_key: The key that clients were to pin, 32 bytes; needed in profiles
+            with signatures.
+        revocations: The revocation list that the offer names, so that revoked
+            credentials are refused; None accepts every credential that was signed.
+        noise: Verifies noise; needed if the offer has a noise block.  It takes up to
             seconds to compute an epsilon.
 
     Returns:
@@ -178,13 +179,13 @@ def verify_receipt(
 
     Raises:
         ReceiptError: The first step that fails, and why.
-        LocalProtocolError: The session adds noise, and nothing to judge it was given.
+        LocalProtocolError: The session adds noise, and `noise` is None.
     """
     with judging(Step.ENCODING):
         receipt = AuditReceipt.decode(data)
     if not receipt.is_undamaged(data):
         raise ReceiptError(
-            Step.DIGEST, "the receipt was damaged", code=ErrorCode.BAD_ENCODING
+            Step.DIGEST, "the receipt is damaged", code=ErrorCode.BAD_ENCODING
         )
     with judging(Step.OFFER):
         descriptor = SessionDescriptor.decode(receipt.offer)
@@ -207,7 +208,7 @@ def verify_receipt(
 
 
 class _Reading:
-    """What is known of a receipt so far."""
+    """The facts of a receipt that are known so far."""
 
     def __init__(
         self,
@@ -231,7 +232,7 @@ class _Reading:
         self._signers: frozenset[int] = frozenset()
 
     def read_view(self) -> None:
-        """Take the roster, or what commits to it, and derive graph and ctx1."""
+        """Read the roster, or its commitment, and derive graph and ctx1."""
         parameters, view = self._parameters, self._receipt.view
         self._check_edge_root()
         match view:
@@ -244,7 +245,9 @@ class _Reading:
             case _:
                 roster = Roster.decode(view)
                 if not isinstance(roster, Roster):
-                    raise _flaw("a neighbourhood stands where the roster belongs")
+                    raise _flaw(
+                        "the receipt has a neighbourhood in place of the roster"
+                    )
                 self._adverts = roster.adverts
                 clients, graph_seed = len(roster), roster.graph_seed
                 frame = RosterFrame.decode(view)
@@ -255,31 +258,31 @@ class _Reading:
         check_size(parameters, clients)
         check_shown(adverts, parameters.profile)
         self._graph = sharing_graph(parameters, clients, graph_seed)
-        # On such a graph no client that follows the protocol has shared anything.
+        # On such a graph no client that follows the protocol shares anything.
         check_ring(parameters, self._graph)
         check_edge_odds(parameters, clients)
 
     def _check_edge_root(self) -> None:
-        """Check that edges are covered once they were published, and only then."""
+        """Check that there is an edge root exactly if edges were published."""
         root, is_drawn = self._receipt.edge_root, self._parameters.graph is Graph.K_OUT
         if root and (not is_drawn or self._receipt.view is None):
-            raise _flaw("it has an edge root, and no client chose edges")
-        # A client that left between the edges and U2 knows the one, not the other.
+            raise _flaw("it has an edge root, but no client drew edges")
+        # A client that left between the edges and U2 knows only the edge root.
         if len(root) != DIGEST_BYTES and (root or (is_drawn and self._receipt.sharers)):
-            raise _flaw("nothing covers the edges that were chosen")
+            raise _flaw("no edge root covers the drawn edges")
 
     def check_credentials(
         self, enrolment_key: bytes | None, revocations: bytes | None
     ) -> None:
-        """Check who the clients are, where a profile knows that."""
+        """Check the clients' credentials, in profiles that have them."""
         if isinstance(self._parameters.tail, HonestCuriousParameters):
             return
         trust = self._parameters.tail.trust
         if trust.enrolment_key != enrolment_key:
             raise _flaw(
-                "its clients were enrolled under another key than the one given"
+                "its clients were enrolled under another key than the given one"
                 if enrolment_key
-                else "its clients sign: give the enrolment key that they pin",
+                else "its clients sign, but no enrolment key was given",
                 code=ErrorCode.BAD_CREDENTIAL,
             )
         listed = None if revocations is None else read_revocations(revocations, trust)
@@ -294,7 +297,7 @@ class _Reading:
         check_overlap(self._parameters, self._clients)
 
     def read_sets(self) -> None:
-        """Take U2 and U3, as far as they were fixed, and the noise that they carry."""
+        """Read U2 and U3, as far as they were fixed, and the noise that they carry."""
         receipt, parameters = self._receipt, self._parameters
         self._check_block()
         if receipt.survivors and not receipt.sharers:
@@ -325,7 +328,7 @@ class _Reading:
         check_ring_survivors(parameters, self._graph, self._survivors)
 
     def _check_block(self) -> None:
-        """Check what the offer says of its noise, as a client does that joins."""
+        """Check the offer's noise statements, as a joining client does."""
         if self._noise is not None:
             self._noise.check_block(self._descriptor)
 
@@ -334,7 +337,7 @@ class _Reading:
         return noise_terms(self._parameters, sharers, read, clients=self._clients)
 
     def check_quorum(self) -> None:
-        """Check that enough clients have signed these sets, where clients sign."""
+        """Check that enough clients have signed these sets, if clients sign."""
         receipt, parameters = self._receipt, self._parameters
         if not parameters.profile.has_identities or not receipt.quorum:
             is_due = parameters.profile.has_identities and (
@@ -369,13 +372,13 @@ class _Reading:
         self._signers = frozenset(signer for signer, _ in quorum.signatures)
 
     def check_outcome(self) -> None:
-        """Check that the end is one that these sets can have."""
+        """Check that the outcome is possible for these sets."""
         receipt, parameters = self._receipt, self._parameters
         is_released = receipt.outcome is Outcome.RELEASED
         if receipt.outcome is not Outcome.ABORTED and not self._survivors:
             raise _flaw("it ended with a sum and has no U3")
         if is_released != (receipt.code == 0):
-            raise _flaw("a code stands exactly where there is no sum")
+            raise _flaw("a code must be present exactly if no sum was released")
         size = packed_size(parameters.dimension, parameters.bits) if is_released else 0
         if receipt.size != size:
             raise _flaw(f"its sum has {receipt.size} bytes, not {size}")
@@ -390,10 +393,10 @@ class _Reading:
             self._check_evidence(row)
 
     def _check_evidence(self, dispute: Dispute) -> None:
-        """Check that a dealer has signed what is in dispute, where clients sign."""
+        """Check that a dealer has signed what is in dispute, if clients sign."""
         parameters = self._parameters
         if bool(dispute.evidence) != parameters.profile.has_identities:
-            raise _flaw("a dispute has evidence exactly where clients sign")
+            raise _flaw("a dispute must have evidence exactly if clients sign")
         if dispute.evidence:
             check_bundle_signature(
                 dispute.evidence[DIGEST_BYTES:],
@@ -405,35 +408,37 @@ class _Reading:
             )
 
     def check_claim(self) -> None:
-        """Compute what the noise costs a client, and compare it with the claim."""
+        """Compute the cost of the noise to a client, and compare it with the claim."""
         if self._noise is not None:
             self._cost = self._noise.cost(self._descriptor)
 
     def check_certificate(self) -> None:
-        """Compute what noise the sum holds, and compare."""
+        """Compute the noise that the sum holds, and compare."""
         receipt, parameters = self._receipt, self._parameters
         stated, is_server = receipt.certificate, receipt.writer is WrittenBy.SERVER
         if not stated:
             is_released = receipt.outcome is Outcome.RELEASED
             if is_server and is_released and parameters.noise_layers:
-                raise _flaw("a server released the sum and certifies no noise")
+                raise _flaw("a server released the sum without a noise certificate")
             return
         if self._noise is None or not parameters.noise_layers:
-            raise _flaw("it has a certificate, and no noise is taken back")
+            raise _flaw("it has a certificate, but no noise is removed")
         if not self._survivors:
             raise _flaw("it has a certificate and no U3")
         computed = self._noise.certificate(
             parameters, self._clients, len(self._sharers), len(self._survivors)
         )
-        # Only how many seeds the writer has subtracted is its word.
+        # The number of subtracted seeds is known only from the writer's statement.
         given = _given(stated, len(computed.removed), len(self._survivors))
         if (given is None) == is_server:
-            raise _flaw("a server knows how much noise it has subtracted, a client not")
+            raise _flaw(
+                "a server states how much noise it has subtracted, a client does not"
+            )
         if replace(computed, given=given).encode() != stated:
             raise _flaw("its certificate does not follow from noise block, U2 and U3")
 
     def verdict(self) -> Verdict:
-        """Return what all of this shows."""
+        """Return the verdict of all steps."""
         if self._signers:
             finding = Finding.AGREED
         else:
@@ -455,24 +460,24 @@ class _Reading:
 def _verifier_for(
     parameters: ProtocolParameters, noise: NoiseVerifier | None
 ) -> NoiseVerifier | None:
-    """Return what judges the noise of a session; None for a session without noise."""
+    """Return the verifier of a session's noise; None for a session without noise."""
     if not parameters.noise_block:
         return None
     if noise is None:
         raise LocalProtocolError(
-            "this session adds noise, and nothing was given to judge it",
+            "this session adds noise, but no noise verifier was given",
             next_step="Pass noise=secagg.distributed_dp.TaskNoiseVerifier().",
         )
     return noise
 
 
 def _given(certificate: bytes, layers: int, survivors: int) -> tuple[int, ...] | None:
-    """Return from how many survivors each layer is said to have been subtracted."""
+    """Return from how many survivors each layer is stated to have been subtracted."""
     try:
         given = json.loads(certificate)["given"]
     except (ValueError, RecursionError, KeyError, TypeError):
-        raise _flaw("its certificate is not one") from None
-    if given is None:  # a client does not hear what was subtracted
+        raise _flaw("its certificate is malformed") from None
+    if given is None:  # a client does not learn what was subtracted
         return None
     if not isinstance(given, list) or len(given) != layers:
         raise _flaw(f"its certificate does not count {layers} layers")
@@ -486,7 +491,7 @@ def judging(step: Step) -> Iterator[None]:
     """Name the step at which a receipt fails.
 
     Raises:
-        ReceiptError: What stands in the block has refused something.
+        ReceiptError: A check inside the block has failed.
     """
     try:
         yield

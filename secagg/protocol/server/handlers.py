@@ -1,10 +1,10 @@
-"""What the server does until U3 is fixed: handlers of `server.TRANSITIONS`.
+"""The server's work until U3 is fixed: handlers of `server.TRANSITIONS`.
 
 A handler checks first and writes last.  It raises `RemoteProtocolError` for a message
-that it refuses, and then the state is as before.
+that it refuses, and then leaves the state as before.
 
-What comes behind U3 stands in `secagg.protocol.server.unmasking`, how a session ends in
-`secagg.protocol.server.outcomes`.
+`secagg.protocol.server.unmasking` has the handlers behind U3,
+`secagg.protocol.server.outcomes` those of the session's end.
 """
 
 from collections import Counter
@@ -111,7 +111,7 @@ def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
             check_public_key(key)
         except BadPublicKeyError as error:
             raise RemoteProtocolError(
-                f"a public key of {sender!r} is unusable: {error}",
+                f"a public key of {sender!r} is invalid: {error}",
                 code=ErrorCode.BAD_PUBLIC_KEY,
                 sender=sender,
             ) from None
@@ -130,7 +130,7 @@ def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
             suite=parameters.suite,
             verified=state.enrolment.verified,
         )
-    state.adverts[sender] = advert  # last: every check has passed
+    state.adverts[sender] = advert  # last, after every check has passed
     state.keys.update(keys)
     state.session.accept(sender, event.envelope)
     return Step(state)
@@ -138,7 +138,7 @@ def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
 
 def close_advertise_keys(state: AdvertiseKeys, event: RoundClosed) -> ServerStep:
     """Fix U1 and publish the roster (PROTOCOL §5.1)."""
-    # PROTOCOL §5.1: continue only if |U1| meets the promise made to clients.
+    # PROTOCOL §5.1: continue only if |U1| has the size that the offer states.
     descriptor = state.session.descriptor
     parameters = descriptor.parameters
     if len(state.adverts) < parameters.min_clients:
@@ -191,7 +191,7 @@ def close_advertise_keys(state: AdvertiseKeys, event: RoundClosed) -> ServerStep
 
 
 def record_edges(state: ChooseEdges, event: Received) -> ServerStep:
-    """Record whom one client has drawn (PROTOCOL §5.9)."""
+    """Record the clients that one client has drawn (PROTOCOL §5.9)."""
     cohort, sender = state.cohort, event.sender
     size = len(cohort.roster)
     index = cohort.index_within(sender, range(size))
@@ -200,7 +200,7 @@ def record_edges(state: ChooseEdges, event: Received) -> ServerStep:
     # R5.9-3
     check_edges(edges, size=size, index=index, degree=parameters.degree, name=sender)
     if cohort.signers is None:
-        raise InternalError("no profile with this round goes without signatures")
+        raise InternalError("a profile with this round has no signatures")
     check_edges_signature(  # R5.9-4
         edges,
         signers=cohort.signers,
@@ -214,7 +214,7 @@ def record_edges(state: ChooseEdges, event: Received) -> ServerStep:
 
 
 def close_choose_edges(state: ChooseEdges, _: RoundClosed) -> ServerStep:
-    """Fix who has drawn, and show each what touches it (PROTOCOL §5.9)."""
+    """Fix the drawn edges, and show each client its own (PROTOCOL §5.9)."""
     cohort, parameters = state.cohort, state.session.descriptor.parameters
     size, chosen = len(cohort.roster), frozenset(state.edges)
     silent = dropped_for(cohort, frozenset(range(size)) - chosen, DropReason.NO_EDGES)
@@ -291,8 +291,8 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
             ErrorCode.U2_TOO_SMALL,
             dropped,
         )
-    # R5.3-10: going on without such a client would let colluders choose, by their
-    # silence, who is lost where on the ring.
+    # R5.3-10: a session that continued without such a client would let colluders choose
+    # the dropouts' places on the ring, by not answering.
     stranded = _short_of_holders(cohort, sharers, sharers, parameters.threshold)
     if stranded is not None:
         return abort(
@@ -335,7 +335,7 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
 
 
 def record_upload(state: MaskedInputCollection, event: Received) -> ServerStep:
-    """Record that one masked input is in (PROTOCOL §5.3)."""
+    """Record that one masked input has arrived (PROTOCOL §5.3)."""
     sender = event.sender
     index = state.cohort.index_within(sender, state.sharers)
     upload = Upload.decode(event.envelope.data)
@@ -355,11 +355,11 @@ def record_upload(state: MaskedInputCollection, event: Received) -> ServerStep:
 def check_view(state: MaskedInputCollection, sender: str, view: bytes) -> None:
     """Refuse a client whose ctx2 is not this server's (R5.3-14).
 
-    Its masks cancel with no others: with its vector the whole sum would be garbage.
+    Its masks cancel with no others: its vector would make the whole sum garbage.
 
     Args:
         state: Uploads are open.
-        sender: Who asks or uploads.
+        sender: The client that asks or uploads.
         view: 32 bytes, as it has sent them.
 
     Raises:
@@ -377,14 +377,14 @@ def check_view(state: MaskedInputCollection, sender: str, view: bytes) -> None:
 
 
 def record_complaint(state: MaskedInputCollection, event: Received) -> ServerStep:
-    """Record that a dealer's bundle is of no use to one holder (R5.3-11)."""
+    """Record that one holder cannot use a dealer's bundle (R5.3-11)."""
     sender = event.sender
     index = state.cohort.index_within(sender, state.sharers)
     accused = Complaint.decode(event.envelope.data).accused
     others = state.sharers.intersection(state.cohort.graph.senders(index))
     if accused not in others:
         raise RemoteProtocolError(
-            f"{sender!r} accuses client {accused}, which has sent it nothing",
+            f"{sender!r} accuses client {accused}, which has sent it no bundle",
             code=ErrorCode.BAD_ENCODING,
             sender=sender,
         )
@@ -405,7 +405,7 @@ def close_masked_input(state: MaskedInputCollection, event: RoundClosed) -> Serv
         *dropped_for(cohort, missing, DropReason.LOST_INPUT),
     )
     needed = max(parameters.threshold, parameters.min_survivors)
-    if len(survivors) < needed:  # R5.3-12, as are the losses and the disputes
+    if len(survivors) < needed:  # R5.3-12, as are the dropouts and the disputes
         return too_few(
             state.session,
             len(survivors),
@@ -429,14 +429,14 @@ def close_masked_input(state: MaskedInputCollection, event: RoundClosed) -> Serv
     shortcoming = _shortcoming(parameters, cohort.graph, survivors)
     if shortcoming is not None:
         return abort(state.session, ErrorCode.TOO_MANY_DROPOUTS, shortcoming, dropped)
-    # PROTOCOL §5.4: U3 is fixed here, and journalled before any client hears of it.
+    # PROTOCOL §5.4: U3 is fixed here, and journalled before any client receives it.
     return Step(_opened_for(state, survivors), dropped)
 
 
 def _opened_for(
     state: MaskedInputCollection, survivors: frozenset[int]
 ) -> ConsistencyCheck | Unmasking:
-    """Return the round that U3 opens: signatures where the profile asks for them."""
+    """Return the round that U3 opens: signatures if the profile has them."""
     cohort, parameters = state.cohort, state.session.descriptor.parameters
     bitmap = encode_set(survivors, len(cohort.roster))
     shown = Envelope.of(Survivors(bitmap))
@@ -473,9 +473,9 @@ def _opened_for(
 def _lost_too_many(
     state: MaskedInputCollection, survivors: frozenset[int]
 ) -> str | None:
-    """Say which bound the losses exceed; None if they exceed none (PROTOCOL §5.3)."""
+    """Return which bound the dropouts exceed, if any (PROTOCOL §5.3)."""
     cohort, parameters = state.cohort, state.session.descriptor.parameters
-    # R3.5-1: whoever survives carries noise for so many losses and no more.
+    # R3.5-1: survivors carry noise for a fixed number of dropouts.
     tolerated = min(parameters.max_dropouts, state.noise.tolerated_losses)
     for lost, most, since in (
         (len(cohort.roster), parameters.max_losses, "joining"),
@@ -483,8 +483,8 @@ def _lost_too_many(
     ):
         if lost - len(survivors) > most:
             return (
-                f"{lost - len(survivors)} clients were lost after {since} and before "
-                f"their input was in, at most {most} are tolerated"
+                f"{lost - len(survivors)} clients dropped out after {since} and "
+                f"before their upload, at most {most} are tolerated"
             )
     orphan = _short_of_holders(cohort, state.sharers, survivors, parameters.threshold)
     if orphan is not None:
@@ -498,7 +498,7 @@ def _lost_too_many(
 def _short_of_holders(
     cohort: Cohort, dealers: frozenset[int], left: frozenset[int], threshold: int
 ) -> str | None:
-    """Name a dealer with fewer than `threshold` holders among those left, if any."""
+    """Return a dealer with fewer than `threshold` remaining holders, if any."""
     for dealer in sorted(dealers):
         if cohort.graph.count_holders(dealer, left) < threshold:
             return cohort.name_of(dealer)
@@ -506,7 +506,7 @@ def _short_of_holders(
 
 
 def _disputed(state: MaskedInputCollection, survivors: frozenset[int]) -> str | None:
-    """Name a dealer whose holders have complained until too few are left, if any."""
+    """Return a dealer of which too few holders have not complained, if any."""
     cohort = state.cohort
     threshold = state.session.descriptor.parameters.threshold
     lost_holders = Counter(
@@ -524,7 +524,7 @@ def _disputed(state: MaskedInputCollection, survivors: frozenset[int]) -> str | 
 def _shortcoming(
     parameters: ProtocolParameters, graph: SharingGraph, survivors: frozenset[int]
 ) -> str | None:
-    """Say why the sum over U3 would show more than itself; None if not (R5.3-9)."""
+    """Return why the sum over U3 would reveal more than itself, if so (R5.3-9)."""
     risk = graph_risk(parameters, graph, survivors)
     if risk is None:
         return None

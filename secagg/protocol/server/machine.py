@@ -1,21 +1,21 @@
 """The server's side of one session: a pure function of state and event.
 
-Rule 1: `TRANSITIONS` is the protocol.  A handler may refuse an event; it may not
-        enter a state that its row does not name.
-Rule 2: a state holds what its round needs and nothing else.
-Rule 3: no clock, no entropy, no I/O.  Replaying the accepted events rebuilds the
-        state, bit for bit.
-Rule 4: the sets U1, U2 and U3 are fixed when a round is closed, before anybody is
-        told; nothing that arrives later changes them (PROTOCOL §5).
-Rule 5: a repeated message is a no-op and says so (`Step.is_repeat`), in whatever state;
-        a contradiction is the sender's violation, and neither ends the session for
-        others.
+Rule 1: `TRANSITIONS` is the protocol.  A handler may refuse an event; it may not enter
+        a state that its row does not name.
+Rule 2: a state holds only what its round needs.
+Rule 3: no clock, no entropy, no I/O.  Replaying the accepted events rebuilds the state,
+        bit for bit.
+Rule 4: the sets U1, U2 and U3 are fixed when a round is closed, before any client
+        receives them; nothing that arrives later changes them (PROTOCOL §5).
+Rule 5: in every state a repeated message is a no-op and marked as such
+        (`Step.is_repeat`).  A contradiction is the sender's violation.  Neither ends
+        the session for others.
 Rule 6: no work beyond the message at hand is done before a round's minimum is met.
 
-Rule 7: the server sends nothing.  What a client may have is recomputed whenever it asks
-        (`update_for`), also after a restart.
+Rule 7: the server sends nothing.  `update_for` recomputes a client's message at each
+        request, also after a restart.
 
-It holds no vector: uploads lie in the runner's spool under their digests.
+It holds no vector: the runner's spool has uploads under their digests.
 
 Rounds and client sets (U1 to U5) are named as in [Bon17].
 """
@@ -126,7 +126,7 @@ __all__ = [
 
 
 class Edge(NamedTuple):
-    """One row of the protocol: who handles the event, and where that may lead."""
+    """One row of the protocol: the handler of an event, and the states it may enter."""
 
     handler: Callable[[Any, Any], ServerStep]
     may_enter: AbstractSet[type[ServerState]]
@@ -193,18 +193,18 @@ def start(  # noqa: PLR0913 - what a session of any profile depends on
     Args:
         descriptor: The session, as offered to clients.
         packed_bytes: Exact size of one packed vector (`wire.packing.packed_size`).
-        invited: Who may advertise; None for every authenticated client.
-        left_out: Who may not, because of what earlier sessions of the task have shown
-            (PROTOCOL §5.7).
+        invited: Clients that may advertise; None for every authenticated client.
+        left_out: Clients excluded because of earlier sessions of the task (PROTOCOL
+            §5.7).
         revoked: Serials of the revocation list that the offer names.
-        verified: Which credentials were verified in earlier sessions.
-        read_noise: Reads the noise block for a U2; without one no session with noise
-            gets beyond its second round.
+        verified: Cache of credentials verified in earlier sessions.
+        read_noise: Reads the noise block for a U2; without it a session with noise
+            cannot pass its second round.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG, if no such session can exist.
     """
-    if verified is None:  # an empty one is the caller's too
+    if verified is None:  # an empty one may also be the caller's
         verified = VerifiedCredentials()
     descriptor.validate(demanded_bits=server_demand)
     return AdvertiseKeys(
@@ -238,20 +238,22 @@ def step(state: ServerState, event: ServerEvent) -> ServerStep:
     """Apply one event to the session.
 
     Returns:
-        The state after the event and what to do.  Persist the event first, then do it.
+        The state after the event and the outputs.  Persist the event first, then carry
+            them out.
 
     Raises:
         RemoteProtocolError: A client's message was refused; `state` is unchanged and
-            the event must not be journalled.  Tell the client, go on without it.
-        LocalProtocolError: The runner drove the machine wrongly; ditto.
+            the event must not be journalled.  Tell the client, continue without it.
+        LocalProtocolError: The runner drove the machine wrongly; `state` is unchanged
+            and the event must not be journalled.
     """
     if isinstance(event, RoundClosed) and event.round != state.ROUND:
         raise LocalProtocolError(
             f"round {event.round.name} is closed already or not open yet"
         )
     what = event.envelope.kind if isinstance(event, Received) else type(event)
-    # R5-1: before the open round, membership and the end are looked at, so that what
-    # was acknowledged once is acknowledged for as long as there is a record.
+    # R5-1: this precedes the checks of round, membership and end, so that an
+    # acknowledged message is acknowledged again for as long as there is a record.
     if isinstance(event, Received) and what in FROM_CLIENTS:
         if state.session.has_accepted(event.sender, event.envelope):
             return Step(state, is_repeat=True)
@@ -261,8 +263,8 @@ def step(state: ServerState, event: ServerEvent) -> ServerStep:
                 f"of {event.sender!r} came too late",
                 code=ErrorCode.DEADLINE,
                 sender=event.sender,
-                next_step="Fetch the session's current update: it says what became of "
-                "the session.",
+                next_step="Fetch the session's current update, which states the "
+                "outcome.",
             )
     table = TRANSITIONS[state.session.descriptor.parameters.profile]
     edge = table.get((type(state), what))
@@ -283,15 +285,15 @@ def step(state: ServerState, event: ServerEvent) -> ServerStep:
 
 
 def _is_closed(state: ServerState, which: Round) -> bool:
-    # Summing up is no round of its own: it begins when Unmasking is closed.
+    # Summing is not a round of its own: it begins when Unmasking is closed.
     return which < state.ROUND or isinstance(state, Summing)
 
 
 def fork(state: ServerState) -> ServerState:
-    """Return an equal state that can go on while `state` stays what it is.
+    """Return an equal state that can advance while `state` stays unchanged.
 
-    It copies what the open round collects, so that steps which may yet have to be
-    forgotten leave the durable state as it was.
+    It copies what the open round collects.  Steps that may have to be discarded then
+    leave the durable state unchanged.
     """
     grown: dict[str, Any]
     match state:
@@ -311,7 +313,7 @@ def fork(state: ServerState) -> ServerState:
         case Unmasking():
             grown = {"answers": dict(state.answers)}
         case Summing() | Completed() | Failed():
-            return state  # nothing grows any more
+            return state  # the state no longer grows
     return replace(state, session=state.session.fork(state.ROUND), **grown)
 
 
@@ -321,20 +323,20 @@ def is_over(state: ServerState) -> bool:
 
 
 def pending_outputs(state: ServerState) -> tuple[ServerOutput, ...]:
-    """Return what a restarted server must do again: nothing but an unfinished sum."""
+    """Return what a restarted server must do again: only an unfinished sum."""
     return (state.job,) if isinstance(state, Summing) else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a round has come.
+    """The progress of a round.
 
     Attributes:
         round: Which one.
-        answered: Clients whose message is in.
-        expected: Clients that may still answer, those included; in AdvertiseKeys the
+        answered: Clients whose message has arrived.
+        expected: Clients that may still answer, including these; in AdvertiseKeys the
             largest roster.
-        needed: Clients without whom the round cannot be closed in success.
+        needed: Least number of clients for a successful end of the round.
     """
 
     round: Round
@@ -380,9 +382,9 @@ def _needed(state: RosterFixed) -> int:
 def spends_session(opened: ServerState) -> bool:
     """Whether clients may keep the charge for the session from this state on.
 
-    Where the server is believed that begins with U3: before it no input can be
-    unmasked.  Where it is not, an input that has left stays charged, however the
-    session ends (PROTOCOL §5.6).
+    In profiles that trust the server this begins with U3: before it no input can be
+    unmasked.  In the others an input that was sent stays charged, however the session
+    ends (PROTOCOL §5.6).
     """
     if opened.session.descriptor.parameters.profile.has_identities:
         return isinstance(opened, MaskedInputCollection)
@@ -390,7 +392,7 @@ def spends_session(opened: ServerState) -> bool:
 
 
 def is_round_full(state: ServerState) -> bool:
-    """Whether everybody who can answer has, so that waiting is pointless."""
+    """Whether all clients that can answer have answered, so that waiting is pointless."""
     if isinstance(state, Summing | Completed | Failed):
         return False
     now = progress(state)
@@ -404,14 +406,14 @@ def update_for(
 
     Args:
         state: The session.
-        identity: Who asks, as authenticated by the transport.
-        after: The round that it is in, if it says so.
+        identity: The caller, as authenticated by the transport.
+        after: The round that it is in, if it states one.
 
     Returns:
-        The message that opens the current round for this client, how the session
-        ended, or None if there is nothing for it yet.  A client that is no longer
-        part of the session gets `Aborted` with SESSION_OVER.  Either ending says what
-        became of this client's input.
+        The message that opens the current round for this client, the session's outcome,
+            or None if there is nothing for it yet.  A client that is no longer part of
+            the session gets `Aborted` with SESSION_OVER.  Either outcome states the
+            fate of this client's input.
     """
     match state:
         case AdvertiseKeys():
@@ -420,7 +422,7 @@ def update_for(
             return Envelope.of(ending_for(state.outcome, state.survivors, identity))
     index = state.cohort.index_of.get(identity)
     if index is None:
-        return _left_out("the roster was fixed without this client")
+        return _excluded("the roster was fixed without this client")
     return _opening(state, index, after)
 
 
@@ -432,7 +434,7 @@ def ending_for(
     Args:
         outcome: Of a `Completed` or `Failed` state.
         survivors: Of the same state: U3 by name, empty when it was never fixed.
-        identity: Who asks.
+        identity: The caller.
     """
     if identity in survivors:
         return replace(outcome, fate=Fate.INCLUDED)
@@ -464,10 +466,10 @@ def _opening(
 
 
 def _shared_among(state: ShareKeys, index: int) -> Envelope:
-    """Tell one client with whom it shares."""
+    """Return one client's neighbours, in the form of the profile."""
     cohort = state.cohort
     if index not in state.expected:  # R5.9-11
-        return _left_out("this client chose no neighbours in time")
+        return _excluded("this client chose no neighbours in time")
     if cohort.edges is not None:
         return Envelope.of(cohort.edges.published(index))
     if state.session.descriptor.parameters.graph is Graph.RING:
@@ -475,7 +477,7 @@ def _shared_among(state: ShareKeys, index: int) -> Envelope:
     return state.opening
 
 
-def _left_out(reason: str) -> Envelope:
+def _excluded(reason: str) -> Envelope:
     return Envelope.of(_over(reason))
 
 
@@ -486,7 +488,7 @@ def _over(reason: str) -> Aborted:
 def _delivery(state: MaskedInputCollection, index: int) -> Envelope:
     """Cut the bundles addressed to one client out of those of its dealers."""
     if index not in state.sharers:
-        return _left_out("this client's shares did not arrive in time")
+        return _excluded("this client's shares did not arrive in time")
     cohort, parts = state.cohort, []
     for dealer in cohort.graph.senders(index):
         if dealer in state.sharers:
@@ -500,13 +502,13 @@ def _unmask_request(
     state: ConsistencyCheck | Unmasking | Summing, index: int, after: Round | None
 ) -> Envelope | None:
     if index not in state.survivors:
-        return _left_out("this client's masked input did not arrive in time")
+        return _excluded("this client's masked input did not arrive in time")
     match state:
         case Summing():
             return None
         case Unmasking() if after is not None and after < Round.CONSISTENCY_CHECK:
-            # R5-2: who was away while the others signed must know U3 before it can
-            # judge their quorum.
+            # R5-2: a client that was unavailable while others signed must know U3
+            # before it can check their quorum.
             return state.survivors_shown
         case _:
             return state.opening

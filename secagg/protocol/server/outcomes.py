@@ -1,7 +1,7 @@
-"""How a session ends on the server, and who is lost on the way.
+"""Outcomes of a session at the server, and dropouts on the way.
 
-The handlers of `server.TRANSITIONS` for its last rows, and what closes a round without
-enough clients: a handler that gives up returns what `too_few` or `abort` makes.
+The handlers of `server.TRANSITIONS` for its last rows, and the end of a round without
+enough clients: a handler that aborts returns the result of `too_few` or `abort`.
 """
 
 from collections.abc import Set as AbstractSet
@@ -40,7 +40,7 @@ def complete(state: Summing, event: SumComputed) -> ServerStep:
 
 
 def abort_requested(state: ServerState, event: AbortRequested) -> ServerStep:
-    """End the session on request of the operator or the machinery."""
+    """End the session on request of the operator or the runner."""
     # PROTOCOL §5.6: from U3 on, the end costs its members their charge.
     survivors = (
         state.cohort.names_of(state.survivors)
@@ -51,12 +51,12 @@ def abort_requested(state: ServerState, event: AbortRequested) -> ServerStep:
 
 
 def abort_summing(state: Summing, event: AbortRequested) -> ServerStep:
-    """Throw away a sum that could be known already, if that is really meant."""
+    """Discard a sum that may be known already, if that is requested explicitly."""
     if not event.discard_unmasked:
         raise LocalProtocolError(
-            "the session is being summed up: its clients are charged whether or not "
-            "the sum is released",
-            next_step="Wait for the sum, or discard it expressly.",
+            "the session is being summed: its clients are charged whether or not the "
+            "sum is released",
+            next_step="Wait for the sum, or discard it explicitly.",
         )
     survivors = state.cohort.names_of(state.survivors)
     failed = Failed(
@@ -78,7 +78,7 @@ def too_few(  # noqa: PLR0913, PLR0917 - one sentence and what it is about
     *,
     survivors: frozenset[str] = frozenset(),
 ) -> ServerStep:
-    """End the session because too few clients did what a round takes."""
+    """End the session because too few clients completed a round."""
     reason = f"{alive} clients {did}, {needed} are needed"
     return abort(session, code, reason, drops, survivors=survivors)
 
@@ -97,7 +97,7 @@ def abort(
         session: Which.
         code: Why.
         reason: The same in words, for people.
-        drops: Who was lost in the round that ends so.
+        drops: The dropouts of the round that ends.
         survivors: U3 by name, once it is fixed: its end costs them their charge.
     """
     fate = Fate.NOT_INCLUDED if survivors else Fate.NEVER_FIXED
@@ -107,5 +107,5 @@ def abort(
 def dropped_for(
     cohort: Cohort, indices: AbstractSet[int], reason: DropReason
 ) -> tuple[ServerOutput, ...]:
-    """Return that some clients, by index in the roster, were lost, and why."""
+    """Record dropouts by roster index, with the reason."""
     return tuple(DropClient(cohort.name_of(index), reason) for index in sorted(indices))

@@ -1,7 +1,7 @@
-"""The states of the server's side: one frozen value per round.
+"""The states of the server's side: one frozen value for each round.
 
-A state holds what its round needs and nothing else.  The only mutable parts are the
-collectors of the open round, written by the last statement of a handler.
+A state holds only what its round needs.  The only mutable parts are the collectors of
+the open round, written by the last statement of a handler.
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ _NAME_OF: Final[Mapping[type[Message], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What every state holds, from the offer to the end.
+    """The part of every state, from the offer to the end.
 
     Attributes:
         descriptor: The session, as offered to clients.
@@ -71,7 +71,7 @@ class Session:
         """Whether a message repeats one that was accepted.
 
         Raises:
-            RemoteProtocolError: EQUIVOCATION; another one was accepted.
+            RemoteProtocolError: EQUIVOCATION; a different one was accepted.
         """
         if envelope.kind is Complaint:
             complaint = Complaint.decode(envelope.data)
@@ -91,7 +91,7 @@ class Session:
         return True
 
     def accept(self, sender: str, envelope: Envelope) -> None:
-        """Remember an accepted message of the open round."""
+        """Record an accepted message of the open round."""
         if envelope.kind is Complaint:
             complaint = Complaint.decode(envelope.data)
             self.complaints[sender, complaint.accused] = complaint
@@ -114,17 +114,17 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """What holds from the moment U1 is fixed.
+    """The facts that hold from the moment U1 is fixed.
 
     Attributes:
         roster: U1.
         frame: The same as published, advert by advert.
         tree: Over its adverts; proves neighbourhoods.
         index_of: Roster index of each identity.
-        graph: Who shares with whom.
+        graph: Which clients share with which.
         ctx1: Context of the roster.
-        signers: Who can sign, in profiles that distrust the server.
-        edges: What clients have drawn, where they draw their neighbours.
+        signers: Names and keys, in profiles that distrust the server.
+        edges: The drawn edges, in the profile that has them.
     """
 
     roster: Roster
@@ -138,7 +138,7 @@ class Cohort:
 
     @property
     def edge_root(self) -> bytes:
-        """What covers all that clients have drawn; b"" where nobody draws."""
+        """The hash over all drawn edges; b"" in profiles without drawn edges."""
         return b"" if self.edges is None else self.edges.root
 
     def has(self, identity: str) -> bool:
@@ -146,15 +146,15 @@ class Cohort:
         return identity in self.index_of
 
     def name_of(self, index: int) -> str:
-        """Return who stands at an index of the roster."""
+        """Return the name of the client at an index of the roster."""
         return self.roster.adverts[index].identity
 
     def names_of(self, indices: Iterable[int]) -> frozenset[str]:
-        """Return who stands at some indices of the roster."""
+        """Return the names of clients at some indices of the roster."""
         return frozenset(map(self.name_of, indices))
 
     def index_within(self, sender: str, allowed: AbstractSet[int] | range) -> int:
-        """Return the roster index of a sender, who must be one of those allowed.
+        """Return the roster index of a sender, which must be one of those allowed.
 
         Raises:
             RemoteProtocolError: SESSION_OVER; the sender has no part in this round.
@@ -170,7 +170,7 @@ class Cohort:
         return index
 
     def neighbourhood(self, index: int) -> Envelope:
-        """Return what one client needs of the roster, with its proof (R5.2-23)."""
+        """Return one client's part of the roster, with its proof (R5.2-23)."""
         shown = sorted((index, *self.graph.mask_peers(index)))
         frame = replace(
             self.frame,
@@ -183,11 +183,11 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """What the server holds credentials to, as its clients do.
+    """The server's rules for credentials, the same as its clients'.
 
     Attributes:
         rules: Of the session.
-        verified: Which credentials were verified in earlier sessions.
+        verified: Cache of credentials verified in earlier sessions.
     """
 
     rules: EnrolmentRules
@@ -216,7 +216,7 @@ class AdvertiseKeys:
 
 @dataclass(frozen=True, slots=True)
 class RosterFixed:
-    """What the states behind AdvertiseKeys have in common."""
+    """The common part of the states behind AdvertiseKeys."""
 
     session: Session
     cohort: Cohort
@@ -228,7 +228,7 @@ class ChooseEdges(RosterFixed):
 
     ROUND: ClassVar[Round] = Round.CHOOSE_EDGES
 
-    opening: Envelope  # the roster, encoded once for everybody
+    opening: Envelope  # the roster, encoded once for all clients
     edges: dict[int, Edges] = field(repr=False)
 
 
@@ -238,10 +238,11 @@ class ShareKeys(RosterFixed):
 
     ROUND: ClassVar[Round] = Round.SHARE_KEYS
 
-    opening: Envelope  # the roster, encoded once for everybody
-    expected: frozenset[int]  # U1, or who of it has drawn neighbours
+    opening: Envelope  # the roster, encoded once for all clients
+    expected: frozenset[int]  # U1, or its members that have drawn neighbours
     bundles: dict[int, Bundles] = field(repr=False)  # U2, so far
-    roster_proofs: dict[int, RosterProof] = field(repr=False)  # of U2, where it signs
+    # of U2, in profiles with signatures
+    roster_proofs: dict[int, RosterProof] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +252,7 @@ class MaskedInputCollection(RosterFixed):
     ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
 
     sharers: frozenset[int]  # U2
-    bitmap: bytes  # U2, encoded once for everybody
+    bitmap: bytes  # U2, encoded once for all clients
     noise: NoiseTerms
     ctx2: bytes
     bundles: Mapping[int, Bundles] = field(repr=False)
@@ -261,14 +262,14 @@ class MaskedInputCollection(RosterFixed):
 
 @dataclass(frozen=True, slots=True)
 class ConsistencyCheck(RosterFixed):
-    """Round 5: clients of U3 sign the sets that they were told."""
+    """Round 5: clients of U3 sign the sets that they received."""
 
     ROUND: ClassVar[Round] = Round.CONSISTENCY_CHECK
 
     sharers: frozenset[int]
     survivors: frozenset[int]  # U3
-    opening: Envelope  # U3, encoded once for everybody
-    noise_layers: tuple[int, ...]  # what survivors give away, ascending
+    opening: Envelope  # U3, encoded once for all clients
+    noise_layers: tuple[int, ...]  # layers that survivors reveal, ascending
     ctx2: bytes
     ctx3: bytes
     uploads: Mapping[int, bytes]
@@ -284,9 +285,9 @@ class Unmasking(RosterFixed):
 
     sharers: frozenset[int]
     survivors: frozenset[int]  # U3
-    survivors_shown: Envelope  # U3, encoded once for everybody
+    survivors_shown: Envelope  # U3, encoded once for all clients
     opening: Envelope  # the same, or the quorum that has signed it
-    noise_layers: tuple[int, ...]  # what survivors give away, ascending
+    noise_layers: tuple[int, ...]  # layers that survivors reveal, ascending
     ctx2: bytes
     uploads: Mapping[int, bytes]
     answers: dict[int, Answer] = field(repr=False)  # U5, so far
@@ -304,11 +305,11 @@ class Summing(RosterFixed):
 
 @dataclass(frozen=True, slots=True)
 class Completed(RosterFixed):
-    """A sum exists; every secret is gone.
+    """A sum exists; every secret is erased.
 
     Attributes:
-        outcome: What the clients of U3 are told.
-        survivors: U3, by name: whom it costs something, whenever they ask.
+        outcome: The outcome for the clients of U3.
+        survivors: U3 by name: the clients that are charged, at every request.
     """
 
     ROUND: ClassVar[Round] = Round.FINISHED
@@ -319,14 +320,14 @@ class Completed(RosterFixed):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The session is over without a sum; every secret is gone.
+    """The session is over without a sum; every secret is erased.
 
     Attributes:
-        session: What every state holds.
-        outcome: What everybody outside of U3 is told.
+        session: The part of every state.
+        outcome: The outcome for all clients outside of U3.
         survivors: U3, by name; empty when it was never fixed.
-        was_unmasked: The secrets of U3 had been rebuilt: this server could have known
-            the sum (PROTOCOL §5.6).
+        was_unmasked: Whether the secrets of U3 had been rebuilt, so that this server
+            could have known the sum (PROTOCOL §5.6).
     """
 
     ROUND: ClassVar[Round] = Round.FINISHED

@@ -1,4 +1,4 @@
-"""What the server does once U3 is fixed: signatures, then shares, then the sum's order.
+"""The server's work behind U3: signatures, then shares, then the order of the sum.
 
 The handlers of `server.TRANSITIONS` for rounds 5 and 6 (PROTOCOL §5.4, §5.5).  As in
 `secagg.protocol.server.handlers`, a handler checks first and writes last.
@@ -43,7 +43,7 @@ def record_signature(state: ConsistencyCheck, event: Received) -> ServerStep:
     index = cohort.index_within(sender, state.survivors)
     signature = Consistency.decode(event.envelope.data).signature
     if cohort.signers is None:
-        raise InternalError("no profile with this round goes without signatures")
+        raise InternalError("a profile with this round has no signatures")
     check_signature(
         signature,
         signers=cohort.signers,
@@ -57,10 +57,10 @@ def record_signature(state: ConsistencyCheck, event: Received) -> ServerStep:
 
 
 def close_consistency(state: ConsistencyCheck, _: RoundClosed) -> ServerStep:
-    """Show the quorum to all of U3, also to those who have not signed (R5.4-7).
+    """Show the quorum to all of U3, also to members that have not signed (R5.4-7).
 
-    With it goes what these have signed of the roster (R5.3-13): U3 is a part of U2, of
-    which this server has all such signatures.
+    With it go their signatures of the roster (R5.3-13): U3 is a part of U2, of which
+    this server has all such signatures.
     """
     cohort, parameters = state.cohort, state.session.descriptor.parameters
     unsigned = state.survivors - frozenset(state.signatures)
@@ -110,7 +110,7 @@ def record_shares(state: Unmasking, event: Received) -> ServerStep:
         )  # R5.5-11
     except ValueError as error:
         raise RemoteProtocolError(
-            f"the shares that {sender!r} revealed cannot be read: {error}",
+            f"malformed shares of {sender!r}: {error}",
             code=ErrorCode.BAD_ENCODING,
             sender=sender,
         ) from None
@@ -177,10 +177,10 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
 
 
 def _noise_removal(state: Unmasking) -> tuple[NoiseRemoval | None, frozenset[int]]:
-    """Return what to subtract of the noise, and whose seeds do not fit its advert.
+    """Return the noise to subtract, and the clients with contradicting seeds.
 
-    A seed that does not fit is not subtracted: more noise stays, and the sum is as
-    good as it was (PROTOCOL §5.5).
+    A seed that does not match is not subtracted: more noise remains, and the sum stays
+    usable (PROTOCOL §5.5).
     """
     if not state.noise_layers:
         return None, frozenset()
@@ -208,7 +208,7 @@ def _noise_removal(state: Unmasking) -> tuple[NoiseRemoval | None, frozenset[int
 
 
 def _withholding(state: Unmasking, answers: Mapping[int, Answer]) -> frozenset[int]:
-    """Return who lacks shares without having complained about their dealers."""
+    """Return the clients that lack shares and did not complain of their dealers."""
     complaints = state.session.complaints
     return frozenset(
         holder

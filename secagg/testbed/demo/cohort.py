@@ -28,9 +28,10 @@ class Loss:
     """One client to be killed.
 
     Attributes:
-        name: Which client.
-        session_number: In which session.
-        before: Before which message: "choose", "share", "upload", "sign" or "reveal".
+        name: The client.
+        session_number: The session.
+        before: The message before which it is killed: "choose", "share", "upload",
+            "sign" or "reveal".
     """
 
     name: str
@@ -43,9 +44,9 @@ class Cohort:
 
     Attributes:
         killed: How many were killed in the middle of a session so far.
-        failure: Why the latest of those that cannot go on cannot; None while all can.
-        is_stuck: Set when too few are left that can go on: the aggregator would wait
-            for the others for ever.
+        failure: Why the latest failed client cannot continue; None while all can.
+        is_stuck: Set when too few clients can continue: the aggregator would wait for
+            the others for ever.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Cohort:
         self._tell = tell
         self._address = ""
         self._children: dict[str, ChildProcess] = {}
-        self._started: list[ChildProcess] = []  # those that fell included
+        self._started: list[ChildProcess] = []  # including those that were killed
         self._fallen: dict[int, list[str]] = {}
         self._background: set[asyncio.Task[None]] = set()
         self.killed = 0
@@ -88,11 +89,11 @@ class Cohort:
                 group.create_task(start_one(number))
 
     def session_over(self, session_number: int) -> None:
-        """Restart the clients that fell in a session; none once all are to end."""
+        """Restart the clients killed in a session; none once all are to end."""
         if self._is_over:
             return
         for name in self._fallen.pop(session_number, []):
-            self._tell(f"{name} is started again, with the state it left on the disk")
+            self._tell(f"{name} is started again, with its state on the disk")
             self._spawn(self._start(name, None))
 
     async def say_farewell(self, seconds: float) -> None:
@@ -108,8 +109,8 @@ class Cohort:
 
     async def end(self) -> None:
         """End every client at once; all have ended when it returns."""
-        # The aggregator still says how sessions go: a client that was started again
-        # now would have nobody who ends it.
+        # The aggregator still reports how sessions end: a client that was started again
+        # now would never be ended.
         self._is_over = True
         for task in self._background:
             task.cancel()
@@ -146,14 +147,14 @@ class Cohort:
         self._spawn(self._watch(name, child))
 
     async def _watch(self, name: str, child: ChildProcess) -> None:
-        """Notice a client that ends with a fault of which it has said nothing."""
+        """Detect a client that ends with a fault that it has not reported."""
         if await child.wait() > 0 and name not in self._failed:  # a kill is below zero
             self._fail(name, "it ended unexpectedly", ErrorCode.INTERNAL, "")
 
     def _fail(self, name: str, why: str, code: ErrorCode, next_step: str) -> None:
-        self._tell(f"{name} cannot go on: {why}")
+        self._tell(f"{name} cannot continue: {why}")
         self.failure = ServiceError(
-            f"{name} cannot go on: {why}",
+            f"{name} cannot continue: {why}",
             code=code,
             next_step=next_step or f"See {self._layout.log(name)}.",
         )

@@ -1,9 +1,9 @@
-"""The handwritten digits that scikit-learn ships, dealt out to clients.
+"""The handwritten digits that scikit-learn ships, distributed to clients.
 
-Rule 1: only `deal_out` imports scikit-learn, in the process that starts the others;
-        a client reads its own shard from a file that nobody else is given.
-Rule 2: what happens to a picture before training is fixed in advance and looks at no
-        other picture, so it reveals nothing about anybody.
+Rule 1: only `deal_out` imports scikit-learn, in the process that starts the others; a
+        client reads its own shard from a file that no other client gets.
+Rule 2: the preparation of a picture is fixed in advance and depends on no other
+        picture, so it reveals nothing about other owners.
 Rule 3: shards are unequal, as they are in practice.
 """
 

@@ -2,10 +2,10 @@
 
 Rule 1: the aggregator and every client are processes of their own; this one only
         prepares their files, watches, and compares at the end.
-Rule 2: a client that is to be lost is killed with SIGKILL in the middle of a session
+Rule 2: a client that is to drop out is killed with SIGKILL in the middle of a session
         and started again after it, with the same state on the disk.
-Rule 3: exactness is checked from the outside: what the aggregator released must equal
-        the sum of the integers that the surviving clients say they masked.
+Rule 3: exactness is checked from the outside: the released sum must equal the sum of
+        the integers that the surviving clients report to have masked.
 """
 
 import asyncio
@@ -51,10 +51,10 @@ class DemoView(Protocol):
         """Show one line."""
 
     def references(self, nonprivate: list[float], baseline: list[float]) -> None:
-        """Take note of the accuracies to compare with, step by step."""
+        """Record the accuracies to compare with, step by step."""
 
     def progress(self, session: Mapping[str, Any]) -> None:
-        """Show where a session stands: round, answered, expected, dropped, ..."""
+        """Show the progress of a session: round, answered, expected, dropped, ..."""
 
     def step(self, check: SessionCheck) -> None:
         """Show one training step."""
@@ -62,7 +62,7 @@ class DemoView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """Everything that the demo found out."""
+    """The results of the demo."""
 
     plan: Plan
     report: PrivacyReport
@@ -82,7 +82,7 @@ class DemoResult:
 
 @dataclass(slots=True)
 class _Watched:
-    """What the aggregator has said so far."""
+    """The aggregator's reports so far."""
 
     address: asyncio.Future[str]
     ended: dict[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -102,8 +102,8 @@ async def run_demo(
     Args:
         planned: Clients, steps, budget.
         directory: An empty directory for all files.
-        losses: Who is killed, when; at most one per session.
-        view: Told what happens.
+        losses: The clients to kill, by session; at most one per session.
+        view: Receives the events.
 
     Returns:
         Accuracies, checks, report.
@@ -122,11 +122,11 @@ async def run_demo(
         f"{len(test)} pictures are kept for testing"
     )
     settings = write_server_settings(layout, planned, enrolment_key=enrolment_key)
-    # The book spares the aggregator the planning.
+    # The aggregator reads the plan from its store and does not plan again.
     prepared = await plan_task(settings)
     made = await asyncio.to_thread(plan_noise, settings)
     if prepared.report is None:
-        raise InternalError("the demo's own settings ask for no noise")
+        raise InternalError("the demo's own settings request no noise")
     direction = _Direction(
         layout,
         planned,
@@ -135,7 +135,7 @@ async def run_demo(
         test=test,
         parameters=prepared.parameters,
         enrolment_key=enrolment_key,
-        # What chance makes of drawn neighbours comes on top of the noise's.
+        # The failure chance of drawn neighbours is added to that of the noise.
         max_delta=planned.delta + prepared.report.graph_delta,
     )
     nonprivate, baseline = await asyncio.to_thread(
@@ -157,7 +157,7 @@ async def run_demo(
 
 
 class _Direction:
-    """The processes of one run and what becomes of them."""
+    """The processes of one run and their results."""
 
     def __init__(  # noqa: PLR0913 - one run has one of each
         self,
@@ -242,7 +242,7 @@ class _Direction:
                 next_step=f"See {self._layout.log('aggregator')}.",
             )
 
-    # --- what the aggregator says ---------------------------------------------------
+    # --- reports of the aggregator --------------------------------------------------
 
     def _hear(self, said: Mapping[str, Any]) -> None:
         match said["event"]:
@@ -285,10 +285,10 @@ class _Direction:
 
 
 def _prepare_files(layout: DemoLayout, shards: Sequence[Shard]) -> str:
-    """Issue certificates and credentials, and hand every client its shard.
+    """Issue certificates and credentials, and give every client its shard.
 
     Returns:
-        The enrolment key, as people write it.
+        The enrolment key, as text.
     """
     names = [client_name(number) for number in range(1, len(shards) + 1)]
     for name, shard in zip(names, shards, strict=True):

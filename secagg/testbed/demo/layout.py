@@ -1,11 +1,10 @@
-"""Where the processes of one demo find each other's files, and who may read which.
+"""The files of one demo, and the processes that may read them.
 
 Rule 1: a client's process is given its own certificate, shard and state, and the
         authority's certificate; nothing of another client.
-Rule 2: the audit files exist for the demo's arithmetic check only.  A client writes
-        the integers that it is about to mask, noise included, where the parent
-        process can read them; no program outside `secagg.testbed.demo` does such a
-        thing.
+Rule 2: the audit files exist for the demo's arithmetic check only.  A client writes the
+        integers that it is about to mask, noise included, where the parent process can
+        read them; no program outside `secagg.testbed.demo` does so.
 """
 
 from dataclasses import dataclass
@@ -47,7 +46,7 @@ class DemoLayout(RunFolder):
         return self.root / "clients" / name / "state"
 
     def layers(self, name: str, session_number: int) -> Path:
-        """Seeds of the noise that a client may have given away, for the same check."""
+        """Seeds of the noise that a client may have revealed, for the same check."""
         return self.root / "audit" / name / f"layers-{session_number}.npy"
 
     def audit(self, name: str, session_number: int) -> Path:

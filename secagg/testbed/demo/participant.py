@@ -2,12 +2,12 @@
 
 Run as ``python -m secagg.testbed.demo.participant DIRECTORY NAME SERVER ...``.
 
-Rule 1: it is the product's own client; its floors are real, and it computes epsilon
+Rule 1: it is the product's own client; its limits are real, and it computes epsilon
         itself before it joins.
 Rule 2: for the demo's check of exactness it writes the integers that it is about to
         mask into a private file.  This is the only program that does so, with a double
         of `secagg_testing`; the product has no switch for it.
-Rule 3: a client that is to be lost stops before the message it was told, says so, and
+Rule 3: a client that is to drop out stops before the given message, reports it, and
         waits to be killed.
 """
 
@@ -50,12 +50,12 @@ from secagg.testbed.demo.pausing_connection import PAUSES, PausingConnection
 from secagg.testbed.demo.recording_client import RecordingClient
 from secagg.testbed.demo.softmax_model import DIMENSION, SoftmaxModel
 
-# What a client of the demo waits for the next step while others are being restarted.
+# How long a client of the demo waits for the next step while others are restarted.
 _WAIT_SECONDS: Final = 60.0
-# Codes that say that the task is over, not that something is wrong.
+# Codes of a task that is over, which are no failure.
 _TASK_OVER: Final = frozenset({ErrorCode.TASK_OVER, ErrorCode.UNREACHABLE})
-# Codes that say that one session went on without this client.
-_LEFT_OUT: Final = frozenset({ErrorCode.SESSION_OVER, ErrorCode.UNEXPECTED_MESSAGE})
+# Codes of a session that continued without this client.
+_WITHOUT_US: Final = frozenset({ErrorCode.SESSION_OVER, ErrorCode.UNEXPECTED_MESSAGE})
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -163,7 +163,7 @@ async def _contribute(
         except SecAggError as error:
             if isinstance(error, ServiceError) and error.code in _TASK_OVER:
                 return 0
-            if isinstance(error, SessionAbortedError) or error.code in _LEFT_OUT:
+            if isinstance(error, SessionAbortedError) or error.code in _WITHOUT_US:
                 say("aborted", code=error.code.name, message=str(error))
                 continue
             say_failed(error)

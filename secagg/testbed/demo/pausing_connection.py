@@ -1,4 +1,4 @@
-"""A connection that stops for ever before one message: a client that is to be lost."""
+"""A connection that stops for ever before one message: a client that is to drop out."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -21,7 +21,7 @@ from secagg.wire.calls import (
 
 _Answer = TypeVar("_Answer")
 
-# Before which call a client can stop, by the name of the message.
+# The calls before which a client can stop, by the name of the message.
 PAUSES: Final[dict[str, type[Request[Any]]]] = {
     "choose": ChooseEdges,
     "share": ShareKeys,
@@ -58,20 +58,20 @@ class PausingConnection:
 
     @property
     def aggregator(self) -> str:
-        """See `AggregatorConnection.aggregator`."""
+        """Return the aggregator of the connection."""
         return self._connection.aggregator
 
     async def meet(self) -> str:
-        """See `AggregatorConnection.meet`."""
+        """Return the aggregator that answers now."""
         return await self._connection.meet()
 
     @property
     def trust_domain(self) -> str | None:
-        """See `AggregatorConnection.trust_domain`."""
+        """Return the trust domain of the connection."""
         return self._connection.trust_domain
 
     async def call(self, request: Request[_Answer]) -> _Answer:
-        """Take note of the session, and stop at the chosen call."""
+        """Record the session, and stop at the chosen call."""
         is_chosen = isinstance(request, PAUSES[self._before])
         if is_chosen and self._current == self._session_number:
             self._on_pause()
@@ -84,5 +84,5 @@ class PausingConnection:
     def watch(
         self, request: WatchSession
     ) -> AsyncIterator[Envelope | Reference | Wait]:
-        """See `AggregatorConnection.watch`."""
+        """Yield the updates of the connection."""
         return self._connection.watch(request)

@@ -1,6 +1,6 @@
-"""A client that tells what it is about to mask, so that others can check a sum.
+"""A client that records what it is about to mask, so that a sum can be checked.
 
-Never use it with vectors that matter: what it tells is what masks exist to hide.
+Never use it with vectors that matter: it discloses what masks exist to hide.
 """
 
 from collections.abc import Callable
@@ -14,16 +14,16 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import NoisyVector, PlainVector
 from secagg.protocol.noise_terms import NoiseSecrets
 
-# Told the number of the session, the residues, and what their noise was drawn from; on
-# a thread.
+# Called with the number of the session, the residues, and the secrets of their noise;
+# on a thread.
 Record = Callable[[int, npt.NDArray[np.unsignedinteger[Any]], NoiseSecrets], None]
 
 
 class RecordingClient(Client):
-    """A `Client` that shows its integers, noise included, before it masks them.
+    """A `Client` that records its integers, noise included, before it masks them.
 
     Attributes:
-        record: Who is told; nobody until it is set.
+        record: Receives the integers; None until it is set.
     """
 
     record: Record = staticmethod(lambda _number, _residues, _secrets: None)

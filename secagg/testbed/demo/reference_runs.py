@@ -1,14 +1,14 @@
 """The same training without privacy, and with noise that a trusted party adds.
 
-Rule 1: both runs use the very functions of the private run, all clients, and the same
-        number of steps.
-Rule 2: the central run clips like the clients do and adds Gaussian noise of exactly
-        the deviation that the analytic Gaussian mechanism needs for the same budget.
-Rule 3: one run of the central mechanism is luck; the accuracy reported is the mean of
-        several.
+Rule 1: both runs use the functions of the private run, all clients, and the same number
+        of steps.
+Rule 2: the central run clips like the clients do.  It adds Gaussian noise of the exact
+        deviation that the analytic Gaussian mechanism needs for the same budget.
+Rule 3: a single run of the central mechanism varies; the accuracy reported is the mean
+        of several.
 
-These are yardsticks for the reader.  No release depends on them, which is why plain
-floating-point Gaussians are good enough here and nowhere else.
+The runs are references for the reader.  No release depends on them, so plain
+floating-point Gaussians suffice here and nowhere else.
 """
 
 import math
@@ -44,10 +44,10 @@ def central_gaussian_accuracies(
 
     Args:
         shards: One per client.
-        test: Pictures that nobody trained on.
+        test: Pictures that no client trained on.
         steps: Training steps.
-        noise_stddev: Deviation of the noise on the sum, per coordinate, in the units
-            of the updates.
+        noise_stddev: Deviation of the noise on the sum, per coordinate, in the units of
+            the updates.
         entropy: Source of the noise.
     """
     runs = [

@@ -51,19 +51,19 @@ enrolment_key = "{enrolment_key}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoPlan:
-    """What the demo is asked to do.
+    """The parameters of the demo.
 
     Attributes:
         clients: Client processes; each is one user.
         steps: Training steps, one session each.
         epsilon: Budget of all steps together, against the server.
-        delta: That goes with it.
+        delta: Of all steps together.
         mechanism: How noise is made.
         round_seconds: How long a round waits for clients that will not answer.
         join_seconds: How long a session waits for clients that are being restarted.
         adaptive_clip: Let the clip follow the median length of the clients' vectors.
         profile: Named threat model.
-        xnoise: Survivors take back noise that no loss has made necessary.
+        xnoise: Survivors remove noise that no dropout has made necessary.
     """
 
     clients: int
@@ -79,13 +79,13 @@ class DemoPlan:
 
     @property
     def graph(self) -> Graph:
-        """Who shares with whom: everybody with everybody, if the profile has it."""
+        """The graph: complete, if the profile has it."""
         is_sparse = self.profile is Profile.MALICIOUS_SERVER_SPARSE
         return Graph.K_OUT if is_sparse else Graph.COMPLETE
 
     @property
     def min_survivors(self) -> int:
-        """Inputs that every sum must have: one client in eight may be lost."""
+        """Inputs that every sum must have: one client in eight may drop out."""
         return self.clients - self.clients // 8
 
     @property

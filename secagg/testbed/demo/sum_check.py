@@ -1,7 +1,7 @@
-"""Compares what was released with what the surviving clients say they masked.
+"""Compares the released sum with the integers that the surviving clients masked.
 
-Rule 1: nothing of the protocol is used for the comparison: integers are read from
-        files, added, and reduced; noise that was taken back is drawn a second time.
+Rule 1: the comparison uses nothing of the protocol: integers are read from files,
+        added, and reduced; removed noise is drawn a second time.
 Rule 2: a sum is exact only if it also adds up as many inputs as its server claims.
 """
 
@@ -21,7 +21,7 @@ from secagg.testbed.demo.layout import DemoLayout
 from secagg.testbed.demo.softmax_model import SoftmaxModel
 from secagg.testbed.run_folder import client_name
 
-# Whoever is lost in one of these is not in the sum.
+# A client that drops out in one of these is not in the sum.
 _BEFORE_THE_SUM: Final = frozenset({"SHARE_KEYS", "MASKED_INPUT_COLLECTION"})
 
 
@@ -30,9 +30,9 @@ class SessionCheck:
     """What the parent process knows of one session that released a sum.
 
     Attributes:
-        session_number: Which one.
+        session_number: The session.
         survivors: Clients whose input is in the sum.
-        dropped: Everybody lost, with round and reason.
+        dropped: All dropouts, with round and reason.
         is_exact: Whether the released integers are the sum of the survivors' ones.
         accuracy: Of the model after the step.
         l2_clip: Longest vector that was not shortened, caller's units.
@@ -64,15 +64,14 @@ def check_session(  # noqa: PLR0913 - facts from four places
     """Check one session that released a sum.
 
     Args:
-        layout: Where the files are.
+        layout: The files.
         number: Number of the session.
         clients: How many clients the demo has.
-        dropped: Everybody that the aggregator lost, with round and reason.
-        claimed: What the aggregator says of the sum: how many inputs it adds up, out of
-            how many sharers, which layers of noise were taken back, and what clip they
-            had.
+        dropped: All dropouts at the aggregator, with round and reason.
+        claimed: The aggregator's statement on the sum: the number of inputs, the size
+            of U2, the removed layers of noise, and the clip.
         parameters: Of the session.
-        test: Pictures that nobody trained on.
+        test: Pictures that no client trained on.
     """
     gone = {lost["name"] for lost in dropped if lost["round"] in _BEFORE_THE_SUM}
     released = np.load(layout.residues(number), allow_pickle=False)

@@ -2,8 +2,8 @@
 
 Run as ``python -m secagg.testbed.demo.trainer DIRECTORY``.
 
-Rule 1: it is the product's own server; only what it hands out and what it does with a
-        sum are the demo's.
+Rule 1: it is the product's own server; only its payload and its use of a sum are the
+        demo's.
 Rule 2: it sees no picture and no update of a single client.
 Rule 3: a sum that is delivered twice changes the model once: models are kept by session
         number.

@@ -1,1 +1,1 @@
-"""Many real clients against one real aggregator on this machine: what they cost."""
+"""The costs of many real clients and one real aggregator on this host."""

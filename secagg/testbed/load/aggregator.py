@@ -1,11 +1,11 @@
-"""The aggregator process of a load test: `secagg server`, which says what it costs.
+"""The aggregator process of a load test: `secagg server`, which reports its costs.
 
 Run as ``python -m secagg.testbed.load.aggregator DIRECTORY NUMBER``.
 
-Rule 1: it is the product's own server with the product's own limits; nothing is left
-        out and nothing is relaxed.
+Rule 1: it is the product's own server with the product's own limits, complete and
+        unchanged.
 Rule 2: CPU is what the system has charged this process for, all threads, in user and
-        kernel mode; it is counted from the moment the port is open until every client
+        kernel mode.  It is counted from the moment the port is open until every client
         knows how its session ended.
 """
 
@@ -28,12 +28,12 @@ from secagg.testbed.child_process import say, say_failed
 from secagg.testbed.load.layout import LoadLayout
 
 _SAMPLE_SECONDS: Final = 0.5
-# A cohort that gathers is told of in steps of so many clients.
+# The progress of a cohort that gathers is reported in steps of so many clients.
 _TOLD_EVERY: Final = 32
 
 
 class _Meter:
-    """Reads this process's CPU now and then, to tell waiting from work."""
+    """Samples this process's CPU, to tell waiting from work."""
 
     def __init__(self) -> None:
         self.at_start = 0.0
@@ -54,13 +54,13 @@ class _Meter:
             await asyncio.sleep(_SAMPLE_SECONDS)
 
     def show(self, progress: SessionProgress) -> None:
-        """Tell the parent where the session stands, and what a closed round cost."""
+        """Report the session's progress, and the cost of a closed round."""
         if progress.round is not self._round:
             now = (time.monotonic(), time.process_time())
             if self._round is not None:
                 self._tell_closed(self._round, now)
             self._round, self._opened = progress.round, now
-        # Telling costs CPU too, which would count as the aggregator's.
+        # Reports cost CPU too, which would count as the aggregator's.
         told = (progress.round, progress.phase, progress.joined // _TOLD_EVERY)
         if told == self._told:
             return
@@ -78,9 +78,9 @@ class _Meter:
         )
 
     def _tell_closed(self, closed: Round, now: tuple[float, float]) -> None:
-        """Say what a round cost, and what its second half did by itself.
+        """Report the cost of a round, and that of its second half alone.
 
-        Nobody uploads in the second half of a round that waits for the lost alone.
+        No client uploads in the second half of a round that waits for dropouts alone.
         """
         middle = (self._opened[0] + now[0]) / 2
         late = [each for each in self._samples if each[0] >= middle]
@@ -96,7 +96,7 @@ class _Meter:
 
 
 def main(directory: Path, number: int) -> int:
-    """Serve one session and say what it has cost.
+    """Serve one session and report its cost.
 
     Args:
         directory: Of the load test.

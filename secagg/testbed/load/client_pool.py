@@ -1,15 +1,15 @@
-"""A process full of clients: each a `secagg.Client` over TLS of its own.
+"""A process with many clients: each a `secagg.Client` over TLS of its own.
 
 Run as ``python -m secagg.testbed.load.client_pool DIRECTORY SERVER,... FIRST LAST
 ...``.
 
 Rule 1: every client is the product's own, with a certificate and connections of its
-        own; what they share is the process, its event loop and its threads.  Their
-        books are in memory: the aggregator is what is measured.
-Rule 2: a client that is to be lost vanishes when it is asked for its vector: it has
-        shared its keys, says nothing more, and closes its connection.
-Rule 3: a client arrives when one before it has joined, so that a machine that is busy
-        makes them slower and not late.
+        own.  They share the process, its event loop and its threads.  Their stores are
+        in memory: the aggregator is measured.
+Rule 2: a client that is to drop out vanishes when it is asked for its vector: it has
+        shared its keys, sends nothing more, and closes its connection.
+Rule 3: a client arrives when one before it has joined, so that a busy host makes them
+        slower and not late.
 """
 
 import argparse
@@ -50,9 +50,9 @@ from secagg.testbed.load.plan import LoadPlan
 from secagg.testbed.load.vectors import vector_of
 from secagg.testbed.run_folder import client_name
 
-# Clients of one process that are on their way into the session (rule 3).
+# Clients of one process that are joining the session (rule 3).
 _ARRIVING: Final = 8
-# For vectors and masks of all clients of a process: what they wait for is a core.
+# For vectors and masks of all clients of a process, which wait for a core.
 _THREADS: Final = 2
 
 
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    crowd = _Crowd(
+    pool = _ClientPool(
         LoadLayout(given.directory),
         LoadPlan(
             clients=given.clients,
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
         given.servers,
         given.enrolment_key,
     )
-    asyncio.run(crowd.take_part(range(given.first, given.last + 1)))
+    asyncio.run(pool.take_part(range(given.first, given.last + 1)))
     return 0
 
 
@@ -94,7 +94,7 @@ def _addresses(text: str) -> list[Address]:
     return [Address.parse(each) for each in text.split(",")]
 
 
-class _Crowd:
+class _ClientPool:
     """The clients of this process."""
 
     def __init__(
@@ -112,7 +112,7 @@ class _Crowd:
         self._threads = ThreadPoolExecutor(_THREADS, "secagg-crowd")
 
     async def take_part(self, numbers: range) -> None:
-        """Run all clients until each has its sum, is lost or has failed."""
+        """Run all clients until each has its sum, has dropped out or has failed."""
         asyncio.get_running_loop().set_default_executor(self._threads)
         async with asyncio.TaskGroup() as group:
             for number in numbers:
@@ -186,11 +186,11 @@ class _Crowd:
 
 
 class _VanishedError(Exception):
-    """A client is gone, for this process to know and for nobody else."""
+    """A client has dropped out, an event of this process alone."""
 
 
 class _Arrival:
-    """Keeps a place in the gate until its client has joined, or is gone."""
+    """Keeps a place in the gate until its client has joined or dropped out."""
 
     def __init__(self, gate: asyncio.Semaphore) -> None:
         self._gate = gate
@@ -203,7 +203,7 @@ class _Arrival:
         self._pass()
 
     def see(self, progress: ClientProgress) -> None:
-        """Take what the client is doing."""
+        """Receive the client's present action."""
         if progress.joined or progress.phase is ClientPhase.SHARING:
             self._pass()
 

@@ -1,6 +1,6 @@
-"""One client's way to several aggregators of one book: to one until that is gone.
+"""One client's connection to several aggregators that share a store, one at a time.
 
-What a name with several addresses, or a balancer of connections, does in service.
+In service, a name with several addresses, or a balancer of connections, does the same.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -13,7 +13,7 @@ from secagg.wire.calls import Reference, Request, Wait, WatchSession
 
 _Answer = TypeVar("_Answer")
 
-# One call that fails may be one too many for an aggregator that is busy.
+# A busy aggregator may fail one call, so one failure is not enough.
 _FAILURES_OF_ONE: Final = 3
 _MAY_BE_GONE: Final = frozenset({ErrorCode.UNREACHABLE, ErrorCode.SHUTTING_DOWN})
 
@@ -21,8 +21,8 @@ _MAY_BE_GONE: Final = frozenset({ErrorCode.UNREACHABLE, ErrorCode.SHUTTING_DOWN}
 class SpreadConnection:
     """An `AggregatorConnection` that changes its aggregator when that fails.
 
-    Whoever calls repeats what has failed: this only sees to it that the next attempt
-    goes elsewhere.
+    The caller repeats a failed call: this class only directs the next attempt to
+    another aggregator.
 
     Args:
         ways: A connection to each aggregator.
@@ -39,20 +39,20 @@ class SpreadConnection:
 
     @property
     def identity(self) -> str:
-        """As whom the calls are made."""
+        """The caller of all calls."""
         return self.ways[self._at].identity
 
     @property
     def aggregator(self) -> str:
-        """Who answers them: all of them have one name."""
+        """The name that all aggregators share."""
         return self.ways[self._at].aggregator
 
     async def meet(self) -> str:
-        """See `AggregatorConnection.meet`."""
+        """Return the aggregator that answers now."""
         try:
             return await self.ways[self._at].meet()
         except ServiceError as error:
-            self._judge(error)
+            self._note_failure(error)
             raise
 
     @property
@@ -61,11 +61,11 @@ class SpreadConnection:
         return self.ways[self._at].trust_domain
 
     async def call(self, request: Request[_Answer]) -> _Answer:
-        """See `AggregatorConnection.call`."""
+        """Pass the call to the present aggregator."""
         try:
             answer = await self.ways[self._at].call(request)
         except ServiceError as error:
-            self._judge(error)
+            self._note_failure(error)
             raise
         self._failures = 0
         return answer
@@ -73,17 +73,17 @@ class SpreadConnection:
     async def watch(
         self, request: WatchSession
     ) -> AsyncIterator[Envelope | Reference | Wait]:
-        """See `AggregatorConnection.watch`."""
+        """Yield the updates of the present aggregator."""
         try:
             async for update in self.ways[self._at].watch(request):
                 self._failures = 0
                 yield update
         except ServiceError as error:
-            self._judge(error)
+            self._note_failure(error)
             raise
 
-    def _judge(self, error: ServiceError) -> None:
-        """Turn to the next aggregator when this one fails again and again."""
+    def _note_failure(self, error: ServiceError) -> None:
+        """Change to the next aggregator when this one fails repeatedly."""
         if error.code not in _MAY_BE_GONE:
             return
         self._failures += 1

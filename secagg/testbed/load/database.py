@@ -1,9 +1,9 @@
-"""The PostgreSQL server of one load test, and what it costs.
+"""The PostgreSQL server of one load test, and its costs.
 
-Rule 1: one that is started here lies in a directory of its own, listens on a socket in
-        it alone, and is gone with the load test.
-Rule 2: its CPU is that of all its processes, those that have ended included; of a
-        server that somebody else runs nothing is known.
+Rule 1: a server that is started here has a directory of its own, listens on a socket in
+        it alone, and is removed with the load test.
+Rule 2: its CPU is that of all its processes, those that have ended included. The CPU of
+        a server that another user runs is unknown.
 """
 
 import os
@@ -29,11 +29,11 @@ _PARENT, _TIMES = 1, slice(11, 15)
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """Where the aggregators keep their book.
+    """The store of the aggregators.
 
     Attributes:
         url: Address of the PostgreSQL database; None for a file.
-        process: Id of its server's first process; None where that is not ours.
+        process: Id of its server's first process; None if another user runs it.
     """
 
     url: str | None
@@ -46,7 +46,7 @@ class Database:
 
 @contextmanager
 def database_of(store: str | None) -> Iterator[Database]:
-    """Give out the database of a load test.
+    """Yield the database of a load test.
 
     Args:
         store: Address of an empty PostgreSQL database, or `OWN_DATABASE` for a server
@@ -82,7 +82,7 @@ def database_of(store: str | None) -> Iterator[Database]:
             f"the PostgreSQL server of this run does not start in {home}: "
             f"{type(error).__name__}",
             code=ErrorCode.STORAGE_FAILED,
-            next_step="Set TMPDIR to a directory that everybody may enter, or give "
+            next_step="Set TMPDIR to a directory that every user may enter, or give "
             "--store the address of an empty database.",
         ) from None
     try:
@@ -116,7 +116,7 @@ def cpu_of_family(first: int) -> float:
     if first not in rows:
         raise ProcessLookupError(f"process {first} has ended")
     family, ticks = {first}, rows[first][1]
-    # A child may have a smaller number than its parent: look until nobody is new.
+    # A child may have a smaller number than its parent: repeat until no process is new.
     while new := {
         number
         for number, (parent, _) in rows.items()

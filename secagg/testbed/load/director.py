@@ -1,12 +1,12 @@
 """Directs one load test: makes files, starts the processes, counts, compares.
 
-Rule 1: each aggregator is a process of its own, and so is every crowd of clients; this
-        one only prepares their files, watches, and compares at the end.
-Rule 2: exactness is checked from the outside: the released sum must be that of the
-        vectors of exactly the clients that the receipt names, and every client that
-        took part to the end must have decoded the same.
-Rule 3: figures are CPU seconds, bytes and counts; what the clock on the wall says
-        depends on who else uses the machine and is given for orientation.
+Rule 1: each aggregator is a process of its own, and so is every client pool; this one
+        only prepares their files, watches, and compares at the end.
+Rule 2: exactness is checked from the outside.  The released sum must be that of the
+        vectors of exactly the clients that the receipt names.  Every client that took
+        part to the end must have decoded the same.
+Rule 3: figures are CPU seconds, bytes and counts.  Elapsed time depends on other users
+        of the host and serves for orientation.
 """
 
 import asyncio
@@ -46,17 +46,17 @@ async def run_load(
     """Run one session of many clients and measure the aggregators.
 
     Args:
-        planned: How many clients and aggregators, which vectors, who is lost.
+        planned: How many clients and aggregators, their vectors, and the dropouts.
         directory: An empty directory for all files.
-        tell: Told what happens, in lines for people.
-        database: Where the aggregators keep their book.
+        tell: Receives the events, in lines for people.
+        database: The store of the aggregators.
 
     Returns:
         Figures and whether the sum was exact.
 
     Raises:
-        ServiceError: OVERLOADED for what this machine cannot hold; else what a process
-            could not do.
+        ServiceError: OVERLOADED for a test that this host cannot hold; else the failure
+            of a process.
         SessionAbortedError: The session released no sum, or no session can be like
             this.
     """
@@ -69,7 +69,7 @@ async def run_load(
 
 
 class _Direction:
-    """The processes of one run and what they say."""
+    """The processes of one run and their reports."""
 
     def __init__(
         self,
@@ -101,18 +101,18 @@ class _Direction:
             servers.append(ended)
             addresses.append(address)
         started, used_before = time.monotonic(), self._database.cpu_seconds()
-        crowds = [
+        pools = [
             await self._start(
                 name, "secagg.testbed.load.client_pool", words, self._heard.hear_clients
             )
-            for name, words in self._crowds(addresses)
+            for name, words in self._pools(addresses)
         ]
         there: asyncio.Future[Any] = asyncio.gather(*servers)
-        here: asyncio.Future[Any] = asyncio.gather(*(each.wait() for each in crowds))
+        here: asyncio.Future[Any] = asyncio.gather(*(each.wait() for each in pools))
         # Without their clients the aggregators would wait for ever.
         await asyncio.wait({there, here}, return_when=asyncio.FIRST_COMPLETED)
         if not there.done():
-            self._check_crowds(here.result())
+            self._check_pools(here.result())
             await there
         wall = time.monotonic() - started
         used = self._database.cpu_seconds()
@@ -126,7 +126,7 @@ class _Direction:
         )
 
     async def _start_server(self, index: int) -> tuple[asyncio.Task[int], str]:
-        """Start an aggregator; return its end, to come, and where it listens."""
+        """Start an aggregator; return its future end, and its address."""
         heard = self._heard.servers[index]
         child = await self._start(
             f"aggregator-{index + 1}",
@@ -156,9 +156,9 @@ class _Direction:
         self._children.append(child)
         return child
 
-    def _crowds(self, addresses: list[str]) -> list[tuple[str, list[str]]]:
+    def _pools(self, addresses: list[str]) -> list[tuple[str, list[str]]]:
         planned = self._planned
-        # Of equal size, so that none is done long before the others.
+        # Of equal size, so that no pool ends long before the others.
         count = crowds_of(planned, os.cpu_count() or 1)
         ends = [planned.clients * i // count for i in range(count + 1)]
         return [
@@ -196,8 +196,8 @@ class _Direction:
                 "it says.",
             )
 
-    def _check_crowds(self, codes: list[int]) -> None:
-        """Refuse to wait for a sum for which too few clients are left."""
+    def _check_pools(self, codes: list[int]) -> None:
+        """Stop waiting for a sum once too few clients are left."""
         if self._heard.ended("completed"):
             return
         failed = self._heard.ended("failed")
@@ -220,7 +220,7 @@ class _Direction:
         servers = self._costs()
         if len(servers) < planned.servers or not heard.included:
             raise SessionAbortedError(
-                f"the session released no sum: {heard.reason or 'nobody knows why'}",
+                f"the session released no sum: {heard.reason or 'unknown reason'}",
                 code=ErrorCode.TOO_FEW_ANSWERS,
                 next_step="Take a longer --round-seconds, or fewer --clients.",
             )
@@ -255,7 +255,7 @@ class _Direction:
         )
 
     def _bytes(self, server: int, column: int) -> int:
-        """Return what clients have sent to an aggregator (1), or got from it (2)."""
+        """Return the bytes that clients sent to an aggregator (1), or received (2)."""
         return sum(
             counted[column]
             for client in self._heard.clients.values()
@@ -263,7 +263,7 @@ class _Direction:
         )
 
     def _is_exact(self, completed: list[Mapping[str, Any]]) -> bool:
-        """Whether the sum is right, and every client has decoded this one (rule 2)."""
+        """Return whether the sum is right, and every client has decoded it (rule 2)."""
         planned = self._planned
         number_of = {client_name(i): i for i in range(1, planned.clients + 1)}
         expected = expected_sum(
@@ -277,10 +277,10 @@ class _Direction:
 
 
 def _make_files(layout: LoadLayout, planned: LoadPlan) -> str:
-    """Issue certificates, and credentials where the profile asks for them.
+    """Issue certificates, and credentials if the profile needs them.
 
     Returns:
-        The enrolment key, as people write it; empty without credentials.
+        The enrolment key, as text; empty without credentials.
     """
     names = [client_name(number) for number in range(1, planned.clients + 1)]
     authority = layout.issue_certificates(names)

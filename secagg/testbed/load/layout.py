@@ -1,4 +1,4 @@
-"""Where the processes of one load test find each other's files."""
+"""The files of one load test."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ class LoadLayout(RunFolder):
 
     @property
     def blobs(self) -> Path:
-        """What aggregators of one book share beside it."""
+        """The blobs that aggregators of one store share."""
         return self.root / "blobs"
 
     @property

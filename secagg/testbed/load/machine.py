@@ -1,4 +1,4 @@
-"""Whether this machine can hold a load test, before anything is started.
+"""Check that this host can hold a load test, before anything is started.
 
 Rule 1: what is refused is refused with both numbers: what it takes and what there is.
 Rule 2: the figures per client are upper ones of what was measured with 1000 clients
@@ -22,7 +22,7 @@ _CLIENTS_PER_CORE: Final = 250
 _CLIENTS_PER_PROCESS: Final = 1000
 
 _MIB: Final = 1 << 20
-# What a process holds before its first client: libraries, logs, its book.
+# Of a process before its first client: libraries, logs, its store.
 _FILES_OF_A_PROCESS: Final = 64
 # A connection and a handshake beside it; on one machine no relay stands before them.
 _FILES_PER_CLIENT: Final = 2
@@ -37,7 +37,7 @@ _BYTES_PER_ENTRY: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What there is; None for what the system does not say.
+    """Available resources; None for what the system does not report.
 
     Attributes:
         files: Files that one process may have open.
@@ -51,7 +51,7 @@ class Machine:
 
     @classmethod
     def here(cls, directory: Path) -> Self:
-        """Look at this machine."""
+        """Return the resources of this host."""
         _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
         if files == resource.RLIM_INFINITY:
             files = 1 << 30
@@ -72,10 +72,10 @@ def crowds_of(planned: LoadPlan, cores: int) -> int:
 
 
 def check_machine(planned: LoadPlan, machine: Machine) -> None:
-    """Refuse a load test that the machine cannot hold.
+    """Refuse a load test that the host cannot hold.
 
     Raises:
-        ServiceError: OVERLOADED, with what it takes and what there is.
+        ServiceError: OVERLOADED, with what it takes and what is available.
     """
     processes = planned.servers + crowds_of(planned, os.cpu_count() or 1)
     of_one = -(-planned.clients // planned.servers)
@@ -113,7 +113,7 @@ def check_machine(planned: LoadPlan, machine: Machine) -> None:
 
 def _too_large(complaint: str, next_step: str) -> ServiceError:
     return ServiceError(
-        f"this machine cannot hold the load test: {complaint}",
+        f"this host cannot hold the load test: {complaint}",
         code=ErrorCode.OVERLOADED,
         next_step=next_step,
     )

@@ -53,7 +53,7 @@ unmasking = {join_seconds}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """What a load test is asked to do.
+    """The parameters of a load test.
 
     Attributes:
         clients: Size of the cohort; each has a certificate and connections of its own.
@@ -61,10 +61,10 @@ class LoadPlan:
         degree: Neighbours of each client on a ring, or that each draws; 0 for the
             complete graph.
         lost: Clients that vanish when they are asked for their vector: after their
-            shares and before their upload, where a loss costs the aggregator most.
+            shares and before their upload, where a dropout costs the aggregator most.
         round_seconds: How long the aggregator waits for those; all others wait too.
         profile: Named threat model.
-        servers: Aggregators, of one book.
+        servers: Aggregators that share one store.
     """
 
     clients: int
@@ -114,10 +114,10 @@ def write_server_settings(
     """Write the settings of all aggregators and load them as they will.
 
     Args:
-        layout: Where.
-        planned: What the load test is asked to do.
+        layout: The files.
+        planned: The parameters of the load test.
         enrolment_key: Of its issuer, as text.
-        store: Address of their PostgreSQL book; None for a file, of one aggregator.
+        store: Address of their PostgreSQL store; None for a file, of one aggregator.
 
     Raises:
         ServiceError: BAD_SETTINGS; no session can be like this.

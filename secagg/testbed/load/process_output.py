@@ -31,17 +31,17 @@ class HeardServer:
 
 
 class Heard:
-    """Listens to all processes of one load test.
+    """Reads the output of all processes of one load test.
 
     Args:
-        tell: Told what happens, in lines for people.
+        tell: Receives the events, in lines for people.
         servers: How many aggregators there are.
 
     Attributes:
-        servers: What each aggregator has said.
-        clients: The last word of each client that has ended, by its number.
+        servers: The reports of each aggregator.
+        clients: The last report of each client that has ended, by its number.
         included: Whose inputs the released sum holds.
-        reason: Why a session was aborted, as far as anybody has said.
+        reason: Why a session was aborted, if known.
     """
 
     def __init__(self, tell: Callable[[str], None], servers: int) -> None:
@@ -99,9 +99,10 @@ class Heard:
         return [each for each in self.clients.values() if each["event"] == event]
 
     def _show(self, said: Mapping[str, Any]) -> None:
-        """Tell of a new round, and of every tenth part of a cohort that gathers.
+        """Report a new round, and every tenth part of a cohort that gathers.
 
-        Aggregators of one book learn of both one after the other: it is told once.
+        Aggregators that share a store report both one after the other: it is shown
+        once.
         """
         self.reason = said["reason"] or self.reason
         entered = Round[said["round"]]

@@ -1,7 +1,7 @@
-"""Inputs of a load test: whoever knows a client's number knows its vector.
+"""Inputs of a load test: a client's number determines its vector.
 
-No two clients have the same one, so that a sum with an input twice, or with the wrong
-one left out, shows.
+No two clients have the same one.  So a sum with an input twice, or without one of its
+inputs, is detected.
 """
 
 from collections.abc import Iterable

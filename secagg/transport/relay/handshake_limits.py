@@ -1,11 +1,11 @@
-"""How many connections an aggregator takes from people it does not know yet.
+"""Limits for connections of unauthenticated peers.
 
-Rule 1: every limit holds before anybody has shown a certificate, so it costs whoever
-        exceeds it, and never those who are known already.
-Rule 2: all of them together fit into the files that the process may open; what does
-        not fit is refused when the process starts, not when the clients come.
+Rule 1: every limit applies before a certificate was shown.  So it affects the peer that
+        exceeds it, and never authenticated clients.
+Rule 2: all of them together fit into the files that the process may open; a limit that
+        does not fit is refused when the process starts, not when the clients connect.
 
-Who enforces them is `secagg.transport.relay.relay`.
+`secagg.transport.relay.relay` enforces them.
 """
 
 import resource
@@ -19,36 +19,36 @@ from secagg.transport.address import Address
 
 # The relay's two ends and gRPC's, all in one process.
 FILES_PER_CONNECTION: Final = 3
-# For everything else: storage, chunks in work, threads, probes of health.
+# For other uses: storage, chunks in work, threads, health probes.
 RESERVED_FILES: Final = 256
-# More than one process of this kind can keep busy.
+# More than one process of this kind can serve.
 MOST_CONNECTIONS: Final = 8192
-# Below this, not even a small deployment connects.
+# Below this, even a small deployment cannot connect.
 _FEWEST_CONNECTIONS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionLimits:
-    """Limits of connections, each with what happens beyond it.
+    """Limits of connections, each with the consequence of exceeding it.
 
     Attributes:
         relay: Whether there is a relay before gRPC, which enforces them: "auto" has one
-            on Linux, unless only this machine can connect.
-        connections: All open ones; newcomers are turned away, by gRPC itself where
-            there is no relay.  0 for as many as the process has files for; of a relay,
-            which takes three for each, at most 8192.
-        waiting: Those that have not begun TLS; the oldest is closed, so that silence
-            keeps nobody out.
+            on Linux, unless only this host can connect.
+        connections: All open ones; newcomers are refused, by gRPC itself if there is no
+            relay.  0 for as many as the process has files for; of a relay, which takes
+            three for each, at most 8192.
+        waiting: Those that have not begun TLS; the oldest is closed, so that idle peers
+            keep no client out.
         per_address: Those of one address (IPv6: of one /64) that have made no call
-            under a certificate; newcomers are turned away.  0 for no limit, behind a
+            under a certificate; newcomers are refused.  0 for no limit, behind a
             balancer that shows its own address.
-        handshakes: TLS handshakes under way; later ones wait for their turn, one
+        handshakes: TLS handshakes in progress; later ones wait for their turn, one
             address after the other.  Each costs about 1.7 ms, so that without turns all
-            would be too late when a large deployment comes back at once.
+            would be too late when a large deployment returns at once.
         handshake_seconds: From its turn to the first call under a certificate; before
             that, to the first message of TLS.
         per_identity: Those of one identity; its oldest is closed, so that a client
-            behind a broken link gets in again.
+            behind a broken link can connect again.
     """
 
     relay: Literal["auto", "on", "off"] = "auto"
@@ -63,7 +63,7 @@ class AdmissionLimits:
         """Return whether a port at `address` gets a relay.
 
         Raises:
-            ServiceError: BAD_SETTINGS; one is wanted where there can be none.
+            ServiceError: BAD_SETTINGS; a relay is configured but not possible.
         """
         # Only Linux lets a process dial from any address of 127.0.0.0/8, by which the
         # relay tells connections apart.
@@ -72,15 +72,16 @@ class AdmissionLimits:
             raise ServiceError(
                 f"admission.relay works on Linux only, and this is {sys.platform}",
                 code=ErrorCode.BAD_SETTINGS,
-                next_step='Set admission.relay = "off", and put a proxy with limits of '
-                "its own before the port if strangers can reach it.",
+                next_step='Set admission.relay = "off", and put a proxy with '
+                "limits of its own before the port if unauthenticated "
+                "peers can reach it.",
             )
         if self.relay == "auto":
             return is_possible and not address.is_loopback
         return self.relay == "on"
 
     def connections_within(self, files: int, *, through_relay: bool = True) -> int:
-        """Return how many connections to take with so many files.
+        """Return how many connections fit into so many files.
 
         Args:
             files: That the process may open.
@@ -108,18 +109,18 @@ class AdmissionLimits:
         return wanted
 
 
-# Of the port for health checks, whose callers nobody ever knows: a probe connects, asks
-# and leaves.  Whoever stays is closed after the time of a handshake.
+# For the port of health checks, whose callers are never authenticated: a probe
+# connects, asks and leaves.  A peer that stays is closed after the time of a handshake.
 PROBES: Final = AdmissionLimits(
     connections=32, waiting=16, per_address=0, handshakes=32
 )
 
 
 def raise_file_limit() -> int:
-    """Let this process open as many files as it may at all; return how many."""
+    """Raise the limit of open files to the hard limit; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        # macOS has no limit, it says, and refuses to set none.
+        # macOS reports no limit, and refuses to set none.
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard

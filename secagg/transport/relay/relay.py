@@ -1,25 +1,24 @@
-"""Takes connections before gRPC does, and passes on those that begin as they should.
+"""Accepts connections before gRPC does, and passes on those with a valid beginning.
 
-gRPC accepts whoever comes, keeps each for as long as it stays silent, says nothing of
-those it refuses, and cannot close one.  A thousand idle sockets close an aggregator.
+gRPC accepts every peer, keeps an idle connection without limit, does not report
+refusals, and cannot close a single one.  A thousand idle sockets block an aggregator.
 
 Rule 1: gRPC gets a connection when its first message is whole, and its turn has come.
-Rule 2: a connection counts as a stranger's until a call under a certificate was made on
-        it; `AdmissionLimits` says how many strangers there are and for how long.
-Rule 3: whoever is turned away is out of every count at once, and in the log: ten lines
-        a second at most, the last of which is a number.
+Rule 2: a connection counts as unauthenticated until a call under a certificate was made
+        on it; `AdmissionLimits` limits their number and their time.
+Rule 3: a refused peer is removed from every count at once, and logged: ten lines a
+        second at most, the last of which is a number.
 Rule 4: bytes pass unread.  TLS ends in gRPC; the relay has no key and sees no
-        certificate.  Who made a call is told to it, by connection.
-Rule 5: a side that does not read stops the other one; nothing piles up here.
-Rule 6: whoever is silent makes room for whoever comes: where there is no room, the
-        oldest that has not begun TLS, or else a handshake that has stalled, of an
-        address that has more strangers here than the newcomer's.
-
-Rule 7: a process that falls behind works on few handshakes at a time: what it has begun
-        is then done before its client gives up.
+        certificate.  It is told the caller of each call, by connection.
+Rule 5: a side that does not read stops the other one; nothing accumulates here.
+Rule 6: idle peers make room for newcomers.  If there is no room, the oldest connection
+        that has not begun TLS is closed, or else a handshake that has stalled.  It is
+        one of an address with more unauthenticated peers here than the newcomer's.
+Rule 7: a process that is late works on few handshakes at a time: a handshake that it
+        has begun then ends before its client stops waiting.
 
 Connections are told apart by the address from which they are passed on, one of
-127.0.0.0/8 for each: ports come back too soon.
+127.0.0.0/8 for each: ports are reused too soon.
 """
 
 import asyncio
@@ -59,7 +58,7 @@ _MAX_OPENING_BYTES: Final = _TLS_HEADER_BYTES + _MAX_HELLO_BYTES
 
 _BACKLOG: Final = 1024
 _ACCEPTS_AT_ONCE: Final = 64
-# A handshake takes a few ways there and back: beyond, it makes room if others wait.
+# A handshake takes a few round trips; a longer one makes room if others wait.
 _STALLED_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.25
 # Handshakes under way while the process is behind: TLS keeps each core busy with them.
@@ -69,7 +68,7 @@ _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EN
 # close() then drops the connection at once, with nothing left behind in the kernel.
 _LINGER_NOT: Final = struct.pack("ii", 1, 0)
 
-# 127.1.0.0 and above: 127.0.0.x belongs to the machine.
+# 127.1.0.0 and above: 127.0.0.x belongs to the host.
 _FIRST_SOURCE: Final = int(ipaddress.IPv4Address("127.1.0.0"))
 _SOURCES: Final = int(ipaddress.IPv4Address("127.255.255.255")) - _FIRST_SOURCE
 
@@ -93,8 +92,8 @@ class Rejection(StrEnum):
 def begins_tls(opening: bytes) -> bool | None:
     """Return whether bytes are one whole ClientHello; None when more must come.
 
-    Only its frame is looked at: a record of type 22 and version 3.x, at most 4096
-    bytes, that holds a message of type 1.
+    It checks only the frame: a record of type 22 and version 3.x, at most 4096 bytes,
+    that holds a message of type 1.
     """
     start = bytes((_HANDSHAKE_RECORD, 3))
     if not start.startswith(opening[:2]):
@@ -123,7 +122,7 @@ class _HandshakeStage(Enum):
 
 
 class _PendingConnection(asyncio.Protocol):
-    """The outer end of one connection, and all that is known about it."""
+    """The outer end of one connection, and its state."""
 
     def __init__(self, relay: "Relay", address: str, group: str, now: float) -> None:
         self.relay = relay
@@ -209,7 +208,7 @@ class _RelayedConnection(asyncio.Protocol):
 
 
 class LoopDelay:
-    """Notices when a loop runs late: its process gets too little time.
+    """Detects that a loop runs late because its process has too little time.
 
     Args:
         loop: The loop.
@@ -239,7 +238,7 @@ class LoopDelay:
             self._on_change()
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop measuring."""
         self._tick.cancel()
 
 
@@ -312,11 +311,11 @@ class Relay:
             admission: The limits.
             inside: Where gRPC listens, on 127.0.0.1.
             most: Connections to take at once, from
-            `AdmissionLimits.connections_within`. begins: Judges how a connection
-            begins.
+                `AdmissionLimits.connections_within`.
+            begins: Checks how a connection begins.
 
         Raises:
-            ServiceError: PORT_IN_USE or BAD_SETTINGS; says what to change.
+            ServiceError: PORT_IN_USE or BAD_SETTINGS; states what to change.
         """
         listeners = await _bind(address)
         port = listeners[0].getsockname()[1]
@@ -342,19 +341,19 @@ class Relay:
     def known(
         self, peer: str, identity: str, certificate: CertificateNumber | None = None
     ) -> None:
-        """Say that a call was made under a certificate; the first one counts.
+        """Record that a call was made under a certificate; the first one counts.
 
         Args:
-            peer: What gRPC calls the connection: ``ipv4:127.9.8.7:4321``.
-            identity: Whose certificate.
-            certificate: Which.
+            peer: gRPC's name of the connection: ``ipv4:127.9.8.7:4321``.
+            identity: The name in the certificate.
+            certificate: Its number.
         """
         _, _, place = peer.partition(":")
         visitor = self._by_source.get(place.rpartition(":")[0])
         if visitor is None or visitor.stage is not _HandshakeStage.DIALLED:
             return
         self._leave_stage(visitor)
-        self._no_stranger(visitor)
+        self._count_less(visitor)
         visitor.stage = _HandshakeStage.KNOWN
         visitor.identity, visitor.certificate = identity, certificate
         own = self._of_identity.setdefault(identity, OrderedDict())
@@ -364,7 +363,7 @@ class Relay:
         self._dial_next()
 
     def address_of(self, peer: str) -> str | None:
-        """Return where a connection came from; None for one that is gone.
+        """Return the origin of a connection; None for one that is closed.
 
         Args:
             peer: The address from which it was passed on.
@@ -375,10 +374,10 @@ class Relay:
     def end_known(
         self, is_unwelcome: Callable[[str, CertificateNumber | None], bool]
     ) -> None:
-        """Drop the connections of callers who were welcome before.
+        """Drop authenticated connections whose callers are no longer accepted.
 
         Args:
-            is_unwelcome: Judges identity and certificate of each.
+            is_unwelcome: Checks identity and certificate of each.
         """
         known = [each for own in self._of_identity.values() for each in own]
         for visitor in known:
@@ -400,7 +399,7 @@ class Relay:
         if self._look is not None:
             self._look.cancel()
         self._delay.close()
-        self._is_making_room = True  # and nobody's turn comes any more
+        self._is_making_room = True  # and no further connection gets its turn
         for visitor in tuple(self._open):
             self._forget(visitor)
             visitor.abort()
@@ -419,12 +418,12 @@ class Relay:
             except OSError as error:
                 if error.errno in _NO_ROOM:
                     self._rest(listener, error)
-                # Whatever else accept() says is about the connection that it lost.
+                # Every other error of accept() concerns the connection that it lost.
                 return
             self._admit(accepted, str(where[0]))
 
     def _rest(self, listener: socket.socket, error: OSError) -> None:
-        """Stop accepting for a moment: whoever waits stays with the kernel."""
+        """Stop accepting for a moment: waiting peers stay in the kernel's queue."""
         self._refused[Rejection.NO_FILES] += 1
         log_event(
             _LOG, logging.CRITICAL, FILE_DESCRIPTORS_EXHAUSTED, reason=error.strerror
@@ -479,7 +478,7 @@ class Relay:
     # --- passing on -----------------------------------------------------------------
 
     def read(self, visitor: _PendingConnection) -> None:
-        """Judge what a connection has sent before it was passed on."""
+        """Check the bytes that a connection sent before it was passed on."""
         if visitor.stage is _HandshakeStage.WAITING:
             begins = self._begins(bytes(visitor.opening))
             if begins is None:
@@ -496,7 +495,7 @@ class Relay:
             self._end(visitor, Rejection.BAD_HELLO)
 
     def _dial_next(self) -> None:
-        """Let those whose turn it is pass: one of each group, in turns."""
+        """Dial for the connections whose turn it is: one of each group, in turns."""
         if self._is_making_room:
             return
         while self._queued and len(self._dialled) < self._most_handshakes():
@@ -539,7 +538,7 @@ class Relay:
         self._dial_next()
 
     def _stalled(self) -> list[_PendingConnection]:
-        """Return the handshakes that take long, oldest first."""
+        """Return the handshakes that take too long, oldest first."""
         latest = self._loop.time() - _STALLED_SECONDS
         return [each for each, began in self._dialled.items() if began <= latest]
 
@@ -578,17 +577,17 @@ class Relay:
     # --- ending ---------------------------------------------------------------------
 
     def left(self, visitor: _PendingConnection) -> None:
-        """Note that the visitor has closed its end."""
+        """Record that the peer has closed its end."""
         self._forget(visitor)
 
     def closed_inside(self, visitor: _PendingConnection) -> None:
-        """Pass on that gRPC has closed its end, after what it has said last."""
+        """Pass on that gRPC has closed its end, after its last bytes."""
         if visitor.stage is _HandshakeStage.DIALLED and not self._is_stopping:
             self._count_visitor(visitor, Rejection.CERTIFICATE)
         self._forget(visitor)
         if visitor.transport is not None and not visitor.transport.is_closing():
             visitor.transport.close()
-            # Somebody who does not read would keep the file.
+            # A peer that does not read would keep the file open.
             self._loop.call_later(
                 self._admission.handshake_seconds, visitor.transport.abort
             )
@@ -601,13 +600,13 @@ class Relay:
         visitor.abort()
 
     def _forget(self, visitor: _PendingConnection) -> None:
-        """Take a connection out of every count."""
+        """Remove a connection from every count."""
         if visitor.stage is _HandshakeStage.GONE:
             return
         stage = visitor.stage
         self._leave_stage(visitor)
         if stage is not _HandshakeStage.KNOWN:
-            self._no_stranger(visitor)
+            self._count_less(visitor)
         visitor.stage = _HandshakeStage.GONE
         self._open.discard(visitor)
         self._by_source.pop(visitor.source, None)
@@ -634,8 +633,8 @@ class Relay:
         else:
             self._dialled.pop(visitor, None)
 
-    def _no_stranger(self, visitor: _PendingConnection) -> None:
-        """Count one stranger less where this one came from."""
+    def _count_less(self, visitor: _PendingConnection) -> None:
+        """Count one unauthenticated peer less in this one's group."""
         self._strangers[visitor.group] -= 1
         if not self._strangers[visitor.group]:
             del self._strangers[visitor.group]

@@ -430,7 +430,7 @@ def test_a_certificate_follows_from_the_sets():
         assert certificate.required == noise.counted_variance
         assert certificate.suffices
     for given in ({0: 7}, {9: 1}):
-        with pytest.raises(RemoteProtocolError, match="nobody was asked"):
+        with pytest.raises(RemoteProtocolError, match="no survivor was asked"):
             task.certificate(clients=6, sharers=6, survivors=6, given=given)
     with pytest.raises(RemoteProtocolError, match="losses"):
         task.certificate(clients=6, sharers=6, survivors=3)

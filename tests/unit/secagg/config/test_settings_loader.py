@@ -423,4 +423,4 @@ def test_what_is_no_enrolment_key_is_refused(tmp_path, load, key):
     error = complaint_of(
         lambda: load(tmp_path, overrides=(f"enrolment.enrolment_key={key}",))
     )
-    assert "is no public key" in str(error)
+    assert "is not a public key" in str(error)

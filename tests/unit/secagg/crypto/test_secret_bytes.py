@@ -47,7 +47,7 @@ def test_an_exception_that_carries_a_secret_prints_no_content():
 
 @pytest.mark.parametrize("copier", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_secrets_are_neither_pickled_nor_copied(copier):
-    with pytest.raises(TypeError, match="not copied or pickled"):
+    with pytest.raises(TypeError, match="not be copied or pickled"):
         copier(SecretBytes(CONTENT))
 
 

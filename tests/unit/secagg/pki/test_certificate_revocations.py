@@ -55,8 +55,8 @@ def test_a_line_is_what_openssl_prints(path):
         (f"-1 {ISSUER}\n", "hexadecimal"),
         (f"{'1' * 41} {ISSUER}\n", "hexadecimal"),
         ("1\n", "issuer is missing"),
-        ("1 nobody\n", "issuer cannot be read"),
-        (b"\xff\xfe\n", "no text"),
+        ("1 nobody\n", "issuer is malformed"),
+        (b"\xff\xfe\n", "not valid text"),
         (b"\n" * ((16 << 20) + 1), "larger than"),
     ],
 )

@@ -150,7 +150,7 @@ def test_an_identity_that_nobody_would_accept_is_refused(
         ({"credential": other / CREDENTIAL}, "another key than"),
         ({"trust_domain": "b.example"}, "trust domain"),
         ({"name": "phone-9"}, "names 'phone-7'"),
-        ({"enrolment_key": foreign}, "does not fit message and signer"),
+        ({"enrolment_key": foreign}, "does not match message and signer"),
         ({"now": NOW + 91 * DAY}, "valid until"),
         ({"now": NOW - 1}, "becomes valid"),
         ({"seed": directory / "none"}, "cannot read the private key"),
@@ -160,7 +160,7 @@ def test_an_identity_that_nobody_would_accept_is_refused(
     for changes, match in rows:
         with refused(ErrorCode.BAD_CREDENTIAL, match):
             load(**changes)
-    with refused(ErrorCode.BAD_ENCODING, "no credential"):
+    with refused(ErrorCode.BAD_ENCODING, "credential is malformed"):
         load(credential=directory / REQUEST)
 
 
@@ -179,7 +179,7 @@ def test_an_enrolment_key_is_written_and_read(load):
         "rsa:" + key.hex(),
         neutral,
     ):
-        with refused(ErrorCode.BAD_SETTINGS, "is no public key"):
+        with refused(ErrorCode.BAD_SETTINGS, "is not a public key"):
             parse_key(bad)
 
 

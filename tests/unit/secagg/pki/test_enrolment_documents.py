@@ -147,7 +147,7 @@ def test_a_request_that_was_changed_is_refused(change):
 
 def test_a_key_that_is_no_point_of_the_curve_is_named_as_such():
     stranger = dataclasses.replace(REQUEST, identity_key=bytes([2] + 31 * [0]))
-    with pytest.raises(RemoteProtocolError, match="no point of the curve"):
+    with pytest.raises(RemoteProtocolError, match="not a point of the curve"):
         stranger.check()
 
 

@@ -77,7 +77,7 @@ def test_a_credential_will_do_for_a_session_that_ends_while_it_is_valid(session_
 
 
 BAD = [
-    ("R2.1-1", None, RULES, "there is none"),
+    ("R2.1-1", None, RULES, "it is missing"),
     ("R2.1-2", signed(name="phone 7"), RULES, "is not 1 to 255 of the characters"),
     ("R2.1-3 early", CREDENTIAL, ruled(session_end=999), "it becomes valid at 1000"),
     ("R2.1-3 late", CREDENTIAL, ruled(session_end=2_001), "it is valid until 2000"),
@@ -87,19 +87,19 @@ BAD = [
         "R2.1-6 issuer",
         UNSIGNED.signed_by(FOREIGN, DOMAIN),
         RULES,
-        "does not fit message and signer",
+        "does not match message and signer",
     ),
     (
         "R2.1-6 trust domain",
         CREDENTIAL,
         ruled(trust_domain="other.example"),
-        "does not fit message and signer",
+        "does not match message and signer",
     ),
     (
         "R2.1-6 pinned key",
         CREDENTIAL,
         ruled(enrolment_key=FOREIGN.public_bytes),
-        "does not fit message and signer",
+        "does not match message and signer",
     ),
 ]
 
@@ -249,20 +249,20 @@ def test_the_list_that_an_offer_names_is_read():
 FOREIGN_LIST = dataclasses.replace(LIST).signed_by(FOREIGN)
 BAD_LISTS = [
     ("missing", b"", {"revocation_hash": LIST.digest}, "missing"),
-    ("other digest", LIST.encode(), {"revocation_hash": bytes(32)}, "not the one"),
-    ("no list, number", b"", {}, "no revocation list"),
-    ("list without number", LIST.encode(), {"revocation_number": 0}, "names none"),
+    ("other digest", LIST.encode(), {"revocation_hash": bytes(32)}, "not the list"),
+    ("no list, number", b"", {}, "revocation list is malformed"),
+    ("list without number", LIST.encode(), {"revocation_number": 0}, "names no list"),
     (
         "list without number and digest",
         LIST.encode(),
         {"revocation_number": 0, "revocation_hash": NO_DIGEST},
-        "names none",
+        "names no list",
     ),
     (
         "digest without number",
         b"",
         {"revocation_number": 0, "revocation_hash": LIST.digest},
-        "names none",
+        "names no list",
     ),
     ("other number", LIST.encode(), {"revocation_number": 4}, "it is number 3"),
     ("other domain", LIST.encode(), {"trust_domain": "b.example"}, "trust domain"),
@@ -327,7 +327,7 @@ def test_an_offer_with_the_pinned_key_and_no_older_list_will_do():
         (
             {"revocation_number": 0, "revocation_hash": NO_DIGEST},
             ErrorCode.POLICY_VIOLATION,
-            "goes by no revocation list",
+            "uses no revocation list",
         ),
         (
             {"revocation_hash": bytes(32)},

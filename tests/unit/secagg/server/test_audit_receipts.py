@@ -451,7 +451,7 @@ def test_no_receipt_with_noise_passes_unjudged(layered):
     early = {"survivors": b"", "certificate": b"", "outcome": Outcome.ABORTED}
     nothing = replace(layered, **early, code=16, size=0, sum_hash=bytes(32))
     for receipt in (layered, replace(layered, certificate=b""), nothing):
-        with pytest.raises(LocalProtocolError, match="nothing was given to judge"):
+        with pytest.raises(LocalProtocolError, match="no noise verifier was given"):
             verify_receipt(receipt.encode())
 
 

@@ -209,7 +209,7 @@ def test_what_only_drawn_neighbours_have_is_refused_elsewhere():
     for degree in (0, 8, 20):
         with pytest.raises(secagg.ServiceError, match="degree"):
             exact(degree=degree)
-    with pytest.raises(secagg.ServiceError, match="agree on who is in the sum"):
+    with pytest.raises(secagg.ServiceError, match="agree on the members of the sum"):
         exact(min_survivors=4)
     with pytest.raises(secagg.LocalProtocolError, match="no quorum"):
         exact(profile=secagg.Profile.MALICIOUS_SERVER, degree=0, quorum=7)
@@ -265,12 +265,12 @@ def endless():
 @pytest.mark.parametrize(
     ("vectors", "kind", "complaint"),
     [
-        (Short(), secagg.LocalProtocolError, "2 vectors are given by 3 clients"),
-        (endless(), secagg.LocalProtocolError, "more vectors are given by 3"),
-        (None, secagg.LocalProtocolError, "NoneType is no sequence"),
-        (7, secagg.LocalProtocolError, "int is no sequence"),
-        ("abc", secagg.LocalProtocolError, "str is no sequence"),
-        (Table(), secagg.LocalProtocolError, "Table is no sequence"),
+        (Short(), secagg.LocalProtocolError, "2 vectors were passed for 3 clients"),
+        (endless(), secagg.LocalProtocolError, "more vectors were passed for 3"),
+        (None, secagg.LocalProtocolError, "NoneType is not a sequence"),
+        (7, secagg.LocalProtocolError, "int is not a sequence"),
+        ("abc", secagg.LocalProtocolError, "str is not a sequence"),
+        (Table(), secagg.LocalProtocolError, "Table is not a sequence"),
         ({"a": [1] * 4, "b": [1] * 4, "c": 1}, secagg.InputError, "vector 1 of 3 is"),
         ([np.ones(4)] * 2 + [None], secagg.LocalProtocolError, "3 to 3 vectors, not 2"),
         ([np.ones(4)] * 2 + [[np.nan] * 4], secagg.InputError, "first at entry 0"),
@@ -403,7 +403,7 @@ async def test_one_directory_is_not_the_total_of_many_people(tmp_path):
     total = advanced.TotalBudget(
         data="people", epsilon=9.0, delta=1e-4, directory=tmp_path
     )
-    with pytest.raises(secagg.LocalProtocolError, match="a total of its own"):
+    with pytest.raises(secagg.LocalProtocolError, match="shared by all clients"):
         async with secagg.local(
             prepared(), clients=3, privacy_limits=FLOORS, total=total
         ):

@@ -408,7 +408,7 @@ def of_client(house, lie):
     [
         (lambda kept, _: kept[2][3], "of other offers"),
         (lambda _, mine: mine[:-1] + bytes([mine[-1] ^ 1]), "has not signed"),
-        (lambda _, mine: mine[:40], "receipt of two aggregators cannot be read"),
+        (lambda _, mine: mine[:40], "receipt of two aggregators is malformed"),
     ],
 )
 def test_a_client_believes_no_sum_without_its_receipt(kept, lie, words) -> None:
@@ -472,7 +472,7 @@ def test_a_leader_says_what_it_has_signed(change, words) -> None:
             lambda house, part: replace(
                 house.signed(replace(part, names=part.names[:3])), names=part.names
             ),
-            "signature does not fit",
+            "signature does not match",
         ),
     ],
 )

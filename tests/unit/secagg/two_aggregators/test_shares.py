@@ -113,7 +113,7 @@ def test_each_kind_of_task_refuses_the_other_ones_noise() -> None:
     )
     cohort = cohort_parameters(min_survivors=4, max_clients=4)
     shared = NoisyTask.from_plan(made, cohort).parameters
-    with pytest.raises(RemoteProtocolError, match="no noise that an aggregator adds"):
+    with pytest.raises(RemoteProtocolError, match="not noise that an aggregator adds"):
         AggregatorNoise.from_parameters(shared)
 
 
@@ -157,7 +157,7 @@ def test_what_clients_do_to_noise_elsewhere_has_no_place_here() -> None:
     noise = noise_for()
     parameters = noise.parameters
     block = replace(decode_block(parameters.noise_block), selection_rate=Fraction(1, 2))
-    with pytest.raises(RemoteProtocolError, match="selected in secret"):
+    with pytest.raises(RemoteProtocolError, match="selects vectors in secret"):
         AggregatorNoise.from_parameters(replace(parameters, noise_block=block.encode()))
     local = LocalParameters(randomiser="privunit2", dim=5, bound=1.0, epsilon=5.0)
     block = decode_block(parameters.noise_block)

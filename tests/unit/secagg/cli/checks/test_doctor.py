@@ -542,7 +542,9 @@ async def test_clocks_that_differ_by_an_hour(place, monkeypatch):
     # The aggregator of this test lives in the same process, and keeps its own.
     late = SimpleNamespace(time=lambda: time.time() + 3 * 3600, monotonic=lambda: 0.0)
     monkeypatch.setattr(way_to_aggregator, "time", late)
-    only_failure(await with_aggregator(place), "D310", "BAD_CLOCK", "machine's clock")
+    only_failure(
+        await with_aggregator(place), "D310", "BAD_CLOCK", "clock of this host"
+    )
 
 
 def test_the_command_ends_with_the_code_of_the_first_failure(

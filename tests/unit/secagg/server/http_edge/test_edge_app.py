@@ -177,7 +177,7 @@ TEXT = {
     "R10.3-10 time": "another time",
     "R10.3-11 ended": "valid until",
     "R10.3-11 revoked": "revoked",
-    "R10.3-12 issuer": "fit message and signer",
+    "R10.3-12 issuer": "match message and signer",
     "R10.3-13": "proof does not fit",
 }
 
