@@ -17,10 +17,13 @@ Rule 4: numbers are never reused.  Peers, dashboards and exit codes match on the
 """
 
 from enum import IntEnum, unique
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypedDict, TypeVar, Unpack, overload
 
 # Codes from here on concern this host: misuse, settings, files.
 FIRST_LOCAL: Final = 60
+_FIRST_OF_SERVICE: Final = 40
+
+E = TypeVar("E", bound="SecAggError")
 
 
 @unique
@@ -83,6 +86,36 @@ class ErrorCode(IntEnum):
     STATE_DAMAGED = 67
     RESTORED_STATE = 68
     NOT_CONFORMING = 69
+
+    @overload
+    def error(
+        self, message: str, *, fix: str = "", **facts: Unpack["_Facts"]
+    ) -> "SecAggError": ...
+
+    @overload
+    def error(
+        self, message: str, *, kind: "type[E]", fix: str = "", **facts: Unpack["_Facts"]
+    ) -> "E": ...
+
+    def error(
+        self,
+        message: str,
+        *,
+        kind: "type[SecAggError] | None" = None,
+        fix: str = "",
+        **facts: Unpack["_Facts"],
+    ) -> "SecAggError":
+        """Return an error with this code, for the caller to raise.
+
+        Args:
+            message: What was expected and what came.
+            kind: Its class, where it is not the usual one of this code.
+            fix: The next step, one imperative sentence; "" where there is none.
+            facts: Further attributes of its class.
+        """
+        made = kind or _USUAL.get(self) or _class_of_range(self)
+        attributes: dict[str, Any] = {**facts}
+        return made(message, code=self, next_step=fix, **attributes)
 
 
 FINAL_CODES: Final = frozenset(
@@ -251,6 +284,36 @@ class ServiceError(SecAggError):
         self.retry_after_seconds: Final = retry_after_seconds
         self.next_offset: Final = next_offset
         self.server_time: Final = server_time
+
+
+class _Facts(TypedDict, total=False):
+    """What an error may tell beside its sentence, by class."""
+
+    sender: str | None
+    retry_after_seconds: float | None
+    next_offset: int | None
+    server_time: int | None
+
+
+_USUAL: Final[dict[ErrorCode, type[SecAggError]]] = {
+    ErrorCode.DEADLINE: SessionAbortedError,
+    ErrorCode.DISPUTED: SessionAbortedError,
+    ErrorCode.TOO_FEW_ANSWERS: SessionAbortedError,
+    ErrorCode.BAD_CREDENTIAL: ServiceError,
+    ErrorCode.BAD_CLOCK: ServiceError,
+    ErrorCode.INTERNAL: ServiceError,
+    ErrorCode.UNAUTHENTICATED: RemoteProtocolError,
+    ErrorCode.NOT_INVITED: RemoteProtocolError,
+    ErrorCode.SESSION_OVER: RemoteProtocolError,
+    ErrorCode.UPLOAD_CORRUPT: RemoteProtocolError,
+    ErrorCode.BAD_INPUT: LocalProtocolError,
+    ErrorCode.LOCAL_MISUSE: LocalProtocolError,
+}
+"""The class of a code where its range does not say it."""
+
+
+def _class_of_range(code: ErrorCode) -> type[SecAggError]:
+    return RemoteProtocolError if code < _FIRST_OF_SERVICE else ServiceError
 
 
 def error_code(number: int) -> ErrorCode:
