@@ -289,6 +289,7 @@ class ServiceError(SecAggError):
 class _Facts(TypedDict, total=False):
     """What an error may tell beside its sentence, by class."""
 
+    at_command: str
     sender: str | None
     retry_after_seconds: float | None
     next_offset: int | None

@@ -42,7 +42,7 @@ from secagg.cli.checks import doctor
 from secagg.cli.exit_codes import EXIT_OK, EXIT_UNREAD, EXIT_USAGE, exit_code_of
 from secagg.cli.failures import give_up
 from secagg.cli.output import Output
-from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 
 _HELP_NAMES: Final = ["-h", "--help"]
 
@@ -205,16 +205,15 @@ def _open_streams() -> None:
             setattr(sys, name, open(os.devnull, "r+", encoding="utf-8"))  # noqa: SIM115, PTH123 - for the whole process
 
 
-def _refusal_of_output() -> ServiceError | None:
+def _refusal_of_output() -> SecAggError | None:
     """Return why standard output takes nothing, or None if it does."""
     try:
         sys.stdout.write("\n")
         sys.stdout.flush()
     except OSError as error:
-        return ServiceError(
+        return ErrorCode.STORAGE_FAILED.error(
             f"standard output cannot be written: {error.strerror}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Make room where it goes, or send it elsewhere.",
+            fix="Make room where it goes, or send it elsewhere.",
         )
     return None
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from secagg.cli.output import Output
-from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
 
 if TYPE_CHECKING:
     from secagg.distributed_dp import NoisyTask, PrivacyReport
@@ -102,10 +102,9 @@ def _task_of(path: Path) -> "NoisyTask":
         with path.open("rb") as file:
             content = file.read(_MAX_OFFER_BYTES + 1)
     except OSError as error:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"{path} cannot be read: {error.strerror}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Name a file that holds an offer, or a server's settings.",
+            fix="Name a file that holds an offer, or a server's settings.",
         ) from None
     if len(content) > _MAX_OFFER_BYTES:
         raise _no_offer(path, f"it has more than {_MAX_OFFER_BYTES} bytes")
@@ -133,18 +132,16 @@ def _planned(path: Path) -> "NoisyTask":
     return noised
 
 
-def _no_offer(path: Path, complaint: str) -> RemoteProtocolError:
-    return RemoteProtocolError(
+def _no_offer(path: Path, complaint: str) -> SecAggError:
+    return ErrorCode.BAD_ENCODING.error(
         f"{path} is no offer: {complaint}",
-        code=ErrorCode.BAD_ENCODING,
-        next_step="Name a file that holds an offer as a client received it, or a "
+        fix="Name a file that holds an offer as a client received it, or a "
         "server's settings, whose name ends in .toml.",
     )
 
 
-def _exact(path: Path) -> ServiceError:
-    return ServiceError(
+def _exact(path: Path) -> SecAggError:
+    return ErrorCode.BAD_SETTINGS.error(
         f"{path} describes exact sums: there is no noise to approve",
-        code=ErrorCode.BAD_SETTINGS,
-        next_step="Approve a task with noise.",
+        fix="Approve a task with noise.",
     )

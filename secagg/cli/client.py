@@ -251,10 +251,10 @@ def accepts_restored(sentence: str | None) -> bool:
     from secagg.errors import ErrorCode, LocalProtocolError
 
     if sentence is not None and sentence != RESTORED_ACKNOWLEDGEMENT:
-        raise LocalProtocolError(
+        raise ErrorCode.BAD_SETTINGS.error(
             "--restored takes one sentence, and this is another",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step=f'Write --restored "{RESTORED_ACKNOWLEDGEMENT}" if it is true.',
+            kind=LocalProtocolError,
+            fix=f'Write --restored "{RESTORED_ACKNOWLEDGEMENT}" if it is true.',
         )
     return sentence is not None
 

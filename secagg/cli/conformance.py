@@ -75,7 +75,7 @@ def drive(  # noqa: PLR0913 - every option of the verb
     from secagg.cli.output import Output
     from secagg.conformance import kit, report
     from secagg.conformance.program import Program, ProgramFailedError
-    from secagg.errors import ErrorCode, ServiceError
+    from secagg.errors import ErrorCode
 
     output = Output(as_json=as_json)
     if role not in {"client", "server"}:
@@ -88,18 +88,16 @@ def drive(  # noqa: PLR0913 - every option of the verb
             try:
                 abilities = kit.hello(program)
             except ProgramFailedError as error:
-                raise ServiceError(
+                raise ErrorCode.NOT_CONFORMING.error(
                     f"the program under test does not say hello: {error}",
-                    code=ErrorCode.NOT_CONFORMING,
-                    next_step="Run the command by hand, and answer the line hello as "
+                    fix="Run the command by hand, and answer the line hello as "
                     "docs/write-a-client.md says.",
                 ) from None
             chosen = kit.chosen(profile or sorted(abilities.profiles), only, role=role)
             if not chosen:
-                raise ServiceError(
+                raise ErrorCode.BAD_SETTINGS.error(
                     f"no case matches {only!r} in these profiles",
-                    code=ErrorCode.BAD_SETTINGS,
-                    next_step="Run it without --only to see the names of all cases.",
+                    fix="Run it without --only to see the names of all cases.",
                 )
             for case in chosen:
                 verdict = report.with_known(
@@ -155,15 +153,14 @@ def _known(path: Path | None) -> frozenset[str]:
         ServiceError: BAD_SETTINGS; the file is no list of cases.
     """
     from secagg.conformance import report
-    from secagg.errors import ErrorCode, ServiceError
+    from secagg.errors import ErrorCode
 
     if path is None:
         return frozenset()
     try:
         return report.known_failing(path)
     except (OSError, ValueError) as error:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"{path} is no list of cases: {error}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Write one name of a case a line.",
+            fix="Write one name of a case a line.",
         ) from None

@@ -7,7 +7,7 @@ sums. No figure of one is said of another.
 
 from typing import TYPE_CHECKING, Final
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 
 if TYPE_CHECKING:
     from secagg.distributed_dp import LocalRandomiser, Plan
@@ -42,10 +42,9 @@ def local_layer(
     )
 
     if randomiser is None or epsilon is None or bound is None or bound <= 0.0:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             "a randomiser needs --randomiser, --randomiser-epsilon and --l2-clip",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Give all three, or neither of the first two.",
+            fix="Give all three, or neither of the first two.",
         )
     try:
         return make_randomiser(
@@ -64,10 +63,9 @@ def local_layer(
             complaint = option + complaint.removeprefix(error.parameter)
         else:
             complaint = f"{option}: {complaint}"
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             complaint,
-            code=ErrorCode.BAD_SETTINGS,
-            next_step=f"Correct {option}; see docs/local-privacy.md."
+            fix=f"Correct {option}; see docs/local-privacy.md."
             if error.nearest is None
             else f"The nearest value that works: {error.nearest}",
         ) from None
@@ -91,11 +89,10 @@ def adversaries(made: "Plan", layer: "LocalRandomiser | None") -> dict[str, obje
     from secagg.distributed_dp import PrivacyReport, local_privacy, randomised_mse
 
     if made.request.is_central and layer is not None:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"{made.parameters.mechanism} has its noise from a trusted party, and a "
             "randomiser is for clients that trust nobody",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Choose a mechanism whose noise comes in shares, such as "
+            fix="Choose a mechanism whose noise comes in shares, such as "
             "skellam-mixture.",
         )
     sentences: list[str] = []

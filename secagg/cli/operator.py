@@ -46,7 +46,7 @@ def server_file(given: Path | None) -> Path:
     Raises:
         ServiceError: BAD_SETTINGS; none is named, and none lies in the usual places.
     """
-    from secagg.errors import ErrorCode, ServiceError
+    from secagg.errors import ErrorCode
 
     if given is not None:
         return given
@@ -54,10 +54,9 @@ def server_file(given: Path | None) -> Path:
         if path.is_file():
             return path
     places = " and ".join(str(path) for path in _USUAL_PLACES)
-    raise ServiceError(
+    raise ErrorCode.BAD_SETTINGS.error(
         f"no settings file is named, and {places} do not exist",
-        code=ErrorCode.BAD_SETTINGS,
-        next_step="Name the settings: --config FILE.",
+        fix="Name the settings: --config FILE.",
     )
 
 
@@ -128,7 +127,7 @@ async def _stored(
     name: str,
     arguments: dict[str, object],
 ) -> dict[str, Any]:
-    from secagg.errors import ErrorCode, ServiceError
+    from secagg.errors import ErrorCode
     from secagg.storage.reader import StoreInUseError
 
     server = settings.server
@@ -140,11 +139,10 @@ async def _stored(
             sources = Sources(views, server.state_dir)
             return await operation_of(name).call(sources, arguments)
     except StoreInUseError:
-        raise ServiceError(
+        raise ErrorCode.UNREACHABLE.error(
             f"an aggregator has {server.state_dir} open, but answers no commands at "
             f"{socket}",
-            code=ErrorCode.UNREACHABLE,
-            next_step="It may be starting: try again. With --until-done it takes no "
+            fix="It may be starting: try again. With --until-done it takes no "
             "commands; else both must name the same server.admin_socket.",
         ) from None
 

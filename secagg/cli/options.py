@@ -62,16 +62,15 @@ def named_profile(label: str) -> "Profile":
     Raises:
         ServiceError: BAD_SETTINGS; it lists those that there are.
     """
-    from secagg.errors import ErrorCode, ServiceError
+    from secagg.errors import ErrorCode
     from secagg.protocol.profiles import Profile
 
     try:
         return Profile.from_label(label)
     except ValueError as error:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             str(error),
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Choose one of the profiles named.",
+            fix="Choose one of the profiles named.",
         ) from None
 
 

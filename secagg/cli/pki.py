@@ -278,16 +278,15 @@ def renew(  # noqa: PLR0913 - one parameter per flag
 
     Example: secagg pki renew pki hospital-a
     """
-    from secagg.errors import ErrorCode, ServiceError
+    from secagg.errors import ErrorCode
     from secagg.pki.issuance_ledger import IssuanceLedger, parse_holder
     from secagg.pki.signing_requests import read_request
 
     output, now = Output(as_json=as_json), int(time.time())
     if name is None and (request is not None or destination is not None):
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             "--request and --output are about one NAME",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Name the client.",
+            fix="Name the client.",
         )
     public = None if request is None else read_request(request)
     written: list[Path] = []
@@ -398,16 +397,15 @@ def _issue(  # noqa: PLR0913, PLR0917 - whom, with which hosts, where to
     stem: str = "",
 ) -> tuple[Path, Path]:
     """Make a key, issue its certificate and write both."""
-    from secagg.errors import ErrorCode, ServiceError
+    from secagg.errors import ErrorCode
     from secagg.pki.issuance_ledger import parse_holder
 
     identity = parse_holder(holder, office.trust_domain)
     stem = stem or identity.name
     if (directory / f"{stem}.key").exists():  # before anything is issued
-        raise ServiceError(
+        raise ErrorCode.STORAGE_FAILED.error(
             f"{directory / f'{stem}.key'} exists already",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="`secagg pki renew` replaces a key; or choose another name.",
+            fix="`secagg pki renew` replaces a key; or choose another name.",
         )
     issued = office.issue(identity, now=int(time.time()), hosts=hosts, days=days)
     return issued.write(directory, stem)
@@ -465,15 +463,14 @@ def _write_certificate(path: Path, certificate: bytes) -> None:
 
 def _confirmed(fingerprint: str | None, request: Path) -> str:
     """Return the fingerprint that a person has confirmed, or say which one to ask."""
-    from secagg.errors import ErrorCode, ServiceError
+    from secagg.errors import ErrorCode
     from secagg.pki.signing_requests import fingerprint_of, read_request
 
     if fingerprint is None:
         shown = fingerprint_of(read_request(request))
-        raise ServiceError(
+        raise ErrorCode.BAD_CERTIFICATE.error(
             f"the key of {request} is {shown}, and nobody has confirmed it",
-            code=ErrorCode.BAD_CERTIFICATE,
-            next_step="Have its owner read it out, on another way than the request "
+            fix="Have its owner read it out, on another way than the request "
             "came, and give it as --fingerprint.",
         )
     return fingerprint

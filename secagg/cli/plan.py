@@ -9,7 +9,7 @@ import typer
 from secagg.cli.local_layer import adversaries, layer_table, local_layer
 from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _PICTURES: Final = (".png", ".svg", ".pdf")
 
 
-def _wrong_option(error: "ParameterError", context: typer.Context) -> ServiceError:
+def _wrong_option(error: "ParameterError", context: typer.Context) -> SecAggError:
     """Say what the planner says of its parameters, of the options they came from."""
 
     def in_options(text: str) -> str:
@@ -41,10 +41,9 @@ def _wrong_option(error: "ParameterError", context: typer.Context) -> ServiceErr
     named = {str(each.name): each.opts[0] for each in context.command.params}
     option = named.get(error.parameter, "")
     of_which = "" if option in message else f" of {option}"
-    return ServiceError(
+    return ErrorCode.BAD_SETTINGS.error(
         message,
-        code=ErrorCode.BAD_SETTINGS,
-        next_step="Correct that option; see secagg plan --help."
+        fix="Correct that option; see secagg plan --help."
         if error.nearest is None
         else f"The nearest value{of_which} that works: {in_options(error.nearest)}",
     )
@@ -286,11 +285,10 @@ def plan(  # noqa: PLR0913 - one parameter per flag
             None,
         ) * 3:
             if mechanism == "skellam-counts":
-                raise ServiceError(
+                raise ErrorCode.BAD_SETTINGS.error(
                     "a randomiser sends real numbers, and skellam-counts adds up whole "
                     "ones",
-                    code=ErrorCode.BAD_SETTINGS,
-                    next_step="Leave out --randomiser, or choose skellam-mixture.",
+                    fix="Leave out --randomiser, or choose skellam-mixture.",
                 )
             layer = local_layer(
                 randomiser,
@@ -335,24 +333,21 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         made = distributed_dp.plan(**asked)
     except distributed_dp.ParameterError as error:
         if error.parameter == "l2_clip" and l2_clip is None:
-            raise ServiceError(
+            raise ErrorCode.BAD_SETTINGS.error(
                 "--l2-clip is missing",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step="Say how long one client's vector may be; only --mechanism "
+                fix="Say how long one client's vector may be; only --mechanism "
                 "skellam-counts needs no such bound.",
             ) from None
         raise _wrong_option(error, context) from None
     except distributed_dp.UnknownEventError as error:
-        raise ServiceError(
+        raise ErrorCode.INFEASIBLE.error(
             str(error),
-            code=ErrorCode.INFEASIBLE,
-            next_step="Name an accountant with --accountant, or another --mechanism.",
+            fix="Name an accountant with --accountant, or another --mechanism.",
         ) from None
     except distributed_dp.DPNoiseError as error:
-        raise ServiceError(
+        raise ErrorCode.INFEASIBLE.error(
             str(error),
-            code=ErrorCode.INFEASIBLE,
-            next_step="Ask for a larger epsilon or delta, or for more clients.",
+            fix="Ask for a larger epsilon or delta, or for more clients.",
         ) from None
     figures = adversaries(made, layer)
     output.pairs([*made.table(), *layer_table(figures)], title="Plan")
@@ -370,10 +365,9 @@ def _read_adjacency(text: str) -> "Adjacency":
         return Adjacency(text)
     except ValueError:
         known = ", ".join(each.value for each in Adjacency)
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"--adjacency must be one of {known}; got {text!r}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step=f"Write one of {known}.",
+            fix=f"Write one of {known}.",
         ) from None
 
 
@@ -400,16 +394,14 @@ def _check_picture(path: Path) -> None:
     from importlib.util import find_spec
 
     if path.suffix.lower() not in _PICTURES:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"{path} does not end like a picture that can be drawn",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step=f"End the name in {', '.join(_PICTURES)}.",
+            fix=f"End the name in {', '.join(_PICTURES)}.",
         )
     if find_spec("matplotlib") is None:
-        raise ServiceError(
+        raise ErrorCode.MISSING_EXTRA.error(
             "--plot draws with matplotlib, which is not installed",
-            code=ErrorCode.MISSING_EXTRA,
-            next_step="Run: pip install matplotlib (it is the extra 'viz').",
+            fix="Run: pip install matplotlib (it is the extra 'viz').",
         )
 
 
@@ -422,10 +414,9 @@ def draw(made: "Plan", path: Path) -> None:
     try:
         error_figure(made).savefig(path)
     except OSError as error:
-        raise ServiceError(
+        raise ErrorCode.STORAGE_FAILED.error(
             f"the picture cannot be written to {path}: {error.strerror}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Choose another path for --plot.",
+            fix="Choose another path for --plot.",
         ) from None
 
 

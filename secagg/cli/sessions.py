@@ -11,7 +11,7 @@ from secagg.cli.exit_codes import exit_code_of
 from secagg.cli.operator import ServerFileOption, ask, look, settings_of
 from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
-from secagg.errors import ErrorCode, ServiceError, printable
+from secagg.errors import ErrorCode, printable
 
 if TYPE_CHECKING:
     from secagg.errors import RemoteProtocolError
@@ -423,10 +423,9 @@ def _judged_shared(file: Path, data: bytes, keys: _Keys) -> _Judged:
     )
 
     if not keys.leader or not keys.helper:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             "this receipt is one of two aggregators, and needs the keys of both",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Give --leader and --helper the keys that their operators say; "
+            fix="Give --leader and --helper the keys that their operators say; "
             "each aggregator prints its own when it starts.",
         )
     verdict = verify_shared_receipt(
@@ -516,8 +515,7 @@ def _read(path: Path) -> bytes:
             # One byte more than is allowed shows that there was more.
             return stream.read(MAX_RECEIPT_BYTES + 1)
     except OSError as error:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"{path} cannot be read: {error.strerror}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Check the path.",
+            fix="Check the path.",
         ) from None

@@ -172,7 +172,7 @@ def _parameters_for(  # noqa: PLR0913 - one argument per option
     Raises:
         ServiceError: BAD_SETTINGS or INFEASIBLE; there is no such session.
     """
-    from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+    from secagg.errors import ErrorCode, RemoteProtocolError
     from secagg.protocol.parameters import ProtocolParameters
     from secagg.protocol.profiles import (
         HonestCuriousParameters,
@@ -213,10 +213,9 @@ def _parameters_for(  # noqa: PLR0913 - one argument per option
         return _with_ladder(parameters) if xnoise else parameters
     except RemoteProtocolError as error:
         # Raised for what no session can be; here it comes from the command line.
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"no session can run with these options: {error}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Correct that option; see secagg simulate --help.",
+            fix="Correct that option; see secagg simulate --help.",
         ) from None
 
 

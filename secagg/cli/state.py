@@ -10,7 +10,7 @@ import typer
 from secagg.cli.operator import EitherFileOption, server_file
 from secagg.cli.options import JSONOption, SetOption
 from secagg.cli.output import Output
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 
 if TYPE_CHECKING:
     from secagg.storage.integrity_check import SpoolUse, StateFault
@@ -239,7 +239,7 @@ def _refuse_to_forget(directory: Path, kept: "_Kept", *, is_accepted: bool) -> N
         )
         remedy = "Say --restored with its sentence, if it is true."
     if complaint:
-        raise ServiceError(complaint, code=ErrorCode.BAD_SETTINGS, next_step=remedy)
+        raise ErrorCode.BAD_SETTINGS.error(complaint, fix=remedy)
 
 
 def _is_same(one: Path, other: Path) -> bool:

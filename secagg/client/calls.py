@@ -22,7 +22,6 @@ from secagg.errors import (
     RemoteProtocolError,
     SecAggError,
     ServiceError,
-    SessionAbortedError,
 )
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import NO_VIEW, Envelope, Message, Round
@@ -457,18 +456,16 @@ class ClientCalls:
             )
             collected += chunk.data
             if chunk.total_size > max_bytes or len(collected) > max_bytes:
-                raise RemoteProtocolError(
+                raise ErrorCode.PAYLOAD_MISMATCH.error(
                     f"the {blob.name.lower()} has {chunk.total_size} bytes, at most "
                     f"{max_bytes} are accepted",
-                    code=ErrorCode.PAYLOAD_MISMATCH,
                 )
             if len(collected) >= chunk.total_size or not chunk.data:
                 break
         if digest is not None and await self._workers.sha256(collected) != digest:
-            raise RemoteProtocolError(
+            raise ErrorCode.PAYLOAD_MISMATCH.error(
                 f"the {blob.name.lower()} is not the one that was announced",
-                code=ErrorCode.PAYLOAD_MISMATCH,
-                next_step="Tell the operator; do not use what was received.",
+                fix="Tell the operator; do not use what was received.",
             )
         return bytes(collected)
 
@@ -508,9 +505,8 @@ class ClientCalls:
         while not status.complete:
             offset = status.next_offset
             if not 0 <= offset < len(packed):
-                raise RemoteProtocolError(
+                raise ErrorCode.UPLOAD_CORRUPT.error(
                     f"the server asks for byte {offset} of {len(packed)}",
-                    code=ErrorCode.UPLOAD_CORRUPT,
                 )
             on_chunk(offset)
             data = packed[offset : offset + MAX_CHUNK_BYTES]
@@ -528,9 +524,8 @@ class ClientCalls:
                 if not status.complete and status.next_offset <= offset:
                     restarts += 1
                     if restarts > _MAX_UPLOAD_RESTARTS:
-                        raise RemoteProtocolError(
+                        raise ErrorCode.UPLOAD_CORRUPT.error(
                             "the server takes chunks but never moves on",
-                            code=ErrorCode.UPLOAD_CORRUPT,
                         )
         on_chunk(len(packed))
 
@@ -549,11 +544,9 @@ class ClientCalls:
     def _too_late(self, reason: str) -> SecAggError:
         if isinstance(self.failure, AnotherAggregatorError):
             return self.failure  # its own aggregator was never asked: nothing is over
-        return SessionAbortedError(
+        return ErrorCode.DEADLINE.error(
             f"the aggregator kept this client waiting beyond the deadline: {reason}",
-            code=ErrorCode.DEADLINE,
-            next_step="Check the network and the aggregator; the next session may "
-            "succeed.",
+            fix="Check the network and the aggregator; the next session may succeed.",
         )
 
 

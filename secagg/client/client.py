@@ -662,7 +662,7 @@ class Client:
                 "further one takes a new task with a budget of its own",
             )
 
-    def _never_reached(self, why: ServiceError | None) -> ServiceError:
+    def _never_reached(self, why: ServiceError | None) -> SecAggError:
         waited = (
             "no call was answered as long as its session lasted"
             if self._wait_seconds is None
@@ -673,10 +673,9 @@ class Client:
                 f"{waited}: {why}", code=why.code, next_step=why.next_step
             )
         where = f"at {self._server}" if isinstance(self._server, Address) else "there"
-        return ServiceError(
+        return ErrorCode.UNREACHABLE.error(
             f"{waited}: nothing answers {where}",
-            code=ErrorCode.UNREACHABLE,
-            next_step="Check the address (client.server), and that firewalls and "
+            fix="Check the address (client.server), and that firewalls and "
             "port forwarding let this client through; waiting longer helps with slow "
             "links.",
         )

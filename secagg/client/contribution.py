@@ -18,7 +18,7 @@ from secagg.distributed_dp import (
     SumEstimate,
 )
 from secagg.distributed_dp.plain_sums import decode_integers
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Released
 from secagg.protocol.noise_certificate import NoiseCertificate
@@ -140,9 +140,8 @@ def check_size_of_sum(released: Released, parameters: ProtocolParameters) -> int
     """
     size = packed_size(parameters.dimension, parameters.bits)
     if released.size != size:
-        raise RemoteProtocolError(
+        raise ErrorCode.BAD_VECTOR.error(
             f"the sum has {released.size} bytes instead of {size}",
-            code=ErrorCode.BAD_VECTOR,
         )
     return size
 
@@ -156,9 +155,8 @@ def read_residues(packed: bytes, parameters: ProtocolParameters) -> Residues:
     try:
         return unpack(packed, parameters.dimension, parameters.bits, parameters.modulus)
     except BadVectorError as error:
-        raise RemoteProtocolError(
+        raise ErrorCode.BAD_VECTOR.error(
             f"the sum is no vector of the session: {error}",
-            code=ErrorCode.BAD_VECTOR,
         ) from None
 
 
@@ -169,8 +167,7 @@ def check_hash_of_sum(released: Released, packed: bytes) -> None:
         RemoteProtocolError: PAYLOAD_MISMATCH.
     """
     if sha256(packed).digest() != released.sum_hash:
-        raise RemoteProtocolError(
+        raise ErrorCode.PAYLOAD_MISMATCH.error(
             "the sum is not the one that the session has released",
-            code=ErrorCode.PAYLOAD_MISMATCH,
-            next_step="Fetch it again; if it differs again, tell the operator.",
+            fix="Fetch it again; if it differs again, tell the operator.",
         )

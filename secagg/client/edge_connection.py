@@ -26,7 +26,6 @@ from typing import Any, Final, Self, TypeVar, cast
 from secagg.client.grpc_connection import CallDeadlines
 from secagg.errors import (
     ErrorCode,
-    RemoteProtocolError,
     SecAggError,
     ServiceError,
 )
@@ -204,11 +203,10 @@ class EdgeConnection:
         if self._direct or not isinstance(answer, SessionDescriptor):
             return
         if not answer.parameters.profile.has_identities:
-            raise RemoteProtocolError(
+            raise ErrorCode.POLICY_VIOLATION.error(
                 "the aggregator offers profile 1 over HTTPS, where TLS may end in a "
                 "proxy that reads and changes what passes",
-                code=ErrorCode.POLICY_VIOLATION,
-                next_step="Use a profile with signatures, or say direct=True if TLS "
+                fix="Use a profile with signatures, or say direct=True if TLS "
                 "ends in the aggregator.",
             )
 
@@ -226,10 +224,9 @@ class EdgeConnection:
             return False
         correction = error.server_time - int(self._date())
         if abs(correction) > MAX_CLOCK_CORRECTION_SECONDS:
-            raise ServiceError(
+            raise ErrorCode.BAD_CLOCK.error(
                 f"this machine's clock differs from the aggregator's by {correction} s",
-                code=ErrorCode.BAD_CLOCK,
-                next_step="Correct the clock that is wrong.",
+                fix="Correct the clock that is wrong.",
             )
         self._correction = correction
         return True
@@ -297,10 +294,9 @@ class EdgeConnection:
 
     async def _connect(self) -> _Link:
         if self._is_closed:
-            raise ServiceError(
+            raise ErrorCode.CANCELLED.error(
                 f"the connection to {self._authority} is closed",
-                code=ErrorCode.CANCELLED,
-                next_step="Open a new connection.",
+                fix="Open a new connection.",
             )
         try:
             async with asyncio.timeout(_HANDSHAKE_SECONDS):
@@ -312,11 +308,10 @@ class EdgeConnection:
                     limit=_MAX_HEAD_BYTES,
                 )
         except ssl.SSLCertVerificationError as error:
-            raise ServiceError(
+            raise ErrorCode.BAD_CERTIFICATE.error(
                 f"the certificate of {self._authority} is invalid: "
                 f"{error.verify_message}",
-                code=ErrorCode.BAD_CERTIFICATE,
-                next_step="Check the host name, and which authorities are trusted.",
+                fix="Check the host name, and which authorities are trusted.",
             ) from None
         except (OSError, TimeoutError) as error:
             reason = str(error) or "no connection within the time of a handshake"
@@ -335,21 +330,19 @@ class EdgeConnection:
         if error is not None:
             return error
         if answer.status == _TOO_MANY:
-            return ServiceError(
+            return ErrorCode.OVERLOADED.error(
                 "something between client and aggregator limits calls",
-                code=ErrorCode.OVERLOADED,
-                next_step="Try again later.",
+                fix="Try again later.",
                 retry_after_seconds=1.0,
             )
         return self._unreachable(
             f"something on the way answered with status {answer.status}"
         )
 
-    def _unreachable(self, reason: str) -> ServiceError:
-        return ServiceError(
+    def _unreachable(self, reason: str) -> SecAggError:
+        return ErrorCode.UNREACHABLE.error(
             f"{self._authority} cannot be reached: {reason}",
-            code=ErrorCode.UNREACHABLE,
-            next_step="Check the address, the network and that the aggregator runs; "
+            fix="Check the address, the network and that the aggregator runs; "
             "try again.",
             retry_after_seconds=1.0,
         )

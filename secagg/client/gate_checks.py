@@ -26,7 +26,7 @@ from secagg.distributed_dp import (
     text_above,
     text_below,
 )
-from secagg.errors import ErrorCode, RemoteProtocolError, SessionAbortedError
+from secagg.errors import ErrorCode
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.enrolment.revocation_list import refuse_older
 from secagg.protocol.policy import PrivacyLimits, TotalBudget
@@ -45,10 +45,9 @@ def check_aggregator(offer: SessionDescriptor, aggregator: str) -> None:
         RemoteProtocolError: UNAUTHENTICATED.
     """
     if offer.aggregator != aggregator:
-        raise RemoteProtocolError(
+        raise ErrorCode.UNAUTHENTICATED.error(
             f"{aggregator!r} offers a session of {offer.aggregator!r}",
-            code=ErrorCode.UNAUTHENTICATED,
-            next_step="Tell the operator: sessions of one aggregator are passed on by "
+            fix="Tell the operator: sessions of one aggregator are passed on by "
             "another one.",
         )
 
@@ -60,11 +59,10 @@ def check_trust_domain(trust: Trust, own_domain: str) -> None:
         RemoteProtocolError: UNAUTHENTICATED.
     """
     if trust.trust_domain != own_domain:
-        raise RemoteProtocolError(
+        raise ErrorCode.UNAUTHENTICATED.error(
             f"the aggregator goes by the trust domain {trust.trust_domain[:60]!r}, "
             f"this client belongs to {own_domain!r}",
-            code=ErrorCode.UNAUTHENTICATED,
-            next_step="Check which aggregator this is.",
+            fix="Check which aggregator this is.",
         )
 
 
@@ -79,12 +77,11 @@ def check_number(offer: SessionDescriptor, highest: int) -> None:
         RemoteProtocolError: REPLAYED_SESSION.
     """
     if offer.session_number <= highest:
-        raise RemoteProtocolError(
+        raise ErrorCode.REPLAYED_SESSION.error(
             f"the server offers session {offer.session_number} of task "
             f"{offer.task_id!r}; numbers up to {highest} were seen before",
-            code=ErrorCode.REPLAYED_SESSION,
             sender=offer.aggregator,
-            next_step="Tell the operator: the server has lost its state or lies.",
+            fix="Tell the operator: the server has lost its state or lies.",
         )
 
 
@@ -104,11 +101,10 @@ def check_end(offer: SessionDescriptor, now: int) -> None:
         SessionAbortedError: DEADLINE.
     """
     if now >= offer.session_end:
-        raise SessionAbortedError(
+        raise ErrorCode.DEADLINE.error(
             f"session {offer.session_number} of task {offer.task_id!r} has ended "
             "while this client was away",
-            code=ErrorCode.DEADLINE,
-            next_step="Take part in the next session of the task.",
+            fix="Take part in the next session of the task.",
         )
 
 
@@ -119,11 +115,10 @@ def check_enrolment_key(trust: Trust, pinned_key: bytes) -> None:
         RemoteProtocolError: POLICY_VIOLATION.
     """
     if trust.enrolment_key != pinned_key:
-        raise RemoteProtocolError(
+        raise ErrorCode.POLICY_VIOLATION.error(
             "the aggregator goes by another enrolment key than the one in this "
             "client's settings",
-            code=ErrorCode.POLICY_VIOLATION,
-            next_step="Do not take part: the holder of that key can invent clients. "
+            fix="Do not take part: the holder of that key can invent clients. "
             "If the issuer has changed, have the new key confirmed on another way.",
         )
 
@@ -157,19 +152,17 @@ def check_list_age(
         RemoteProtocolError: POLICY_VIOLATION.
     """
     if trust.revocation_number == 0 or made_at is None:
-        raise RemoteProtocolError(
+        raise ErrorCode.POLICY_VIOLATION.error(
             "the aggregator names no revocation list, and this client limits its age",
-            code=ErrorCode.POLICY_VIOLATION,
-            next_step="Issuer: publish a list, also an empty one, with "
+            fix="Issuer: publish a list, also an empty one, with "
             "`secagg pki enrol revoke`.",
         )
     if now - made_at > max_age_seconds:
-        raise RemoteProtocolError(
+        raise ErrorCode.POLICY_VIOLATION.error(
             f"the revocation list is too old for this client: it is "
             f"{now - made_at:.0f} seconds old, at most {max_age_seconds:.0f} are "
             "allowed",
-            code=ErrorCode.POLICY_VIOLATION,
-            next_step="Issuer: publish a fresh list with `secagg pki enrol revoke`.",
+            fix="Issuer: publish a fresh list with `secagg pki enrol revoke`.",
         )
 
 

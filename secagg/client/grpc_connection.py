@@ -18,7 +18,7 @@ from typing import Self, TypeVar, cast
 import grpc
 import grpc.aio
 
-from secagg.errors import ErrorCode, LocalProtocolError, SecAggError, ServiceError
+from secagg.errors import ErrorCode, LocalProtocolError, SecAggError
 from secagg.pki.expiry import ExpiryWarnings
 from secagg.protocol.messages import Envelope, Round
 from secagg.transport.address import Address
@@ -258,9 +258,8 @@ class GrpcConnection:
             )
         )
 
-    def _closed(self) -> ServiceError:
-        return ServiceError(
+    def _closed(self) -> SecAggError:
+        return ErrorCode.CANCELLED.error(
             f"the connection to {self._address} is closed",
-            code=ErrorCode.CANCELLED,
-            next_step="Open a new connection.",
+            fix="Open a new connection.",
         )

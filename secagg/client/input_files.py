@@ -17,7 +17,7 @@ from secagg.client.client import check_given
 from secagg.client.gate import SessionInfo
 from secagg.client.input_assignments import GivenFiles, mark_of
 from secagg.client.session_paths import SessionPath
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 from secagg.runtime.vector_files import load_vector, write_bytes
 
 
@@ -38,20 +38,18 @@ def check_reuse(
     if sessions == 1:
         return
     if not SessionPath(source).is_pattern and not same_input_again:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"client.sessions is {sessions}, and --input {source} is one vector: every "
             "session would spend budget on it again",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Name one file per session, for example --input "
+            fix="Name one file per session, for example --input "
             f"'{source.stem}-{{session}}{source.suffix}', or say --same-input-again.",
         )
     for option, path in targets.items():
         if not SessionPath(path).is_pattern:
-            raise ServiceError(
+            raise ErrorCode.BAD_SETTINGS.error(
                 f"client.sessions is {sessions}, and {option} {path} is one file: "
                 "every session would overwrite it",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step=f"Give {option} a name with {{session}} in it, for example "
+                fix=f"Give {option} a name with {{session}} in it, for example "
                 f"'{path.stem}-{{session}}{path.suffix}'.",
             )
 

@@ -261,7 +261,7 @@ class OpenClient:
                 next_step="Call step with its offer first.",
             )
         if isinstance(known, _Live):
-            error = SessionAbortedError(reason, code=ErrorCode.CANCELLED)
+            error = ErrorCode.CANCELLED.error(reason, kind=SessionAbortedError)
             await self._leave(known.session, error)
 
     async def data_use(self) -> DataUsage | None:
@@ -293,11 +293,10 @@ class OpenClient:
         """
         offered = SessionDescriptor.decode(offer)
         if self._tasks is not None and offered.task_id not in self._tasks:
-            raise RemoteProtocolError(
+            raise ErrorCode.BAD_CONFIG.error(
                 f"the session is of task {offered.task_id!r}, and this client takes "
                 "part in others",
-                code=ErrorCode.BAD_CONFIG,
-                next_step="Give the name of the task in tasks, if its owner agrees: "
+                fix="Give the name of the task in tasks, if its owner agrees: "
                 "each task has a budget of its own.",
             )
         return offered
@@ -321,11 +320,10 @@ class OpenClient:
         if stored is None:
             return None
         if stored.peer != self._peer:
-            raise RemoteProtocolError(
+            raise ErrorCode.UNAUTHENTICATED.error(
                 f"the session was begun with {stored.peer!r}, and {self._peer!r} is "
                 "asked now",
-                code=ErrorCode.UNAUTHENTICATED,
-                next_step="Continue with the aggregator that has offered it.",
+                fix="Continue with the aggregator that has offered it.",
             )
         if stored.receipt is not None:
             return decode_ending(stored.receipt)
@@ -497,10 +495,9 @@ class OpenClient:
                 "the payload that was used.",
             )
         if given.payload_hash != offered.payload_hash:
-            raise RemoteProtocolError(
+            raise ErrorCode.PAYLOAD_MISMATCH.error(
                 "the vector was made from another payload than the session's",
-                code=ErrorCode.PAYLOAD_MISMATCH,
-                next_step="Fetch the payload of this session; if its hash differs "
+                fix="Fetch the payload of this session; if its hash differs "
                 "again, tell the operator.",
             )
 
@@ -613,8 +610,8 @@ class OpenClient:
         records = await ClientSession.open_records(
             offered.task_id, self._identity, store=self.store
         )
-        why = SessionAbortedError(
-            "a later session of the task was offered", code=ErrorCode.SESSION_OVER
+        why = ErrorCode.SESSION_OVER.error(
+            "a later session of the task was offered", kind=SessionAbortedError
         )
         for stored in records:
             if stored.peer != self._peer:
@@ -702,12 +699,11 @@ def _heard_until(offered: SessionDescriptor) -> int:
     return offered.session_end + offered.parameters.deadlines.longest_session
 
 
-def _past(offered: SessionDescriptor) -> SessionAbortedError:
-    return SessionAbortedError(
+def _past(offered: SessionDescriptor) -> SecAggError:
+    return ErrorCode.DEADLINE.error(
         f"session {offered.session_number} of task {offered.task_id!r} is over by its "
         "own end",
-        code=ErrorCode.DEADLINE,
-        next_step="Take part in the next session of the task.",
+        fix="Take part in the next session of the task.",
     )
 
 
@@ -729,9 +725,7 @@ def _opened(update: bytes) -> Envelope | None:
         return None
     kind = KINDS.get(update[0])
     if kind is None:
-        raise RemoteProtocolError(
-            "the bytes are no message", code=ErrorCode.BAD_ENCODING
-        )
+        raise ErrorCode.BAD_ENCODING.error("the bytes are no message")
     return Envelope(kind, update[1:])
 
 

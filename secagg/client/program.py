@@ -11,7 +11,7 @@ from secagg.client.session_driver import ClientProgress
 from secagg.config import ClientSettings
 from secagg.config.total_budget import total_budget
 from secagg.crypto.cipher_suite import CipherSuite
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 from secagg.protocol.parameters import Graph
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
@@ -104,18 +104,16 @@ def client_policy(settings: ClientSettings) -> ClientPolicy:
     try:
         profiles = frozenset(Profile.from_label(label) for label in section.profiles)
     except ValueError as error:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"policy.profiles: {error}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Name only profiles of that list.",
+            fix="Name only profiles of that list.",
         ) from None
     try:
         graphs = frozenset(Graph(name) for name in section.graphs)
     except ValueError as error:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"policy.graphs: {error}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Name only complete, ring and k-out.",
+            fix="Name only complete, ring and k-out.",
         ) from None
     return ClientPolicy(
         profiles=profiles,
@@ -147,10 +145,9 @@ def suites_of(labels: Iterable[str]) -> frozenset[CipherSuite]:
     try:
         return frozenset(map(CipherSuite.from_label, labels))
     except ValueError as error:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"policy.suites: {error}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Name only suites of that list.",
+            fix="Name only suites of that list.",
         ) from None
 
 
@@ -175,9 +172,8 @@ def read_privacy_limits(settings: ClientSettings) -> PrivacyLimits | ExactSumWai
     if not section.require_noise:
         return ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT, noised=privacy_limits)
     if privacy_limits is None:
-        raise ServiceError(  # the loader has checked it for files already
+        raise ErrorCode.BAD_SETTINGS.error(  # the loader has checked it for files already
             "policy.max_epsilon and policy.max_delta are missing",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Set both.",
+            fix="Set both.",
         )
     return privacy_limits

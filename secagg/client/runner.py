@@ -347,10 +347,9 @@ class ClientRunner:
                 task_id, after_session=tally.highest_number, deadline=deadline
             )
         if descriptor.task_id != task_id:
-            raise RemoteProtocolError(
+            raise ErrorCode.BAD_CONFIG.error(
                 f"the server offers a session of task {descriptor.task_id!r} "
                 f"instead of {task_id!r}",
-                code=ErrorCode.BAD_CONFIG,
             )
         membership = await self._admitted(
             descriptor, highest_number=tally.highest_number, deadline=deadline
@@ -429,12 +428,12 @@ class ClientRunner:
                 deadline=min(deadline, limit),
             )
         except SessionAbortedError as error:
-            raise SessionAbortedError(
+            raise ErrorCode.BAD_CREDENTIAL.error(
                 f"revocation list {trust.revocation_number}, which the session goes "
                 f"by, was not to be had: {error}",
                 # Not DEADLINE: a server that never gives it would cost no attempt.
-                code=ErrorCode.BAD_CREDENTIAL,
-                next_step="Ask the operator whether the aggregator hands out the list "
+                kind=SessionAbortedError,
+                fix="Ask the operator whether the aggregator hands out the list "
                 "that it names.",
             ) from None
         except RemoteProtocolError as error:
@@ -457,13 +456,12 @@ class ClientRunner:
     def _is_past(self, session: ClientSession) -> bool:
         return self._clock.date() >= session.descriptor.session_end
 
-    def _silent(self, session: ClientSession) -> ServiceError:
+    def _silent(self, session: ClientSession) -> SecAggError:
         number, why = session.descriptor.session_number, self._calls.failure
         because = "it says nothing that helps" if why is None else str(why)
-        return ServiceError(
+        return ErrorCode.UNREACHABLE.error(
             f"the aggregator fell silent before session {number} began: {because}",
-            code=ErrorCode.UNREACHABLE,
-            next_step="Start again when it can be reached: this client's place in the "
+            fix="Start again when it can be reached: this client's place in the "
             "session is kept as long as that may begin.",
         )
 

@@ -39,7 +39,6 @@ from secagg.errors import (
     ErrorCode,
     InternalError,
     RemoteProtocolError,
-    ServiceError,
 )
 from secagg.protocol import refund
 from secagg.protocol.client import machine as client
@@ -203,19 +202,17 @@ class ClientSession:
         try:
             await session._commit(Change(key=session._key, create=new))
         except NumberTakenError as error:
-            raise RemoteProtocolError(
+            raise ErrorCode.REPLAYED_SESSION.error(
                 f"the server offers session {descriptor.session_number} of task "
                 f"{descriptor.task_id!r}; numbers up to {error.highest} were seen "
                 "before",
-                code=ErrorCode.REPLAYED_SESSION,
-                next_step="Tell the operator: the server has lost its state or lies.",
+                fix="Tell the operator: the server has lost its state or lies.",
             ) from None
         except SessionsSpentError:
-            raise RemoteProtocolError(
+            raise ErrorCode.POLICY_VIOLATION.error(
                 f"this client has seen {new.allowed} sparse graphs of task "
                 f"{descriptor.task_id!r}, and the delta of the task counts on no more",
-                code=ErrorCode.POLICY_VIOLATION,
-                next_step="Too many sessions have ended early. Ask the operator to run "
+                fix="Too many sessions have ended early. Ask the operator to run "
                 "a new task, and on the complete graph if it happens again.",
             ) from None
         return session
@@ -578,11 +575,10 @@ def _rebuilt(
 def _check_is_over(descriptor: SessionDescriptor, now: float) -> None:
     """Refuse to go on under another identity while the session may still need ours."""
     if now < descriptor.session_end:
-        raise ServiceError(
+        raise ErrorCode.BAD_CREDENTIAL.error(
             f"session {descriptor.session_number} of task {descriptor.task_id!r} was "
             "begun with another identity than this client has now",
-            code=ErrorCode.BAD_CREDENTIAL,
-            next_step="Start the client with the identity of that time; from Unix "
+            fix="Start the client with the identity of that time; from Unix "
             f"second {descriptor.session_end} on the session is left instead.",
         )
 

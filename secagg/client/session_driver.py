@@ -307,10 +307,9 @@ class Conductor:
     async def _take(self, update: Envelope) -> None:
         self._ended_by_server = update.kind is Aborted
         if self._is_past and update.kind not in (Aborted, Released):
-            raise SessionAbortedError(
+            raise ErrorCode.DEADLINE.error(
                 "the server goes on with a session after its own end",
-                code=ErrorCode.DEADLINE,
-                next_step="Check that the clocks of client and aggregator are right.",
+                fix="Check that the clocks of client and aggregator are right.",
             )
         before = self._session.state
         is_old = self._session.round >= update.kind.ROUND

@@ -498,11 +498,10 @@ class StepClient:
 
     def _fail(self, why: BaseException) -> None:
         reason = f": {why}" if isinstance(why, SecAggError) else ""
-        self._failed = ServiceError(
+        self._failed = ErrorCode.STORAGE_FAILED.error(
             "an earlier call of this object has failed, and what is on the disk is not "
             f"known{reason}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Send nothing. Close this object and make a new one over the "
+            fix="Send nothing. Close this object and make a new one over the "
             "same directory.",
         )
 

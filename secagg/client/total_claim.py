@@ -13,7 +13,7 @@ from secagg.distributed_dp import (
     loss_against_broken_masks,
     loss_against_server,
 )
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.policy import PrivacyLimits, TotalBudget
 from secagg.storage.data_claims import Claim, ClaimAdversary
@@ -111,10 +111,9 @@ def loss_of_session(
     return loss
 
 
-def _unbounded(complaint: str) -> RemoteProtocolError:
-    return RemoteProtocolError(
+def _unbounded(complaint: str) -> SecAggError:
+    return ErrorCode.POLICY_VIOLATION.error(
         f"nothing bounds what the task costs this client's data: {complaint}",
-        code=ErrorCode.POLICY_VIOLATION,
-        next_step="Give data with a total (policy.data) to tasks only whose loss "
+        fix="Give data with a total (policy.data) to tasks only whose loss "
         "against the adversary of this client's policy is bounded.",
     )

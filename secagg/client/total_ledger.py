@@ -222,11 +222,10 @@ def claims_explained(directory: Path) -> Iterator[None]:
     except ServiceError as error:
         if error.code is not ErrorCode.RESTORED_STATE:
             raise
-        raise ServiceError(
+        raise ErrorCode.RESTORED_STATE.error(
             f"the claims on data in {directory} may not be the newest, so what is "
             f"left of the total is not known: {error}",
-            code=ErrorCode.RESTORED_STATE,
-            next_step="Put the newest claims back, with their rollback mark. If "
+            fix="Put the newest claims back, with their rollback mark. If "
             "they are lost, set policy.data to another name, policy.data_dir to "
             "another directory (and data_rollback_mark, where it is set, to "
             "another file), and total_epsilon and total_delta to what is left when "

@@ -11,7 +11,7 @@ from typing import Final
 from secagg.config.loader import setting
 from secagg.config.program import ProgramSection, TLSSection
 from secagg.config.total_budget import DataSection, total_budget
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 from secagg.pki.key_files import parse_key
 from secagg.protocol.policy import GROUNDS
 from secagg.protocol.profiles import MAX_DEADLINE_SECONDS, Profile
@@ -254,20 +254,18 @@ def check_client(settings: ClientSettings) -> None:
     _check_identity(settings)
     policy = settings.policy
     if total_budget(policy) is not None and not policy.require_noise:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"policy.data = {policy.data!r} has a total, and require_noise = false "
             "lets tasks release sums of it that no epsilon bounds",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Leave require_noise out, or give data without a total.",
+            fix="Leave require_noise out, or give data without a total.",
         )
     if policy.require_noise and (
         policy.max_epsilon is None or policy.max_delta is None
     ):
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             "policy.max_epsilon and policy.max_delta are missing: a client that "
             "demands noise has to say how much",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Set both under [policy], or require_noise = false for tasks "
+            fix="Set both under [policy], or require_noise = false for tasks "
             "that release exact sums.",
         )
 
@@ -291,9 +289,8 @@ def _check_identity(settings: ClientSettings) -> None:
         if signed
         else "the other settings of [enrolment] are half of"
     )
-    raise ServiceError(
+    raise ErrorCode.BAD_SETTINGS.error(
         f"enrolment.{missing[0]} is missing: {needs} an identity",
-        code=ErrorCode.BAD_SETTINGS,
-        next_step="Make the key and the request with `secagg pki identity new`; ask "
+        fix="Make the key and the request with `secagg pki identity new`; ask "
         "the issuer for the enrolment key.",
     )

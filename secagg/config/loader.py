@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.runtime.files import read_small
 
 ENVIRONMENT_PREFIX: Final = "SECAGG_"
@@ -452,8 +452,8 @@ def _kind_of(value: object) -> str:
 # --- complaints ---------------------------------------------------------------------
 
 
-def _bad(message: str, next_step: str) -> ServiceError:
-    return ServiceError(message, code=ErrorCode.BAD_SETTINGS, next_step=next_step)
+def _bad(message: str, next_step: str) -> SecAggError:
+    return ErrorCode.BAD_SETTINGS.error(message, fix=next_step)
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
@@ -465,7 +465,7 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
     return f"Did you mean {names[close[0]]}?" if close else ""
 
 
-def _unknown(what: str, name: str, known: Iterable[str], origin: str) -> ServiceError:
+def _unknown(what: str, name: str, known: Iterable[str], origin: str) -> SecAggError:
     names = sorted(known)
     return _bad(
         f"unknown {what} in {origin}",

@@ -27,7 +27,7 @@ from secagg.config.two_aggregators import (
     LeaderSettings,
     SharingClientSettings,
 )
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.runtime.files import SESSION_PLACE
 from secagg.storage.rollback_mark import default_mark, lock_of
 
@@ -405,7 +405,7 @@ def _matches(a: str, b: str) -> bool:
 # --- messages -------------------------------------------------------------------------
 
 
-def _shared(one: NamedPath, other: NamedPath) -> ServiceError:
+def _shared(one: NamedPath, other: NamedPath) -> SecAggError:
     # The one that is written is the one to change.
     is_first = one.is_written and not other.is_written
     written, kept = (one, other) if is_first else (other, one)
@@ -414,18 +414,16 @@ def _shared(one: NamedPath, other: NamedPath) -> ServiceError:
         if written.is_written
         else "each needs its own"
     )
-    return ServiceError(
+    return ErrorCode.BAD_SETTINGS.error(
         f"{written.name} {written.path} and {kept.name} {kept.path} may be one file, "
         f"and {danger}",
-        code=ErrorCode.BAD_SETTINGS,
-        next_step=f"Give {written.name} a path of its own.",
+        fix=f"Give {written.name} a path of its own.",
     )
 
 
-def _inside(file: NamedPath, state: NamedPath) -> ServiceError:
-    return ServiceError(
+def _inside(file: NamedPath, state: NamedPath) -> SecAggError:
+    return ErrorCode.BAD_SETTINGS.error(
         f"{file.name} {file.path} lies in {state.name} {state.path}, whose files are "
         "the state's own",
-        code=ErrorCode.BAD_SETTINGS,
-        next_step=f"Give {file.name} a path outside it.",
+        fix=f"Give {file.name} a path outside it.",
     )

@@ -4,7 +4,7 @@ import re
 from fractions import Fraction
 from typing import Final
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 
 _RATE: Final = re.compile(r"\d{1,9}/0*[1-9]\d{0,8}|\d{1,9}(\.\d{1,9})?", re.ASCII)
 
@@ -23,9 +23,8 @@ def parse_rate(text: str, *, name: str) -> Fraction:
         ServiceError: BAD_SETTINGS; it is not a number.
     """
     if _RATE.fullmatch(text) is None:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"{name} is no rate: {text!r}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step='Write it as "1/10", or as "0.1" with at most nine digits.',
+            fix='Write it as "1/10", or as "0.1" with at most nine digits.',
         )
     return Fraction(text)

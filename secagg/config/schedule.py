@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Self
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 
 CONTINUOUS: Final = "continuous"
 _EVERY: Final = "every "
@@ -33,10 +33,9 @@ def seconds_of(text: str, key: str) -> int:
     found = _DURATION.fullmatch(text.strip())
     seconds = int(found[1]) * _UNITS[found[2]] if found else 0
     if not _SHORTEST <= seconds <= _LONGEST:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"{key} is no duration from one second to 366 days: {text!r}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Write a whole number and s, m, h or d, such as 30m.",
+            fix="Write a whole number and s, m, h or d, such as 30m.",
         )
     return seconds
 
@@ -77,28 +76,25 @@ class Schedule:
         """
         if schedule == CONTINUOUS:
             if window is not None:
-                raise ServiceError(
+                raise ErrorCode.BAD_SETTINGS.error(
                     "task.window needs a schedule: sessions that follow one another "
                     "wait for clients as long as it takes",
-                    code=ErrorCode.BAD_SETTINGS,
-                    next_step='Set schedule = "every 1h", or remove the window.',
+                    fix='Set schedule = "every 1h", or remove the window.',
                 )
             return cls()
         if not schedule.startswith(_EVERY):
-            raise ServiceError(
+            raise ErrorCode.BAD_SETTINGS.error(
                 f"task.schedule is neither continuous nor every: {schedule!r}",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step='Write "continuous", or "every 1h" with s, m, h or d.',
+                fix='Write "continuous", or "every 1h" with s, m, h or d.',
             )
         period = seconds_of(schedule.removeprefix(_EVERY), "task.schedule")
         if window is None:
             return cls(period, period)
         open_for = seconds_of(window, "task.window")
         if open_for > period:
-            raise ServiceError(
+            raise ErrorCode.BAD_SETTINGS.error(
                 f"task.window is longer than the schedule's {period} seconds",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step="Choose a shorter window, or a longer schedule.",
+                fix="Choose a shorter window, or a longer schedule.",
             )
         return cls(period, open_for)
 

@@ -8,7 +8,7 @@ from typing import Final
 from secagg.config.loader import setting
 from secagg.config.program import ProgramSection, TLSSection
 from secagg.config.task import EnrolmentSection, TaskSettings
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 from secagg.protocol.profiles import MAX_DEADLINE_SECONDS
 from secagg.transport.relay.handshake_limits import AdmissionLimits
 
@@ -260,9 +260,8 @@ def files_in(folder: Path) -> list[Path]:
         # Not `glob`, to which a folder that may not be read is an empty one.
         return sorted(each for each in folder.iterdir() if each.suffix == ".toml")
     except OSError as error:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"server.tasks_dir {folder} cannot be read: {error.strerror}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Make it a directory that this user may read, or leave the "
+            fix="Make it a directory that this user may read, or leave the "
             "setting out.",
         ) from None

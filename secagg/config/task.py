@@ -301,19 +301,17 @@ def check_task(settings: TaskSettings, *, origins: Mapping[str, str]) -> None:
     }
     missing = [name for name, value in budget.items() if value is None]
     if not noise.none and missing:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"noise.{missing[0]} is missing: without a budget the sum would be "
             "released without noise",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Set epsilon, delta and l2_clip under [noise], or write "
+            fix="Set epsilon, delta and l2_clip under [noise], or write "
             f'none = "{NO_NOISE_ACKNOWLEDGEMENT}" there.',
         )
     if noise.none and len(missing) < len(budget):
         given = next(name for name, value in budget.items() if value is not None)
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"noise.none waives the noise, but noise.{given} asks for some",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Remove one of the two.",
+            fix="Remove one of the two.",
         )
 
 
@@ -330,10 +328,9 @@ def end_of_task(task: TaskSection) -> datetime | None:
     except ValueError:
         moment = None
     if moment is None or moment.utcoffset() != timedelta(0):
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"task.ends is no date and time in UTC: {task.ends!r}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step='Write it as "2027-01-31T18:00:00Z".',
+            fix='Write it as "2027-01-31T18:00:00Z".',
         )
     return moment
 
@@ -342,11 +339,10 @@ def _check_name(name: str, origins: Mapping[str, str]) -> None:
     """Refuse a name that no offer can carry, or that alters a terminal."""
     if name.isprintable() and 1 <= len(name.encode()) <= MAX_TASK_ID_BYTES:
         return
-    raise ServiceError(
+    raise ErrorCode.BAD_SETTINGS.error(
         f"task.id has 1 to {MAX_TASK_ID_BYTES} bytes of printable characters, not "
         f"{name[:MAX_TASK_ID_BYTES]!r} (from {origins['task.id']})",
-        code=ErrorCode.BAD_SETTINGS,
-        next_step='Choose a short name, for example id = "digits".',
+        fix='Choose a short name, for example id = "digits".',
     )
 
 
@@ -356,11 +352,10 @@ def _check_invited(settings: TaskSettings, origins: Mapping[str, str]) -> None:
         try:
             PeerIdentity(DEFAULT_TRUST_DOMAIN, Role.CLIENT, name)
         except ServiceError as error:
-            raise ServiceError(
+            raise ErrorCode.BAD_SETTINGS.error(
                 f"task.invited holds a name that no certificate can carry: {error} "
                 f"(from {origins['task.invited']})",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step="Name clients as their certificates do, for example "
+                fix="Name clients as their certificates do, for example "
                 'invited = ["client-1", "client-2"], or --set '
                 "task.invited=client-1,client-2.",
             ) from None
@@ -372,19 +367,17 @@ def _check_participations(settings: TaskSettings, origins: Mapping[str, str]) ->
     if given is None:
         return
     if settings.noise.none:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             "task.participations limits what noise has to cover, but the task has no "
             f"noise (from {origins['task.participations']})",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Remove task.participations, or set a budget under [noise].",
+            fix="Remove task.participations, or set a budget under [noise].",
         )
     if given > task.steps:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"task.participations is {given}, and the task releases {task.steps} sums: "
             f"noise would be paid for and not used (from "
             f"{origins['task.participations']})",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Lower task.participations to at most task.steps.",
+            fix="Lower task.participations to at most task.steps.",
         )
     shortfall = shortfall_of(
         len(task.invited),
@@ -393,10 +386,9 @@ def _check_participations(settings: TaskSettings, origins: Mapping[str, str]) ->
         min_clients=settings.cohort.min_clients,
     )
     if task.invited and shortfall:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"task.invited is too short: {shortfall} (from {origins['task.invited']})",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Invite more clients, or raise task.participations.",
+            fix="Invite more clients, or raise task.participations.",
         )
 
 
@@ -432,8 +424,7 @@ def _check_enrolment(settings: TaskSettings) -> None:
         needs = f"the profile {settings.task.profile} needs"
     else:
         return
-    raise ServiceError(
+    raise ErrorCode.BAD_SETTINGS.error(
         f"enrolment.enrolment_key is missing: {needs} an issuer",
-        code=ErrorCode.BAD_SETTINGS,
-        next_step="Set it to the output of the issuer's `secagg pki enrol list`.",
+        fix="Set it to the output of the issuer's `secagg pki enrol list`.",
     )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secagg.config.loader import setting
-from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.protocol.policy import TotalBudget
 
 
@@ -62,11 +62,10 @@ def total_budget(section: DataSection) -> TotalBudget | None:
     if section.data is None or (
         section.total_epsilon is None or section.total_delta is None
     ):
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"policy.{missing[0]} is missing: a total has a name of data, an epsilon "
             "and a delta",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Set policy.data, total_epsilon and total_delta, or none of them "
+            fix="Set policy.data, total_epsilon and total_delta, or none of them "
             "and no data_dir.",
         )
     try:
@@ -78,8 +77,7 @@ def total_budget(section: DataSection) -> TotalBudget | None:
             rollback_mark=section.data_rollback_mark,
         )
     except LocalProtocolError as error:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"policy.data: {error}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step=error.next_step,
+            fix=error.next_step,
         ) from None

@@ -14,7 +14,7 @@ from secagg.config.loader import LoadedSettings, load_settings, setting
 from secagg.config.program import ProcessSection, TLSSection
 from secagg.config.server import AdmissionSection, HostSection, files_in
 from secagg.config.total_budget import DataSection
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 from secagg.protocol.policy import GROUNDS
 from secagg.protocol.profiles import MAX_DEADLINE_SECONDS
 
@@ -260,12 +260,11 @@ def refuse_database(is_one: bool) -> None:  # noqa: FBT001 - the one thing that 
         ServiceError: BAD_SETTINGS.
     """
     if is_one:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             "server.store names a database, and leader and helper keep seeds and "
             "shares in SQLite alone, which overwrites what is erased: row versions, "
             "logs and backups of a database keep it",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Leave server.store out.",
+            fix="Leave server.store out.",
         )
 
 
@@ -281,9 +280,8 @@ def tasks_of_party(settings: PartySettings) -> tuple[SharedTaskSection, ...]:
     tasks = (settings.task, *(each.settings.task for each in further))
     names = [each.id for each in tasks]
     if len(set(names)) < len(names):
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"two tasks of one name are in the settings and in {folder}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Give each task an id of its own; the same at both aggregators.",
+            fix="Give each task an id of its own; the same at both aggregators.",
         )
     return tasks

@@ -55,7 +55,7 @@ from secagg.distributed_dp.noise_block import (
     decode_block,
 )
 from secagg.distributed_dp.report import EPSILON_SLACK, check_claim, statement
-from secagg.errors import ErrorCode, InputError, RemoteProtocolError
+from secagg.errors import ErrorCode, InputError
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.policy import PrivacyLimits
 
@@ -402,9 +402,8 @@ def _say(stated: PrivacyStatement) -> str:
 
 def _insist(holds: bool, complaint: str) -> None:  # noqa: FBT001 - the value asked about
     if not holds:
-        raise RemoteProtocolError(
+        raise ErrorCode.POLICY_VIOLATION.error(
             f"the task breaks this client's privacy policy: {complaint}",
-            code=ErrorCode.POLICY_VIOLATION,
-            next_step="Ask the operators for more noise or fewer sums, or change "
+            fix="Ask the operators for more noise or fewer sums, or change "
             "your limits if you accept these.",
         )

@@ -25,7 +25,7 @@ from dpnoise.mechanisms import (
     make_mechanism,
 )
 from secagg.distributed_dp.units import UnitBounds
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.parameters import MAX_NOISE_BLOCK_BYTES
 
 _BLOCK_VERSION: Final = 2
@@ -321,10 +321,9 @@ def _whole(value: object, name: str, *, lowest: int) -> int:
     return value
 
 
-def bad_block(complaint: str) -> RemoteProtocolError:
+def bad_block(complaint: str) -> SecAggError:
     """Return the error for an invalid noise block."""
-    return RemoteProtocolError(
+    return ErrorCode.BAD_CONFIG.error(
         f"invalid noise block: {complaint}",
-        code=ErrorCode.BAD_CONFIG,
-        next_step="Plan the task again with `secagg plan`.",
+        fix="Plan the task again with `secagg plan`.",
     )

@@ -10,7 +10,7 @@ from typing import Final, ParamSpec, cast
 from dpnoise import planning
 from dpnoise.errors import DPNoiseError, ParameterError
 from dpnoise.planning import Plan, Planner
-from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.errors import ErrorCode, LocalProtocolError
 
 _P = ParamSpec("_P")
 
@@ -41,16 +41,15 @@ def _with_our_errors(planner: Planner[_P]) -> Planner[_P]:
         try:
             return cast("Planner[...]", planner)(*question, **fields)
         except ParameterError as error:
-            raise LocalProtocolError(
+            raise ErrorCode.BAD_SETTINGS.error(
                 str(error.args[0]),  # without the nearest value
-                code=ErrorCode.BAD_SETTINGS,
-                next_step=_way_out(error),
+                kind=LocalProtocolError,
+                fix=_way_out(error),
             ) from error
         except DPNoiseError as error:
-            raise ServiceError(
+            raise ErrorCode.INFEASIBLE.error(
                 str(error),
-                code=ErrorCode.INFEASIBLE,
-                next_step="Allow a larger epsilon or delta, ask for more clients, or "
+                fix="Allow a larger epsilon or delta, ask for more clients, or "
                 "choose another mechanism or accountant.",
             ) from error
 

@@ -26,7 +26,7 @@ from secagg.distributed_dp.noise_block import (
     decode_block,
     rational_text,
 )
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode
 
 if TYPE_CHECKING:  # a client plans nothing
     from dpnoise.planning import Plan
@@ -286,10 +286,9 @@ def check_claim(stated: PrivacyStatement, budget: NoiseBudget) -> None:
     elif stated.status == Status.HYPOTHETICAL:
         complaint = f"accountant {budget.accountant} bounds no epsilon of this task"
     if complaint:
-        raise RemoteProtocolError(
+        raise ErrorCode.POLICY_VIOLATION.error(
             f"the task does not keep its claim: {complaint}",
-            code=ErrorCode.POLICY_VIOLATION,
-            next_step="Ask the operator to plan the task again.",
+            fix="Ask the operator to plan the task again.",
         )
 
 

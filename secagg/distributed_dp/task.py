@@ -44,7 +44,7 @@ from secagg.distributed_dp.report import (
     statement,
 )
 from secagg.distributed_dp.units import UnitBounds, read_unit
-from secagg.errors import ErrorCode, InputError, RemoteProtocolError
+from secagg.errors import ErrorCode, InputError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import NoisyVector
 from secagg.protocol.noise_certificate import NoiseCertificate
@@ -765,10 +765,9 @@ def _insist(*demands: tuple[bool, str]) -> None:
     """Raise POLICY_VIOLATION for the first demand that does not hold."""
     for holds, complaint in demands:
         if not holds:
-            raise RemoteProtocolError(
+            raise ErrorCode.POLICY_VIOLATION.error(
                 f"the task breaks this client's privacy policy: {complaint}",
-                code=ErrorCode.POLICY_VIOLATION,
-                next_step="Ask the operator for more noise or fewer steps, or give "
+                fix="Ask the operator for more noise or fewer steps, or give "
                 "this client other PrivacyLimits if that is what you want.",
                 at_command="Ask the operator for more noise or fewer steps, or change "
                 "[policy] in the client's settings if that is what you want.",

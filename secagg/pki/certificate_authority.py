@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from secagg.crypto.entropy import Entropy, SystemEntropy
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.runtime.durable_files import create_file, replace_file
 from secagg.runtime.files import disk
 from secagg.transport.peer_identity import (
@@ -170,10 +170,9 @@ class CertificateAuthority:
             or not isinstance(key, ec.EllipticCurvePrivateKey)
             or key.public_key() != found.public_key()
         ):
-            raise ServiceError(
+            raise ErrorCode.BAD_CERTIFICATE.error(
                 f"not an authority of `secagg pki`: {certificate} and {private_key}",
-                code=ErrorCode.BAD_CERTIFICATE,
-                next_step="Name the two files that `secagg pki` made for it.",
+                fix="Name the two files that `secagg pki` made for it.",
             )
         return cls(found, key, domains[0])
 
@@ -364,11 +363,10 @@ class CertificateAuthority:
         return IssuedCertificate(certificate, key_pem(key))
 
 
-def _refused(complaint: str) -> ServiceError:
-    return ServiceError(
+def _refused(complaint: str) -> SecAggError:
+    return ErrorCode.BAD_CERTIFICATE.error(
         complaint,
-        code=ErrorCode.BAD_CERTIFICATE,
-        next_step="Correct the arguments of `secagg pki`.",
+        fix="Correct the arguments of `secagg pki`.",
     )
 
 

@@ -27,7 +27,7 @@ from typing import Final
 
 from cryptography import x509
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.runtime.files import read_small
 from secagg.runtime.log_events import (
     CRL_REJECTED,
@@ -180,5 +180,5 @@ _COPY_AGAIN: Final = (
 )
 
 
-def _refused(complaint: str, next_step: str) -> ServiceError:
-    return ServiceError(complaint, code=ErrorCode.BAD_CERTIFICATE, next_step=next_step)
+def _refused(complaint: str, next_step: str) -> SecAggError:
+    return ErrorCode.BAD_CERTIFICATE.error(complaint, fix=next_step)

@@ -9,7 +9,7 @@ from typing import Final
 
 from secagg.crypto.entropy import Entropy
 from secagg.crypto.signature import IdentityKey
-from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
 from secagg.pki.key_files import read_key, write_key
 from secagg.protocol.enrolment.client_identity import ClientIdentity
 from secagg.protocol.enrolment.credential import CredentialRequest, IssuedCredential
@@ -165,5 +165,5 @@ def load_client_identity(  # noqa: PLR0913 - two files and what they are held to
     return ClientIdentity(key, issued, enrolment_key)
 
 
-def _refused(complaint: str, next_step: str) -> ServiceError:
-    return ServiceError(complaint, code=ErrorCode.BAD_CREDENTIAL, next_step=next_step)
+def _refused(complaint: str, next_step: str) -> SecAggError:
+    return ErrorCode.BAD_CREDENTIAL.error(complaint, fix=next_step)

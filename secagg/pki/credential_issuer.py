@@ -24,7 +24,7 @@ from typing import Final, Self
 
 from secagg.crypto.entropy import Entropy
 from secagg.crypto.signature import IdentityKey
-from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
 from secagg.pki.issuer_record import IssuerRecord
 from secagg.pki.key_files import (
     is_readable_by_others,
@@ -314,13 +314,12 @@ class Issuer:
         if found is not None:
             newest = max(found.serials, default=0)
             if found.number > record.list_number or newest > len(record.credentials):
-                raise ServiceError(
+                raise ErrorCode.RESTORED_STATE.error(
                     f"{self._directory / RECORD} ends with serial "
                     f"{len(record.credentials)} and list {record.list_number}, but "
                     f"there is a list {found.number} with serial {newest}: an older "
                     "record was restored",
-                    code=ErrorCode.RESTORED_STATE,
-                    next_step="Restore the newest record. If it is lost, begin a new "
+                    fix="Restore the newest record. If it is lost, begin a new "
                     "issuer, whose key all clients pin again: this one "
                     "would assign serials a second time.",
                 )
@@ -345,14 +344,13 @@ class Issuer:
             raise self._foreign_list(str(error)) from None
         return found
 
-    def _foreign_list(self, complaint: str) -> ServiceError:
-        return ServiceError(
+    def _foreign_list(self, complaint: str) -> SecAggError:
+        return ErrorCode.STATE_DAMAGED.error(
             f"{self._directory / REVOCATIONS} is not this issuer's list: {complaint}",
-            code=ErrorCode.STATE_DAMAGED,
-            next_step="Find out what changed it, then move it to another place: this "
+            fix="Find out what changed it, then move it to another place: this "
             "issuer's own list is written again.",
         )
 
 
-def _refused(complaint: str, next_step: str) -> ServiceError:
-    return ServiceError(complaint, code=ErrorCode.BAD_CREDENTIAL, next_step=next_step)
+def _refused(complaint: str, next_step: str) -> SecAggError:
+    return ErrorCode.BAD_CREDENTIAL.error(complaint, fix=next_step)

@@ -29,7 +29,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from secagg.crypto.entropy import Entropy, SystemEntropy
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.pki.certificate_authority import (
     LEAF_DAYS,
     CertificateAuthority,
@@ -465,5 +465,5 @@ def _name_of(authority: CertificateAuthority) -> str:
     return authority.certificate.subject.rfc4514_string()
 
 
-def _refused(complaint: str, next_step: str) -> ServiceError:
-    return ServiceError(complaint, code=ErrorCode.BAD_CERTIFICATE, next_step=next_step)
+def _refused(complaint: str, next_step: str) -> SecAggError:
+    return ErrorCode.BAD_CERTIFICATE.error(complaint, fix=next_step)

@@ -16,7 +16,7 @@ from secagg.crypto.signature import (
     SignatureError,
     check_identity,
 )
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.runtime.durable_files import create_file
 from secagg.runtime.files import disk
 
@@ -47,11 +47,10 @@ def parse_key(text: str) -> bytes:
     return key
 
 
-def _no_key(text: str, complaint: str) -> ServiceError:
-    return ServiceError(
+def _no_key(text: str, complaint: str) -> SecAggError:
+    return ErrorCode.BAD_SETTINGS.error(
         f"{text[:80]!r} is not a public key: {complaint}",
-        code=ErrorCode.BAD_SETTINGS,
-        next_step="Copy it from the output of its owner's command, over a channel "
+        fix="Copy it from the output of its owner's command, over a channel "
         "that no other party controls.",
     )
 
@@ -81,16 +80,14 @@ def read_key(path: Path, *, remedy: str = _MADE_BY) -> IdentityKey:
         with path.open("rb") as stream:
             seed = SecretBytes(stream.read(SEED_SIZE + 1))
     except OSError as error:
-        raise ServiceError(
+        raise ErrorCode.BAD_CREDENTIAL.error(
             f"cannot read the private key {path}: {error.strerror}",
-            code=ErrorCode.BAD_CREDENTIAL,
-            next_step="Check the path and its permissions.",
+            fix="Check the path and its permissions.",
         ) from None
     if len(seed) != SEED_SIZE:
-        raise ServiceError(
+        raise ErrorCode.BAD_CREDENTIAL.error(
             f"{path} is not a private key: it does not have {SEED_SIZE} bytes",
-            code=ErrorCode.BAD_CREDENTIAL,
-            next_step=remedy,
+            fix=remedy,
         )
     return IdentityKey.from_bytes(seed)
 

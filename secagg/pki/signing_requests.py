@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 from secagg.crypto.entropy import Entropy
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.pki.certificate_authority import PublicKey, key_pem, new_key
 from secagg.runtime.durable_files import create_file, replace_file
 from secagg.runtime.files import disk, read_small
@@ -113,9 +113,8 @@ def spki_of(public: PublicKey) -> bytes:
     )
 
 
-def _refused(complaint: str) -> ServiceError:
-    return ServiceError(
+def _refused(complaint: str) -> SecAggError:
+    return ErrorCode.BAD_CERTIFICATE.error(
         complaint,
-        code=ErrorCode.BAD_CERTIFICATE,
-        next_step=_MAKE_AGAIN,
+        fix=_MAKE_AGAIN,
     )

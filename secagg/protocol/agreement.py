@@ -31,7 +31,7 @@ from secagg.crypto.signature import (
     verify,
 )
 from secagg.crypto.transcript import domain_tag
-from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
+from secagg.errors import ErrorCode, InternalError
 from secagg.protocol.messages import Advert, Consistency, Quorum
 
 
@@ -131,16 +131,13 @@ def check_quorum(  # noqa: PLR0913 - what is signed, by whom, and how many
     """
     # R5.5-2: count before verifying, so that a long list cannot cost verifications.
     if len(quorum) < needed:
-        raise RemoteProtocolError(
+        raise ErrorCode.NO_QUORUM.error(
             f"{len(quorum)} clients have signed, {needed} are needed",
-            code=ErrorCode.NO_QUORUM,
         )
     # R5.5-3
     signed = {signer for signer, _ in quorum.signatures}
     if not survivors >= signed:
-        raise RemoteProtocolError(
-            "the quorum names a signer that is not in U3", code=ErrorCode.U3_INVALID
-        )
+        raise ErrorCode.U3_INVALID.error("the quorum names a signer that is not in U3")
     # R5.5-4
     for signer, signature in quorum.signatures:
         check_signature(
@@ -150,10 +147,9 @@ def check_quorum(  # noqa: PLR0913 - what is signed, by whom, and how many
     # list is counted before anything of it is verified.
     unsigned = sorted(frozenset(survivors) - signed)
     if [proof.index for proof in quorum.roster_proofs] != unsigned:
-        raise RemoteProtocolError(
+        raise ErrorCode.U3_INVALID.error(
             "the quorum must show the roster of exactly the members of U3 without "
             "signature",
-            code=ErrorCode.U3_INVALID,
         )
     for proof in quorum.roster_proofs:
         check_bundle_signature(
@@ -227,9 +223,8 @@ def check_signed(
     try:
         verify(signers.identity_key(index), message, signature)
     except SignatureError:
-        raise RemoteProtocolError(
+        raise ErrorCode.BAD_SIGNATURE.error(
             f"{signers.names[index]!r} {what}",
-            code=ErrorCode.BAD_SIGNATURE,
             sender=signers.names[index],
         ) from None
 

@@ -10,7 +10,7 @@ from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.merkle import MerkleTree, ProofError, proven_top
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.transcript import hash_parts
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import RosterFrame, advert_parts
 
@@ -65,8 +65,8 @@ def roster_top(ctx0: bytes, roster: RosterFrame, suite: CipherSuite) -> bytes:
     try:
         return proven_top(roster.size, leaves, roster.proof, suite)
     except ProofError as error:
-        raise RemoteProtocolError(
-            f"the neighbourhood is not proven: {error}", code=ErrorCode.BAD_PROOF
+        raise ErrorCode.BAD_PROOF.error(
+            f"the neighbourhood is not proven: {error}"
         ) from None
 
 

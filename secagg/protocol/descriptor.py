@@ -80,35 +80,30 @@ class SessionDescriptor:
             ("task_id", self.task_id, MAX_TASK_ID_BYTES),
         ):
             if not 1 <= len(name.encode()) <= most or "\0" in name:
-                raise RemoteProtocolError(
+                raise ErrorCode.BAD_CONFIG.error(
                     f"{what} must have 1 to {most} bytes of UTF-8 without U+0000",
-                    code=ErrorCode.BAD_CONFIG,
                 )
         for what, number in (
             ("session_number", self.session_number),
             ("session_end", self.session_end),
         ):
             if not 0 <= number <= MAX_COUNT:
-                raise RemoteProtocolError(
+                raise ErrorCode.BAD_CONFIG.error(
                     f"{what} must be at most {MAX_COUNT}, not {number}",
-                    code=ErrorCode.BAD_CONFIG,
                 )
         if len(self.payload_hash) not in {0, 32}:
-            raise RemoteProtocolError(
+            raise ErrorCode.BAD_CONFIG.error(
                 f"a payload hash has 0 or 32 bytes, not {len(self.payload_hash)}",
-                code=ErrorCode.BAD_CONFIG,
             )
         if len(self.noise_terms) > MAX_NOISE_TERMS_BYTES:
-            raise RemoteProtocolError(
+            raise ErrorCode.BAD_CONFIG.error(
                 f"noise terms have at most {MAX_NOISE_TERMS_BYTES} bytes, not "
                 f"{len(self.noise_terms)}",
-                code=ErrorCode.BAD_CONFIG,
             )
         if self.noise_terms and not self.parameters.noise_block:  # R3.2-10
-            raise RemoteProtocolError(
+            raise ErrorCode.BAD_CONFIG.error(
                 "noise_terms must be empty without a noise block, not "
                 f"{len(self.noise_terms)} bytes",
-                code=ErrorCode.BAD_CONFIG,
             )
         self.parameters.validate(demanded_bits=demanded_bits)
         return self
@@ -125,12 +120,12 @@ class SessionDescriptor:
         left = self.session_end - now
         most = self.parameters.deadlines.longest_session + CLOCK_TOLERANCE_SECONDS
         if not 0 < left <= most:
-            raise RemoteProtocolError(
+            raise ErrorCode.BAD_CLOCK.error(
                 f"the session ends at {_time(self.session_end)}, and the clock of "
                 f"this host reads {_time(now)}: {left} seconds are left, between 1 "
                 f"and {most} are possible; one of the two clocks is wrong",
-                code=ErrorCode.BAD_CLOCK,
-                next_step="Compare the clocks of this host and of the server.",
+                kind=RemoteProtocolError,
+                fix="Compare the clocks of this host and of the server.",
             )
 
     @property
@@ -190,10 +185,9 @@ class SessionDescriptor:
             parameters = ProtocolParameters.decode_from(reader)
             reader.end()
         except ValueError as error:
-            raise RemoteProtocolError(
+            raise ErrorCode.BAD_ENCODING.error(
                 f"the session offer cannot be read: {error}",
-                next_step="Hand over the offer as the aggregator made it.",
-                code=ErrorCode.BAD_ENCODING,
+                fix="Hand over the offer as the aggregator made it.",
             ) from None
         return cls(
             aggregator=aggregator,

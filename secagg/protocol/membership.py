@@ -58,11 +58,10 @@ class Membership:
         """
         pinned = (self.trust_domain, self.enrolment_key)
         if (trust.trust_domain, trust.enrolment_key) != pinned:
-            raise RemoteProtocolError(
+            raise ErrorCode.POLICY_VIOLATION.error(
                 "the session uses another trust domain or enrolment key than the one "
                 "that this client pins",
-                code=ErrorCode.POLICY_VIOLATION,
-                next_step="Do not take part: that key's holder can invent clients.",
+                fix="Do not take part: that key's holder can invent clients.",
             )
         return enrolment_rules(trust, session_end, self.revoked)
 
@@ -185,9 +184,8 @@ def _check_signatures(
                 advert.signature,
             )
         except SignatureError:
-            raise RemoteProtocolError(
+            raise ErrorCode.BAD_SIGNATURE.error(
                 f"{advert.identity!r} has not signed its advert for this session",
-                code=ErrorCode.BAD_SIGNATURE,
                 sender=advert.identity,
             ) from None
 

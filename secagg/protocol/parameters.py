@@ -17,7 +17,11 @@ from typing import Final, Self
 
 from secagg.crypto.canonical import Reader, Writer
 from secagg.crypto.cipher_suite import CipherSuite
-from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    SecAggError,
+)
 from secagg.protocol.graphs.edge_bounds import EdgeBound, judge_edges
 from secagg.protocol.graphs.ring_bounds import (
     bits_of,
@@ -522,20 +526,18 @@ class ProtocolParameters:
         # R3.2-1
         version = reader.u16()
         if version != PROTOCOL_VERSION:
-            raise RemoteProtocolError(
+            raise ErrorCode.BAD_VERSION.error(
                 f"the peer speaks protocol version {version}, "
                 f"this release speaks {PROTOCOL_VERSION}",
-                code=ErrorCode.BAD_VERSION,
-                next_step="Upgrade the older side.",
+                fix="Upgrade the older side.",
             )
         # R3.2-2
         profile, suite = reader.u16(), reader.u16()
         try:
             named_profile, named_suite = Profile(profile), CipherSuite(suite)
         except ValueError:
-            raise RemoteProtocolError(
+            raise ErrorCode.BAD_CONFIG.error(
                 f"unknown profile {profile} or suite {suite:#06x}",
-                code=ErrorCode.BAD_CONFIG,
             ) from None
         modulus, dimension = reader.u64(), reader.u64()
         counts = [reader.u32() for _ in range(8)]
@@ -570,9 +572,8 @@ def _read_tail(data: bytes, profile: Profile) -> Tail:
     return tail
 
 
-def _impossible(complaint: str) -> RemoteProtocolError:
-    return RemoteProtocolError(
+def _impossible(complaint: str) -> SecAggError:
+    return ErrorCode.BAD_CONFIG.error(
         complaint,
-        code=ErrorCode.BAD_CONFIG,
-        next_step="Correct the configuration of the task.",
+        fix="Correct the configuration of the task.",
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from secagg.crypto.cipher_suite import CipherSuite
-from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.protocol.arguments import (
     as_path,
     check_kind,
@@ -131,10 +131,9 @@ class ClientPolicy:
         accepted = (known, f"aggregator {offer.aggregator!r} is not accepted")
         for holds, complaint in (accepted, *self._rules(offer.parameters)):
             if not holds:
-                raise RemoteProtocolError(
+                raise ErrorCode.POLICY_VIOLATION.error(
                     f"the session breaks this client's policy: {complaint}",
-                    code=ErrorCode.POLICY_VIOLATION,
-                    next_step="Ask the operator for other parameters, or give this "
+                    fix="Ask the operator for other parameters, or give this "
                     "client another ClientPolicy if that is what you want.",
                     at_command="Ask the operator for other parameters, or change "
                     "[policy] in the client's settings if that is what you want.",

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import ClassVar, Final, Self
 
 from secagg.crypto.canonical import CanonicalEncodingError, Reader, Writer
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode
 from secagg.protocol.arguments import check_member
 
 # No hash of the session would resist longer.
@@ -100,11 +100,10 @@ def check_supported(profile: Profile) -> None:
     """
     if profile not in SUPPORTED_PROFILES:
         supported = ", ".join(sorted(p.label for p in SUPPORTED_PROFILES))
-        raise RemoteProtocolError(
+        raise ErrorCode.BAD_CONFIG.error(
             f"profile {profile.label} is not part of this release; "
             f"available: {supported}",
-            code=ErrorCode.BAD_CONFIG,
-            next_step="Correct the configuration of the task.",
+            fix="Correct the configuration of the task.",
         )
 
 

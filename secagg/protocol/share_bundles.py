@@ -24,7 +24,7 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.shamir import share_secrets
 from secagg.crypto.shamir_codec import SHARE_SIZE, check_shares
 from secagg.crypto.transcript import decode_set, domain_tag, encode_set
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode
 from secagg.protocol.client.checks import RosterView
 from secagg.protocol.messages import BUNDLE_BYTES, Advert, Complaint
 from secagg.protocol.parameters import Graph, ProtocolParameters
@@ -206,9 +206,8 @@ def _agreed(encryption_keys: KeyPair, advert: Advert) -> SecretBytes:
     try:
         return encryption_keys.agree(advert.encryption_key)
     except BadPublicKeyError as error:
-        raise RemoteProtocolError(
+        raise ErrorCode.BAD_PUBLIC_KEY.error(
             f"no key can be agreed with {advert.identity!r}: {error}",
-            code=ErrorCode.BAD_PUBLIC_KEY,
             sender=advert.identity,
         ) from None
 
@@ -288,10 +287,9 @@ def collect(  # noqa: PLR0913 - everything that opening depends on
             if complaints
             else ""
         )
-        raise RemoteProtocolError(
+        raise ErrorCode.BAD_SHARE_CIPHERTEXT.error(
             f"{len(complaints)} of {len(dealers)} share bundles are invalid{first}; "
             f"{parameters.threshold} valid ones are needed",
-            code=ErrorCode.BAD_SHARE_CIPHERTEXT,
         )
     return HeldShares(tuple(dealers), tuple(pairs), tuple(complaints))
 

@@ -42,16 +42,14 @@ def disk(path: Path, *, if_exists: str = "Choose another directory.") -> Iterato
     try:
         yield
     except FileExistsError:
-        raise ServiceError(
+        raise ErrorCode.STORAGE_FAILED.error(
             f"{path} exists already",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step=if_exists,
+            fix=if_exists,
         ) from None
     except OSError as error:
-        raise ServiceError(
+        raise ErrorCode.STORAGE_FAILED.error(
             f"{path} cannot be used: {error.strerror}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Check the directory, its owner and the free space.",
+            fix="Check the directory, its owner and the free space.",
         ) from None
 
 

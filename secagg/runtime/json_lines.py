@@ -16,7 +16,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final, Self
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.runtime.durable_files import create_file
 from secagg.runtime.files import disk
 
@@ -66,10 +66,9 @@ class DurableLines:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise ServiceError(
+                raise ErrorCode.STORAGE_FAILED.error(
                     f"{path} is in use by another process",
-                    code=ErrorCode.STORAGE_FAILED,
-                    next_step="Wait for the other command to end.",
+                    fix="Wait for the other command to end.",
                 ) from None
             opened = cls(path, stream, next_step)
             with disk(path):
@@ -115,11 +114,10 @@ class DurableLines:
             except (LookupError, TypeError, ValueError) as error:
                 raise self._damaged(number, str(error)) from None
 
-    def _damaged(self, number: int, complaint: str) -> ServiceError:
-        return ServiceError(
+    def _damaged(self, number: int, complaint: str) -> SecAggError:
+        return ErrorCode.STATE_DAMAGED.error(
             f"{self.path}, line {number}: {complaint}",
-            code=ErrorCode.STATE_DAMAGED,
-            next_step=self._next_step,
+            fix=self._next_step,
         )
 
 

@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from secagg.errors import ErrorCode, InputError, ServiceError
+from secagg.errors import ErrorCode, InputError
 from secagg.protocol.vectors import as_vector
 from secagg.runtime.durable_files import replace_with
 
@@ -84,9 +84,8 @@ def _replace(path: Path, save: Callable[[IO[bytes]], object]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_with(path, save)
     except OSError as error:
-        raise ServiceError(
+        raise ErrorCode.STORAGE_FAILED.error(
             f"{path} cannot be written: {error.strerror}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Check the directory, its owner and the free space; no "
+            fix="Check the directory, its owner and the free space; no "
             "client's data were lost.",
         ) from None

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Final, cast
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.wire.codec import refuse
 
 # A caller that is turned away comes back when many of those before it are done.
@@ -120,19 +120,17 @@ class BodyReader:
                 async for body in messages:
                     return body
         except TimeoutError:
-            raise ServiceError(
+            raise ErrorCode.OVERLOADED.error(
                 f"the message did not arrive within {self._seconds:g} s",
-                code=ErrorCode.OVERLOADED,
-                next_step="Call again, over a faster link.",
+                fix="Call again, over a faster link.",
                 retry_after_seconds=1.0,
             ) from None
         raise refuse("the call has no message")
 
 
-def _come_back(complaint: str, seconds: float) -> ServiceError:
-    return ServiceError(
+def _come_back(complaint: str, seconds: float) -> SecAggError:
+    return ErrorCode.OVERLOADED.error(
         complaint,
-        code=ErrorCode.OVERLOADED,
-        next_step="Send this one again a little later.",
+        fix="Send this one again a little later.",
         retry_after_seconds=seconds,
     )

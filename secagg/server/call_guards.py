@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
 
-from secagg.errors import ErrorCode, InternalError, ServiceError
+from secagg.errors import ErrorCode, InternalError, SecAggError
 from secagg.runtime.log_events import (
     CALL_REFUSED,
     CALLS_REFUSED,
@@ -165,10 +165,9 @@ class OpenCalls:
             if not scope.expired():
                 raise
             # Why is for the next call to say: that of a certificate, or of a task.
-            raise ServiceError(
+            raise ErrorCode.SHUTTING_DOWN.error(
                 "the operator has ended this call",
-                code=ErrorCode.SHUTTING_DOWN,
-                next_step="Call again.",
+                fix="Call again.",
                 retry_after_seconds=1.0,
             ) from None
         finally:
@@ -259,10 +258,9 @@ class CallAdmission:
         except TimeoutError:
             if not scope.expired():
                 raise
-            raise ServiceError(
+            raise ErrorCode.OVERLOADED.error(
                 f"the call took longer than {seconds:g} s",
-                code=ErrorCode.OVERLOADED,
-                next_step="Call again.",
+                fix="Call again.",
                 retry_after_seconds=1.0,
             ) from None
         finally:
@@ -310,11 +308,10 @@ class CallAdmission:
         usage.tokens -= 1
 
 
-def _overloaded(complaint: str, retry_after_seconds: float) -> ServiceError:
-    return ServiceError(
+def _overloaded(complaint: str, retry_after_seconds: float) -> SecAggError:
+    return ErrorCode.OVERLOADED.error(
         complaint,
-        code=ErrorCode.OVERLOADED,
-        next_step="Wait and call again.",
+        fix="Wait and call again.",
         retry_after_seconds=retry_after_seconds,
     )
 

@@ -18,7 +18,6 @@ from typing import Any, Final, TypeVar, cast
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
-    ServiceError,
 )
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import MAX_IDENTITY_BYTES, Envelope, Released
@@ -184,10 +183,9 @@ class ClientRequestHandler:
         request.check()
         session = await self._sessions.look_for(request.session_id)
         if not self._watches.is_free_for(identity):
-            raise ServiceError(
+            raise ErrorCode.OVERLOADED.error(
                 "too many streams are open",
-                code=ErrorCode.OVERLOADED,
-                next_step="Close other streams, or poll.",
+                fix="Close other streams, or poll.",
                 retry_after_seconds=self._limits.poll_seconds,
             )
         with self._watches.taken_by(identity):
@@ -242,31 +240,27 @@ class ClientRequestHandler:
         )
         task = run.task
         if task.invited is not None and identity not in task.invited:
-            raise RemoteProtocolError(
+            raise ErrorCode.NOT_INVITED.error(
                 f"{identity!r} is not invited to this task",
-                code=ErrorCode.NOT_INVITED,
                 sender=identity,
-                next_step="Ask the operator to invite this client.",
+                fix="Ask the operator to invite this client.",
             )
         facts = await self._sessions.facts(task.task_id)
         if identity in facts.left_out:
-            raise RemoteProtocolError(
+            raise ErrorCode.NOT_INVITED.error(
                 f"{identity!r} takes no part in the rest of this task: it and another "
                 "client accuse each other, or its secret could not be rebuilt",
-                code=ErrorCode.NOT_INVITED,
                 sender=identity,
-                next_step="Ask the operator, who has the receipts: nobody else can "
+                fix="Ask the operator, who has the receipts: nobody else can "
                 "tell who is right.",
             )
         given = facts.given.get(identity, 0)
         if task.participations is not None and given >= task.participations:
             # A courtesy: the client itself gives no more than its budget covers.
-            raise ServiceError(
+            raise ErrorCode.TASK_OVER.error(
                 f"the task is over for {identity!r}: it has given its participations, "
                 f"{given} of {task.participations}",
-                code=ErrorCode.TASK_OVER,
-                next_step="Nothing is to be done; other clients give to the further "
-                "sums.",
+                fix="Nothing is to be done; other clients give to the further sums.",
             )
         if self._stopping.is_set():
             raise shutting_down(self._limits.join_poll_seconds)
@@ -344,19 +338,17 @@ class ClientRequestHandler:
             if update is None or update.kind is not Released:
                 if is_over:
                     raise session_is_over(identity)
-                raise RemoteProtocolError(
+                raise ErrorCode.UNEXPECTED_MESSAGE.error(
                     "the session has not released its sum yet",
-                    code=ErrorCode.UNEXPECTED_MESSAGE,
                     sender=identity,
-                    next_step="Ask for the session's update.",
+                    fix="Ask for the session's update.",
                 )
         name = _SPOOLED[request.blob]
         found = await self._read_spooled(request, name)
         if found is None:
-            raise ServiceError(
+            raise ErrorCode.UNKNOWN_SESSION.error(
                 f"the session has no {name} here",
-                code=ErrorCode.UNKNOWN_SESSION,
-                next_step="It has none, or has ended too long ago.",
+                fix="It has none, or has ended too long ago.",
             )
         data, size = found
         if request.offset > size:
@@ -386,9 +378,8 @@ class ClientRequestHandler:
     def _check_caller(self, identity: str) -> None:
         self.attendance.note_call(identity)
         if not 0 < len(identity.encode()) <= MAX_IDENTITY_BYTES or "\0" in identity:
-            raise RemoteProtocolError(
+            raise ErrorCode.UNAUTHENTICATED.error(
                 f"an identity has 1 to {MAX_IDENTITY_BYTES} bytes, none of them zero",
-                code=ErrorCode.UNAUTHENTICATED,
             )
 
     async def _runner(self, identity: str, session_id: bytes) -> SessionRunner:

@@ -5,7 +5,7 @@ over, or that it should come back.  The last is said of every task that ended ot
 than by its own end: a restart goes on with it.
 """
 
-from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.errors import ErrorCode, LocalProtocolError, SecAggError, ServiceError
 from secagg.server.task.runner import TaskRunner
 
 
@@ -70,11 +70,10 @@ class KnownTasks:
             run.task.gate.wake()
 
 
-def shutting_down(retry_after_seconds: float) -> ServiceError:
+def shutting_down(retry_after_seconds: float) -> SecAggError:
     """Return what clients are told that should come back."""
-    return ServiceError(
+    return ErrorCode.SHUTTING_DOWN.error(
         "the aggregator is shutting down",
-        code=ErrorCode.SHUTTING_DOWN,
-        next_step="Ask again when it is back.",
+        fix="Ask again when it is back.",
         retry_after_seconds=retry_after_seconds,
     )

@@ -181,10 +181,9 @@ async def serve(  # noqa: PLR0913 - who is told what, and what is run
             await asyncio.wait({ending})
         server.drain()  # the transport has stopped: nobody is waited for
         if is_over:
-            raise ServiceError(
+            raise ErrorCode.TASK_OVER.error(
                 f"{spent}; its budget is spent",
-                code=ErrorCode.TASK_OVER,
-                next_step="Choose a new task.id for a new series of sums.",
+                fix="Choose a new task.id for a new series of sums.",
             )
         return ServedTask(tuple(receipts), is_complete)
 
@@ -274,11 +273,10 @@ def edge_options(settings: HostSettings) -> EdgeOptions | None:
     )
 
 
-def _incomplete(key: str, value: str) -> ServiceError:
-    return ServiceError(
+def _incomplete(key: str, value: str) -> SecAggError:
+    return ErrorCode.BAD_SETTINGS.error(
         f"{key} is missing, and edge.listen opens an HTTP edge",
-        code=ErrorCode.BAD_SETTINGS,
-        next_step=f"Set it to {value}, or leave edge.listen out.",
+        fix=f"Set it to {value}, or leave edge.listen out.",
     )
 
 

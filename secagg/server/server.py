@@ -190,10 +190,9 @@ class RunningTask:
         """
         await asyncio.wait({self._running})
         if self._running.cancelled():
-            raise ServiceError(
+            raise ErrorCode.CANCELLED.error(
                 f"the server was closed before task {self.task_id!r} was done",
-                code=ErrorCode.CANCELLED,
-                next_step="Add the task again with the same state directory: it goes "
+                fix="Add the task again with the same state directory: it goes "
                 "on where it stood.",
             )
         self._running.result()

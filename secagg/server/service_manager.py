@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, Self
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 from secagg.server.http.readiness import LOOK_EVERY_SECONDS
 
 # Two looks may be late before the manager loses its patience.
@@ -52,11 +52,10 @@ class ServiceManager:
         if given.isdecimal() and is_ours:
             seconds = int(given) / 1e6
             if seconds < _LEAST_PATIENCE_SECONDS:
-                raise ServiceError(
+                raise ErrorCode.BAD_SETTINGS.error(
                     f"the service manager waits {seconds:g} s for a sign of life, and "
                     f"the book is looked at every {LOOK_EVERY_SECONDS:g} s",
-                    code=ErrorCode.BAD_SETTINGS,
-                    next_step=f"Set WatchdogSec={_LEAST_PATIENCE_SECONDS:g} or more in "
+                    fix=f"Set WatchdogSec={_LEAST_PATIENCE_SECONDS:g} or more in "
                     "the unit.",
                 )
         return cls(environment.get("NOTIFY_SOCKET"))

@@ -388,9 +388,7 @@ class StepServer:
         """
         kind = KINDS.get(message[0]) if message else None
         if kind is None:
-            raise RemoteProtocolError(
-                "the bytes are no message", code=ErrorCode.BAD_ENCODING
-            )
+            raise ErrorCode.BAD_ENCODING.error("the bytes are no message")
         if kind is not Upload:
             return Envelope(kind, message[1:]), b""
         return Envelope(kind, message[1:_NAME_BYTES]), message[_NAME_BYTES:]
@@ -408,10 +406,9 @@ class StepServer:
             len(packed),
             sha256(packed).digest(),
         ):
-            raise RemoteProtocolError(
+            raise ErrorCode.UPLOAD_CORRUPT.error(
                 f"an upload has {len(packed)} bytes, of {self._packed_bytes}, or is "
                 "not what its name says",
-                code=ErrorCode.UPLOAD_CORRUPT,
             )
         parameters = self._parameters
         try:
@@ -419,7 +416,7 @@ class StepServer:
                 packed, parameters.dimension, parameters.bits, parameters.modulus
             )
         except BadVectorError as error:
-            raise RemoteProtocolError(str(error), code=ErrorCode.BAD_VECTOR) from None
+            raise ErrorCode.BAD_VECTOR.error(str(error)) from None
 
 
 def next_session_number(last: int = 0, *, now: float | None = None) -> int:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.graphs.choice import odds_of
 from secagg.protocol.graphs.ring_safety import RingRisk
@@ -141,10 +141,9 @@ def _check_owner(report_path: Path, task_id: str) -> None:
     except (OSError, ValueError, LookupError, TypeError):
         return  # nothing is there that anybody could miss
     if owner != task_id:
-        raise ServiceError(
+        raise ErrorCode.STORAGE_FAILED.error(
             f"{report_path} is about the task {owner!r}, not {task_id!r}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Move the files of that task away, or set server.output_dir to "
+            fix="Move the files of that task away, or set server.output_dir to "
             "another folder; the sum is kept until it can be written.",
         )
 

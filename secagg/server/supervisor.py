@@ -187,10 +187,9 @@ class TaskSupervisor:
                 or row.version > 1
                 or row.task.settings != encode_settings(settings)
             ):
-                raise ServiceError(
+                raise ErrorCode.BAD_SETTINGS.error(
                     f"there is a task {settings.task.id!r} already",
-                    code=ErrorCode.BAD_SETTINGS,
-                    next_step="Choose another task.id, or change that task with "
+                    fix="Choose another task.id, or change that task with "
                     "`secagg tasks apply`.",
                 )
             await self._rows.settle(settings)
@@ -293,10 +292,9 @@ class TaskSupervisor:
     @property
     def _server(self) -> OperatedServer:
         if self._opened is None:
-            raise ServiceError(
+            raise ErrorCode.SHUTTING_DOWN.error(
                 "the aggregator is starting",
-                code=ErrorCode.SHUTTING_DOWN,
-                next_step="Try again in a moment.",
+                fix="Try again in a moment.",
             )
         return self._opened
 
@@ -630,10 +628,9 @@ def _payload_of(settings: TaskSettings) -> Callable[[int], bytes] | None:
         try:
             return path.read_bytes()
         except OSError as error:
-            raise ServiceError(
+            raise ErrorCode.BAD_SETTINGS.error(
                 f"the payload {path} cannot be read: {error.strerror}",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step="Put the file back, then `secagg tasks resume`.",
+                fix="Put the file back, then `secagg tasks resume`.",
             ) from None
 
     return read

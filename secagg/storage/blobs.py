@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from secagg.errors import ErrorCode, InternalError, ServiceError
+from secagg.errors import ErrorCode, InternalError
 
 RETRY_SECONDS: Final = 30.0
 """When to come back after a store has refused."""
@@ -279,10 +279,9 @@ class FileBlobs:
         try:
             yield
         except OSError as error:
-            raise ServiceError(
+            raise ErrorCode.STORAGE_FAILED.error(
                 f"the spool {self.directory} cannot be used: {error.strerror}",
-                code=ErrorCode.STORAGE_FAILED,
-                next_step="Check free space and permissions of the spool directory.",
+                fix="Check free space and permissions of the spool directory.",
                 retry_after_seconds=RETRY_SECONDS,
             ) from None
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, Self, TypeVar, cast
 
 from secagg.crypto.entropy import Entropy
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 from secagg.runtime.durable_files import replace_file, sync_directory
 from secagg.storage.change import Change, Command, Query, Update
 from secagg.storage.directories import STORE_FILE, check_mark_place, state_directory
@@ -150,10 +150,9 @@ class ClientStore:
         try:
             replace_file(self.directory / name, data, mode=_PRIVATE)
         except OSError as error:
-            raise ServiceError(
+            raise ErrorCode.STORAGE_FAILED.error(
                 f"{self.directory / name} cannot be written: {error.strerror}",
-                code=ErrorCode.STORAGE_FAILED,
-                next_step="Check the free space and the owner of the directory.",
+                fix="Check the free space and the owner of the directory.",
             ) from None
 
     def upload(self, session_id: bytes, bound: bytes) -> bytes | None:
@@ -198,9 +197,8 @@ class ClientStore:
             if removed:
                 sync_directory(self.directory)
         except OSError as error:
-            raise ServiceError(
+            raise ErrorCode.STORAGE_FAILED.error(
                 f"a masked input in {self.directory} cannot be removed: "
                 f"{error.strerror}",
-                code=ErrorCode.STORAGE_FAILED,
-                next_step="Check the owner of the directory.",
+                fix="Check the owner of the directory.",
             ) from None

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.errors import ErrorCode, LocalProtocolError
 
 STORE_FILE: Final = "store.sqlite3"
 """The store of a party that keeps its state in a directory."""
@@ -19,16 +19,14 @@ def new_directory(path: Path) -> Path:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         is_empty = not any(path.iterdir())
     except OSError as error:
-        raise ServiceError(
+        raise ErrorCode.STORAGE_FAILED.error(
             f"{path} cannot be used: {error.strerror}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Choose another directory.",
+            fix="Choose another directory.",
         ) from None
     if not is_empty:
-        raise ServiceError(
+        raise ErrorCode.STORAGE_FAILED.error(
             f"{path} is not empty",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Choose a directory that does not exist yet.",
+            fix="Choose a directory that does not exist yet.",
         )
     return path
 
@@ -43,10 +41,9 @@ def state_directory(directory: Path) -> Path:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return directory.resolve()
     except OSError as error:
-        raise ServiceError(
+        raise ErrorCode.STORAGE_FAILED.error(
             f"the state directory {directory} cannot be made: {error.strerror}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Check the path and its owner, or set another state_dir.",
+            fix="Check the path and its owner, or set another state_dir.",
         ) from None
 
 
@@ -57,9 +54,9 @@ def check_mark_place(mark: Path, store: Path) -> None:
         LocalProtocolError: BAD_SETTINGS.
     """
     if mark.resolve().is_relative_to(store.resolve().parent):
-        raise LocalProtocolError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"the rollback mark {mark} lies in the directory of the state {store}: "
             "both would be restored together",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Choose a place that no backup of the state contains.",
+            kind=LocalProtocolError,
+            fix="Choose a place that no backup of the state contains.",
         )

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 
 TURN_SECONDS: Final = 30.0
 """How long others may take: a turn takes some milliseconds, and a hundred may wait."""
@@ -60,7 +60,7 @@ class FileLock:
                 raise self.held()
             time.sleep(POLL_SECONDS)  # noqa: TID251 - no event loop is blocked
 
-    def held(self) -> ServiceError:
+    def held(self) -> SecAggError:
         """Build the error for a lock that another process keeps."""
         with contextlib.suppress(OSError):
             holder = os.pread(self._descriptor, _MAX_HOLDER_BYTES, 0)
@@ -95,10 +95,9 @@ def claims_lock(directory: Path) -> Path:
     return directory / "turn.lock"
 
 
-def _refused(path: Path, complaint: str) -> ServiceError:
-    return ServiceError(
+def _refused(path: Path, complaint: str) -> SecAggError:
+    return ErrorCode.STORAGE_FAILED.error(
         f"{path} {complaint}",
-        code=ErrorCode.STORAGE_FAILED,
-        next_step="Check that the directory is on a disk of this machine, that its "
+        fix="Check that the directory is on a disk of this machine, that its "
         "owner can write, and that no other program keeps it.",
     )

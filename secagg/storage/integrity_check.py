@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 from secagg.protocol.events import Received, SumComputed
 from secagg.protocol.messages import Upload
 from secagg.storage.blobs import STORE_HOME, Blob, Blobs, FileBlobs
@@ -174,10 +174,9 @@ def set_aside(
             shutil.move(blobs.directory / fault.place, target)
             moved.append(target)
     except OSError as error:
-        raise ServiceError(
+        raise ErrorCode.STORAGE_FAILED.error(
             f"{quarantine} cannot be written: {error.strerror}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Check its owner and the free space.",
+            fix="Check its owner and the free space.",
         ) from None
     return moved
 

@@ -23,7 +23,6 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
-    ServiceError,
     printable,
 )
 from secagg.protocol.client.machine import resume_answered
@@ -367,10 +366,9 @@ def _read(record: Record, what: str, readers: _Readers[_Event]) -> _Event:
         event = readers[record.kind](reader, record.sender or "")
         reader.end()
     except (KeyError, ValueError, RemoteProtocolError) as error:
-        raise ServiceError(
+        raise ErrorCode.STORAGE_FAILED.error(
             f"a stored record is no {what}: {error}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Use the release that wrote it, or discard the session's state.",
+            fix="Use the release that wrote it, or discard the session's state.",
         ) from None
     return event
 

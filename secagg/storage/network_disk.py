@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _NETWORK: Final = frozenset(
@@ -33,11 +33,10 @@ def refuse_network_disk(directory: Path) -> None:
     """
     kind = _kind_of(directory.resolve())
     if kind in _NETWORK:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"{directory} is on a network file system ({kind}), where a book in a file "
             "is not safe",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Keep state_dir on a disk of this machine, even if your home "
+            fix="Keep state_dir on a disk of this machine, even if your home "
             "directory is not on one; what `secagg server` keeps may be in a database "
             "instead (server.store).",
         )

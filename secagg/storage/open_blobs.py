@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from secagg.crypto.entropy import Entropy, SystemEntropy
-from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.errors import ErrorCode, LocalProtocolError, SecAggError
 from secagg.runtime.vector_files import write_bytes
 from secagg.storage.blobs import STORE_HOME, Blobs, FileBlobs
 from secagg.storage.s3_blobs import S3Blobs
@@ -41,10 +41,10 @@ def open_blobs(url: str) -> Blobs:
             if scheme == "file"
             else f"names a store, {scheme!r}, that this release does not have"
         )
-        raise LocalProtocolError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"the address of the blobs {complaint}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step=f"Write {_FILE}/absolute/directory or s3://bucket/prefix "
+            kind=LocalProtocolError,
+            fix=f"Write {_FILE}/absolute/directory or s3://bucket/prefix "
             "in server.blobs.",
         )
     return FileBlobs(path)
@@ -105,10 +105,9 @@ async def refuse_other_blobs(
     else:
         blobs.remove(_place_of(name))
     if known is None or blobs.read(_place_of(known)) is None:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             "server.blobs is not the store in which this book has its uploads",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Set it to that one on every machine; a directory must be the "
+            fix="Set it to that one on every machine; a directory must be the "
             "same one, mounted on all of them.",
         )
     if blobs.create(_OWNER, known):
@@ -121,10 +120,9 @@ def _place_of(name: bytes) -> str:
     return f"{STORE_HOME}/{name.hex()}"
 
 
-def _anothers_store() -> ServiceError:
-    return ServiceError(
+def _anothers_store() -> SecAggError:
+    return ErrorCode.BAD_SETTINGS.error(
         "server.blobs is the store of another book",
-        code=ErrorCode.BAD_SETTINGS,
-        next_step="Give each book a directory or a prefix of its own.  If that book is "
+        fix="Give each book a directory or a prefix of its own.  If that book is "
         f"gone for good, remove the object {_OWNER!r} of the store.",
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from secagg.crypto.entropy import Entropy, SystemEntropy
-from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.storage.directories import (
     STORE_FILE,
     check_mark_place,
@@ -80,11 +80,10 @@ async def open_store(  # noqa: PLR0913 - every part can be exchanged
         )
     path = _path_of(url)
     if is_shared:
-        raise LocalProtocolError(
+        raise ErrorCode.BAD_SETTINGS.error(
             "a book in a file cannot be shared by several aggregators",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Set server.store to a PostgreSQL database, or leave "
-            "server.blobs out.",
+            kind=LocalProtocolError,
+            fix="Set server.store to a PostgreSQL database, or leave server.blobs out.",
         )
     if mark is not None and path is not None:
         check_mark_place(mark, path)
@@ -152,10 +151,9 @@ def store_exists(path: Path) -> bool:
         return False
     except OSError as error:
         reason = error.strerror or type(error).__name__
-    raise ServiceError(
+    raise ErrorCode.STORAGE_FAILED.error(
         f"the state file {path} cannot be used: {reason}",
-        code=ErrorCode.STORAGE_FAILED,
-        next_step="Check state_dir, its owner and its mode.",
+        fix="Check state_dir, its owner and its mode.",
     )
 
 
@@ -171,10 +169,10 @@ def check_postgres_package() -> None:
 
 def missing_package(error: ModuleNotFoundError) -> LocalProtocolError:
     """Build the error for a store whose extra is not installed."""
-    return LocalProtocolError(
+    return ErrorCode.BAD_SETTINGS.error(
         f"a book in PostgreSQL needs a package that is not installed: {error.name}",
-        code=ErrorCode.BAD_SETTINGS,
-        next_step="Install it: pip install 'secagg[postgres]'.",
+        kind=LocalProtocolError,
+        fix="Install it: pip install 'secagg[postgres]'.",
     )
 
 
@@ -190,9 +188,9 @@ def _path_of(url: str) -> Path | None:
         if scheme == "sqlite"
         else f"names a store, {scheme!r}, that this release does not have"
     )
-    raise LocalProtocolError(
+    raise ErrorCode.BAD_SETTINGS.error(
         f"the address of the state {complaint}",
-        code=ErrorCode.BAD_SETTINGS,
-        next_step=f"Write {_SQLITE}/absolute/path.db, {POSTGRESQL}//user@host/name, or "
+        kind=LocalProtocolError,
+        fix=f"Write {_SQLITE}/absolute/path.db, {POSTGRESQL}//user@host/name, or "
         f"{_MEMORY} for a trial.",
     )

@@ -60,7 +60,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, Self
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError, ServiceError
 
 STORE_ID_BYTES: Final = 8
 SLOT_BYTES: Final = 4096
@@ -340,11 +340,10 @@ class RollbackMark:
                 raise self._failure("locked", error) from None
             else:
                 return
-        raise ServiceError(
+        raise ErrorCode.STORAGE_FAILED.error(
             f"the rollback mark {self.path} is in use: another process runs with this "
             "state, with a copy of it, or with another state",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Stop the other process. Of a state and its copies only one may "
+            fix="Stop the other process. Of a state and its copies only one may "
             "ever run: keep the one that ran last, and remove the others. Different "
             "states need different rollback marks.",
         )
@@ -360,11 +359,10 @@ class RollbackMark:
         except OSError as error:
             raise self._failure("read", error) from None
 
-    def _failure(self, verb: str, error: OSError) -> ServiceError:
-        return ServiceError(
+    def _failure(self, verb: str, error: OSError) -> SecAggError:
+        return ErrorCode.STORAGE_FAILED.error(
             f"the rollback mark {self.path} cannot be {verb}: {error.strerror}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Check its directory, the owner and the free space. Do not "
+            fix="Check its directory, the owner and the free space. Do not "
             "delete it: without it the state beside it is refused.",
         )
 
@@ -426,12 +424,11 @@ _ONCE: Final = (
 
 
 def _restored(complaint: str, path: Path) -> ServiceError:
-    return ServiceError(
+    return ErrorCode.RESTORED_STATE.error(
         f"{complaint}. Whoever did that on this machine is the cause, no peer. What "
         "was sent since is forgotten: going on could send a second answer, or spend a "
         "privacy budget twice",
-        code=ErrorCode.RESTORED_STATE,
-        next_step="Put the newest state back. Or start again: remove the state, and "
+        fix="Put the newest state back. Or start again: remove the state, and "
         f"{path}, its mark. Or accept the risk explicitly, once, with "
         f"accept_restored=True{_ONCE}",
         at_command="Put the newest state back. Or begin anew: remove the state, then "

@@ -22,7 +22,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from secagg.crypto.entropy import SystemEntropy
-from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.storage.blobs import RETRY_SECONDS, Blob, checked_name
 
 _ADDRESS: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w.-]+)*")
@@ -173,10 +173,9 @@ class S3Blobs:
             yield obstore
         except (obstore.exceptions.BaseError, OSError) as error:
             # What the store says may quote headers of ours.
-            raise ServiceError(
+            raise ErrorCode.STORAGE_FAILED.error(
                 f"the store of {self.address} cannot be used: {type(error).__name__}",
-                code=ErrorCode.STORAGE_FAILED,
-                next_step="Check its state, and AWS_ACCESS_KEY_ID and its companions.",
+                fix="Check its state, and AWS_ACCESS_KEY_ID and its companions.",
                 retry_after_seconds=RETRY_SECONDS,
             ) from None
 
@@ -228,6 +227,6 @@ def _opened(address: str, _process: int) -> Any:  # noqa: ANN401 - as above
 
 
 def _bad(complaint: str, next_step: str) -> LocalProtocolError:
-    return LocalProtocolError(
-        f"server.blobs: {complaint}", code=ErrorCode.BAD_SETTINGS, next_step=next_step
+    return ErrorCode.BAD_SETTINGS.error(
+        f"server.blobs: {complaint}", kind=LocalProtocolError, fix=next_step
     )

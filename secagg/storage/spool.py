@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
-from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.runtime import log_events as telemetry
 from secagg.storage.blobs import RETRY_SECONDS, STORE_HOME, Blobs
 
@@ -316,10 +316,9 @@ class UploadSpool:
             data,
             len(data),
         ):
-            raise ServiceError(
+            raise ErrorCode.STORAGE_FAILED.error(
                 f"the {name} of a session was stored before, with other bytes",
-                code=ErrorCode.STORAGE_FAILED,
-                next_step="Do not touch the spool while sessions run.",
+                fix="Do not touch the spool while sessions run.",
             )
         self._blobs.sync(place)
 
@@ -420,11 +419,10 @@ class UploadSpool:
     def _check_free_space(self, total_size: int) -> None:
         free = self._blobs.free_bytes()
         if free is not None and free - total_size < self._min_free_bytes:
-            raise ServiceError(
+            raise ErrorCode.STORAGE_FAILED.error(
                 f"{self._blobs!r} has {free} bytes left, an upload of {total_size} "
                 "bytes does not fit",
-                code=ErrorCode.STORAGE_FAILED,
-                next_step="Free disk space on the aggregator; uploads then go on.",
+                fix="Free disk space on the aggregator; uploads then go on.",
                 retry_after_seconds=RETRY_SECONDS,
             )
 
@@ -467,25 +465,23 @@ def _whole(session_id: bytes, digest: bytes) -> str:
 def _fresh_bytes(received: int, offset: int, total_size: int, data: bytes) -> bytes:
     """Return the bytes of a chunk that are new."""
     if offset + len(data) > total_size:
-        raise RemoteProtocolError(
+        raise ErrorCode.UPLOAD_CORRUPT.error(
             f"a chunk ends at byte {offset + len(data)} of an upload of {total_size}",
-            code=ErrorCode.UPLOAD_CORRUPT,
         )
     if offset > received:
-        raise ServiceError(
+        raise ErrorCode.UPLOAD_CORRUPT.error(
             f"a chunk begins at byte {offset}, but only {received} have arrived",
-            code=ErrorCode.UPLOAD_CORRUPT,
-            next_step=f"Go on with byte {received}.",
+            kind=ServiceError,
+            fix=f"Go on with byte {received}.",
             retry_after_seconds=0.0,
             next_offset=received,
         )
     return data[received - offset :]
 
 
-def _second_upload(sender: str) -> RemoteProtocolError:
-    return RemoteProtocolError(
+def _second_upload(sender: str) -> SecAggError:
+    return ErrorCode.EQUIVOCATION.error(
         "an upload with another digest is in progress",
-        code=ErrorCode.EQUIVOCATION,
         sender=sender,
     )
 
@@ -493,19 +489,18 @@ def _second_upload(sender: str) -> RemoteProtocolError:
 def _refuse_many_short(chunks: tuple[_Chunk, ...], sender: str) -> None:
     """Refuse another short chunk of an upload that has its share of them."""
     if sum(chunk.size < MIN_CHUNK_BYTES for chunk in chunks) >= SHORT_CHUNKS:
-        raise RemoteProtocolError(
+        raise ErrorCode.UPLOAD_CORRUPT.error(
             f"{sender!r} cuts its upload into chunks of less than {MIN_CHUNK_BYTES} "
             "bytes",
-            code=ErrorCode.UPLOAD_CORRUPT,
             sender=sender,
         )
 
 
 def _digest_differs() -> ServiceError:
-    return ServiceError(
+    return ErrorCode.UPLOAD_CORRUPT.error(
         "the upload does not have the digest that was announced",
-        code=ErrorCode.UPLOAD_CORRUPT,
-        next_step="Send it again from the beginning.",
+        kind=ServiceError,
+        fix="Send it again from the beginning.",
         retry_after_seconds=0.0,
         next_offset=0,
     )
@@ -514,9 +509,8 @@ def _digest_differs() -> ServiceError:
 def _exactly(found: tuple[bytes, int] | None, size: int) -> bytes:
     data = b"" if found is None else found[0]
     if len(data) != size:
-        raise ServiceError(
+        raise ErrorCode.STORAGE_FAILED.error(
             f"an upload in the spool ends early: {len(data)} of {size} bytes",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Do not touch the spool directory while sessions run.",
+            fix="Do not touch the spool directory while sessions run.",
         )
     return data

@@ -23,7 +23,7 @@ into `secagg.storage.spool`.  Stores are opened by `secagg.storage.open_store`.
 from collections.abc import AsyncIterator
 from typing import Final, Protocol, TypeVar
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.storage.change import Command, Query
 
 _Answer = TypeVar("_Answer")
@@ -163,10 +163,9 @@ class StoreFailoverError(ServiceError):
         )
 
 
-def unknown_session(key: str) -> ServiceError:
+def unknown_session(key: str) -> SecAggError:
     """Build the error for a change of a session that was never created."""
-    return ServiceError(
+    return ErrorCode.STORAGE_FAILED.error(
         f"session {key} does not exist here",
-        code=ErrorCode.STORAGE_FAILED,
-        next_step="Do not delete or exchange the state of a running session.",
+        fix="Do not delete or exchange the state of a running session.",
     )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.storage.rows import Replica, ReplicaRow
 
@@ -26,11 +26,10 @@ def refuse_sessions_of_another(own: str, opened: Iterable[SessionDescriptor]) ->
     """
     for each in opened:
         if each.aggregator != own:
-            raise ServiceError(
+            raise ErrorCode.BAD_SETTINGS.error(
                 f"session {each.session_number} of task {each.task_id!r} is open and "
                 f"one of {each.aggregator!r}; the certificate here names {own!r}",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step="Start under the old name; to change it, drain the "
+                fix="Start under the old name; to change it, drain the "
                 "aggregator first, so that no session is open.",
             )
 
@@ -55,11 +54,10 @@ def refuse_other_names(own: Replica, rows: Iterable[ReplicaRow]) -> None:
             and other.name != own.name
             and other.aggregator != own.aggregator
         ):
-            raise ServiceError(
+            raise ErrorCode.BAD_SETTINGS.error(
                 f"the certificate here names {own.aggregator!r}, that of the "
                 f"aggregator at {other.address or 'no address yet'}, which shares the "
                 f"book, {other.aggregator!r}",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step="Give all of them certificates of one name; keys may differ. "
+                fix="Give all of them certificates of one name; keys may differ. "
                 "For another name stop all of them first.",
             )

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 from secagg.storage.change import Change, Command, Outcome, Query, Update
 
 _Answer = TypeVar("_Answer")
@@ -100,8 +100,7 @@ class TableStore:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ServiceError(
+            raise ErrorCode.STORAGE_FAILED.error(
                 "the store is closed",
-                code=ErrorCode.STORAGE_FAILED,
-                next_step="Open it again.",
+                fix="Open it again.",
             )

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 
 Listener = Callable[[Mapping[str, object]], None]
 # A report of a session with a few hundred lost clients fits.
@@ -127,10 +127,9 @@ async def start_child(  # noqa: PLR0913 - what a process is made of
                 start_new_session=True,
             )
     except OSError as error:
-        raise ServiceError(
+        raise ErrorCode.OVERLOADED.error(
             f"process {name} cannot be started: {error.strerror}",
-            code=ErrorCode.OVERLOADED,
-            next_step="Run it with fewer --clients.",
+            fix="Run it with fewer --clients.",
         ) from None
     return ChildProcess(name, process, listener, log)
 

@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass
 from typing import Final, Self
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 
 _MAX_PORT: Final = 65_535
 
@@ -44,11 +44,9 @@ class Address:
             or int(port) > _MAX_PORT
             or (":" in bare and not is_bracketed)
         ):
-            raise ServiceError(
+            raise ErrorCode.BAD_SETTINGS.error(
                 f"{name}: expected host:port, not {text[:80]!r}",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step="Write 127.0.0.1:7000, aggregator.example:7000 or "
-                "[::1]:7000.",
+                fix="Write 127.0.0.1:7000, aggregator.example:7000 or [::1]:7000.",
             )
         return cls(bare, int(port))
 
@@ -67,7 +65,7 @@ class Address:
         except ValueError:
             return self.host == "localhost"
 
-    def why_not(self) -> ServiceError:
+    def why_not(self) -> SecAggError:
         """Return why listening here fails, by a second attempt."""
         reason = "the transport refused it"
         try:
@@ -80,16 +78,14 @@ class Address:
             reason = "the host name cannot be resolved"
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                return ServiceError(
+                return ErrorCode.PORT_IN_USE.error(
                     f"cannot listen on {self}: the port is in use",
-                    code=ErrorCode.PORT_IN_USE,
-                    next_step="Stop the other process or choose another port.",
+                    fix="Stop the other process or choose another port.",
                 )
             reason = error.strerror or type(error).__name__
-        return ServiceError(
+        return ErrorCode.BAD_SETTINGS.error(
             f"cannot listen on {self}: {reason}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Choose an address of this host and a port above 1023.",
+            fix="Choose an address of this host and a port above 1023.",
         )
 
 

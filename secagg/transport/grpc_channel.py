@@ -42,10 +42,9 @@ def aggregator_named(name: str, *, trust_domain: str) -> PeerIdentity:
     try:
         return PeerIdentity(trust_domain, Role.SERVER, name)
     except ServiceError as error:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"client.aggregator: {error}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Write the <name> of the aggregator's URI, "
+            fix="Write the <name> of the aggregator's URI, "
             "secagg://<trust-domain>/server/<name>.",
         ) from None
 

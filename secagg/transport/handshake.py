@@ -24,7 +24,7 @@ from typing import Final, TypeVar
 
 from cryptography import x509
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.runtime.clock import Clock, finish_before
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import PeerIdentity, Role
@@ -286,7 +286,7 @@ async def _connect(address: Address, clock: Clock) -> socket.socket:
     )
 
 
-def _why_no_handshake(address: Address, error: OSError) -> ServiceError:
+def _why_no_handshake(address: Address, error: OSError) -> SecAggError:
     if isinstance(error, ssl.SSLCertVerificationError):
         return _verification_error(error.verify_code)
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
@@ -305,17 +305,16 @@ def _why_no_handshake(address: Address, error: OSError) -> ServiceError:
     )
 
 
-def _verification_error(verify_code: int) -> ServiceError:
+def _verification_error(verify_code: int) -> SecAggError:
     if verify_code == _EXPIRED:
         return _refused(
             "the aggregator's certificate has expired",
             "Tell the operator to renew it; check the clock of this host.",
         )
     if verify_code == _NOT_YET_VALID:
-        return ServiceError(
+        return ErrorCode.BAD_CLOCK.error(
             "the aggregator's certificate is not valid yet by the clock of this host",
-            code=ErrorCode.BAD_CLOCK,
-            next_step="Check the clocks of both hosts.",
+            fix="Check the clocks of both hosts.",
         )
     if verify_code == _WRONG_PURPOSE:
         return _refused(
@@ -350,15 +349,14 @@ def _named_in(certificate: bytes | None) -> PeerIdentity:
         ) from None
 
 
-def _refused(complaint: str, next_step: str) -> ServiceError:
-    return ServiceError(complaint, code=ErrorCode.BAD_CERTIFICATE, next_step=next_step)
+def _refused(complaint: str, next_step: str) -> SecAggError:
+    return ErrorCode.BAD_CERTIFICATE.error(complaint, fix=next_step)
 
 
-def unreachable(complaint: str, next_step: str) -> ServiceError:
+def unreachable(complaint: str, next_step: str) -> SecAggError:
     """Return the error for a connection that may succeed later."""
-    return ServiceError(
+    return ErrorCode.UNREACHABLE.error(
         complaint,
-        code=ErrorCode.UNREACHABLE,
-        next_step=next_step,
+        fix=next_step,
         retry_after_seconds=_RETRY_SECONDS,
     )

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import Final, Self
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.messages import MAX_IDENTITY_BYTES
 
 DEFAULT_TRUST_DOMAIN: Final = "secagg.local"
@@ -149,9 +149,8 @@ _RENAME: Final = "Choose another name, and issue a certificate that has this one
 def _bad(
     complaint: str,
     next_step: str = "Issue the certificate again, for example with `secagg pki`.",
-) -> ServiceError:
-    return ServiceError(
+) -> SecAggError:
+    return ErrorCode.BAD_CERTIFICATE.error(
         complaint,
-        code=ErrorCode.BAD_CERTIFICATE,
-        next_step=next_step,
+        fix=next_step,
     )

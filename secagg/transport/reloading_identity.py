@@ -99,11 +99,10 @@ class ReloadingIdentity:
             now=datetime.fromtimestamp(self._date(), UTC),
         )
         if renewed.identity != present.identity:
-            raise ServiceError(
+            raise ErrorCode.BAD_CERTIFICATE.error(
                 f"{files.certificate} now names {renewed.identity.uri} "
                 f"and not {present.identity.uri}",
-                code=ErrorCode.BAD_CERTIFICATE,
-                next_step="Restart the process if the new name is intended.",
+                fix="Restart the process if the new name is intended.",
             )
         return renewed
 

@@ -199,10 +199,9 @@ def _from_status(status: grpc.StatusCode, text: str) -> SecAggError:
     # gRPC also reports RESOURCE_EXHAUSTED for a message over the limit; a retry would
     # fail again.
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in text:
-        return RemoteProtocolError(
+        return ErrorCode.BAD_ENCODING.error(
             f"a message was over the size limit: {shown}",
-            code=ErrorCode.BAD_ENCODING,
-            next_step="Both sides must use the limits of docs/transport.md.",
+            fix="Both sides must use the limits of docs/transport.md.",
         )
     code, next_step = _WITHOUT_DETAIL.get(
         status,

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.types import (
     PrivateKeyTypes,
 )
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.arguments import as_path, check_member
 from secagg.runtime.files import read_small
 from secagg.runtime.log_events import KEY_FILE_PERMISSIONS, TRANSPORT_LOGGER, log_event
@@ -357,11 +357,10 @@ def _check_validity(leaf: x509.Certificate, path: Path, now: datetime) -> None:
     if now >= leaf.not_valid_after_utc:
         raise _expired(path, leaf.not_valid_after_utc)
     if now < leaf.not_valid_before_utc:
-        raise ServiceError(
+        raise ErrorCode.BAD_CLOCK.error(
             f"{path} is valid only from {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} "
             f"UTC, and the clock of this host reads {now:%Y-%m-%d %H:%M} UTC",
-            code=ErrorCode.BAD_CLOCK,
-            next_step="Check the clock of this host.",
+            fix="Check the clock of this host.",
         )
 
 
@@ -430,12 +429,12 @@ def _all_pem(certificates: list[x509.Certificate]) -> bytes:
     )
 
 
-def _expired(path: Path, when: datetime) -> ServiceError:
+def _expired(path: Path, when: datetime) -> SecAggError:
     return _bad(
         f"{path} expired on {when:%Y-%m-%d %H:%M} UTC",
         "Issue a new certificate, for example with `secagg pki`, and start again.",
     )
 
 
-def _bad(complaint: str, next_step: str) -> ServiceError:
-    return ServiceError(complaint, code=ErrorCode.BAD_CERTIFICATE, next_step=next_step)
+def _bad(complaint: str, next_step: str) -> SecAggError:
+    return ErrorCode.BAD_CERTIFICATE.error(complaint, fix=next_step)

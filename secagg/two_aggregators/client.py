@@ -36,7 +36,6 @@ from secagg.distributed_dp import (
 )
 from secagg.errors import (
     ErrorCode,
-    RemoteProtocolError,
     ServiceError,
     SessionAbortedError,
 )
@@ -113,10 +112,9 @@ def refuse_one_key(leader_key: bytes, helper_key: bytes) -> None:
         ServiceError: BAD_SETTINGS.
     """
     if leader_key == helper_key:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             "one key cannot sign for both aggregators",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Ask each operator for the key that its aggregator prints "
+            fix="Ask each operator for the key that its aggregator prints "
             "at its start.",
         )
 
@@ -266,10 +264,9 @@ class TwoAggregatorClient:
             if leader.server_nonce == offered.session_id:
                 return await self._judged(leader, offered, tally.highest_number)
             if self._clock.now() + _AGAIN_SECONDS >= patience:
-                raise SessionAbortedError(
+                raise ErrorCode.DEADLINE.error(
                     "the two aggregators have offered no session together",
-                    code=ErrorCode.DEADLINE,
-                    next_step="Ask the operators whether the leader and the helper "
+                    fix="Ask the operators whether the leader and the helper "
                     "run the same task.",
                 )
             await self._clock.sleep_until(self._clock.now() + _AGAIN_SECONDS)
@@ -339,18 +336,17 @@ class TwoAggregatorClient:
                 Change(key=key, create=new, charge=joined.charge)
             )
         except NumberTakenError as error:
-            raise RemoteProtocolError(
+            raise ErrorCode.REPLAYED_SESSION.error(
                 f"the leader offers session {offer.session_number} of task "
                 f"{self._task!r}; numbers up to {error.highest} were seen before",
-                code=ErrorCode.REPLAYED_SESSION,
                 sender=offer.aggregator,
-                next_step="Tell the operator: the leader has lost its state or lies.",
+                fix="Tell the operator: the leader has lost its state or lies.",
             ) from None
         if not isinstance(begun, Committed):
-            raise SessionAbortedError(
+            raise ErrorCode.REPLAYED_SESSION.error(
                 "this client has taken part in the session before",
-                code=ErrorCode.REPLAYED_SESSION,
-                next_step="Wait for the next session.",
+                kind=SessionAbortedError,
+                fix="Wait for the next session.",
             )
 
     # --- what is sent -----------------------------------------------------------------
@@ -388,15 +384,13 @@ class TwoAggregatorClient:
                 f"the leader ended the session: {aborted.reason}", code=aborted.code
             )
         if update.kind is not Released:
-            raise RemoteProtocolError(
+            raise ErrorCode.UNEXPECTED_MESSAGE.error(
                 "the leader sends news of another kind of session",
-                code=ErrorCode.UNEXPECTED_MESSAGE,
             )
         released = Released.decode(update.data)
         if not parameters.min_survivors <= released.survivors <= parameters.max_clients:
-            raise RemoteProtocolError(
+            raise ErrorCode.U3_INVALID.error(
                 f"the leader says that {released.survivors} vectors were summed",
-                code=ErrorCode.U3_INVALID,
             )
         packed = await self._leader.fetch(
             session_id,
@@ -450,9 +444,8 @@ class TwoAggregatorClient:
             ),
         ):
             if not holds:
-                raise RemoteProtocolError(
+                raise ErrorCode.EQUIVOCATION.error(
                     f"the leader's receipt does not fit its session: {complaint}",
-                    code=ErrorCode.EQUIVOCATION,
                     sender=joined.leader.aggregator,
                 )
 

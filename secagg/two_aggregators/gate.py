@@ -21,7 +21,7 @@ from secagg.client.gate_checks import (
 )
 from secagg.client.total_claim import OwnTotal, claim_for
 from secagg.distributed_dp import AggregatorNoise, TwoAggregatorReport
-from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
+from secagg.errors import ErrorCode, InternalError, SecAggError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.policy import ClientPolicy, PrivacyLimits
 from secagg.storage.budget_ledger import Charge
@@ -243,10 +243,9 @@ def admit_pair(
     )
 
 
-def _refused(complaint: str) -> RemoteProtocolError:
-    return RemoteProtocolError(
+def _refused(complaint: str) -> SecAggError:
+    return ErrorCode.POLICY_VIOLATION.error(
         f"the session breaks this client's policy: {complaint}",
-        code=ErrorCode.POLICY_VIOLATION,
-        next_step="Ask the operators for other parameters, or change the client's "
+        fix="Ask the operators for other parameters, or change the client's "
         "own settings if that is what you want.",
     )

@@ -27,7 +27,7 @@ from secagg.crypto.canonical import Reader, Writer
 from secagg.crypto.entropy import SEED_SIZE
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import AggregatorNoise
-from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.packing import pack
 from secagg.protocol.parameters import MAX_CLIENTS
@@ -203,11 +203,10 @@ class Helper(Party[_Session]):
         tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
         # Once more, for what an honest leader has believed when its clock was ahead.
         if after_session > highest_believed(tally.highest_number) + MAX_AHEAD:
-            raise RemoteProtocolError(
+            raise ErrorCode.BAD_CONFIG.error(
                 f"there are no {after_session} sessions of this task",
-                code=ErrorCode.BAD_CONFIG,
                 sender=self._leader,
-                next_step="Ask the leader's operator what became of its state.",
+                fix="Ask the leader's operator what became of its state.",
             )
         parameters = self._noise.parameters
         offer = SessionDescriptor(
@@ -265,10 +264,10 @@ class Helper(Party[_Session]):
     async def _take_share(self, identity: str, chunk: UploadChunk) -> UploadStatus:
         share = HelperShare.decode(chunk.data)
         if chunk.offset or sha256(chunk.data).digest() != chunk.digest:
-            raise ServiceError(
+            raise ErrorCode.UPLOAD_CORRUPT.error(
                 "a helper's share comes in one piece, with its digest",
-                code=ErrorCode.UPLOAD_CORRUPT,
-                next_step="Send it again.",
+                kind=ServiceError,
+                fix="Send it again.",
                 retry_after_seconds=0.0,
                 next_offset=0,
             )
@@ -333,18 +332,16 @@ class Helper(Party[_Session]):
         named = SessionDescriptor.decode(accepted.offer)
         check_pair(named, session.offer)
         if named.aggregator != self._leader:
-            raise RemoteProtocolError(
+            raise ErrorCode.BAD_CONFIG.error(
                 f"the list is one of {named.aggregator!r}",
-                code=ErrorCode.BAD_CONFIG,
                 sender=self._leader,
             )
         now = self._clock.date()
         if now >= min(named.session_end, session.offer.session_end):
-            raise RemoteProtocolError(
+            raise ErrorCode.SESSION_OVER.error(
                 "the session is over",
-                code=ErrorCode.SESSION_OVER,
                 sender=self._leader,
-                next_step="Begin another session.",
+                fix="Begin another session.",
             )
         names = tuple(
             name
@@ -355,12 +352,11 @@ class Helper(Party[_Session]):
         most = session.offer.parameters.max_clients
         least = session.offer.parameters.min_survivors
         if not least <= len(names) <= most:
-            raise RemoteProtocolError(
+            raise ErrorCode.U3_TOO_SMALL.error(
                 f"both aggregators hold shares of {len(names)} clients, "
                 f"{least} to {most} are needed",
-                code=ErrorCode.U3_TOO_SMALL,
                 sender=self._leader,
-                next_step="Begin another session, or collect for longer.",
+                fix="Begin another session, or collect for longer.",
             )
         agreed = _Agreed(
             digest,

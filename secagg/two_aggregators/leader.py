@@ -408,17 +408,15 @@ class Leader(Party[_Session]):
 
     def _check_helper(self, helper: SessionDescriptor, known: int) -> None:
         if helper.aggregator != self._helper.aggregator:
-            raise RemoteProtocolError(
+            raise ErrorCode.UNAUTHENTICATED.error(
                 f"{self._helper.aggregator!r} offers a session of "
                 f"{helper.aggregator!r}",
-                code=ErrorCode.UNAUTHENTICATED,
             )
         if not known < helper.session_number <= highest_believed(known):
-            raise RemoteProtocolError(
+            raise ErrorCode.BAD_CONFIG.error(
                 f"the helper offers session {helper.session_number} behind {known}",
-                code=ErrorCode.BAD_CONFIG,
                 sender=helper.aggregator,
-                next_step="Ask the helper's operator what became of its state.",
+                fix="Ask the helper's operator what became of its state.",
             )
 
     def _session(
@@ -482,10 +480,10 @@ class Leader(Party[_Session]):
         if len(names) < least:
             reason = f"{len(names)} clients sent their share, {least} are needed"
             await self._abort(session, ErrorCode.U3_TOO_SMALL, reason)
-            raise SessionAbortedError(
+            raise ErrorCode.U3_TOO_SMALL.error(
                 reason,
-                code=ErrorCode.U3_TOO_SMALL,
-                next_step="Invite more clients, or collect for longer.",
+                kind=SessionAbortedError,
+                fix="Invite more clients, or collect for longer.",
             )
 
     async def _set_lost_aside(self, session: _Session) -> None:
@@ -533,8 +531,8 @@ class Leader(Party[_Session]):
             elif session.agreed.answer_digest != part.answer_digest:
                 reason = "the helper's answer has changed"
                 await self._abort(session, ErrorCode.EQUIVOCATION, reason)
-                raise RemoteProtocolError(
-                    reason, code=ErrorCode.EQUIVOCATION, sender=self._helper.aggregator
+                raise ErrorCode.EQUIVOCATION.error(
+                    reason, sender=self._helper.aggregator
                 )
         return await self._finish(session, part, session.agreed)
 

@@ -10,7 +10,7 @@ Rule 2: numbers that have no meaning here have one value each; others are refuse
 from dataclasses import replace
 from typing import Final
 
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.profiles import RoundDeadlines
@@ -127,9 +127,8 @@ def check_pair(leader: SessionDescriptor, helper: SessionDescriptor) -> None:
     check_terms(leader.parameters)
 
 
-def _unfit(complaint: str) -> RemoteProtocolError:
-    return RemoteProtocolError(
+def _unfit(complaint: str) -> SecAggError:
+    return ErrorCode.BAD_CONFIG.error(
         f"the two offers make no session: {complaint}",
-        code=ErrorCode.BAD_CONFIG,
-        next_step="Give both aggregators the same task, and different names.",
+        fix="Give both aggregators the same task, and different names.",
     )

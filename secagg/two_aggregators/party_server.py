@@ -264,6 +264,6 @@ def _without_meaning(
     next_step: str = "Write it into the settings of both, and start both again.",
 ) -> ServiceError:
     """Return the refusal of an operation that has no meaning between two."""
-    return ServiceError(
-        sentence, code=ErrorCode.UNEXPECTED_MESSAGE, next_step=next_step
+    return ErrorCode.UNEXPECTED_MESSAGE.error(
+        sentence, kind=ServiceError, fix=next_step
     )

@@ -144,8 +144,8 @@ def noise_of(task: SharedTaskSection) -> AggregatorNoise:
     return noise
 
 
-def _bad_task(complaint: str, remedy: str) -> ServiceError:
-    return ServiceError(complaint, code=ErrorCode.BAD_SETTINGS, next_step=remedy)
+def _bad_task(complaint: str, remedy: str) -> SecAggError:
+    return ErrorCode.BAD_SETTINGS.error(complaint, fix=remedy)
 
 
 def state_of(server: PartySection, task: str) -> tuple[Path, Path | None]:
@@ -609,11 +609,10 @@ def _own_identity(own: PartySection, files: TLSSection) -> TLSIdentity:
 def check_name(own: PartySection, found: str, certificate: Path) -> None:
     """Refuse a certificate for somebody else: nobody would believe this aggregator."""
     if found != own.name:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"{certificate} is a certificate for {found!r}, and server.name is "
             f"{own.name!r}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Have a certificate issued for that name: the helper takes "
+            fix="Have a certificate issued for that name: the helper takes "
             "nobody else for its leader, and clients believe no other offer.",
         )
 

@@ -19,7 +19,7 @@ from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.merkle import NODE_SIZE, MerkleTree, proven_top
 from secagg.crypto.signature import IDENTITY_SIZE, SIGNATURE_SIZE
 from secagg.crypto.transcript import domain_tag, hash_parts
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.messages import MAX_IDENTITY_BYTES
 from secagg.protocol.messages.encoding import decode
 from secagg.protocol.parameters import MAX_CLIENTS
@@ -123,10 +123,9 @@ class NamePath:
         return self.count.to_bytes(4, "big") + self.top
 
 
-def _unproven(name: str, complaint: str) -> RemoteProtocolError:
-    return RemoteProtocolError(
+def _unproven(name: str, complaint: str) -> SecAggError:
+    return ErrorCode.BAD_PROOF.error(
         f"{name!r} does not stand where the receipt says: {complaint}",
-        code=ErrorCode.BAD_PROOF,
     )
 
 

@@ -4,9 +4,7 @@ from typing import Any, Final
 
 from secagg.errors import (
     ErrorCode,
-    RemoteProtocolError,
     SecAggError,
-    ServiceError,
     SessionAbortedError,
 )
 from secagg.wire.calls import Request
@@ -27,51 +25,46 @@ FOR_GOOD: Final = frozenset({ErrorCode.TASK_OVER, ErrorCode.POLICY_VIOLATION})
 """What a helper that is asked for a session says when it will never open another."""
 
 
-def no_more_sums(task: str) -> ServiceError:
+def no_more_sums(task: str) -> SecAggError:
     """Return what is said of a task whose budget is used."""
-    return ServiceError(
+    return ErrorCode.TASK_OVER.error(
         f"task {task!r} has released all its sums",
-        code=ErrorCode.TASK_OVER,
-        next_step="A new task id is a new budget, to be agreed on.",
+        fix="A new task id is a new budget, to be agreed on.",
     )
 
 
-def participations_given(identity: str, *, given: int, most: int) -> ServiceError:
+def participations_given(identity: str, *, given: int, most: int) -> SecAggError:
     """Return what a client is told that is in as many sums as it may be."""
-    return ServiceError(
+    return ErrorCode.TASK_OVER.error(
         f"the task is over for {identity!r}: it has given its participations, "
         f"{given} of {most}",
-        code=ErrorCode.TASK_OVER,
-        next_step="Nothing is to be done; other clients give to the further sums.",
+        fix="Nothing is to be done; other clients give to the further sums.",
     )
 
 
-def no_such_call(identity: str, request: Request[Any]) -> RemoteProtocolError:
+def no_such_call(identity: str, request: Request[Any]) -> SecAggError:
     """Return the refusal of a call that has no meaning between two aggregators."""
-    return RemoteProtocolError(
+    return ErrorCode.UNEXPECTED_MESSAGE.error(
         f"{type(request).__name__} is no call of {identity!r} in a session between "
         "two aggregators",
-        code=ErrorCode.UNEXPECTED_MESSAGE,
         sender=identity,
-        next_step="Take part with secagg.two_aggregators.TwoAggregatorClient.",
+        fix="Take part with secagg.two_aggregators.TwoAggregatorClient.",
     )
 
 
-def no_such_session() -> ServiceError:
+def no_such_session() -> SecAggError:
     """Return the refusal of a session that is over, or never was."""
-    return ServiceError(
+    return ErrorCode.UNKNOWN_SESSION.error(
         "the session is over, or none of this aggregator's",
-        code=ErrorCode.UNKNOWN_SESSION,
-        next_step="Ask for the next offer.",
+        fix="Ask for the next offer.",
     )
 
 
-def no_such_task(task: str) -> ServiceError:
+def no_such_task(task: str) -> SecAggError:
     """Return the refusal of a task that is not run here."""
-    return ServiceError(
+    return ErrorCode.TASK_OVER.error(
         f"there is no task {task!r} here",
-        code=ErrorCode.TASK_OVER,
-        next_step="Compare the name of the task with the aggregators'.",
+        fix="Compare the name of the task with the aggregators'.",
     )
 
 
@@ -82,11 +75,10 @@ def refused_by_helper(error: SecAggError) -> SessionAbortedError:
     )
 
 
-def second_upload(identity: str) -> RemoteProtocolError:
+def second_upload(identity: str) -> SecAggError:
     """Return the refusal of something else than what was sent before."""
-    return RemoteProtocolError(
+    return ErrorCode.EQUIVOCATION.error(
         f"{identity!r} has sent something else in this session before",
-        code=ErrorCode.EQUIVOCATION,
         sender=identity,
-        next_step="Wait for the next session.",
+        fix="Wait for the next session.",
     )

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final, Self
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.server.telemetry.measures import Measures
 from secagg.storage.change import Change, Committed, NewSession, Record
 from secagg.storage.rows import StoredSession
@@ -107,9 +107,8 @@ class SessionLog:
             self._sequence, self._chain = done.sequence, done.chain
 
 
-def _written_by_another(key: str) -> ServiceError:
-    return ServiceError(
+def _written_by_another(key: str) -> SecAggError:
+    return ErrorCode.STORAGE_FAILED.error(
         f"session {key} was written by another process",
-        code=ErrorCode.STORAGE_FAILED,
-        next_step="Run one process for each book, then start this one again.",
+        fix="Run one process for each book, then start this one again.",
     )

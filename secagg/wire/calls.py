@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum, IntEnum, auto, unique
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar, cast
 
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode
 from secagg.protocol.descriptor import MAX_TASK_ID_BYTES, SessionDescriptor
 from secagg.protocol.messages import (
     DIGEST_BYTES,
@@ -218,11 +218,10 @@ def _check_size(
     if blob is Blob.NEIGHBOURHOOD:
         largest, name = sizes.neighbourhood, "Neighbourhood"
     if size > largest:
-        raise RemoteProtocolError(
+        raise ErrorCode.PAYLOAD_MISMATCH.error(
             f"the server sends a message {name} of {size} bytes; in this session one "
             f"has at most {largest}",
-            code=ErrorCode.PAYLOAD_MISMATCH,
-            next_step="Tell the operator: the aggregator is broken or lies.",
+            fix="Tell the operator: the aggregator is broken or lies.",
         )
 
 

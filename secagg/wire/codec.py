@@ -15,15 +15,15 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.wire.limits import MAX_MESSAGE_BYTES
 
 _Message = TypeVar("_Message", bound=Message)
 
 
-def refuse(complaint: str) -> RemoteProtocolError:
+def refuse(complaint: str) -> SecAggError:
     """Return the error for malformed bytes."""
-    return RemoteProtocolError(complaint, code=ErrorCode.BAD_ENCODING)
+    return ErrorCode.BAD_ENCODING.error(complaint)
 
 
 def parse(

@@ -11,7 +11,7 @@ what one client accepts.
 from dataclasses import dataclass
 from typing import Final
 
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode
 from secagg.protocol.descriptor import (
     MAX_AGGREGATOR_BYTES,
     MAX_NOISE_TERMS_BYTES,
@@ -179,17 +179,15 @@ def check_transportable(parameters: ProtocolParameters) -> None:
     """
     room, sizes = MAX_MESSAGE_BYTES - _ENVELOPE_BYTES, message_sizes(parameters)
     if sizes.edges > MAX_OBJECT_BYTES:
-        raise RemoteProtocolError(
+        raise ErrorCode.BAD_CONFIG.error(
             f"{parameters.degree} drawn neighbours make the published edges of one "
             f"client {sizes.edges} bytes, at most {MAX_OBJECT_BYTES} fit",
-            code=ErrorCode.BAD_CONFIG,
-            next_step="Lower degree or in_cap.",
+            fix="Lower degree or in_cap.",
         )
     if sizes.bundles > room:
-        raise RemoteProtocolError(
+        raise ErrorCode.BAD_CONFIG.error(
             f"{parameters.max_clients} clients on the complete graph make the bundles "
             f"of one client larger than {MAX_MESSAGE_BYTES} bytes; at most "
             f"{room // BUNDLE_BYTES} neighbours fit",
-            code=ErrorCode.BAD_CONFIG,
-            next_step="Give the task a degree, or lower max_clients.",
+            fix="Give the task a degree, or lower max_clients.",
         )

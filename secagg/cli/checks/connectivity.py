@@ -21,7 +21,7 @@ from secagg.client.gate import (
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.program import client_enrolment, client_policy, read_privacy_limits
 from secagg.config import ClientSettings
-from secagg.errors import ErrorCode, ServiceError, printable
+from secagg.errors import ErrorCode, SecAggError, printable
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.runtime.clock import SystemClock
 from secagg.transport.address import Address
@@ -108,20 +108,17 @@ class ConnectivityCheck:
                     self._to.host, self._to.port, ssl=context
                 )
         except (OSError, TimeoutError):  # an ssl.SSLError is an OSError
-            raise ServiceError(
+            raise ErrorCode.BAD_CERTIFICATE.error(
                 f"what listens at {self._to} does not speak TLS 1.3",
-                code=ErrorCode.BAD_CERTIFICATE,
-                next_step="Check the address and the port; no proxy on the way may end "
-                "TLS.",
+                fix="Check the address and the port; no proxy on the way may end TLS.",
             ) from None
         spoken = writer.get_extra_info("ssl_object")
         protocol = spoken.selected_alpn_protocol()
         writer.transport.abort()
         if protocol != "h2":
-            raise ServiceError(
+            raise ErrorCode.BAD_CERTIFICATE.error(
                 f"what listens at {self._to} speaks TLS, but not HTTP/2",
-                code=ErrorCode.BAD_CERTIFICATE,
-                next_step="Check the address; a proxy on the way must pass TLS on.",
+                fix="Check the address; a proxy on the way must pass TLS on.",
             )
         return f"{spoken.version()} with HTTP/2"
 
@@ -209,5 +206,5 @@ class ConnectivityCheck:
         ).rules()
 
 
-def _unreachable(complaint: str, next_step: str) -> ServiceError:
-    return ServiceError(complaint, code=ErrorCode.UNREACHABLE, next_step=next_step)
+def _unreachable(complaint: str, next_step: str) -> SecAggError:
+    return ErrorCode.UNREACHABLE.error(complaint, fix=next_step)

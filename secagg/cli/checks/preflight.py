@@ -162,11 +162,10 @@ def check_task_rules(
 def _refuse_other_domain(settings: TaskSettings, own: str) -> None:
     section = settings.enrolment
     if section.enrolment_key is not None and own != section.trust_domain:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"enrolment.trust_domain is {section.trust_domain!r}, the certificate "
             f"names {own!r}: no client would take part",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Set it to what the certificate names.",
+            fix="Set it to what the certificate names.",
         )
 
 
@@ -249,11 +248,10 @@ def check_state_dir(path: Path, task: TaskSettings | None) -> str:
     needed -= _size(path)  # what a session has stored needs no room twice
     free = shutil.disk_usage(nearest_place(path)).free
     if free < needed:
-        raise ServiceError(
+        raise ErrorCode.STORAGE_FAILED.error(
             f"the disk under {path} has {free:,} bytes left, one session needs "
             f"{needed:,} at least",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Free disk space, or set server.state_dir to another disk.",
+            fix="Free disk space, or set server.state_dir to another disk.",
         )
     return f"{found}, {free / 2**30:.1f} GiB free"
 
@@ -280,10 +278,9 @@ def check_payload(settings: TaskSettings) -> str | None:
             stream.read(1)
             return f"{os.fstat(stream.fileno()).st_size:,} bytes"
     except OSError as error:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"the payload {path} cannot be read: {error.strerror}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Correct task.payload, or remove it.",
+            fix="Correct task.payload, or remove it.",
         ) from None
 
 

@@ -371,10 +371,9 @@ def _files(tls: TLSSection) -> str | Caution:
             with path.open("rb") as stream:
                 stream.read(1)
         except OSError as error:
-            raise ServiceError(
+            raise ErrorCode.BAD_CERTIFICATE.error(
                 f"{path} cannot be read: {error.strerror}",
-                code=ErrorCode.BAD_CERTIFICATE,
-                next_step="Check the path under [tls] and who may read the file.",
+                fix="Check the path under [tls] and who may read the file.",
             ) from None
     if is_readable_by_others(tls.key):
         return Caution(f"others may read the key {tls.key}", f"chmod 600 {tls.key}")
@@ -425,10 +424,9 @@ def _open_files(host: HostSettings | PartySettings, cohorts: Iterable[int]) -> s
     clients = sum(cohorts)
     needed = each * clients + RESERVED_FILES
     if files < needed:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"this process may open {files} files; {clients} clients need {needed}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Raise the limit: LimitNOFILE=65536 in the unit, or "
+            fix="Raise the limit: LimitNOFILE=65536 in the unit, or "
             "`ulimit -n 65536` before the command.",
         )
     return f"{files} may be open, {needed} are needed"
@@ -448,10 +446,9 @@ def _disk(directory: Path) -> str | Caution:
             os.close(descriptor)
             path.unlink()
     except OSError as error:
-        raise ServiceError(
+        raise ErrorCode.STORAGE_FAILED.error(
             f"{place} cannot be written: {error.strerror}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Check the disk, its owner and the free space.",
+            fix="Check the disk, its owner and the free space.",
         ) from None
     lasted = time.monotonic() - began
     found = f"a write reaches it in {1000 * lasted:.1f} ms"

@@ -11,7 +11,7 @@ from typing import Self
 
 from secagg.crypto.client_bitmap import ClientBitmap
 from secagg.crypto.key_agreement import BadPublicKeyError, check_public_key
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.context import roster_context
 from secagg.protocol.graphs.neighbours import HararyRing, SharingGraph, sharing_graph
 from secagg.protocol.graphs.ring_bounds import client_demand
@@ -141,15 +141,13 @@ def _check_neighbourhood(
     if roster.adverts.get(index) != own:
         raise _self_missing()
     if parameters.graph is not Graph.RING:  # R5.2-25, R5.2-26
-        raise RemoteProtocolError(
+        raise ErrorCode.POLICY_VIOLATION.error(
             f"on the {parameters.graph} graph a client reads the whole roster",
-            code=ErrorCode.POLICY_VIOLATION,
         )
     graph = sharing_graph(parameters, roster.size, roster.graph_seed)
     if set(roster.adverts) != {index, *graph.mask_peers(index)}:
-        raise RemoteProtocolError(
+        raise ErrorCode.BAD_PROOF.error(
             "the neighbourhood must show exactly this client's neighbours",
-            code=ErrorCode.BAD_PROOF,
         )
     # The top is computed and not compared: another view gives another ctx1, hence masks
     # that do not cancel.
@@ -169,11 +167,10 @@ def check_layers(parameters: ProtocolParameters, adverts: Mapping[int, Advert]) 
     """
     for advert in adverts.values():
         if len(advert.noise_commitments) != parameters.noise_layers:
-            raise RemoteProtocolError(
+            raise ErrorCode.BAD_ENCODING.error(
                 f"the advert of {advert.identity!r} commits to "
                 f"{len(advert.noise_commitments)} layers of noise, the session has "
                 f"{parameters.noise_layers}",
-                code=ErrorCode.BAD_ENCODING,
                 sender=advert.identity,
             )
 
@@ -185,23 +182,20 @@ def check_size(parameters: ProtocolParameters, size: int) -> None:
         RemoteProtocolError: ROSTER_TOO_SMALL or ROSTER_TOO_LARGE.
     """
     if size < parameters.min_clients:
-        raise RemoteProtocolError(
+        raise ErrorCode.ROSTER_TOO_SMALL.error(
             f"the roster has {size} clients, the session promised at least "
             f"{parameters.min_clients}",
-            code=ErrorCode.ROSTER_TOO_SMALL,
         )
     if size > parameters.max_clients:
-        raise RemoteProtocolError(
+        raise ErrorCode.ROSTER_TOO_LARGE.error(
             f"the roster has {size} clients, the session promised at most "
             f"{parameters.max_clients}",
-            code=ErrorCode.ROSTER_TOO_LARGE,
         )
 
 
-def _self_missing() -> RemoteProtocolError:
-    return RemoteProtocolError(
+def _self_missing() -> SecAggError:
+    return ErrorCode.SELF_MISSING.error(
         "this client's advert is missing from the roster or differs from what it sent",
-        code=ErrorCode.SELF_MISSING,
     )
 
 
@@ -221,9 +215,8 @@ def check_shown(adverts: Mapping[int, Advert], profile: Profile) -> None:
             try:
                 check_public_key(key)
             except BadPublicKeyError as error:
-                raise RemoteProtocolError(
+                raise ErrorCode.BAD_PUBLIC_KEY.error(
                     f"a public key of {advert.identity!r} is invalid: {error}",
-                    code=ErrorCode.BAD_PUBLIC_KEY,
                     sender=advert.identity,
                 ) from None
     check_unique_keys(adverts.values())
@@ -239,10 +232,9 @@ def check_overlap(parameters: ProtocolParameters, clients: int) -> None:
         RemoteProtocolError: POLICY_VIOLATION.
     """
     if 2 * parameters.quorum <= clients + parameters.colluders:
-        raise RemoteProtocolError(
+        raise ErrorCode.POLICY_VIOLATION.error(
             f"two quorums of {parameters.quorum} among {clients} clients may have "
             f"only the {parameters.colluders} colluders in common",
-            code=ErrorCode.POLICY_VIOLATION,
         )
 
 
@@ -258,11 +250,10 @@ def check_ring(parameters: ProtocolParameters, graph: SharingGraph) -> None:
         graph, colluders=parameters.colluders, threshold=parameters.threshold
     )
     if bits < client_demand(parameters.graph_bits):
-        raise RemoteProtocolError(
+        raise ErrorCode.POLICY_VIOLATION.error(
             f"on this ring {parameters.colluders} colluders reach the threshold with "
             f"probability 2^-{bits:.1f}, the session promised "
             f"2^-{client_demand(parameters.graph_bits):.1f}",
-            code=ErrorCode.POLICY_VIOLATION,
         )
 
 
@@ -277,7 +268,7 @@ def check_edge_odds(parameters: ProtocolParameters, clients: int) -> None:
     demanded = client_demand(parameters.graph_bits)
     shortcoming = parameters.edge_shortcoming(clients, demanded)
     if shortcoming is not None:
-        raise RemoteProtocolError(shortcoming, code=ErrorCode.POLICY_VIOLATION)
+        raise ErrorCode.POLICY_VIOLATION.error(shortcoming)
 
 
 def check_unique_keys(adverts: Iterable[Advert]) -> None:
@@ -288,9 +279,7 @@ def check_unique_keys(adverts: Iterable[Advert]) -> None:
     """
     keys = [key for advert in adverts for key in advert.public_keys]
     if len(set(keys)) != len(keys):
-        raise RemoteProtocolError(
-            "a public key occurs twice in the roster", code=ErrorCode.DUPLICATE_KEY
-        )
+        raise ErrorCode.DUPLICATE_KEY.error("a public key occurs twice in the roster")
 
 
 def check_delivery(
@@ -318,16 +307,14 @@ def check_delivery(
     # rebuilt.
     holders = sum(holder in sharers for holder in graph.holders(index))
     if holders < parameters.threshold:
-        raise RemoteProtocolError(
+        raise ErrorCode.U2_TOO_SMALL.error(
             f"{holders} holders of this client's shares are left, "
             f"{parameters.threshold} are needed",
-            code=ErrorCode.U2_TOO_SMALL,
         )
     if len(delivery.bundles) != senders * BUNDLE_BYTES:  # R5.3-6
-        raise RemoteProtocolError(
+        raise ErrorCode.BAD_SHARE_CIPHERTEXT.error(
             f"expected {senders} bundles of {BUNDLE_BYTES} bytes, "
             f"got {len(delivery.bundles)} bytes",
-            code=ErrorCode.BAD_SHARE_CIPHERTEXT,
         )
     return sharers
 
@@ -355,15 +342,13 @@ def check_sharers(
     """
     sharers = _decode_bitmap(bitmap, roster_size, "U2")
     if index is not None and index not in sharers:
-        raise RemoteProtocolError(
+        raise ErrorCode.SELF_MISSING.error(
             "this client is not in U2, but received shares",
-            code=ErrorCode.SELF_MISSING,
         )
     needed = max(parameters.threshold, parameters.min_survivors)
     if len(sharers) < needed:
-        raise RemoteProtocolError(
+        raise ErrorCode.U2_TOO_SMALL.error(
             f"{len(sharers)} clients shared their keys, {needed} are needed",
-            code=ErrorCode.U2_TOO_SMALL,
         )
     return sharers
 
@@ -387,33 +372,27 @@ def check_survivors(
     """
     survivors = _decode_bitmap(bitmap, roster_size, "U3")  # R5.4-1
     if not survivors <= sharers:  # R5.4-2, with the next
-        raise RemoteProtocolError(
-            "U3 names a client that is not in U2", code=ErrorCode.U3_INVALID
-        )
+        raise ErrorCode.U3_INVALID.error("U3 names a client that is not in U2")
     if index is not None and index not in survivors:
-        raise RemoteProtocolError(
+        raise ErrorCode.U3_INVALID.error(
             "this client is declared dropped, but is asked to unmask",
-            code=ErrorCode.U3_INVALID,
         )
     needed = max(parameters.threshold, parameters.min_survivors)
     if len(survivors) < needed:  # R5.4-3
-        raise RemoteProtocolError(
+        raise ErrorCode.U3_TOO_SMALL.error(
             f"U3 has {len(survivors)} inputs, the session needs {needed}",
-            code=ErrorCode.U3_TOO_SMALL,
         )
     missing = roster_size - len(survivors)
     if missing > parameters.max_losses:  # R5.4-4, with the next
-        raise RemoteProtocolError(
+        raise ErrorCode.TOO_MANY_DROPOUTS.error(
             f"{missing} clients of the roster are declared dropped, at most "
             f"{parameters.max_losses} are allowed",
-            code=ErrorCode.TOO_MANY_DROPOUTS,
         )
     lost = len(sharers) - len(survivors)
     if lost > parameters.max_dropouts:
-        raise RemoteProtocolError(
+        raise ErrorCode.TOO_MANY_DROPOUTS.error(
             f"{lost} clients are declared dropped, at most {parameters.max_dropouts} "
             "are unmasked",
-            code=ErrorCode.TOO_MANY_DROPOUTS,
         )
     return survivors
 
@@ -431,10 +410,9 @@ def check_noise_suffices(noise: NoiseTerms, *, sharers: int, survivors: int) -> 
     """
     lost = sharers - survivors
     if lost > noise.tolerated_losses:  # R3.5-1
-        raise RemoteProtocolError(
+        raise ErrorCode.TOO_MANY_DROPOUTS.error(
             f"{lost} of {sharers} clients are declared dropped, the noise of the "
             f"others suffices for {noise.tolerated_losses} dropouts",
-            code=ErrorCode.TOO_MANY_DROPOUTS,
         )
 
 
@@ -450,13 +428,13 @@ def check_ring_survivors(
         parameters, graph, survivors, client_demand(parameters.graph_bits)
     )
     if shortcoming is not None:
-        raise RemoteProtocolError(shortcoming, code=ErrorCode.TOO_MANY_DROPOUTS)
+        raise ErrorCode.TOO_MANY_DROPOUTS.error(shortcoming)
 
 
 def _decode_bitmap(data: bytes, roster_size: int, name: str) -> ClientBitmap:
     try:
         return ClientBitmap(data, roster_size)
     except ValueError as error:
-        raise RemoteProtocolError(
-            f"the bitmap of {name} is malformed: {error}", code=ErrorCode.BAD_ENCODING
+        raise ErrorCode.BAD_ENCODING.error(
+            f"the bitmap of {name} is malformed: {error}"
         ) from None

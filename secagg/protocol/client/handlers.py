@@ -18,7 +18,6 @@ from secagg.errors import (
     ErrorCode,
     InternalError,
     LocalProtocolError,
-    RemoteProtocolError,
 )
 from secagg.protocol import context, share_bundles
 from secagg.protocol.agreement import (
@@ -103,11 +102,9 @@ def advertise(state: Idle, event: SessionOffered, policy: ClientPolicy) -> Clien
     # R5.0-1: sid covers the aggregator's name.  A session that another server opened
     # and this one relays gives keys that differ from those of its own clients.
     if descriptor.aggregator != event.aggregator:
-        raise RemoteProtocolError(
+        raise ErrorCode.UNAUTHENTICATED.error(
             f"{event.aggregator!r} offers a session of {descriptor.aggregator!r}",
-            code=ErrorCode.UNAUTHENTICATED,
-            next_step="Tell the operator that this aggregator relays another's "
-            "session.",
+            fix="Tell the operator that this aggregator relays another's session.",
         )
     # The order is that of PROTOCOL §5.0, in which the shell has checked the number.
     descriptor.check_clock(event.now)
@@ -145,10 +142,9 @@ def _member_of(event: SessionOffered) -> Member | None:
     if isinstance(parameters.tail, HonestCuriousParameters):
         return None
     if member is None:
-        raise RemoteProtocolError(
+        raise ErrorCode.POLICY_VIOLATION.error(
             f"profile {parameters.profile.label} needs a credential",
-            code=ErrorCode.POLICY_VIOLATION,
-            next_step="Enrol it: `secagg pki identity new`, and give "
+            fix="Enrol it: `secagg pki identity new`, and give "
             "enrolment=ClientEnrolment(...).",
             at_command="Enrol it: `secagg pki identity new`, and set [enrolment] in "
             "its settings.",
@@ -206,9 +202,8 @@ def _checked_roster(
     """Check U1 before any work depends on it (PROTOCOL §5.2)."""
     facts = state.facts
     if policy.whole_roster and is_neighbourhood(event.envelope):
-        raise RemoteProtocolError(
+        raise ErrorCode.POLICY_VIOLATION.error(
             "this client reads whole rosters, but received a neighbourhood",
-            code=ErrorCode.POLICY_VIOLATION,
         )
     roster = check_roster(
         facts.parameters,
@@ -467,15 +462,13 @@ def _check_vector(
     residues = vector.residues
     expected = word_dtype(parameters.modulus)
     if residues.shape != (parameters.dimension,) or residues.dtype != expected:
-        raise LocalProtocolError(
+        raise ErrorCode.BAD_INPUT.error(
             f"the input must be {expected} of shape ({parameters.dimension},), "
             f"not {residues.dtype} of shape {residues.shape}",
-            code=ErrorCode.BAD_INPUT,
         )
     if int(np.max(residues)) >= parameters.modulus:
-        raise LocalProtocolError(
+        raise ErrorCode.BAD_INPUT.error(
             f"the input has entries outside [0, {parameters.modulus})",
-            code=ErrorCode.BAD_INPUT,
         )
 
 
@@ -636,8 +629,7 @@ def repeat(
     """
     kind = event.envelope.kind
     if event.envelope.digest != state.accepted[kind.ROUND]:
-        raise RemoteProtocolError(
+        raise ErrorCode.EQUIVOCATION.error(
             f"the server sent a second, different message ({kind.__name__})",
-            code=ErrorCode.EQUIVOCATION,
         )
     return Step(state, is_repeat=True)

@@ -4,7 +4,7 @@ They decide whether the client's input counts as summed. `secagg.protocol.refund
 decides what an outcome costs.
 """
 
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode
 from secagg.protocol.client.states import (
     Answered,
     ClientState,
@@ -51,19 +51,17 @@ def _read_release(state: Masked | Signed | Answered, event: Received) -> Release
     if isinstance(state, Signed | Answered):
         vouched = int.from_bytes(state.survivors, "big").bit_count()
         if released.survivors != vouched:
-            raise RemoteProtocolError(
+            raise ErrorCode.U3_INVALID.error(
                 f"the sum is stated to have {released.survivors} inputs, this client "
                 f"has vouched for {vouched}",
-                code=ErrorCode.U3_INVALID,
             )
         return released
     parameters, most = state.facts.parameters, len(state.delivered.sharers)
     least = max(parameters.threshold, parameters.min_survivors)
     if not least <= released.survivors <= most:
-        raise RemoteProtocolError(
+        raise ErrorCode.U3_INVALID.error(
             f"the sum is stated to have {released.survivors} inputs, a sum has "
             f"between {least} and {most}",
-            code=ErrorCode.U3_INVALID,
         )
     return released
 
@@ -109,10 +107,9 @@ def _check_fate(fate: Fate) -> None:
     the clients of U3 (R5.6-4).
     """
     if fate is not Fate.INCLUDED:
-        raise RemoteProtocolError(
+        raise ErrorCode.U3_INVALID.error(
             "the server states that this client's input is not in U3, but has shown "
             "a U3 that names it, or a sum: the server lies, or has lost its state",
-            code=ErrorCode.U3_INVALID,
         )
 
 

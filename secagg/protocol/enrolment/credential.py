@@ -25,7 +25,7 @@ from secagg.crypto.signature import (
     check_identity,
     verify,
 )
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode
 from secagg.protocol.enrolment.documents import (
     VERSION,
     decoded,
@@ -207,11 +207,10 @@ class CredentialRequest:
             check_identity(self.identity_key)
             verify(self.identity_key, _REQUEST_TAG + self._body(), self.signature)
         except SignatureError as error:
-            raise RemoteProtocolError(
+            raise ErrorCode.BAD_SIGNATURE.error(
                 f"the enrolment request of {self.name!r} is not signed by the key that "
                 f"it names: {error}",
-                code=ErrorCode.BAD_SIGNATURE,
-                next_step="Ask the client for a new request, sent whole.",
+                fix="Ask the client for a new request, sent whole.",
             ) from None
 
     def _body(self) -> bytes:

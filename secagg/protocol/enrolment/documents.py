@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from secagg.crypto.canonical import Reader
 from secagg.crypto.transcript import domain_tag
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode
 
 _Value = TypeVar("_Value")
 
@@ -57,10 +57,9 @@ def decoded(what: str, data: bytes, read: Callable[[Reader], _Value]) -> _Value:
         value = read(reader)
         reader.end()
     except ValueError as error:
-        raise RemoteProtocolError(
+        raise ErrorCode.BAD_ENCODING.error(
             f"{what} is malformed: {error}",
-            code=ErrorCode.BAD_ENCODING,
-            next_step="Make it again with a release that supports this version.",
+            fix="Make it again with a release that supports this version.",
         ) from None
     return value
 

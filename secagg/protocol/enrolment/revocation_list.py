@@ -167,10 +167,10 @@ def read_revocations(data: bytes, trust: Trust) -> RevocationList | None:
 
 
 def _bad_list(complaint: str) -> RemoteProtocolError:
-    return RemoteProtocolError(
+    return ErrorCode.BAD_CREDENTIAL.error(
         f"invalid revocation list: {complaint}",
-        code=ErrorCode.BAD_CREDENTIAL,
-        next_step="Ask the aggregator's operator to publish the issuer's newest list.",
+        kind=RemoteProtocolError,
+        fix="Ask the aggregator's operator to publish the issuer's newest list.",
     )
 
 
@@ -189,19 +189,17 @@ def refuse_older(trust: Trust, *, seen: Trust) -> None:
     number = trust.revocation_number
     if number < seen.revocation_number:
         named = f"revocation list {number}" if number else "no revocation list"
-        raise RemoteProtocolError(
+        raise ErrorCode.POLICY_VIOLATION.error(
             f"the aggregator uses {named}, this client has seen list "
             f"{seen.revocation_number}: clients revoked since would be accepted again",
-            code=ErrorCode.POLICY_VIOLATION,
-            next_step="Ask the aggregator's operator for the issuer's newest list.",
+            fix="Ask the aggregator's operator for the issuer's newest list.",
         )
     if number == seen.revocation_number and (
         trust.revocation_hash != seen.revocation_hash
     ):
-        raise RemoteProtocolError(
+        raise ErrorCode.POLICY_VIOLATION.error(
             f"the aggregator shows another revocation list {number} than this client "
             "has seen",
-            code=ErrorCode.POLICY_VIOLATION,
-            next_step="The issuer was restored from a backup, or signs two lists of "
+            fix="The issuer was restored from a backup, or signs two lists of "
             "one number: ask its operator before you take part.",
         )

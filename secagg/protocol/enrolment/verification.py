@@ -144,11 +144,11 @@ def _checked(
     try:
         return _check(credential, rules, identity, verified, check_key)
     except _UnfitError as error:
-        raise RemoteProtocolError(
+        raise ErrorCode.BAD_CREDENTIAL.error(
             f"invalid credential of {identity[:60]!r}: {error}",
-            code=ErrorCode.BAD_CREDENTIAL,
+            kind=RemoteProtocolError,
             sender=identity,
-            next_step=error.next_step,
+            fix=error.next_step,
         ) from None
 
 

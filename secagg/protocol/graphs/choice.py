@@ -32,7 +32,7 @@ from enum import StrEnum, unique
 from fractions import Fraction
 from typing import Final, Self
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.graphs.edge_bounds import EdgeBound, judge_edges
 from secagg.protocol.graphs.ring_bounds import (
     bits_of,
@@ -553,5 +553,5 @@ def _check_possible(demand: GraphDemand) -> None:
         )
 
 
-def _infeasible(message: str, next_step: str) -> ServiceError:
-    return ServiceError(message, code=ErrorCode.INFEASIBLE, next_step=next_step)
+def _infeasible(message: str, next_step: str) -> SecAggError:
+    return ErrorCode.INFEASIBLE.error(message, fix=next_step)

@@ -25,7 +25,7 @@ from secagg.crypto.entropy import Entropy
 from secagg.crypto.merkle import MerkleTree, ProofError, proven_top
 from secagg.crypto.signature import IdentityKey
 from secagg.crypto.transcript import domain_tag, hash_parts
-from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
+from secagg.errors import ErrorCode, InternalError
 from secagg.protocol.agreement import Signers, check_signed
 from secagg.protocol.graphs.neighbours import DrawnGraph
 from secagg.protocol.messages import Edges, EdgesPublished, ListProof
@@ -96,9 +96,8 @@ def check_edges(edges: Edges, *, size: int, index: int, degree: int, name: str) 
     drawn = edges.drawn
     if len(drawn) == degree and index not in drawn and max(drawn) < size:
         return
-    raise RemoteProtocolError(
+    raise ErrorCode.BAD_EDGES.error(
         f"the list of {name!r} does not name {degree} other clients of {size}",
-        code=ErrorCode.BAD_EDGES,
         sender=name,
     )
 
@@ -297,10 +296,9 @@ class _Reader:
             self.hashes.in_list_of(len(drawers), tree),
         )
         if not self._is_covered(shown.edge_root, {self.index: leaf}, shown.own_proof):
-            raise RemoteProtocolError(
+            raise ErrorCode.SELF_MISSING.error(
                 "the edge root does not cover this client's own list, or names other "
                 "clients that drew it",
-                code=ErrorCode.SELF_MISSING,
             )
 
     def check_drawn(self, shown: EdgesPublished) -> None:
@@ -314,9 +312,8 @@ class _Reader:
                 shown.edge_root, known, shown.leaves_proof
             ):
                 return
-        raise RemoteProtocolError(
+        raise ErrorCode.BAD_PROOF.error(
             "a client that this client drew is not proven to be shown the edge",
-            code=ErrorCode.BAD_PROOF,
         )
 
     def _leaf_of(self, drawn: int, proof: ListProof | None) -> bytes | None:
@@ -380,10 +377,9 @@ def check_published(  # noqa: PLR0913 - who looks at what, and by what
     if len(drawers) > parameters.tail.in_cap or not all(
         each < size and each != index for each in drawers
     ):
-        raise RemoteProtocolError(
+        raise ErrorCode.BAD_EDGES.error(
             f"the server names {len(drawers)} clients that drew this one, at most "
             f"{parameters.tail.in_cap} are possible",
-            code=ErrorCode.BAD_EDGES,
         )
     for each, edges in shown.drawers:
         check_edges_signature(
@@ -393,9 +389,8 @@ def check_published(  # noqa: PLR0913 - who looks at what, and by what
         name = signers.names[each]
         check_edges(edges, size=size, index=each, degree=parameters.degree, name=name)
         if index not in edges.drawn:
-            raise RemoteProtocolError(
+            raise ErrorCode.BAD_EDGES.error(
                 f"{name!r} is said to have drawn this client, and has not",
-                code=ErrorCode.BAD_EDGES,
                 sender=name,
             )
     reader.check_drawn(shown)

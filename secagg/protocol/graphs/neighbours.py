@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode
 from secagg.protocol.parameters import Graph, ProtocolParameters
 
 
@@ -246,23 +246,20 @@ def sharing_graph(
     """
     if parameters.graph is not Graph.RING:
         if graph_seed:
-            raise RemoteProtocolError(
+            raise ErrorCode.POLICY_VIOLATION.error(
                 "the roster has a graph seed, but the session's graph is "
                 f"{parameters.graph}",
-                code=ErrorCode.POLICY_VIOLATION,
             )
         if parameters.graph is Graph.K_OUT:
             return DrawnGraph({}, {})
         return CompleteGraph(size)
     if not graph_seed:
-        raise RemoteProtocolError(
+        raise ErrorCode.POLICY_VIOLATION.error(
             f"the roster has no graph seed for a ring of degree {parameters.degree}",
-            code=ErrorCode.POLICY_VIOLATION,
         )
     if size < parameters.degree + 2:
-        raise RemoteProtocolError(
+        raise ErrorCode.POLICY_VIOLATION.error(
             f"a ring of degree {parameters.degree} needs at least "
             f"{parameters.degree + 2} clients, the roster has {size}",
-            code=ErrorCode.POLICY_VIOLATION,
         )
     return HararyRing(parameters.degree, size)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Final, TypeVar
 
 from secagg.crypto.canonical import Reader, Writer
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode
 
 DIGEST_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
@@ -24,9 +24,7 @@ def decode(what: str, data: bytes, read: Callable[[Reader], _Message]) -> _Messa
         message = read(reader)
         reader.end()
     except ValueError as error:
-        raise RemoteProtocolError(
-            f"{what} is malformed: {error}", code=ErrorCode.BAD_ENCODING
-        ) from None
+        raise ErrorCode.BAD_ENCODING.error(f"{what} is malformed: {error}") from None
     return message
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar, Final, Self
 
 from secagg.crypto.canonical import Reader, Writer
 from secagg.crypto.transcript import domain_tag
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode
 from secagg.protocol.messages.advert import MAX_ADVERT_BYTES, Advert
 from secagg.protocol.messages.encoding import (
     decode,
@@ -167,9 +167,8 @@ class Roster:
         seed = frame.graph_seed
         ranks = [rank_key(advert.identity, seed) for advert in adverts.values()]
         if any(a >= b for a, b in pairwise(ranks)):
-            raise RemoteProtocolError(
+            raise ErrorCode.BAD_ENCODING.error(
                 "malformed roster: its identities are out of order",
-                code=ErrorCode.BAD_ENCODING,
             )
         if frame.reader is not None:
             return Neighbourhood(frame.size, frame.reader, adverts, seed, frame.proof)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode
 from secagg.protocol.receipts.receipt import Outcome
 from secagg.protocol.receipts.verifier import Verdict
 
@@ -71,11 +71,9 @@ def check_one_session(sessions: Iterable[ShownSession]) -> None:
         for what, value in one.shown.items():
             # A set over another roster is another set, whatever its bytes are.
             if value and (seen := other.shown.get(what)) and seen != value:
-                raise RemoteProtocolError(
+                raise ErrorCode.EQUIVOCATION.error(
                     f"{one.source} and {other.source} show session "
                     f"{one.session_id.hex()} with another {what}: "
                     f"{value.hex()} and {seen.hex()}",
-                    code=ErrorCode.EQUIVOCATION,
-                    next_step="Keep both receipts and ask the operator which one is "
-                    "true.",
+                    fix="Keep both receipts and ask the operator which one is true.",
                 )

@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from secagg.crypto.canonical import Reader, Writer
 from secagg.crypto.transcript import domain_tag
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode
 
 SHARED_MAGIC: Final = b"SecAgg-between/1"
 """The first 16 bytes of a receipt of two aggregators (`two_aggregators.receipt`)."""
@@ -171,10 +171,9 @@ class AuditReceipt:
             receipt = cls._read(reader)
             reader.end()
         except ValueError as error:
-            raise RemoteProtocolError(
+            raise ErrorCode.BAD_ENCODING.error(
                 f"malformed receipt: {error}",
-                code=ErrorCode.BAD_ENCODING,
-                next_step="Name a receipt: receipt-<n>.bin of an aggregator, or "
+                fix="Name a receipt: receipt-<n>.bin of an aggregator, or "
                 "<sum>.receipt.bin of a client.",
             ) from None
         return receipt

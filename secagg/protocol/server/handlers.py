@@ -18,7 +18,6 @@ from secagg.errors import (
     ErrorCode,
     InternalError,
     LocalProtocolError,
-    RemoteProtocolError,
 )
 from secagg.protocol import context
 from secagg.protocol.agreement import Signers, check_bundle_signature
@@ -74,33 +73,29 @@ def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
     """Record one advert (PROTOCOL §5.1)."""
     sender = event.sender
     if not state.is_invited(sender):  # R5.1-1
-        raise RemoteProtocolError(
+        raise ErrorCode.NOT_INVITED.error(
             f"{sender!r} is not invited to this session",
-            code=ErrorCode.NOT_INVITED,
             sender=sender,
         )
     advert = Advert.decode(event.envelope.data)
     layers = state.session.descriptor.parameters.noise_layers
     if len(advert.noise_commitments) != layers:  # R5.1-2
-        raise RemoteProtocolError(
+        raise ErrorCode.BAD_ENCODING.error(
             f"{sender!r} commits to {len(advert.noise_commitments)} layers of noise, "
             f"the session has {layers}",
-            code=ErrorCode.BAD_ENCODING,
             sender=sender,
         )
     if advert.identity != sender:  # R5.1-3
-        raise RemoteProtocolError(
+        raise ErrorCode.UNAUTHENTICATED.error(
             f"{sender!r} sent an advert of another identity",
-            code=ErrorCode.UNAUTHENTICATED,
             sender=sender,
         )
     # R5.1-4
     if len(state.adverts) >= state.session.descriptor.parameters.max_clients:
-        raise RemoteProtocolError(
+        raise ErrorCode.ROSTER_TOO_LARGE.error(
             f"the session is full with {len(state.adverts)} clients",
-            code=ErrorCode.ROSTER_TOO_LARGE,
             sender=sender,
-            next_step="Wait for the next session of the task.",
+            fix="Wait for the next session of the task.",
         )
     descriptor = state.session.descriptor
     parameters = descriptor.parameters
@@ -110,16 +105,14 @@ def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
         try:
             check_public_key(key)
         except BadPublicKeyError as error:
-            raise RemoteProtocolError(
+            raise ErrorCode.BAD_PUBLIC_KEY.error(
                 f"a public key of {sender!r} is invalid: {error}",
-                code=ErrorCode.BAD_PUBLIC_KEY,
                 sender=sender,
             ) from None
     # R5.1-7
     if len(set(keys)) < len(keys) or not state.keys.isdisjoint(keys):
-        raise RemoteProtocolError(
+        raise ErrorCode.DUPLICATE_KEY.error(
             f"a public key of {sender!r} occurs twice in the session",
-            code=ErrorCode.DUPLICATE_KEY,
             sender=sender,
         )
     if state.enrolment is not None:  # R5.1-8
@@ -254,10 +247,9 @@ def record_bundles(state: ShareKeys, event: Received) -> ServerStep:
     expected = len(cohort.graph.receivers(index)) * BUNDLE_BYTES
     is_signed = parameters.profile.has_identities
     if len(bundles.sealed) != expected or bool(bundles.signature) != is_signed:
-        raise RemoteProtocolError(
+        raise ErrorCode.BAD_ENCODING.error(
             f"{sender!r} sent {len(event.envelope.data)} bytes of bundles, expected "
             f"{expected}{' and a signature' if is_signed else ''}",
-            code=ErrorCode.BAD_ENCODING,
             sender=sender,
         )
     if cohort.signers is not None:  # R5.2-11
@@ -341,10 +333,9 @@ def record_upload(state: MaskedInputCollection, event: Received) -> ServerStep:
     upload = Upload.decode(event.envelope.data)
     check_view(state, sender, upload.view)
     if upload.size != state.session.packed_bytes:
-        raise RemoteProtocolError(
+        raise ErrorCode.BAD_VECTOR.error(
             f"{sender!r} uploaded {upload.size} bytes, a packed vector has "
             f"{state.session.packed_bytes}",
-            code=ErrorCode.BAD_VECTOR,
             sender=sender,
         )
     state.uploads[index] = upload.digest
@@ -367,11 +358,10 @@ def check_view(state: MaskedInputCollection, sender: str, view: bytes) -> None:
     """
     suite = state.session.descriptor.parameters.suite
     if view != context.view_of(state.ctx2, suite):
-        raise RemoteProtocolError(
+        raise ErrorCode.VIEW_DIFFERS.error(
             f"{sender!r} {DropReason.OTHER_VIEW.value}",
-            code=ErrorCode.VIEW_DIFFERS,
             sender=sender,
-            next_step="Install the release of secagg and dpnoise that the aggregator "
+            fix="Install the release of secagg and dpnoise that the aggregator "
             "runs; if they are the same, tell the operator.",
         )
 
@@ -383,9 +373,8 @@ def record_complaint(state: MaskedInputCollection, event: Received) -> ServerSte
     accused = Complaint.decode(event.envelope.data).accused
     others = state.sharers.intersection(state.cohort.graph.senders(index))
     if accused not in others:
-        raise RemoteProtocolError(
+        raise ErrorCode.BAD_ENCODING.error(
             f"{sender!r} accuses client {accused}, which has sent it no bundle",
-            code=ErrorCode.BAD_ENCODING,
             sender=sender,
         )
     state.session.accept(sender, event.envelope)

@@ -258,24 +258,22 @@ def step(state: ServerState, event: ServerEvent) -> ServerStep:
         if state.session.has_accepted(event.sender, event.envelope):
             return Step(state, is_repeat=True)
         if _is_closed(state, event.envelope.kind.ROUND):
-            raise RemoteProtocolError(
+            raise ErrorCode.DEADLINE.error(
                 f"round {event.envelope.kind.ROUND.name} is closed, {what.__name__} "
                 f"of {event.sender!r} came too late",
-                code=ErrorCode.DEADLINE,
+                kind=RemoteProtocolError,
                 sender=event.sender,
-                next_step="Fetch the session's current update, which states the "
-                "outcome.",
+                fix="Fetch the session's current update, which states the outcome.",
             )
     table = TRANSITIONS[state.session.descriptor.parameters.profile]
     edge = table.get((type(state), what))
     if edge is None:
         complaint = f"{what.__name__} is not expected in {type(state).__name__}"
         if isinstance(event, Received):
-            raise RemoteProtocolError(
+            raise ErrorCode.UNEXPECTED_MESSAGE.error(
                 complaint,
-                code=ErrorCode.UNEXPECTED_MESSAGE,
                 sender=event.sender,
-                next_step="Fetch the session's current update first.",
+                fix="Fetch the session's current update first.",
             )
         raise LocalProtocolError(complaint)
     result = edge.handler(state, event)

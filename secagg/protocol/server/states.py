@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Self
 
 from secagg.crypto.merkle import MerkleTree
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode
 from secagg.protocol.agreement import Signers
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.enrolment.verification import EnrolmentRules, VerifiedCredentials
@@ -83,9 +83,8 @@ class Session:
             return False
         # A retry is a no-op; a contradiction is a violation.
         if known != envelope.digest:
-            raise RemoteProtocolError(
+            raise ErrorCode.EQUIVOCATION.error(
                 f"{sender!r} sent a second, different {_NAME_OF[envelope.kind]}",
-                code=ErrorCode.EQUIVOCATION,
                 sender=sender,
             )
         return True
@@ -161,11 +160,10 @@ class Cohort:
         """
         index = self.index_of.get(sender)
         if index is None or index not in allowed:
-            raise RemoteProtocolError(
+            raise ErrorCode.SESSION_OVER.error(
                 f"{sender!r} is not part of this round",
-                code=ErrorCode.SESSION_OVER,
                 sender=sender,
-                next_step="Wait for the next session of the task.",
+                fix="Wait for the next session of the task.",
             )
         return index
 

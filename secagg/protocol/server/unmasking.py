@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
+from secagg.errors import ErrorCode, InternalError
 from secagg.protocol import context, reconstruction
 from secagg.protocol.agreement import check_signature
 from secagg.protocol.events import Received, RoundClosed
@@ -109,9 +109,8 @@ def record_shares(state: Unmasking, event: Received) -> ServerStep:
             revealed, _dealers(state, index), noise_layers=len(state.noise_layers)
         )  # R5.5-11
     except ValueError as error:
-        raise RemoteProtocolError(
+        raise ErrorCode.BAD_ENCODING.error(
             f"malformed shares of {sender!r}: {error}",
-            code=ErrorCode.BAD_ENCODING,
             sender=sender,
         ) from None
     state.answers[index] = answer

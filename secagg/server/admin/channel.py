@@ -55,10 +55,9 @@ def refuse_no_socket(path: Path) -> None:
         except FileNotFoundError:
             return
     if not stat.S_ISSOCK(mode):
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"{path} exists, and is no socket",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Set server.admin_socket to another path.",
+            fix="Set server.admin_socket to another path.",
         )
 
 
@@ -108,10 +107,10 @@ async def watch_admin(
         with short_path(path) as place:
             reader, writer = await asyncio.open_unix_connection(place)
     except PermissionError:
-        raise ServiceError(
+        raise ErrorCode.UNAUTHENTICATED.error(
             f"this user may not use the socket {path}",
-            code=ErrorCode.UNAUTHENTICATED,
-            next_step="Run the command as the user that runs the aggregator, or root.",
+            kind=ServiceError,
+            fix="Run the command as the user that runs the aggregator, or root.",
         ) from None
     except OSError:
         raise NoAdminSocketError(path) from None
@@ -193,10 +192,9 @@ def short_path(path: Path) -> Iterator[str]:
         yield str(path)
         return
     if not Path("/proc/self/fd").is_dir():
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"the path of the socket {path} is too long for this system",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Set server.admin_socket to a shorter one.",
+            fix="Set server.admin_socket to a shorter one.",
         )
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -219,17 +217,16 @@ def _error_of(found: object) -> SecAggError:
     )
 
 
-def _hung_up(path: Path) -> ServiceError:
-    return ServiceError(
+def _hung_up(path: Path) -> SecAggError:
+    return ErrorCode.UNREACHABLE.error(
         f"the aggregator at {path} did not answer",
-        code=ErrorCode.UNREACHABLE,
-        next_step="Look at its log; what was asked may have been done.",
+        fix="Look at its log; what was asked may have been done.",
     )
 
 
 def _malformed(complaint: str) -> ServiceError:
-    return ServiceError(
+    return ErrorCode.BAD_INPUT.error(
         complaint,
-        code=ErrorCode.BAD_INPUT,
-        next_step="Use the command of the same release as the aggregator.",
+        kind=ServiceError,
+        fix="Use the command of the same release as the aggregator.",
     )

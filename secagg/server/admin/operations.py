@@ -49,10 +49,9 @@ class Sources:
             ServiceError: UNREACHABLE; the aggregator does not run.
         """
         if self.control is None:
-            raise ServiceError(
+            raise ErrorCode.UNREACHABLE.error(
                 "the operation needs an aggregator that runs",
-                code=ErrorCode.UNREACHABLE,
-                next_step="Start it with the same settings file: `secagg server`, or "
+                fix="Start it with the same settings file: `secagg server`, or "
                 "`secagg two-aggregators`.",
             )
         return self.control
@@ -223,10 +222,9 @@ async def _abort(sources: Sources, given: SessionAbort) -> View:
                 "number": given.number,
                 "outcome": ErrorCode.CANCELLED.name,
             }
-    raise ServiceError(
+    raise ErrorCode.UNKNOWN_SESSION.error(
         f"session {given.number} of task {given.task!r} does not run",
-        code=ErrorCode.UNKNOWN_SESSION,
-        next_step="`secagg sessions list` shows those that do.",
+        fix="`secagg sessions list` shows those that do.",
     )
 
 
@@ -272,10 +270,10 @@ def operation_of(name: str) -> Operation[Any]:
 
 def not_understood(complaint: str) -> ServiceError:
     """Return the refusal of a request that this release does not understand."""
-    return ServiceError(
+    return ErrorCode.BAD_INPUT.error(
         f"the command cannot be understood: {complaint}",
-        code=ErrorCode.BAD_INPUT,
-        next_step="Use the command of the same release as the aggregator.",
+        kind=ServiceError,
+        fix="Use the command of the same release as the aggregator.",
     )
 
 

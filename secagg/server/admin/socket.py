@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
-from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
+from secagg.errors import ErrorCode, InternalError, SecAggError
 from secagg.protocol.rounds import ROUNDS
 from secagg.runtime import log_events as telemetry
 from secagg.server.admin.channel import (
@@ -103,10 +103,9 @@ class AdminSocket:
             self._path.chmod(0o600)
             self._listener = await asyncio.start_unix_server(self._meet, sock=bound)
         except OSError as error:
-            raise ServiceError(
+            raise ErrorCode.STORAGE_FAILED.error(
                 f"the socket {self._path} cannot be made: {error.strerror}",
-                code=ErrorCode.STORAGE_FAILED,
-                next_step="Check the directory, or set server.admin_socket.",
+                fix="Check the directory, or set server.admin_socket.",
             ) from None
         return self
 
@@ -136,10 +135,9 @@ class AdminSocket:
                 )
                 return
             if len(self._callers) > _CALLERS_AT_MOST:
-                raise ServiceError(
+                raise ErrorCode.OVERLOADED.error(
                     "too many commands at once",
-                    code=ErrorCode.OVERLOADED,
-                    next_step="Wait for the others.",
+                    fix="Wait for the others.",
                 )
             # Not `wait_for`, here and below: it forgets a cancellation that comes
             # together with what is waited for, and a watch has no end of its own.

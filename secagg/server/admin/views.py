@@ -20,7 +20,7 @@ from secagg.config import TaskSettings
 from secagg.config.schedule import Schedule
 from secagg.distributed_dp import NoisyTask
 from secagg.distributed_dp.report_cache import privacy_report
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.protocol.messages import Round
 from secagg.protocol.profiles import Profile
 from secagg.protocol.rounds import ROUNDS
@@ -484,19 +484,17 @@ async def found_session(
             view = await _session(store, row, by_id, ended)
             stored = await store.read(LoadSession(row.key))
             return view, None if stored is None else stored.receipt
-    raise ServiceError(
+    raise ErrorCode.UNKNOWN_SESSION.error(
         f"task {task_id!r} has no session {number} here",
-        code=ErrorCode.UNKNOWN_SESSION,
-        next_step="`secagg sessions list` shows those whose receipts are kept.",
+        fix="`secagg sessions list` shows those whose receipts are kept.",
     )
 
 
-def unknown_task(task_id: str, known: Iterable[str]) -> ServiceError:
+def unknown_task(task_id: str, known: Iterable[str]) -> SecAggError:
     """Return the refusal of a task that is not run here."""
-    return ServiceError(
+    return ErrorCode.UNKNOWN_SESSION.error(
         f"there is no task {task_id!r} here",
-        code=ErrorCode.UNKNOWN_SESSION,
-        next_step=f"`secagg tasks list` shows them; known: "
+        fix=f"`secagg tasks list` shows them; known: "
         f"{', '.join(sorted(known)) or 'none'}.",
     )
 

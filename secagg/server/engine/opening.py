@@ -17,7 +17,7 @@ from multiprocessing import get_context
 from typing import Final
 from urllib.parse import urlsplit
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 from secagg.server.engine import ray as ray_pool
 from secagg.server.engine.engine import Engine, Pool, thread_engine
 
@@ -50,10 +50,9 @@ def open_engine(setting: str) -> Engine:
     if kind == "ray" and address:
         open_pool = partial(ray_pool.open_pool, address)
         return _cluster(setting, open_pool, library="ray", extra="ray")
-    raise ServiceError(
+    raise ErrorCode.BAD_SETTINGS.error(
         f"there is no engine {setting!r}",
-        code=ErrorCode.BAD_SETTINGS,
-        next_step=f"server.engine is one of {ENGINES}.",
+        fix=f"server.engine is one of {ENGINES}.",
     )
 
 
@@ -67,10 +66,9 @@ def _cluster(
     setting: str, open_pool: Callable[[], Pool], *, library: str, extra: str
 ) -> Engine:
     if find_spec(library) is None:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"server.engine is {setting!r}, and {library} is not installed",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step=f"Install secagg[{extra}] for the aggregator and its workers.",
+            fix=f"Install secagg[{extra}] for the aggregator and its workers.",
         )
     return Engine(setting, partial(asyncio.to_thread, open_pool))
 
@@ -88,10 +86,9 @@ def _check_dask(address: str) -> None:
     except ValueError:
         is_here = parts.hostname == "localhost"
     if parts.scheme != "tls" and not (parts.scheme == "tcp" and is_here):
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"the Dask scheduler {address!r} is not on this machine, and not reached "
             "over TLS",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Give the cluster certificates (distributed.comm.tls) and set "
+            fix="Give the cluster certificates (distributed.comm.tls) and set "
             "server.engine to dask:tls://host:port.",
         )

@@ -12,7 +12,7 @@ from concurrent.futures import Executor, Future
 from types import ModuleType
 from typing import Final, ParamSpec, TypeVar
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 from secagg.server.engine.engine import Pool
 
 _Parameters = ParamSpec("_Parameters")
@@ -72,11 +72,10 @@ def _check_network(ray: ModuleType) -> None:
         return
     for node in ray.nodes():
         if node["Alive"] and not _is_here(node["NodeManagerAddress"]):
-            raise ServiceError(
+            raise ErrorCode.BAD_SETTINGS.error(
                 f"the Ray node {node['NodeManagerAddress']} is on a network, and Ray "
                 "does without TLS",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step="Start the cluster and the aggregator with RAY_USE_TLS=1 and "
+                fix="Start the cluster and the aggregator with RAY_USE_TLS=1 and "
                 "its certificates.",
             )
 

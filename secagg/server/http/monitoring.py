@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from secagg.config.server import HostSection
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.server.admin.control import ServedAggregator
 from secagg.server.admin.page import operator_page
@@ -68,10 +68,9 @@ def check_collector(section: HostSection) -> None:
         return
     parts = urlsplit(section.otlp)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.password:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             "server.otlp is no address of a collector, or holds a password",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Write http://127.0.0.1:4318, or https:// beyond this machine.",
+            fix="Write http://127.0.0.1:4318, or https:// beyond this machine.",
         )
     OpenTelemetry.packages()
 
@@ -87,10 +86,9 @@ def page_address(section: HostSection) -> Address | None:
         return None
     address = Address.parse(given, name="server.page_listen")
     if not address.is_loopback:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"server.page_listen {given} would show names of clients to other machines",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Listen on 127.0.0.1, and reach it with ssh -L.",
+            fix="Listen on 127.0.0.1, and reach it with ssh -L.",
         )
     return address
 

@@ -424,33 +424,32 @@ def _date(second: int) -> bytes:
     return formatdate(second, usegmt=True).encode()
 
 
-def _stopping() -> ServiceError:
-    return ServiceError(
+def _stopping() -> SecAggError:
+    return ErrorCode.SHUTTING_DOWN.error(
         "the aggregator is stopping",
-        code=ErrorCode.SHUTTING_DOWN,
-        next_step="Come back in a moment; nothing is lost.",
+        fix="Come back in a moment; nothing is lost.",
         retry_after_seconds=1.0,
     )
 
 
 def _malformed(complaint: str) -> ServiceError:
-    return ServiceError(
+    return ErrorCode.BAD_ENCODING.error(
         complaint,
-        code=ErrorCode.BAD_ENCODING,
-        next_step="Send the request as PROTOCOL §10.3 gives it.",
+        kind=ServiceError,
+        fix="Send the request as PROTOCOL §10.3 gives it.",
     )
 
 
 _CONTENT_TYPE: Final = (b"content-type", CONTENT_TYPE.encode())
 # Connect writes this one differently.
 _CONNECT_NAMES: Final = {_S.CANCELLED: "canceled"}
-_NO_SUCH_CALL: Final = ServiceError(
+_NO_SUCH_CALL: Final = ErrorCode.BAD_VERSION.error(
     "no call of the HTTP edge has this method and path",
-    code=ErrorCode.BAD_VERSION,
-    next_step="POST to /secagg.v1.SecAggService/ and the name of a unary call.",
+    kind=ServiceError,
+    fix="POST to /secagg.v1.SecAggService/ and the name of a unary call.",
 )
-_NO_SUCH_ORIGIN: Final = ServiceError(
+_NO_SUCH_ORIGIN: Final = ErrorCode.NOT_INVITED.error(
     "web pages of this origin may not call",
-    code=ErrorCode.NOT_INVITED,
-    next_step="Have the operator list the origin in edge.origins.",
+    kind=ServiceError,
+    fix="Have the operator list the origin in edge.origins.",
 )

@@ -102,11 +102,10 @@ class EdgeOptions:
             ServiceError: BAD_SETTINGS.
         """
         if self.behind_proxy and not profile.has_identities:
-            raise ServiceError(
+            raise ErrorCode.BAD_SETTINGS.error(
                 "TLS of the HTTP edge may end in a proxy, which could read and change "
                 f"what clients of the profile {profile.label} send",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step="End TLS in the aggregator and set edge.behind_proxy = "
+                fix="End TLS in the aggregator and set edge.behind_proxy = "
                 "false. For a profile with signatures, first let open sessions of this "
                 "one end without the proxy.",
             )
@@ -120,11 +119,10 @@ class EdgeOptions:
             ServiceError: BAD_SETTINGS.
         """
         if self.trust_domain != trust_domain:
-            raise ServiceError(
+            raise ErrorCode.BAD_SETTINGS.error(
                 f"the HTTP edge lets in clients of {self.trust_domain!r}, and gRPC "
                 f"those of {trust_domain!r}: one name would mean two clients",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step="Set enrolment.trust_domain to what the certificate names.",
+                fix="Set enrolment.trust_domain to what the certificate names.",
             )
 
     def published(self) -> PublishedEnrolment:
@@ -149,10 +147,9 @@ def edge_packages() -> Any:  # noqa: ANN401 - a module of the extra
     try:
         return importlib.import_module("secagg.server.http_edge.protocol")
     except ImportError:
-        raise ServiceError(
+        raise ErrorCode.MISSING_EXTRA.error(
             "the HTTP edge needs uvicorn and httptools",
-            code=ErrorCode.MISSING_EXTRA,
-            next_step="pip install 'secagg[edge]'",
+            fix="pip install 'secagg[edge]'",
         ) from None
 
 
@@ -261,10 +258,9 @@ def check_host_name(leaf: x509.Certificate, authority: str, path: Path) -> None:
         names = [each.lower() for each in found.value.get_values_for_type(x509.DNSName)]
         names += map(str, found.value.get_values_for_type(x509.IPAddress))
     if host not in names and "*." + host.partition(".")[2] not in names:
-        raise ServiceError(
+        raise ErrorCode.BAD_CERTIFICATE.error(
             f"{path} is for {', '.join(names) or 'no host name'}, not for {host}",
-            code=ErrorCode.BAD_CERTIFICATE,
-            next_step="Name the certificate of edge.authority's host.",
+            fix="Name the certificate of edge.authority's host.",
         )
 
 
@@ -536,10 +532,9 @@ def host_of(authority: str) -> str:
     """
     found = _AUTHORITY.fullmatch(authority)
     if found is None:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"edge.authority: {authority[:80]!r} is not a host name",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Write the host in lower case, and its port unless that is 443.",
+            fix="Write the host in lower case, and its port unless that is 443.",
         )
     return found["host"].strip("[]")
 
@@ -559,8 +554,7 @@ def check_origins(origins: Iterable[str]) -> None:
             or set(host) & set("/*?#@ ")
             or host != host.lower()
         ):
-            raise ServiceError(
+            raise ErrorCode.BAD_SETTINGS.error(
                 f"edge.origins: {origin[:80]!r} is not an origin",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step="Write https:// and a host in lower case, without a path.",
+                fix="Write https:// and a host in lower case, without a path.",
             )

@@ -90,10 +90,9 @@ class UnknownCredentialBudget:
         buckets = self._buckets(address)
         missing = max(each.missing_seconds for each in buckets)
         if missing:
-            raise ServiceError(
+            raise ErrorCode.OVERLOADED.error(
                 "too many unknown credentials come from here",
-                code=ErrorCode.OVERLOADED,
-                next_step="Wait and call again.",
+                fix="Wait and call again.",
                 retry_after_seconds=missing,
             )
         for bucket in buckets:
@@ -267,9 +266,9 @@ _ONE_FORM: Final = "Write the headers as PROTOCOL §10.3 gives them, byte for by
 def _refused(
     complaint: str, next_step: str, *, server_time: int | None = None
 ) -> ServiceError:
-    return ServiceError(
+    return ErrorCode.UNAUTHENTICATED.error(
         complaint,
-        code=ErrorCode.UNAUTHENTICATED,
-        next_step=next_step,
+        kind=ServiceError,
+        fix=next_step,
         server_time=server_time,
     )

@@ -23,7 +23,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_health.v1._async import HealthServicer
 
-from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.errors import ErrorCode, LocalProtocolError, SecAggError
 from secagg.pki.certificate_revocations import CertificateRevocations
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.connection import AggregatorService
@@ -176,11 +176,10 @@ def _health_handler(
     return guarded_service(HEALTH_SERVICE, *guards, answers={"Check": check})
 
 
-def _stopping() -> ServiceError:
-    return ServiceError(
+def _stopping() -> SecAggError:
+    return ErrorCode.SHUTTING_DOWN.error(
         "the aggregator is stopping",
-        code=ErrorCode.SHUTTING_DOWN,
-        next_step="Come back in a moment; nothing is lost.",
+        fix="Come back in a moment; nothing is lost.",
         retry_after_seconds=_COME_BACK_SECONDS,
     )
 

@@ -211,10 +211,9 @@ def refuse_expired(context: CallContext) -> None:
     # The stubs do not know of calls without an end.
     left = cast("float | None", context.time_remaining())
     if left is not None and left <= 0.0:
-        raise ServiceError(
+        raise ErrorCode.OVERLOADED.error(
             "the time of the call was over before its turn came",
-            code=ErrorCode.OVERLOADED,
-            next_step="Call again a little later.",
+            fix="Call again a little later.",
             retry_after_seconds=1.0,
         )
 
@@ -303,17 +302,15 @@ class TLSAuthenticator:
         if number.ends <= self.date():
             # As TLS will say of the next connection; the client looks at its own files
             # then, where a new one may lie.
-            raise ServiceError(
+            raise ErrorCode.UNREACHABLE.error(
                 "the certificate of this connection has ended",
-                code=ErrorCode.UNREACHABLE,
-                next_step="Connect again, with a certificate that is valid.",
+                fix="Connect again, with a certificate that is valid.",
             )
         if number in self.revoked:
-            raise ServiceError(
+            raise ErrorCode.UNAUTHENTICATED.error(
                 "this certificate was revoked",
-                code=ErrorCode.UNAUTHENTICATED,
-                next_step="Ask the operator; a client that is welcome again needs a "
-                "new key.",
+                kind=ServiceError,
+                fix="Ask the operator; a client that is welcome again needs a new key.",
             )
 
 
@@ -338,10 +335,10 @@ class MetadataAuthenticator:
 
 
 def _unauthenticated(complaint: str) -> ServiceError:
-    return ServiceError(
+    return ErrorCode.UNAUTHENTICATED.error(
         complaint,
-        code=ErrorCode.UNAUTHENTICATED,
-        next_step="Present a client certificate of this deployment's authority.",
+        kind=ServiceError,
+        fix="Present a client certificate of this deployment's authority.",
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from secagg.distributed_dp import following_terms
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 from secagg.protocol.messages import Released
 from secagg.protocol.packing import unpack
 from secagg.runtime import log_events as telemetry
@@ -160,9 +160,8 @@ class SessionCloser:
         found = await self._workers.run(self._context.spool.read, session_id, name, 0)
         data = b"" if found is None else found[0]
         if await self._workers.sha256(data) != digest:
-            raise ServiceError(
+            raise ErrorCode.STORAGE_FAILED.error(
                 f"the {name} of a session is missing or damaged in the spool",
-                code=ErrorCode.STORAGE_FAILED,
-                next_step="Do not touch the spool directory while sessions run.",
+                fix="Do not touch the spool directory while sessions run.",
             )
         return data

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Final, Self
 
-from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.graphs.ring_safety import RingRisk
 from secagg.protocol.messages import Aborted, Fate, Released
@@ -226,8 +226,7 @@ class SessionReceipt:
                 seconds=tuple(sorted(fields["seconds"].items())),
             )
         except _UNREADABLE as error:
-            raise ServiceError(
+            raise ErrorCode.STORAGE_FAILED.error(
                 f"a stored receipt cannot be read: {error}",
-                code=ErrorCode.STORAGE_FAILED,
-                next_step="Use the release that wrote it.",
+                fix="Use the release that wrote it.",
             ) from None

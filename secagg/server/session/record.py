@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from secagg.crypto.canonical import Reader, Writer
 from secagg.distributed_dp import read_noise_terms
-from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.enrolment.revocation_list import (
     MAX_REVOCATION_BYTES,
@@ -127,9 +127,8 @@ def _read_names(reader: Reader) -> frozenset[str]:
     )
 
 
-def _unreadable(complaint: str) -> ServiceError:
-    return ServiceError(
+def _unreadable(complaint: str) -> SecAggError:
+    return ErrorCode.STORAGE_FAILED.error(
         f"a stored session cannot be read: {complaint}",
-        code=ErrorCode.STORAGE_FAILED,
-        next_step="Use the release that wrote it, or discard the session's state.",
+        fix="Use the release that wrote it, or discard the session's state.",
     )

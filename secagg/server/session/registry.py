@@ -197,10 +197,9 @@ class SessionRegistry:
         """
         session = self._running.get(session_id) or self._ended.get(session_id)
         if session is None:
-            raise ServiceError(
+            raise ErrorCode.UNKNOWN_SESSION.error(
                 "there is no such session here",
-                code=ErrorCode.UNKNOWN_SESSION,
-                next_step="Ask for an offer; the session is over or belongs to "
+                fix="Ask for an offer; the session is over or belongs to "
                 "another aggregator.",
             )
         return session
@@ -343,10 +342,9 @@ class SessionRegistry:
             runner = await self._adopt(record, stored, instead_of=instead_of)
         except (RemoteProtocolError, LocalProtocolError) as error:
             # Only accepted events are stored: the fault is the storage's.
-            raise ServiceError(
+            raise ErrorCode.STORAGE_FAILED.error(
                 f"the records of {record.session_key} contradict each other: {error}",
-                code=ErrorCode.STORAGE_FAILED,
-                next_step="Restore the state as this process left it; do not edit or "
+                fix="Restore the state as this process left it; do not edit or "
                 "merge it.",
             ) from None
         if stored.restored:

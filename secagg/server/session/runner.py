@@ -29,7 +29,6 @@ from secagg.errors import (
     ErrorCode,
     InternalError,
     RemoteProtocolError,
-    ServiceError,
 )
 from secagg.protocol.descriptor import CLOCK_TOLERANCE_SECONDS, SessionDescriptor
 from secagg.protocol.events import (
@@ -303,9 +302,8 @@ class SessionRunner:
         """
         invited, left_out = self.record.invited, self.record.left_out
         if identity in left_out or (invited is not None and identity not in invited):
-            raise RemoteProtocolError(
+            raise ErrorCode.NOT_INVITED.error(
                 f"{identity!r} is not invited to this session",
-                code=ErrorCode.NOT_INVITED,
                 sender=identity,
             )
 
@@ -483,10 +481,9 @@ class SessionRunner:
     def _piece_of_list(self, request: FetchChunk) -> BlobChunk:
         """Return a piece of the revocation list, which those read who may join."""
         if not self.record.revocations:
-            raise ServiceError(
+            raise ErrorCode.UNKNOWN_SESSION.error(
                 "the session goes by no revocation list",
-                code=ErrorCode.UNKNOWN_SESSION,
-                next_step="Read the offer: it names the list, if there is one.",
+                fix="Read the offer: it names the list, if there is one.",
             )
         return piece_of(self.record.revocations, request)
 

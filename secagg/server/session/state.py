@@ -411,10 +411,9 @@ class DurableState:
         self._batch, self._waiting = [], []
         for message in unanswered:
             message.settle(
-                ServiceError(
+                ErrorCode.STORAGE_FAILED.error(
                     "whether the message was stored is not known",
-                    code=ErrorCode.STORAGE_FAILED,
-                    next_step="Send it again: what was stored is acknowledged.",
+                    fix="Send it again: what was stored is acknowledged.",
                 )
             )
 
@@ -653,13 +652,12 @@ def say_refused(error: BaseException | None) -> None:
     )
 
 
-def came_too_late(sender: str) -> RemoteProtocolError:
+def came_too_late(sender: str) -> SecAggError:
     """Build the refusal of whatever is sent to a session that is over."""
-    return RemoteProtocolError(
+    return ErrorCode.SESSION_OVER.error(
         "the session is over",
-        code=ErrorCode.SESSION_OVER,
         sender=sender,
-        next_step="Fetch the session's last update.",
+        fix="Fetch the session's last update.",
     )
 
 

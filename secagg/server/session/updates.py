@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final
 
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.messages import (
     Aborted,
     Delivery,
@@ -107,11 +107,10 @@ class ReadableUpdates:
         opened_by = self._opened_by.get(request.blob)
         # What was entered but is not durable yet does not exist for clients.
         if opened_by is None or state.ROUND < opened_by.ROUND:
-            raise RemoteProtocolError(
+            raise ErrorCode.UNEXPECTED_MESSAGE.error(
                 "the round that this object opens is not open yet",
-                code=ErrorCode.UNEXPECTED_MESSAGE,
                 sender=identity,
-                next_step="Ask for the present update.",
+                fix="Ask for the present update.",
             )
         if request.blob is Blob.ROSTER:
             whole = opened_by
@@ -138,11 +137,10 @@ def piece_of(whole: bytes, request: FetchChunk) -> BlobChunk:
     return BlobChunk(whole[request.offset : end], len(whole))
 
 
-def session_is_over(identity: str) -> RemoteProtocolError:
+def session_is_over(identity: str) -> SecAggError:
     """Return the refusal that leads a client to the next session."""
-    return RemoteProtocolError(
+    return ErrorCode.SESSION_OVER.error(
         f"the session is over, or goes on without {identity!r}",
-        code=ErrorCode.SESSION_OVER,
         sender=identity,
-        next_step="Fetch the session's last update, then ask for the next offer.",
+        fix="Fetch the session's last update, then ask for the next offer.",
     )

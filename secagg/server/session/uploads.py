@@ -33,7 +33,7 @@ from hashlib import sha256
 from typing import Final
 
 from secagg.crypto.modular import BadVectorError
-from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.errors import ErrorCode
 from secagg.protocol.messages import Envelope, Upload
 from secagg.protocol.packing import packed_size
 from secagg.protocol.parameters import ProtocolParameters
@@ -69,10 +69,9 @@ class UploadSlots:
             ServiceError: OVERLOADED, with a hint when to come back.
         """
         if self._slots.locked() and size > self._room:
-            raise ServiceError(
+            raise ErrorCode.OVERLOADED.error(
                 "too many uploads are in work",
-                code=ErrorCode.OVERLOADED,
-                next_step="Send this chunk again a little later.",
+                fix="Send this chunk again a little later.",
                 retry_after_seconds=RETRY_SECONDS,
             )
         self._room -= size
@@ -154,10 +153,9 @@ class UploadReceiver:
             ServiceError: UPLOAD_CORRUPT, OVERLOADED or STORAGE_FAILED; try again.
         """
         if chunk.total_size != self._size:
-            raise RemoteProtocolError(
+            raise ErrorCode.BAD_VECTOR.error(
                 f"{sender!r} uploads {chunk.total_size} bytes, a packed vector has "
                 f"{self._size}",
-                code=ErrorCode.BAD_VECTOR,
                 sender=sender,
             )
         work = asyncio.ensure_future(self._write(sender, chunk))
@@ -228,9 +226,8 @@ class UploadReceiver:
             return await self._workers.run(self._store, sender, chunk)
         except BadVectorError as error:
             await self._workers.run(spool.discard, session_id, sender, chunk.digest)
-            raise RemoteProtocolError(
+            raise ErrorCode.BAD_VECTOR.error(
                 f"the upload of {sender!r} is no vector of the session: {error}",
-                code=ErrorCode.BAD_VECTOR,
                 sender=sender,
             ) from None
 
@@ -259,10 +256,9 @@ class UploadReceiver:
     @contextmanager
     def _one_at_a_time(self, sender: str) -> Iterator[None]:
         if sender in self._busy:
-            raise ServiceError(
+            raise ErrorCode.OVERLOADED.error(
                 f"another chunk of {sender!r} is in work",
-                code=ErrorCode.OVERLOADED,
-                next_step="Send chunks one after the other.",
+                fix="Send chunks one after the other.",
                 retry_after_seconds=RETRY_SECONDS,
             )
         self._busy.add(sender)
@@ -278,8 +274,7 @@ def _check_digest(spool: Spool, session_id: bytes, digest: bytes, size: int) -> 
         piece = min(HASH_BLOCK_BYTES, size - offset)
         hasher.update(spool.read_upload(session_id, digest, offset, piece))
     if hasher.digest() != digest:
-        raise ServiceError(
+        raise ErrorCode.STORAGE_FAILED.error(
             "an upload in the spool is not what its client sent",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Do not touch the spool directory while sessions run.",
+            fix="Do not touch the spool directory while sessions run.",
         )

@@ -18,8 +18,7 @@ from secagg.crypto.canonical import Reader, Writer
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
-    ServiceError,
-    SessionAbortedError,
+    SecAggError,
 )
 from secagg.protocol.descriptor import MAX_NOISE_TERMS_BYTES
 from secagg.protocol.disputes import left_out
@@ -125,12 +124,11 @@ class TaskHistory:
         out = self.left_out & invited
         if out and len(invited - out) < min_clients:
             names = ", ".join(sorted(out))
-            raise SessionAbortedError(
+            raise ErrorCode.DISPUTED.error(
                 f"{len(invited - out)} of the invited clients are left, "
                 f"{min_clients} are needed; these accuse each other, or their secrets "
                 f"could not be rebuilt: {names}",
-                code=ErrorCode.DISPUTED,
-                next_step="Find out who is at fault, then run a new task without them.",
+                fix="Find out who is at fault, then run a new task without them.",
             )
         both = self.left_out | self.suspended
         return both if len(invited - both) >= min_clients else self.left_out
@@ -193,9 +191,8 @@ def _take_names(reader: Reader) -> tuple[str, ...]:
     return tuple(reader.text(max_bytes=MAX_IDENTITY_BYTES) for _ in range(reader.u32()))
 
 
-def _unreadable(complaint: str) -> ServiceError:
-    return ServiceError(
+def _unreadable(complaint: str) -> SecAggError:
+    return ErrorCode.STORAGE_FAILED.error(
         f"what the task knows from its sessions cannot be read: {complaint}",
-        code=ErrorCode.STORAGE_FAILED,
-        next_step="Use the release that wrote it.",
+        fix="Use the release that wrote it.",
     )

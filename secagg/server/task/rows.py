@@ -203,11 +203,10 @@ def refuse_other_version(task_id: str, version: int, expected: int | None) -> No
         ServiceError: BAD_SETTINGS.
     """
     if expected is not None and expected != version:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"task {task_id!r} has version {version}, not {expected}: somebody has "
             "changed it",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Look at it with `secagg tasks show`, and decide again.",
+            fix="Look at it with `secagg tasks show`, and decide again.",
         )
 
 
@@ -218,8 +217,7 @@ def refuse_stopped(row: TaskRow) -> None:
         ServiceError: TASK_OVER.
     """
     if row.task.state is TaskState.STOPPED:
-        raise ServiceError(
+        raise ErrorCode.TASK_OVER.error(
             f"task {row.task.task_id!r} was stopped: {row.task.reason}",
-            code=ErrorCode.TASK_OVER,
-            next_step="A stopped task stays stopped; add one with a new task.id.",
+            fix="A stopped task stays stopped; add one with a new task.id.",
         )

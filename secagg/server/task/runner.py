@@ -299,8 +299,8 @@ class TaskRunner:
     def _check_goes_on(self, sums: int) -> None:
         """Refuse to open another session of a task that was ended."""
         if self._ending is not None:
-            raise SessionAbortedError(
+            raise ErrorCode.TASK_OVER.error(
                 f"task {self.task.task_id!r} ended after {sums} sum(s): {self._ending}",
-                code=ErrorCode.TASK_OVER,
-                next_step="Choose a new task.id for a new series of sums.",
+                kind=SessionAbortedError,
+                fix="Choose a new task.id for a new series of sums.",
             )

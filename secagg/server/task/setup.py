@@ -38,7 +38,6 @@ from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
     RemoteProtocolError,
-    ServiceError,
 )
 from secagg.pki.key_files import parse_key
 from secagg.pki.published_enrolment import PublishedEnrolment
@@ -240,11 +239,10 @@ class Cohort:
             self.degree == 0 and self.threshold is None and not is_honest
         )
         if is_sparse and self.degree == 0:
-            raise ServiceError(
+            raise ErrorCode.BAD_SETTINGS.error(
                 f"in the profile {self.profile.label} clients draw their neighbours, "
                 "and degree 0 stands for the complete graph",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step='Set cohort.degree to "auto", or take the profile '
+                fix='Set cohort.degree to "auto", or take the profile '
                 f"{Profile.MALICIOUS_SERVER.label}.",
             )
         if self.degree != "auto" and not is_open and not is_sparse:
@@ -431,10 +429,9 @@ async def settle_task(
             return prepared
         row = await row_of(store, task_id)
         if row is None or row.task.settings != text:
-            raise ServiceError(
+            raise ErrorCode.STORAGE_FAILED.error(
                 f"somebody else has changed task {task_id!r} meanwhile",
-                code=ErrorCode.STORAGE_FAILED,
-                next_step="Try again.",
+                fix="Try again.",
             )
         # Another aggregator has started with the same file: what it planned counts.
 
@@ -470,24 +467,21 @@ def prepare_task(
             NoisyTask.from_parameters(parameters) if parameters.noise_block else None
         )
     except ParameterError as error:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"the budget under [noise] cannot be met: {error}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Correct the setting, or try values with `secagg plan`.",
+            fix="Correct the setting, or try values with `secagg plan`.",
         ) from None
     except DPNoiseError as error:
-        raise ServiceError(
+        raise ErrorCode.INFEASIBLE.error(
             f"no noise meets the budget under [noise]: {error}",
-            code=ErrorCode.INFEASIBLE,
-            next_step="Allow a larger epsilon or delta, ask for more clients, or "
+            fix="Allow a larger epsilon or delta, ask for more clients, or "
             "choose another noise.mechanism or noise.accountant.",
         ) from None
     except RemoteProtocolError as error:
         # Raised for values that no session can have; here they are the operator's.
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"the task cannot run with these settings: {error}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Correct the number under [cohort], [vector] or [task].",
+            fix="Correct the number under [cohort], [vector] or [task].",
         ) from None
     return PreparedTask(
         parameters=parameters,
@@ -520,18 +514,16 @@ def _local_randomiser(settings: TaskSettings) -> LocalParameters | None:
     if (noise.randomiser, epsilon, magnitude) == (None, None, None):
         return None
     if noise.randomiser is None or epsilon is None or noise.l2_clip is None:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             "noise.randomiser and noise.randomiser_epsilon belong together",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Set both under [noise], or neither.",
+            fix="Set both under [noise], or neither.",
         )
     if noise.clip_quantile is not None:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             "noise.clip_quantile and noise.randomiser exclude each other: of a "
             "randomised vector the flag would always say that it fits the clip, and "
             "of the vector itself it would tell what nothing has randomised",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Remove noise.clip_quantile and choose noise.l2_clip beforehand, "
+            fix="Remove noise.clip_quantile and choose noise.l2_clip beforehand, "
             "or do without the randomiser.",
         )
     return local_parameters(
@@ -552,10 +544,9 @@ def plan_noise(settings: TaskSettings) -> Plan:
     """
     noise, cohort = settings.noise, settings.cohort
     if noise.epsilon is None or noise.delta is None:
-        raise ServiceError(  # the loader has checked it for files already
+        raise ErrorCode.BAD_SETTINGS.error(  # the loader has checked it for files already
             "noise.epsilon and noise.delta belong together",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Set both.",
+            fix="Set both.",
         )
     randomiser = _local_randomiser(settings)
     layer = None if randomiser is None else make_randomiser(randomiser)
@@ -588,11 +579,10 @@ def plan_noise(settings: TaskSettings) -> Plan:
         rotation=noise.rotation,
     )
     if PlanRequest(**asked).is_central:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"noise.mechanism is {noise.mechanism}, whose noise a trusted party adds; "
             "here clients add it, and trust nobody",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Choose one whose noise comes in shares, such as "
+            fix="Choose one whose noise comes in shares, such as "
             "skellam-mixture; two aggregators that add noise are "
             "secagg two-aggregators.",
         )
@@ -650,10 +640,9 @@ def published_enrolment(settings: TaskSettings) -> PublishedEnrolment | None:
     if not Profile.from_label(settings.task.profile).has_identities:
         return None
     if section.enrolment_key is None:
-        raise ServiceError(  # the loader has checked it for files already
+        raise ErrorCode.BAD_SETTINGS.error(  # the loader has checked it for files already
             "enrolment.enrolment_key is missing",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Set it to what the issuer says.",
+            fix="Set it to what the issuer says.",
         )
     return PublishedEnrolment.load(
         trust_domain=section.trust_domain,
@@ -717,8 +706,7 @@ def _read_payload(settings: TaskSettings) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ServiceError(
+        raise ErrorCode.BAD_SETTINGS.error(
             f"the payload {path} cannot be read: {error.strerror}",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Correct task.payload, or remove it.",
+            fix="Correct task.payload, or remove it.",
         ) from None

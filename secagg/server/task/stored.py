@@ -59,10 +59,9 @@ class StoredTask:
             rmse = document["forecast_rmse"]
             return cls(parameters, None if rmse is None else float(rmse))
         except (ValueError, KeyError, TypeError, RemoteProtocolError):
-            raise ServiceError(
+            raise ErrorCode.STORAGE_FAILED.error(
                 "the stored plan of the task cannot be read",
-                code=ErrorCode.STORAGE_FAILED,
-                next_step="Finish the task with the release that began it, or choose a "
+                fix="Finish the task with the release that began it, or choose a "
                 "new task.id.",
             ) from None
 
@@ -83,10 +82,9 @@ def decode_settings(task: Task) -> TaskSettings:
             json.loads(task.settings), origin=f"the row of task {task.task_id!r}"
         )
     except (ValueError, TypeError, AttributeError, ServiceError) as error:
-        raise ServiceError(
+        raise ErrorCode.STORAGE_FAILED.error(
             f"the stored settings of task {task.task_id!r} cannot be read: {error}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Finish the task with the release that began it, or choose a "
+            fix="Finish the task with the release that began it, or choose a "
             "new task.id.",
         ) from None
 

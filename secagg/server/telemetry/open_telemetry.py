@@ -15,7 +15,7 @@ import logging
 from importlib import import_module, metadata
 from typing import Any, Final, Self
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.metrics import METRICS, BoundedTasks, Kind, Metric
 
@@ -87,10 +87,9 @@ class OpenTelemetry(logging.Handler):
                 for name in ("trace_exporter", "metric_exporter")
             ]
         except ImportError:
-            raise ServiceError(
+            raise ErrorCode.MISSING_EXTRA.error(
                 "server.otlp needs OpenTelemetry's SDK and its exporter",
-                code=ErrorCode.MISSING_EXTRA,
-                next_step="pip install 'secagg[otel]'",
+                fix="pip install 'secagg[otel]'",
             ) from None
 
     @classmethod

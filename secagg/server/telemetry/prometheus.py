@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any, Final
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 from secagg.runtime.metrics import METRICS, OTHER, BoundedTasks, Kind, Metric
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -24,10 +24,9 @@ class PrometheusMeter:
         try:
             library: Any = import_module("prometheus_client")
         except ImportError:
-            raise ServiceError(
+            raise ErrorCode.MISSING_EXTRA.error(
                 "server.metrics_listen needs prometheus-client",
-                code=ErrorCode.MISSING_EXTRA,
-                next_step="pip install 'secagg[metrics]'",
+                fix="pip install 'secagg[metrics]'",
             ) from None
         # When a series began is a second series for each, which nobody draws.
         library.disable_created_metrics()

@@ -77,8 +77,8 @@ def _is_here(host: str) -> bool:
 
 def _refused(complaint: str, next_step: str) -> LocalProtocolError:
     # The address itself is never repeated: it may hold what it should not.
-    return LocalProtocolError(
+    return ErrorCode.BAD_SETTINGS.error(
         f"the address of the PostgreSQL store {complaint}",
-        code=ErrorCode.BAD_SETTINGS,
-        next_step=next_step,
+        kind=LocalProtocolError,
+        fix=next_step,
     )

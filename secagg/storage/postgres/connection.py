@@ -383,11 +383,10 @@ class PostgresLink:
         for name in ("fsync", "full_page_writes", "synchronous_commit"):
             value = await self._connection.fetchval(f"SHOW {name}")
             if value == "off":
-                raise ServiceError(
+                raise ErrorCode.STORAGE_FAILED.error(
                     f"the PostgreSQL server runs with {name} = off: what it "
                     "acknowledges may be lost",
-                    code=ErrorCode.STORAGE_FAILED,
-                    next_step=f"Set {name} = on for this database; a lost step could "
+                    fix=f"Set {name} = on for this database; a lost step could "
                     "be answered a second time, and otherwise.",
                 )
 
@@ -402,11 +401,10 @@ class PostgresLink:
             if self.is_shared and await self._locked("pg_try_advisory_lock_shared"):
                 return False
             if loop.time() >= give_up:
-                raise ServiceError(
+                raise ErrorCode.STORAGE_FAILED.error(
                     "another process uses the book in this database: one aggregator at "
                     "a time, unless all share their blobs",
-                    code=ErrorCode.STORAGE_FAILED,
-                    next_step="Stop the other aggregator, or give this one a database "
+                    fix="Stop the other aggregator, or give this one a database "
                     "of its own. For several, set server.blobs to the same store.",
                 )
             await asyncio.sleep(_LOCK_POLL_SECONDS)
@@ -507,11 +505,10 @@ class PostgresLink:
 def _refuse_exchanged(found: Mark, known: Mark) -> None:
     """Refuse a store that is no longer the one that this process has written."""
     if found.store_id != known.store_id or found.generation < known.generation:
-        raise ServiceError(
+        raise ErrorCode.RESTORED_STATE.error(
             "the database came back with another book, or with an older state of this "
             "one: what was sent since is forgotten",
-            code=ErrorCode.RESTORED_STATE,
-            next_step="Bring the newest state back. Or restart this aggregator and "
+            fix="Bring the newest state back. Or restart this aggregator and "
             "accept the risk explicitly, once: open sessions then end, and their "
             "inputs count as summed.",
         )
@@ -561,16 +558,12 @@ def explained_failures() -> Iterator[None]:
         complaint = f"{_CANNOT}: {told} ({state})"
         if state in _AWAY or state[:2] in _AWAY:
             raise StoreUnavailableError(complaint, next_step=step) from None
-        raise ServiceError(
-            complaint, code=ErrorCode.STORAGE_FAILED, next_step=step
-        ) from None
+        raise ErrorCode.STORAGE_FAILED.error(complaint, fix=step) from None
     except asyncpg.exceptions.ClientConfigurationError:
         # Its words may repeat the address.
-        raise ServiceError(
+        raise ErrorCode.STORAGE_FAILED.error(
             f"{_CANNOT}: its address, or a file that this names, is invalid",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Correct server.store: host, port, passfile, sslmode, "
-            "sslrootcert.",
+            fix="Correct server.store: host, port, passfile, sslmode, sslrootcert.",
         ) from None
     except (
         asyncpg.InterfaceError,

@@ -13,7 +13,7 @@ from importlib.resources import files
 from itertools import count
 from typing import Any, Final, TypeAlias
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 
 Database: TypeAlias = Any
 """A connection of asyncpg, which has no types."""
@@ -60,11 +60,10 @@ async def _done(database: Database) -> int:
     return int(await database.fetchval(query))
 
 
-def _other_schema(found: int, known: int) -> ServiceError:
-    return ServiceError(
+def _other_schema(found: int, known: int) -> SecAggError:
+    return ErrorCode.STORAGE_FAILED.error(
         f"the store has schema version {found}, this release reads version {known}",
-        code=ErrorCode.STORAGE_FAILED,
-        next_step="Upgrade this side, or point it at another database."
+        fix="Upgrade this side, or point it at another database."
         if found > known
         else "Start the aggregator of this release once: it migrates the store.",
     )

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import ClassVar, Final, ParamSpec, TypeVar
 
 from secagg.crypto.entropy import Entropy
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.storage.change import Change, Outcome, Query, Update
 from secagg.storage.queries import ReadClock
 from secagg.storage.rollback_mark import RollbackMark
@@ -216,9 +216,8 @@ def _outcomes(
     return [error if isinstance(error, Exception) else _not_known()] * count
 
 
-def _not_known() -> ServiceError:
-    return ServiceError(
+def _not_known() -> SecAggError:
+    return ErrorCode.STORAGE_FAILED.error(
         "the thread of the store was stopped: whether this is on the disk is not known",
-        code=ErrorCode.STORAGE_FAILED,
-        next_step="Open the store again: it returns what was written.",
+        fix="Open the store again: it returns what was written.",
     )

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from secagg.crypto.entropy import Entropy
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.runtime.inline import run_inline
 from secagg.storage.changes import mark_restored, skip_numbers
 from secagg.storage.network_disk import refuse_network_disk
@@ -422,18 +422,16 @@ def refuse_foreign(name: str, database: sqlite3.Connection) -> None:
     (application,) = database.execute("PRAGMA application_id").fetchone()
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if application != _APPLICATION_ID:
-        raise ServiceError(
+        raise ErrorCode.STORAGE_FAILED.error(
             f"{name} is a database, but no book of this program",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Point the state path at another file; this one is something "
+            fix="Point the state path at another file; this one is something "
             "else, or of another release.",
         )
     if version > SCHEMA_VERSION:
-        raise ServiceError(
+        raise ErrorCode.STORAGE_FAILED.error(
             f"{name} has schema version {version}, this release reads version "
             f"{SCHEMA_VERSION}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Upgrade this side, or point it at another state file.",
+            fix="Upgrade this side, or point it at another state file.",
         )
     if version != SCHEMA_VERSION or _schema_of(database) != set(SCHEMA):
         raise StateDamagedError(f"the tables of {name} are not those of ours")
@@ -461,7 +459,7 @@ def explained(name: str) -> Iterator[None]:
         raise _refused(name, error.strerror or str(error), _CHECK_OWNER) from None
 
 
-def _failure(name: str, error: sqlite3.Error) -> ServiceError:
+def _failure(name: str, error: sqlite3.Error) -> SecAggError:
     # The lowest byte is the primary code, the others only refine it.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code == sqlite3.SQLITE_CORRUPT:
@@ -469,11 +467,10 @@ def _failure(name: str, error: sqlite3.Error) -> ServiceError:
     return _refused(name, str(error), _NEXT_STEPS.get(code, _CHECK_OWNER))
 
 
-def _refused(name: str, complaint: str, next_step: str) -> ServiceError:
-    return ServiceError(
+def _refused(name: str, complaint: str, next_step: str) -> SecAggError:
+    return ErrorCode.STORAGE_FAILED.error(
         f"the state file {name} cannot be used: {complaint}",
-        code=ErrorCode.STORAGE_FAILED,
-        next_step=next_step,
+        fix=next_step,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 
 CLASSES: Final = 10
 # Eight by eight pixels and a constant.
@@ -58,10 +58,9 @@ def deal_out(clients: int) -> tuple[list[Shard], Shard]:
     try:
         from sklearn.datasets import load_digits  # noqa: PLC0415 - an extra
     except ModuleNotFoundError:
-        raise ServiceError(
+        raise ErrorCode.MISSING_EXTRA.error(
             "the demo takes its digits from scikit-learn, which is not installed",
-            code=ErrorCode.MISSING_EXTRA,
-            next_step="Run: pip install scikit-learn (it is the extra 'examples').",
+            fix="Run: pip install scikit-learn (it is the extra 'examples').",
         ) from None
     pixels, labels = load_digits(return_X_y=True)
     order = _fixed_order(len(labels))

@@ -21,7 +21,6 @@ from secagg.distributed_dp import Plan, PrivacyReport, central_gaussian_variance
 from secagg.errors import (
     ErrorCode,
     InternalError,
-    ServiceError,
     SessionAbortedError,
 )
 from secagg.protocol.parameters import ProtocolParameters
@@ -236,10 +235,9 @@ class _Direction:
                 or f"See {self._layout.log('aggregator')}.",
             )
         if not self._watched.address.done():
-            raise ServiceError(
+            raise ErrorCode.INTERNAL.error(
                 "the aggregator ended before it listened",
-                code=ErrorCode.INTERNAL,
-                next_step=f"See {self._layout.log('aggregator')}.",
+                fix=f"See {self._layout.log('aggregator')}.",
             )
 
     # --- reports of the aggregator --------------------------------------------------

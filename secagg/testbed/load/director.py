@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
+from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.testbed.child_process import ChildProcess, Listener, start_child
 from secagg.testbed.load.database import Database
 from secagg.testbed.load.layout import LoadLayout
@@ -189,10 +189,9 @@ class _Direction:
                 next_step=str(heard.failed["next_step"]) or "See what it says above.",
             )
         if not heard.listening.done():
-            raise ServiceError(
+            raise ErrorCode.INTERNAL.error(
                 "an aggregator ended before it listened",
-                code=ErrorCode.INTERNAL,
-                next_step="Run `secagg server` with settings of your own, and see what "
+                fix="Run `secagg server` with settings of your own, and see what "
                 "it says.",
             )
 
@@ -207,10 +206,9 @@ class _Direction:
                 code=ErrorCode[str(failed[0]["code"])],
                 next_step=str(failed[0]["next_step"]),
             )
-        raise ServiceError(
+        raise ErrorCode.INTERNAL.error(
             f"the clients' processes ended with {sorted(set(codes))}",
-            code=ErrorCode.INTERNAL,
-            next_step="This is a fault of secagg; please report it.",
+            fix="This is a fault of secagg; please report it.",
         )
 
     # --- the end ----------------------------------------------------------------------
@@ -219,10 +217,9 @@ class _Direction:
         heard, planned = self._heard, self._planned
         servers = self._costs()
         if len(servers) < planned.servers or not heard.included:
-            raise SessionAbortedError(
+            raise ErrorCode.TOO_FEW_ANSWERS.error(
                 f"the session released no sum: {heard.reason or 'unknown reason'}",
-                code=ErrorCode.TOO_FEW_ANSWERS,
-                next_step="Take a longer --round-seconds, or fewer --clients.",
+                fix="Take a longer --round-seconds, or fewer --clients.",
             )
         completed, lost = heard.ended("completed"), heard.ended("lost")
         failed = heard.ended("failed")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.storage.spool import MIN_FREE_BYTES
 from secagg.testbed.load.plan import LoadPlan
 
@@ -111,11 +111,10 @@ def check_machine(planned: LoadPlan, machine: Machine) -> None:
         )
 
 
-def _too_large(complaint: str, next_step: str) -> ServiceError:
-    return ServiceError(
+def _too_large(complaint: str, next_step: str) -> SecAggError:
+    return ErrorCode.OVERLOADED.error(
         f"this host cannot hold the load test: {complaint}",
-        code=ErrorCode.OVERLOADED,
-        next_step=next_step,
+        fix=next_step,
     )
 
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode
 from secagg.transport.address import Address
 
 # The relay's two ends and gRPC's, all in one process.
@@ -69,10 +69,9 @@ class AdmissionLimits:
         # relay tells connections apart.
         is_possible = sys.platform == "linux"
         if self.relay == "on" and not is_possible:
-            raise ServiceError(
+            raise ErrorCode.BAD_SETTINGS.error(
                 f"admission.relay works on Linux only, and this is {sys.platform}",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step='Set admission.relay = "off", and put a proxy with '
+                fix='Set admission.relay = "off", and put a proxy with '
                 "limits of its own before the port if unauthenticated "
                 "peers can reach it.",
             )
@@ -99,11 +98,10 @@ class AdmissionLimits:
         )
         if wanted > fitting and (through_relay or self.connections):
             needed = wanted * each + RESERVED_FILES
-            raise ServiceError(
+            raise ErrorCode.BAD_SETTINGS.error(
                 f"{wanted} connections need {needed} open files, and this process may "
                 f"have {files}",
-                code=ErrorCode.BAD_SETTINGS,
-                next_step=f"Raise the limit (LimitNOFILE={needed} in the unit, ulimit "
+                fix=f"Raise the limit (LimitNOFILE={needed} in the unit, ulimit "
                 f"-Hn {needed} in a shell), or lower admission.connections.",
             )
         return wanted
