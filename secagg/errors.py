@@ -110,7 +110,7 @@ class ErrorCode(IntEnum):
         Args:
             message: What was expected and what came.
             kind: Its class, where it is not the usual one of this code.
-            fix: The next step, one imperative sentence; "" where there is none.
+            fix: The next step, one imperative sentence, or "".
             facts: Further attributes of its class.
         """
         made = kind or _USUAL.get(self) or _class_of_range(self)

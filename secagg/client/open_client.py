@@ -699,11 +699,12 @@ def _heard_until(offered: SessionDescriptor) -> int:
     return offered.session_end + offered.parameters.deadlines.longest_session
 
 
-def _past(offered: SessionDescriptor) -> SecAggError:
+def _past(offered: SessionDescriptor) -> SessionAbortedError:
     return ErrorCode.DEADLINE.error(
         f"session {offered.session_number} of task {offered.task_id!r} is over by its "
         "own end",
         fix="Take part in the next session of the task.",
+        kind=SessionAbortedError,
     )
 
 

@@ -172,7 +172,7 @@ def read_privacy_limits(settings: ClientSettings) -> PrivacyLimits | ExactSumWai
     if not section.require_noise:
         return ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT, noised=privacy_limits)
     if privacy_limits is None:
-        raise ErrorCode.BAD_SETTINGS.error(  # the loader has checked it for files already
+        raise ErrorCode.BAD_SETTINGS.error(  # the loader checks files
             "policy.max_epsilon and policy.max_delta are missing",
             fix="Set both.",
         )

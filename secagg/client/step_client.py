@@ -238,7 +238,7 @@ class StepClient:
         self._entropy = entropy or SystemEntropy()
         self._lock = threading.Lock()
         self._opened: OpenClient | None = None
-        self._failed: ServiceError | None = None
+        self._failed: SecAggError | None = None
         self._process = os.getpid()
 
     def __enter__(self) -> Self:

@@ -79,6 +79,8 @@ class Source:
                 names.add(each.id)
             elif isinstance(each, ast.Attribute):
                 attributes.add(each.attr)
+                if each.attr == "error":  # ErrorCode.X.error(...)
+                    codes.add(getattr(each.value, "attr", ""))
             elif isinstance(each, ast.keyword) and each.arg == "code":
                 codes.add(getattr(each.value, "attr", ""))
         self.nodes[name] = module, names, attributes, bool(codes & CODES)

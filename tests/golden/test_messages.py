@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import secagg
+from secagg.errors import ErrorCode
 
 ROOT = Path(secagg.__file__).parent
 BASE = "SecAggError"
@@ -282,6 +283,16 @@ def writes_its_own_text(node, classes):
     )
 
 
+def code_that_makes(call):
+    """Return X for a call of `ErrorCode.X.error`, else None."""
+    maker = call.func
+    if not isinstance(maker, ast.Attribute) or maker.attr != "error":
+        return None
+    code = maker.value
+    is_code = isinstance(code, ast.Attribute) and name_of(code.value) == "ErrorCode"
+    return code.attr if is_code else None
+
+
 def error_rows(modules):
     """Return class, code, text and next steps of every error, as templates."""
     classes = error_classes(modules)
@@ -301,10 +312,19 @@ def error_rows(modules):
                 name = owner.name
                 if not writes_its_own_text(owner, classes):
                     continue
-            elif name not in classes or writes_its_own_text(classes[name][1], classes):
+            given = {keyword.arg: keyword.value for keyword in call.keywords}
+            code = code_that_makes(call)
+            if code is not None:
+                kind = given.get("kind")
+                usual = type(ErrorCode[code].error("")).__name__
+                name = usual if kind is None else name_of(kind)
+                given |= {"code": ast.Constant(value=code)}
+                given["next_step"] = given.get("fix", ast.Constant(value=""))
+            elif not is_super and (
+                name not in classes or writes_its_own_text(classes[name][1], classes)
+            ):
                 continue
             function = module.functions[call]
-            given = {keyword.arg: keyword.value for keyword in call.keywords}
             default = ast.Constant(value=classes[name][0])
             parts = (
                 call.args[0] if call.args else given.get("message"),

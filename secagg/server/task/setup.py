@@ -544,7 +544,7 @@ def plan_noise(settings: TaskSettings) -> Plan:
     """
     noise, cohort = settings.noise, settings.cohort
     if noise.epsilon is None or noise.delta is None:
-        raise ErrorCode.BAD_SETTINGS.error(  # the loader has checked it for files already
+        raise ErrorCode.BAD_SETTINGS.error(  # the loader checks files
             "noise.epsilon and noise.delta belong together",
             fix="Set both.",
         )
@@ -640,7 +640,7 @@ def published_enrolment(settings: TaskSettings) -> PublishedEnrolment | None:
     if not Profile.from_label(settings.task.profile).has_identities:
         return None
     if section.enrolment_key is None:
-        raise ErrorCode.BAD_SETTINGS.error(  # the loader has checked it for files already
+        raise ErrorCode.BAD_SETTINGS.error(  # the loader checks files
             "enrolment.enrolment_key is missing",
             fix="Set it to what the issuer says.",
         )

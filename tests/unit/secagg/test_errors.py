@@ -1,14 +1,19 @@
-"""Errors travel between processes whole."""
+"""Errors travel between processes whole, and are made by their code."""
 
+import ast
 import pickle
+from pathlib import Path
 
 import pytest
 
+import secagg
 from secagg.errors import (
     ErrorCode,
     InternalError,
+    LocalProtocolError,
     RemoteProtocolError,
     ServiceError,
+    SessionAbortedError,
     ThresholdNotMetError,
 )
 
@@ -27,3 +32,49 @@ def test_an_error_is_the_same_in_another_process(error):
     assert type(again) is type(error)
     assert str(again) == str(error)
     assert vars(again) == vars(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "usual"),
+    [
+        (ErrorCode.BAD_VECTOR, RemoteProtocolError),
+        (ErrorCode.DEADLINE, SessionAbortedError),
+        (ErrorCode.OVERLOADED, ServiceError),
+        (ErrorCode.UNAUTHENTICATED, RemoteProtocolError),
+        (ErrorCode.BAD_INPUT, LocalProtocolError),
+        (ErrorCode.BAD_SETTINGS, ServiceError),
+    ],
+)
+def test_a_code_makes_its_usual_class(code, usual):
+    error = code.error("a", fix="b")
+    assert (type(error), error.code, str(error)) == (usual, code, "a")
+    assert error.next_step == "b"
+
+
+def test_another_class_is_named_and_takes_its_attributes():
+    error = ErrorCode.UNAUTHENTICATED.error("a", kind=ServiceError, server_time=5)
+    assert type(error) is ServiceError
+    assert (error.code, error.server_time) == (ErrorCode.UNAUTHENTICATED, 5)
+    assert ErrorCode.BAD_VECTOR.error("a", sender="c").sender == "c"
+
+
+def test_an_error_whose_code_is_known_is_made_by_it():
+    kinds = {
+        kind.__name__
+        for kind in (
+            LocalProtocolError,
+            RemoteProtocolError,
+            ServiceError,
+            SessionAbortedError,
+        )
+    }
+    found = [
+        f"{path.name}:{node.lineno}"
+        for path in Path(secagg.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in kinds
+        for keyword in node.keywords
+        if keyword.arg == "code" and isinstance(keyword.value, ast.Attribute)
+        if getattr(keyword.value.value, "id", "") == "ErrorCode"
+    ]
+    assert not found
