@@ -225,7 +225,7 @@ def _state(
 
 def _admin_socket(server: HostSection) -> Iterator[NamedPath]:
     if server.admin_socket is not None:
-        # It may lie beside the book, as it does by default; it replaces no file.
+        # It may lie beside the store, as it does by default; it replaces no file.
         yield NamedPath("server.admin_socket", server.admin_socket)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # few tasks have a randomiser, and a client plans nothing
     from dpnoise.local import LocalRandomiser
     from dpnoise.planning import PlanRequest
 
-# Of the bound, where nobody says how long vectors are: bounds are for the longest.
+# Of the bound, where the caller states no length: bounds hold for the longest.
 _TYPICAL_NORM: Final = 0.2
 _PARTS_OF_WRAPPING: Final = 1024.0
 

@@ -60,7 +60,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, Self
 
-from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.errors import ErrorCode, SecAggError
 
 STORE_ID_BYTES: Final = 8
 SLOT_BYTES: Final = 4096
@@ -320,7 +320,7 @@ class RollbackMark:
             return
         raise self._replaced()
 
-    def _replaced(self) -> ServiceError:
+    def _replaced(self) -> SecAggError:
         return _restored(
             f"the rollback mark {self.path} was replaced while the state was in use: "
             "by a copy of the state that runs elsewhere, or by hand",
@@ -423,7 +423,7 @@ _ONCE: Final = (
 )
 
 
-def _restored(complaint: str, path: Path) -> ServiceError:
+def _restored(complaint: str, path: Path) -> SecAggError:
     return ErrorCode.RESTORED_STATE.error(
         f"{complaint}. Whoever did that on this machine is the cause, no peer. What "
         "was sent since is forgotten: going on could send a second answer, or spend a "
