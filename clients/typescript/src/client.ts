@@ -608,9 +608,6 @@ export class Client {
   }
 
   async #take(session: Session, update: Update): Promise<Step> {
-    const isEnding = update.kind === KINDS.release || update.kind === KINDS.abort;
-    // An answer may have been on its way when the session's end came (R5-7).
-    if (!isEnding && (await this.#expired(session))) return NOTHING;
     const before = session.state;
     const charged = session.record.charge;
     const step = await session.receive(update.kind, update.message);
