@@ -1,7 +1,7 @@
 """The server's CPU for one call at the HTTP edge, beside the same call over gRPC.
 
-Both entries stand before one service in this process; the client is a process of its
-own, so that a figure is the CPU of the server alone.  Runs of both alternate.
+Both entries serve one service in this process. The client is a process of its own, so
+that a figure is the CPU of the server alone.  Runs of both alternate.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _SESSION = bytes(32)
 _UNLIMITED = CallLimits(calls_per_second=1e9, burst=1_000_000_000)
 _DIGEST = hashlib.sha256(b"").digest()
 _CALLS: dict[str, tuple[Request[object], int, float]] = {
-    # The call, how many in a run, and the most that the ratio should be.
+    # The call, how many in a run, and the largest acceptable ratio.
     "GetUploadStatus": (GetUploadStatus(_SESSION), 300, 1.0),
     "UploadChunk": (
         UploadChunk(_SESSION, 0, _MIB, _DIGEST, bytes(_MIB)),
@@ -135,7 +135,7 @@ async def _measure(directory: Path, *, rounds: int, part: bool) -> None:
 async def _client(
     directory: Path, grpc: str, edge: str, certificate: str, key: str
 ) -> None:
-    """Make the calls that standard input asks for."""
+    """Make the calls that standard input requests."""
     tls = TLSIdentity.load(
         certificate=Path(certificate),
         private_key=Path(key),

@@ -1,11 +1,11 @@
 """Our session beside Flower's SecAgg+: the same cohort, vectors, neighbours, losses.
 
-Both run in one process each and without a network; `flower_session.py` says what of
-Flower is measured.  The two take turns, and the cheapest of a few runs counts.  Both
-add up modulo 2^32.
+Both run in one process each and without a network; `flower_session.py` lists the parts
+of Flower that are measured.  The two alternate, and the cheapest of a few runs counts.
+Both add up modulo 2^32.
 
-`SECAGG_FLOWER_PYTHON` names a Python that has Flower; without it there is nothing to
-compare with, which is said and is no error.
+`SECAGG_FLOWER_PYTHON` names a Python that has Flower.  Without it the benchmark reports
+that it compared nothing, which is not an error.
 """
 
 import json
@@ -26,7 +26,7 @@ from secagg.simulation import LossPlan, simulate_session
 _SCRIPT: Final = Path(__file__).with_name("flower_session.py")
 _PYTHON: Final = "SECAGG_FLOWER_PYTHON"
 _REPEATS: Final = 2
-# Flower quantises to 22 bits: this is its rounding, and no more.
+# Flower quantises to 22 bits: this is the rounding error alone.
 _MOST_ERROR: Final = 1e-4
 _FIGURES: Final = {
     "client": ("client_cpu_seconds_mean", 1e3, "ms, mean of all clients"),
@@ -117,7 +117,7 @@ def _our_session(
 
 
 def _flower_session(python: str, *numbers: int) -> dict[str, Any]:
-    # A path of ours in its environment would show it our libraries.
+    # Our path in its environment would make it import our libraries.
     environment = {
         name: value for name, value in os.environ.items() if name != "PYTHONPATH"
     }

@@ -1,4 +1,4 @@
-"""How the cost of a session grows with its cohort and its vectors, and where it goes.
+"""The cost of a session against its cohort and its vectors, and its cost by round.
 
 Whole sessions of the real state machines on a ring, the server's sum included, no
 network.  A twentieth of the clients is lost before its upload.  A client's figures are
@@ -25,8 +25,8 @@ _REPEATS: Final = 3
 def main(*, tiny: bool = False) -> None:
     """Measure cohorts of several sizes, vectors of several lengths, and one by round.
 
-    The baseline of a series is its first session: a ratio below 1 says how much dearer
-    the others are.
+    The baseline of a series is its first session. The ratio is its cost over another's:
+    below 1 the other session is more expensive.
     """
     degree = 4 if tiny else 32
     cohorts = (6, 12) if tiny else (50, 100, 200, 500, 1000)
@@ -85,7 +85,7 @@ def _rounds(clients: int, dimension: int, degree: int) -> None:
 
 
 def _session(clients: int, dimension: int, degree: int) -> CostReport:
-    """The cheapest of a few sessions: what else runs only ever adds."""
+    """The cheapest of a few sessions: other processes can only add to the cost."""
     parameters = parameters_for(
         clients,
         dimension=dimension,

@@ -27,7 +27,7 @@ def make_masks(count: int, key_size: int) -> list[Mask]:
 
 
 def raw_seconds_per_byte(key_size: int, chunk: int) -> float:
-    """Return the cost of a keystream byte of the best engine, nothing added up."""
+    """Return the cost of a keystream byte of the faster engine, without adding up."""
     data, buffer = bytes(chunk), bytearray(chunk)
     best = float("inf")
     for mode in (modes.CTR(bytes(16)), modes.GCM(bytes(12))):

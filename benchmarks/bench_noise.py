@@ -1,8 +1,8 @@
 """Speed of the exact noise sampler beside numpy's Poisson difference.
 
-numpy's samplers are neither exact nor cryptographic; they are what an implementation
-that ignores both would use. Targets: at least 8 times their speed at local variances
-1 to 10^5, and 150 million samples a second.
+numpy's samplers are neither exact nor cryptographic. An implementation that needs
+neither would use them. Targets: at least 8 times their speed at local variances 1 to
+10^5, and 150 million samples a second.
 """
 
 import sys

@@ -1,7 +1,7 @@
-"""How long a plan takes, and how long a client takes to judge it, at the extremes.
+"""The time to make a plan, and the time a client takes to check it, at the extremes.
 
-The baseline of each line is the two seconds of one processor core that nobody should
-wait longer than. `docs/choosing-a-budget.md` has the table.
+The baseline of each line is two seconds of one processor core, the longest acceptable
+wait. `docs/choosing-a-budget.md` has the table.
 """
 
 import sys
@@ -61,7 +61,7 @@ def _judge(made: Plan) -> None:
     """Compute epsilon as a client does, from the parameters alone."""
     account = make_accountant(made.accountant, adversary=Adversary.SERVER)
     mechanism = make_mechanism(made.parameters)
-    # A little more noise is another release: nothing that planning left is used.
+    # A little more noise is another release, so caches of planning do not help.
     variance = mechanism.counted_noise_variance * (1 + Fraction(1, 1 << 10))
     event = mechanism.event_with_noise(variance)
     released = made.request.releases(cast("NoiseEvent", event))
@@ -69,7 +69,7 @@ def _judge(made: Plan) -> None:
 
 
 def main(*, tiny: bool = False) -> None:
-    """Print two lines per plan: making it, and judging it."""
+    """Print two lines per plan: making it, and checking it."""
     for changes in _CHANGES[:3] if tiny else _CHANGES:
         begin = time.process_time()
         made = plan(**(_USUAL | changes))

@@ -1,4 +1,4 @@
-"""What clients that do not trust the server check of each other, at n clients."""
+"""The checks among clients that do not trust the server, at n clients."""
 
 import sys
 from collections.abc import Callable

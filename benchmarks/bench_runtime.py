@@ -1,4 +1,4 @@
-"""What durability costs, and what a second worker saves."""
+"""The cost of durability, and the gain of a second worker."""
 
 import asyncio
 import hashlib

@@ -1,8 +1,8 @@
-"""A whole session on a ring, both sides: what is spent beyond bare cryptography.
+"""A whole session on a ring, both sides: its cost beyond bare cryptography.
 
-The mean is that of all clients that took part, lost ones included, who do less; the
-baseline is a client that stays.  The server is counted over all rounds.  It is the
-session of
+The mean is over all clients that took part, including lost ones, who do less; the
+baseline is a client that stays.  The server is counted over all rounds.  The session is
+that of
 `secagg simulate --clients 100 --dimension 100000 --degree 14 --threshold 8
 --modulus-bits 32`, once without losses and once with a fifth of the clients lost.
 """
@@ -45,7 +45,7 @@ def main(*, tiny: bool = False) -> None:
         sides = {
             # Two agreements per neighbour, for bundle and mask; one mask of its own.
             "client": degree * (2 * agreement + keystream) + keystream,
-            # Own masks of those who stayed, masks with neighbours of those who did not.
+            # Self masks of clients that stayed, pairwise masks of those that did not.
             "server": survivors * keystream
             + unmasked * degree * (agreement + keystream),
         }

@@ -15,7 +15,8 @@ from secagg.crypto.shamir import (
     share_secrets,
 )
 
-# The order of the base point of Curve25519: a prime above 2^252, as good as any.
+# The order of the base point of Curve25519: a prime above 2^252. Any such prime is
+# suitable.
 _PRIME = (1 << 252) + 27742317777372353535851937790883648493
 
 _PROMISED_CLIENTS = 1000
@@ -79,7 +80,7 @@ def _complete(clients: int) -> None:
         target_met=seconds <= _SHARE_SECONDS if promised else None,
     )
     dealt = share()
-    # As many dealers as clients; that they dealt the same costs the same.
+    # As many dealers as clients; equal secrets cost as much as different ones.
     table = np.repeat(dealt[:1], clients, axis=0).transpose(1, 0, 2)[:threshold].copy()
     holders = points[:threshold]
     seconds = cpu_seconds(partial(reconstruct, holders, table))

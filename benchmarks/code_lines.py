@@ -1,4 +1,4 @@
-"""Count the lines of code of each package: what a reader has to read.
+"""Count the lines of code of each package.
 
 A line counts if it holds a token that is not a comment, a blank or a docstring.
 Generated modules count as any other.  Run it in the checkout:

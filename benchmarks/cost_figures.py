@@ -2,8 +2,8 @@
 
 ``python cost_figures.py build/benchmarks.jsonl docs/pictures``
 
-* The lines of the benchmarks are all that is drawn; a figure whose lines are missing is
-  left out.
+* Only the lines of the benchmarks are drawn. A figure whose lines are missing is
+  skipped.
 * The same lines give the same bytes: no date, no random names in the files.
 """
 
@@ -17,7 +17,7 @@ import matplotlib as mpl
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Sheet
 
-# Colours that stay apart for colour-blind readers, after M. Okabe and K. Ito.
+# Colours that colour-blind readers can distinguish, after M. Okabe and K. Ito.
 _COLOURS: Final = {
     "client": "#0072B2",
     "clients": "#0072B2",
@@ -39,7 +39,7 @@ _Line = dict[str, Any]
 
 
 def main() -> int:
-    """Draw all figures whose lines are there."""
+    """Draw all figures whose lines exist."""
     source, target = Path(sys.argv[1]), Path(sys.argv[2])
     lines = [json.loads(line) for line in source.read_text("utf-8").splitlines()]
     mpl.rcParams["svg.hashsalt"] = "secagg"
@@ -133,7 +133,7 @@ def _flower(lines: Iterable[_Line]) -> Sheet | None:
             own = [line for line in found if line["name"] == f"flower/{what}, {whose}"]
             places = [settings.index(_setting(line)) + 0.4 * offset for line in own]
             values = [line["value"] for line in own]
-            # Marks, not bars: where the axis is logarithmic a length says nothing.
+            # Marks, not bars: on a logarithmic axis a length has no meaning.
             axes.plot(
                 values,
                 places,
@@ -175,7 +175,7 @@ def _unit(lines: Iterable[_Line], what: str) -> str:
 
 
 def _setting(line: _Line, *, without: str = "") -> str:
-    """Say what the sizes of a line are, but for the one that is an axis."""
+    """Return the sizes of a line as text, without the one that is an axis."""
     words = {
         "clients": "{:,} clients",
         "dimension": "{:,} entries",

@@ -2,9 +2,9 @@
 
 ``python cost_tables.py build/benchmarks.jsonl docs/performance.md``
 
-* A table is known by its heading, which stays as it is; its rows are replaced.  One
-  whose lines are missing is left alone.
-* The pictures beside them are of the same lines (`cost_figures.py`).
+* A table is found by its heading, which stays unchanged; its rows are replaced.  A
+  table whose lines are missing is not changed.
+* The pictures beside them show the same lines (`cost_figures.py`).
 """
 
 import json
@@ -25,7 +25,7 @@ _Rows = list[list[str]]
 
 
 def main() -> int:
-    """Replace the rows of all tables whose lines are there."""
+    """Replace the rows of all tables whose lines exist."""
     source, page = Path(sys.argv[1]), Path(sys.argv[2])
     lines = [json.loads(line) for line in source.read_text("utf-8").splitlines()]
     text = page.read_text("utf-8")
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def _replaced(text: str, heading: str, rows: _Rows) -> str:
-    """Return a page with other rows below the heading that begins so."""
+    """Return a page with other rows below the heading that begins with `heading`."""
     if text.count(f"\n{heading}") != 1:
         raise ValueError(f"the page has not one table {heading}")
     before, after = text.split(f"\n{heading}")

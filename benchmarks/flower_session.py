@@ -1,15 +1,15 @@
-"""One SecAgg+ session of Flower in one process: what it costs, as one line of JSON.
+"""One SecAgg+ session of Flower in one process: its cost as one line of JSON.
 
 Run by the Python that has Flower (`make bench` makes one), never imported:
 ``python flower_session.py CLIENTS DIMENSION NEIGHBOURS THRESHOLD LOST``.
 
 * Client and server are Flower's own: `secaggplus_mod` on one side,
-  `SecAggPlusWorkflow` on the other.  Between them stands a grid that passes messages
-  on at once; nothing of Flower's network, and none of its processes, is measured.
-* A message is serialised on its way, as it would be: so its size is known, and neither
-  side sees the other's objects.  Nobody is charged for that.
-* CPU of a client is what passes inside its mod; that of the server is the rest of the
-  workflow.  Making the model is not in it: it is there before.
+  `SecAggPlusWorkflow` on the other.  A grid between them passes messages on at once.
+  Flower's network and processes are not measured.
+* A message is serialised in transit, as in a deployment.  So its size is known, and
+  neither side sees the other's objects.  The time of this is not counted.
+* A client's CPU is the time inside its mod; the server's is the rest of the workflow.
+  Making the model is not included: it exists before.
 * Lost clients answer with an error when they are asked for their vector.
 """
 
@@ -104,15 +104,15 @@ def clients_of(count: int) -> range:
 
 
 def gone(message: Message) -> Message:
-    """Return what stands for the answer of a client that is lost."""
+    """Return the error that replaces the answer of a lost client."""
     return Message(Error(0, "gone"), reply_to=message)
 
 
 def main() -> None:
-    """Run one session and say what it has cost."""
+    """Run one session and print its cost."""
     clients, dimension, neighbours, threshold, lost = map(int, sys.argv[1:6])
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    # Whoever makes messages has to be somebody.
+    # Flower requires a node identity to create messages.
     TaskIdentity.task_id = TaskIdentity.run_id = 1
     TaskIdentity.node_id = 0
     step = clients / lost if lost else 0
@@ -126,7 +126,7 @@ def main() -> None:
     context = LegacyContext(
         Context(1, 0, {}, RecordDict(), {}), ServerConfig(), strategy, manager
     )
-    # A model would go down to every client; here as on our side it is not counted.
+    # A model would be sent to every client; neither side counts it here.
     first = ndarrays_to_parameters([np.zeros(1)])
     context.state.array_records[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(
         first, keep_input=True

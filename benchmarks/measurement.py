@@ -53,7 +53,7 @@ def emit(  # noqa: PLR0913 - the columns of one result
         unit: Its unit.
         baseline: What the ratio compares with.
         ratio: How many times faster than the baseline this is.
-        target_met: Whether a promise of speed is kept; None where nothing is promised.
+        target_met: Whether a speed target is met; None without a target.
     """
     if target_met is False:
         _BROKEN_PROMISES.append(name)
@@ -80,7 +80,7 @@ def broken_promises() -> list[str]:
 
 
 def table() -> list[str]:
-    """The results so far in lines for people, in columns."""
+    """Return the results so far as aligned lines of text."""
     heads = ("what", "sizes", "measured", "speed", "promise")
     rows = [heads, *_ROWS]
     widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
@@ -94,7 +94,7 @@ def table() -> list[str]:
 
 @functools.cache
 def _environment() -> dict[str, object]:
-    """What stays the same during a run."""
+    """Return the properties of the machine that do not change during a run."""
     cpu_info = Path("/proc/cpuinfo")
     flags = cpu_info.read_text(encoding="ascii").split() if cpu_info.exists() else []
     commit = subprocess.run(

@@ -1,18 +1,18 @@
-"""Every local randomiser from one dimension to a million and from ε = 0.1 to 1000.
+"""Checks every local randomiser from 1 to 10^6 dimensions and from ε = 0.1 to 1000.
 
     python benchmarks/randomiser_grid.py [--tiny] [--draws 2000]
 
 For each cell mpmath, which shares no code with the randomisers, computes from the
-numbers that are drawn with
+parameters of the draws
 
 * the level: the logarithm of the largest ratio of probabilities that two inputs give
-  one output. It is at most ε, and no more than 10^-8 below it for each part, unless a
-  lie has the least chance that a coin takes, 2^-1000;
-* the bias: what is sent on average over what went in, less one;
+  one output. It is at most ε, and at most 10^-8 below it for each part. The exception
+  is a lie of the least probability that a Bernoulli draw supports, 2^-1000;
+* the bias: the mean output over the input, less one;
 
-and vectors are drawn: finite, within `output_norm`, and on average where they belong,
-by how many standard errors. One line of JSON for each cell; ends with status 1 if a
-cell fails. About a minute of one core.
+and vectors are drawn. They must be finite and within `output_norm`. Their mean is
+compared with the input in standard errors. It prints one line of JSON for each cell and
+ends with status 1 if a cell fails. It takes about a minute of one core.
 """
 
 import argparse
@@ -37,14 +37,14 @@ MOST_BELOW: Final = 2e-8  # of the level: two parts of 10^-8 for `separated`
 MOST_BIAS: Final = 1e-8
 MOST_DEVIATIONS: Final = 5.5  # both sides: 4e-8 per cell, 4e-6 for the grid
 LEAST_LIE: Final = Fraction(1, 1 << 1000)
-_FEW: Final = 20  # rare outcomes that a mean of draws should hold, to judge it
+_FEW: Final = 20  # rare outcomes that a mean of draws must hold to be compared
 _BY_SERIES: Final = 10_000  # dimensions up to which Gauss's series is quick
 
 Found = tuple[mpmath.mpf, mpmath.mpf]
 
 
 def ratio(number: Fraction) -> mpmath.mpf:
-    """Return a rational as mpmath has it."""
+    """Return a rational as an mpmath number."""
     return mpmath.mpf(number.numerator) / number.denominator
 
 
@@ -64,8 +64,8 @@ def sphere(made: PrivUnit2) -> Found:
         series = mpmath.hyp2f1(1, half + 0.5, half + 1, square)
         return of_two_sides(made.lie, moment * (1 - height) * series, moment)
     edge = 1 - height
-    # Forty deviations of a uniform cosine beyond the edge nothing is left. Densities
-    # are over that at the edge, or quadrature stops too early.
+    # Forty deviations of a uniform cosine beyond the edge the density vanishes.
+    # Densities are relative to that at the edge, or quadrature stops too early.
     reach = min(mpmath.mpf(1), edge + 40 / mpmath.sqrt(dim))
     share = mpmath.quad(
         lambda t: mpmath.exp((half - 1) * mpmath.log((1 - t * t) / square)),
@@ -115,7 +115,7 @@ def exact(made: LocalRandomiser) -> tuple[mpmath.mpf, float]:
 
 
 def deviations(made: LocalRandomiser, draws: int) -> float:
-    """Draw, insist on finite vectors in their ball, and compare their mean."""
+    """Draw, require finite vectors in their ball, and compare their mean."""
     dim = made.parameters.dim
     vector = np.full(
         dim, 1.0 if made.name in {"privunit-inf", "scalar-dp"} else dim**-0.5
@@ -130,7 +130,7 @@ def deviations(made: LocalRandomiser, draws: int) -> float:
         seen[number] = float(drawn @ vector) / float(vector @ vector)
     away = abs(float(seen.mean()) - 1.0)
     missed = float(sum(lies(made)))
-    if missed * draws < _FEW:  # a mean without lies, which are what unbiases it
+    if missed * draws < _FEW:  # too few lies, which remove the bias of the mean
         away = max(0.0, away - missed * (1.0 + made.output_norm))
     spread = float(seen.std()) / math.sqrt(draws)
     return 0.0 if away < MOST_BIAS else away / max(spread, MOST_BIAS)
@@ -142,7 +142,7 @@ def largest_norm(made: LocalRandomiser) -> float:
 
 
 def lies(made: LocalRandomiser) -> list[Fraction]:
-    """Return the chances that a cap is missed, or that another point is sent."""
+    """Return the probabilities to miss a cap or to send another point."""
     if isinstance(made, Separated):
         return [*lies(made.direction), *lies(made.magnitude)]
     if isinstance(made, ScalarDP | PrivUnit2 | PrivUnitInf):

@@ -2,9 +2,9 @@
 
 Standard output has the JSON, standard error at the end the same in columns for people.
 
-`--tiny` proves in seconds that none has rotted; `--check` compares the results with
-what the project promises and exits with 1 where a promise is broken.  Neither is
-part of the test suite: a clock on a shared machine is no test.
+`--tiny` checks in seconds that every benchmark still runs.  `--check` compares the
+results with the project's targets and exits with 1 if one is missed.  Neither is part
+of the test suite: timings on a shared machine are not reproducible.
 """
 
 import argparse
@@ -20,7 +20,7 @@ _DIRECTORY = Path(__file__).parent
 
 
 def main() -> int:
-    """Run the benchmarks that were asked for."""
+    """Run the requested benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="bench_NAME.py; all without names")
     parser.add_argument("--tiny", action="store_true", help="only prove that they run")

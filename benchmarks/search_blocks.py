@@ -1,13 +1,13 @@
-"""Searches for descriptions of noise that keep a client busy who judges them.
+"""Searches for noise blocks that take a client long to verify.
 
-A server may write anything that has the right form into a noise block. Blocks are drawn
-from the whole range of every field, with no planner that would avoid the dear ones, and
-judged in a client's order: form, cost, epsilon for both adversaries, sampler.
+A server may write anything of the right form into a noise block. Blocks are drawn from
+the whole range of every field, without a planner that would avoid expensive ones. They
+are verified in a client's order: form, cost, epsilon for both adversaries, sampler.
 
     python benchmarks/search_blocks.py --count 1000 --seed a > blocks.jsonl
 
-One JSON line per block on standard output, a summary on standard error. Seconds are
-those of the processor, with nothing in the caches.
+It prints one JSON line per block on standard output, and a summary on standard error.
+Seconds are CPU time with empty caches.
 """
 
 import argparse
@@ -35,10 +35,10 @@ _CENTRAL: Final = frozenset({"gaussian", "discrete-gaussian"})
 
 
 def drawn_block(draw: random.Random) -> bytes:
-    """Draw a noise block of the right form, whatever it protects.
+    """Draw a noise block of the right form, whether or not it protects.
 
     Raises:
-        DPNoiseError: The mechanism has no such parameters: drawn in vain.
+        DPNoiseError: The mechanism has no such parameters, so the draw is discarded.
     """
     chosen = [name for name in mechanism_names() if name not in _CENTRAL]
     name = draw.choice(["skellam-mixture"] * 3 + chosen)
@@ -92,7 +92,7 @@ def drawn_block(draw: random.Random) -> bytes:
 
 
 def search(seed: str, number: int) -> dict[str, Any] | None:
-    """Judge one block; None where none was drawn.
+    """Verify one block; return None if the draw was discarded.
 
     Args:
         seed: Of all blocks.
@@ -119,7 +119,7 @@ def search(seed: str, number: int) -> dict[str, Any] | None:
 
 
 def main() -> int:
-    """Search, and exit with 1 if a block takes longer than is promised."""
+    """Search, and exit with 1 if a block takes longer than the limit."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", default="blocks")

@@ -1,15 +1,16 @@
-"""Searches the whole range of plans at random for what no plan should be.
+"""Searches the whole range of plans at random for defects.
 
-Slow to make, slow to judge, dearer than it forecasts, an error without a name, an
-epsilon above the one that was asked for, or noise far above the Gaussian's.
+A defect is a plan that is slow to make, slow to verify or more expensive than its
+forecast. It is also an error without a name, an epsilon above the requested one, or
+noise far above the Gaussian's.
 
-One JSON line per plan on standard output, a summary on standard error. A plan is drawn
-from `SEED/NUMBER` alone, so a line is made again by `--seed SEED --only NUMBER`.
+It prints one JSON line per plan on standard output, and a summary on standard error. A
+plan is drawn from `SEED/NUMBER` alone, so `--seed SEED --only NUMBER` repeats a line.
 
     python benchmarks/search_plans.py --count 1000 --seed a > plans.jsonl
 
-Seconds are those of the processor, in this process, with nothing in its caches. It is
-part of no test suite: a clock on a shared machine is no test.
+Seconds are CPU time of this process with empty caches. It is not part of the test
+suite: timings on a shared machine are not reproducible.
 """
 
 import argparse
@@ -52,7 +53,7 @@ _MIXTURES: Final = (
     "mixture-pld",
 )
 _INTEGERS: Final = ("skellam-gdp", "lattice-pld", "skellam-rdp", "skellam-paper")
-# Which accountants have a theorem; others are asked for, too, but seldom.
+# Accountants that have a theorem; others are requested as well, but rarely.
 COVERING: Final = {
     "skellam-mixture": _MIXTURES,
     "smm": (*_MIXTURES, "smm-paper"),
@@ -67,7 +68,7 @@ _REPLACEABLE: Final = frozenset({"skellam", "skellam-counts", "discrete-gaussian
 
 
 class _GivenUpError(Exception):
-    """It took so long that it does not matter how long."""
+    """A plan has exceeded the largest time that is measured."""
 
 
 def log_uniform(draw: random.Random, low: float, high: float) -> float:
@@ -76,7 +77,7 @@ def log_uniform(draw: random.Random, low: float, high: float) -> float:
 
 
 def drawn_request(seed: str) -> dict[str, Any]:
-    """Draw what a plan is asked for, from the whole range of every keyword."""
+    """Draw the request for a plan, from the whole range of every keyword."""
     draw = random.Random(seed)  # noqa: S311 - which plans are tried is no secret
     asked: dict[str, Any] = {
         "mechanism": draw.choice(["skellam-mixture"] * 4 + list(mechanism_names())),
@@ -159,19 +160,19 @@ def _draw_cohort(draw: random.Random, asked: dict[str, Any]) -> None:
 
 
 def _draw_flag(draw: random.Random, asked: dict[str, Any]) -> None:
-    """Have the clip moved: as the planner would, or by any flag."""
+    """Draw a moving clip: with the planner's flag, or with any flag."""
     asked["clip_flag_amplitude"] = asked["l2_clip"] * log_uniform(draw, 1e-3, 1.0)
     if draw.random() < 0.5:
         try:
             request = PlanRequest(**asked | {"clip_flag_amplitude": 0.0})
             asked["clip_flag_amplitude"] = clip_flag_amplitude(request)
         except DPNoiseError:
-            pass  # the planner will say why, or the flag drawn above is as good
+            pass  # the planner will give the reason, or the flag drawn above serves
 
 
 @contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """Give up after so many processor seconds."""
+    """Abort after so many seconds of CPU time."""
 
     def stop(*_: object) -> None:
         raise _GivenUpError
@@ -185,14 +186,14 @@ def _at_most(seconds: float) -> Iterator[None]:
 
 
 def timed(work: Callable[[], object]) -> tuple[float, object]:
-    """Return the processor's seconds for some work, and what it gave or raised."""
+    """Return the CPU seconds of a call, and its result or error."""
     begin = time.process_time()
     try:
         with _at_most(_GIVEN_UP_SECONDS):
             done: object = work()
     except (DPNoiseError, SecAggError, _GivenUpError) as error:
         done = error
-    except Exception as error:  # noqa: BLE001 - what has no name is what is looked for
+    except Exception as error:  # noqa: BLE001 - untyped errors are what is searched
         done = error
     return time.process_time() - begin, done
 
@@ -208,7 +209,7 @@ def forget() -> None:
 
 
 def _block(made: Plan) -> bytes:
-    """The description of the plan's noise that a client would be handed."""
+    """Return the noise block that a client would receive."""
     mechanism = make_mechanism(made.parameters)
     return noise_block.NoiseBlock(
         mechanism=mechanism,
@@ -225,10 +226,10 @@ def _block(made: Plan) -> bytes:
 
 
 def judge(block: bytes) -> float:
-    """Return what a client reports, in its order: form, cost, then epsilon.
+    """Verify a block in a client's order: form, cost, then epsilon.
 
     Args:
-        block: A noise block, as an offer brings it.
+        block: A noise block, as in an offer.
     """
     read = noise_block.decode_block(block)
     noise_block.check_cost(read.mechanism, read.budget, read.selection_rate)
@@ -237,7 +238,7 @@ def judge(block: bytes) -> float:
 
 
 def _judge_replacing(made: Plan) -> float:
-    """Blocks promise zero-out alone: what replacing one costs is asked directly."""
+    """Return epsilon under replace-one adjacency, which blocks do not state."""
     request = made.request
     account = make_accountant(
         made.accountant, adversary=request.calibrated_for, adjacency=request.adjacency
@@ -247,7 +248,7 @@ def _judge_replacing(made: Plan) -> float:
 
 
 def _better(asked: dict[str, Any], made: Plan) -> float | None:
-    """The least noise overhead of plans in which a choice left open is another one."""
+    """Return the least noise overhead of plans that differ in one open choice."""
     given = {
         "bits": made.parameters.bits,
         "scale_factor": made.parameters.scale_factor,
@@ -280,7 +281,7 @@ def _describe(error: BaseException) -> dict[str, object]:
 
 
 def search(seed: str, number: int, *, choices: bool = False) -> dict[str, object]:
-    """Make one plan, judge it, and say what is remarkable about it.
+    """Make one plan, verify it, and return its figures.
 
     Args:
         seed: Of all plans.
@@ -341,8 +342,8 @@ def _summary(lines: list[dict[str, Any]]) -> Iterator[str]:
     for title, holds in (
         ("without a name", lambda line: line.get("untyped")),
         ("above the asked epsilon", lambda line: line.get("spent", 0.0) > 1.0),
-        ("judged above", lambda line: line.get("judged", 0.0) > 1.0 + 1e-6),
-        ("not judged", lambda line: "judge_error" in line),
+        ("verified above", lambda line: line.get("judged", 0.0) > 1.0 + 1e-6),
+        ("not verified", lambda line: "judge_error" in line),
         (
             "much noise, and less by a choice",
             lambda line: (
@@ -362,7 +363,7 @@ def _plain(value: object) -> object:
 
 
 def main() -> int:
-    """Search, and exit with 1 if something should not be."""
+    """Search, and exit with 1 if a defect was found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)

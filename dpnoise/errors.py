@@ -35,7 +35,7 @@ class ParameterError(DPNoiseError, ValueError):
         message: What was expected, what came and what to do, in one sentence or two.
         parameter: Name of the parameter as the caller spelled it.
         value: The value that was refused. It must be public: it is shown.
-        nearest: The nearest value that works, as text, or None if there is none.
+        nearest: The nearest value that works, as text, or None if no value does.
     """
 
     def __init__(

@@ -12,10 +12,10 @@
   `Adjacency.ZERO_OUT`. An accountant for `Adjacency.REPLACE_ONE` doubles them.
 * Noise variances are exact rationals, because a factor of two or a rounding of the
   variance is a privacy error; the sampler is built from the same rational.
-* `noise_in_shares` says whether every participant adds noise of its own. The variance
-  of such a sum, and the number of its inputs, tell who took part, so the sampling of
-  users hides nothing (`PoissonSampled`). Where everybody takes part and a secret coin
-  chooses between vector and zeros, there is nothing to tell (`SecretlySelected`).
+* `noise_in_shares` says whether every participant adds noise of its own. Then the
+  variance and the number of inputs of a sum reveal who took part, so the sampling of
+  users hides nothing (`PoissonSampled`). A secret selection between vector and zeros
+  reveals nothing, because all clients take part (`SecretlySelected`).
 * An event that cannot describe a release is refused when it is built, with the
   parameter's name and the nearest value that works.
 
@@ -187,7 +187,7 @@ class Adversary(enum.Enum):
 
     @property
     def sees_participation(self) -> bool:
-        """Whether this adversary knows who took part: coins of that hide nothing."""
+        """Whether this adversary knows who took part; sampling then hides nothing."""
         return self is not Adversary.MODEL_READER
 
 
@@ -415,12 +415,12 @@ class DiscreteGaussianEvent:
 
 @dataclass(frozen=True, slots=True)
 class BinomialEvent:
-    """An integer vector plus centred fair-coin binomial noise per coordinate.
+    """An integer vector plus centred binomial noise with p = 1/2 per coordinate.
 
     Args:
         dim: Number of coordinates after rotation and padding, at least 1.
-        num_trials: Counted number of fair coins in the sum, per coordinate, at least
-            1. The noise variance is a quarter of it.
+        num_trials: Counted number of fair Bernoulli trials in the sum, per coordinate,
+            at least 1. The noise variance is a quarter of it.
         l2_sensitivity: Hard bound on the rounded vector's L2 norm, grid steps.
         l1_sensitivity: Hard bound on the rounded vector's L1 norm, grid steps.
         linf_sensitivity: Hard bound on the rounded vector's largest absolute entry.
@@ -460,8 +460,8 @@ class GaussianEvent:
         l2_sensitivity: Bound on the vector's L2 norm, at least 0.
         sampler_distance: Total variation distance of all noise draws in the release
             from exact noise, in [0, 1).
-        simulated: Whether floating-point numbers stand in for the noise, at a distance
-            that nobody has bounded. No figure about it is proven or certified.
+        simulated: Whether floating-point numbers replace exact noise, at an unbounded
+            distance. No figure about it is proven or certified.
 
     Raises:
         ParameterError: A value is out of range; the error names it.
@@ -496,11 +496,11 @@ NoiseEvent: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class PoissonSampled:
-    """A release in which every user takes part with its own coin.
+    """A release in which every user takes part by an independent Bernoulli selection.
 
-    Amplification needs noise and a count of inputs that do not depend on the coins.
-    One trusted party can see to both; noise in shares never does, and accountants then
-    count the rate as 1.
+    Amplification requires noise and a number of inputs that do not depend on the
+    selections. One trusted party can ensure both. Noise in shares cannot, and
+    accountants then count the rate as 1.
 
     Args:
         event: The release, given that the user takes part.
@@ -530,28 +530,30 @@ class PoissonSampled:
 
 @dataclass(frozen=True, slots=True)
 class SecretlySelected:
-    """A release to which every user gives its vector or zeros, as a coin has it.
+    """A release to which every user contributes its vector or zeros, chosen in secret.
 
-    The roster is fixed. Each of its users flips a coin of its own for each release and
-    adds its whole noise share either way; a lost coin sends the integer zero vector
-    under that noise, the clip flag included. Nothing but the sum depends on a coin:
-    who is asked, who answers and when, lengths and counts are the same for both.
+    The roster is fixed. For each release each of its users makes a Bernoulli selection
+    of its own, and adds its whole noise share either way. A user that is not selected
+    sends the integer zero vector under that noise, the clip flag included. Only the sum
+    depends on a selection: who is asked, who answers and when, lengths and counts do
+    not.
 
     Theorem. Let Q be the law of the release when u's integers are zero, and P when they
     are what its vector encodes to. Against Q the release has the law (1−q)·Q + q·P, so
     every pair (A, B) that dominates (P, Q) gives the pair ((1−q)·B + q·A, B), which
-    composes over adaptive releases. It holds against everybody whose view is a
-    randomised function of the release and of some Z, given which u's coin still has
-    rate q and the counted noise still has its law: readers, curious participants, and
+    composes over adaptive releases. It holds against every party whose view is a
+    randomised function of the release and of some Z, provided that u's selection given
+    Z still has rate q and the counted noise its law: readers, curious participants, and
     the server itself.
 
-    Proof. All noise is independent of all coins, so the two worlds differ by u's shift
-    alone. Vectors, coins and rounding of the others have one law in both worlds;
-    given them, and given the noise of colluders, which is not counted, the claim is
-    the definition of the coin. Averages of dominated pairs are dominated by joint
-    convexity. Each release has a fresh coin at a rate fixed in advance, so its pair
-    dominates whatever was seen before, and products of pairs dominate compositions.
-    u's vector may depend on u's own earlier coins and noise: Q is the same for all.
+    Proof. All noise is independent of all selections, so the neighbouring inputs differ
+    by u's shift alone. The other users' vectors, selections and rounding have the same
+    law for both inputs. Given them, and given the uncounted noise of colluders, the
+    claim is the definition of the selection. Averages of dominated pairs are dominated
+    by joint convexity. Each release has a fresh selection at a rate fixed in advance,
+    so its pair dominates whatever was seen before, and products of pairs dominate
+    compositions. u's vector may depend on u's own earlier selections and noise: Q does
+    not depend on them.
 
     Args:
         event: The release, given that the user's vector was chosen.
@@ -559,8 +561,8 @@ class SecretlySelected:
             release, fixed in advance.
 
     Raises:
-        ParameterError: The rate is no fraction in (0, 1], or `event` is no single
-            release: one coin for several of them is another mechanism.
+        ParameterError: The rate is not a fraction in (0, 1], or `event` is not a single
+            release: one selection for several releases is another mechanism.
     """
 
     event: NoiseEvent
@@ -581,18 +583,18 @@ class SecretlySelected:
 
     @property
     def rate_above(self) -> float:
-        """The rate as a float, above it but for 1.
+        """The rate as a float, rounded up, at most 1.
 
-        A coin of 256 bits shows the vector with up to 2^-256 more than the rate.
+        A selection by 256 bits has a rate of at most 2^-256 more than this rate.
         """
         return min(1.0, math.nextafter(float(self.selection_rate), math.inf))
 
 
 def _check_single(event: object, nearest: str) -> None:
-    """Refuse a coin for several releases.
+    """Refuse a selection that covers several releases.
 
-    It correlates them; only a coin for one single release has a theorem here, so
-    nothing composite may stand inside.
+    It would correlate them. The theorem here covers one selection for one release, so
+    a composite event is refused.
     """
     if not isinstance(event, NoiseEvent):
         raise ParameterError(

@@ -1,7 +1,7 @@
 """Floats on a known side of the truth, and arrays of them.
 
-A privacy figure may err in one direction only. Whoever turns an exact number into a
-float, or evaluates a closed form in floats, says here which way the error goes.
+A privacy figure may err in one direction only. The functions here turn exact numbers
+into floats and state the direction in which they round.
 """
 
 import math

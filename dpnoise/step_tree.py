@@ -5,13 +5,13 @@ multiple of b^l on. Only nodes that some prefix uses exist: none that the T step
 fill, none that is as long as all steps, and no last child of a node, since the prefix
 that ends with it takes the parent.
 
-* The first t steps are a union of at most b − 1 nodes from each level, the base-b
-  digits of t; all T of them, where T is a power of b, of b nodes. A prefix sum carries
-  the noise of so few nodes, where independent noise for every step would leave it that
-  of t steps.
-* Whoever takes part in a step weighs on every node that covers it. Where c steps of a
-  node are a member's, its shift there is up to c times that of one step; what it shows
-  of itself grows with the root of the sum of c² over all nodes.
+* The first t steps are a union of at most b − 1 nodes from each level, by the base-b
+  digits of t. All T steps, where T is a power of b, are a union of b nodes. A prefix
+  sum carries the noise of these nodes; with independent noise for every step it would
+  carry that of t steps.
+* A member of a step contributes to every node that covers the step. If c steps of a
+  node are a member's, its shift there is at most c times that of one step. Its total
+  shift is at most that of one step times the root of the sum of c² over all nodes.
 
 It draws no noise and states no privacy.
 """

@@ -1,9 +1,9 @@
 """Compare the mechanisms on one budget: plan, encode, sum, decode, measure.
 
 Run it with no arguments. Every mechanism is planned for the same (ε, δ) and measured by
-a few sums of a hundred clients each, added up as a secure aggregation would; measured
-errors stand beside the forecast and the central Gaussian's. With a directory as its
-argument it also writes the table and the picture there.
+a few sums of a hundred clients each, added up as a secure aggregation would. The table
+compares measured errors with the forecast and the central Gaussian's. With a directory
+as its argument it also writes the table and the picture there.
 """
 
 import sys
@@ -30,7 +30,7 @@ def compared() -> bench.Comparison:
 
 
 def main(directory: str | None = None) -> None:
-    """Print the table, and write its forms if there is a place for them."""
+    """Print the table, and write its forms if a directory is given."""
     table = compared()
     print(table)
     if directory is not None:

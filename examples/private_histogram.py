@@ -1,4 +1,4 @@
-"""Forty people say how old they are: their mean and a histogram, and no age of one."""
+"""Forty people release the mean and a histogram of their ages, and no single age."""
 
 import asyncio
 

@@ -1,10 +1,11 @@
 """The same private sum in three threat models, each over mutual TLS with noise.
 
-The profiles differ in what the server may do: run this code and no other, lie to whom
-it likes, and lie to clients of which each knows a few others only.  The last one is
-experimental.  Clients and aggregator are tasks of one program here, and talk over real
-connections.  In real life each is a program of its own, certificates and credentials
-come from ``secagg pki``, and no enrolment key lies where the aggregator runs.
+The profiles differ in what the server may do: only follow the protocol, lie to any
+client, or lie to clients that each know a few other clients only.  The last one is
+experimental.  Clients and aggregator are tasks of one program here, and communicate
+over real connections.  In a deployment each is a program of its own.  There,
+certificates and credentials come from ``secagg pki``, and the enrolment key is not
+stored where the aggregator runs.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from secagg.pki.key_files import key_text
 
 CLIENTS = 6
 NAMES = [f"client-{number + 1}" for number in range(CLIENTS)]
-# Sparse graphs add their own chance of failure to the delta of the noise.
+# Sparse graphs add their own failure probability to the delta of the noise.
 FLOORS = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1.1e-5)
 GRAPHS = {
     secagg.Profile.HONEST_CURIOUS_SERVER: advanced.Graph.COMPLETE,
@@ -33,7 +34,7 @@ GRAPHS = {
 def cohort_of(
     profile: secagg.Profile, enrolled: advanced.PublishedEnrolment
 ) -> secagg.Cohort:
-    """Return who takes part: everybody, and nobody may be lost."""
+    """Return the cohort: all clients, without tolerated losses."""
     return secagg.Cohort(
         profile=profile,
         enrolment=enrolled if profile.has_identities else None,
@@ -53,7 +54,7 @@ async def give(  # noqa: PLR0913 - what a client's settings file would hold
     profile: secagg.Profile,
     enrolment: advanced.ClientEnrolment | None,
 ) -> secagg.Contribution:
-    """Give one vector, as a client that accepts one profile and one graph."""
+    """Contribute one vector, as a client that accepts one profile and one graph."""
     async with secagg.Client(
         address,
         task=profile.label,
@@ -112,7 +113,7 @@ async def main(directory: Path) -> None:
                 l2_clip=1.0,
                 epsilon=8.0,
                 delta=1e-5,
-                # Who fears a server that lies counts on some clients helping it.
+                # Against a malicious server, assume that some clients help it.
                 colluder_fraction=0.1 if profile.has_identities else 0.0,
             )
             task = await server.add_task(
@@ -142,7 +143,7 @@ async def main(directory: Path) -> None:
             agree = all(np.all(each.values == total.values) for each in given)
             print(
                 f"{profile.label}: {total.inputs} vectors, about 1.5 everywhere: "
-                f"{np.round(total.values, 2)}; everybody has the same sum: {agree}"
+                f"{np.round(total.values, 2)}; all clients have the same sum: {agree}"
             )
 
 

@@ -1,6 +1,6 @@
-"""Twelve clients train one model over mutual TLS; the server sees noisy sums alone.
+"""Twelve clients train one model over mutual TLS; the server sees only noisy sums.
 
-Everything that is needed stands in `secagg.__all__`.  In real life the server and each
+All names that it needs are in `secagg.__all__`.  In a deployment the server and each
 client are programs of their own, and the certificates come from ``secagg pki``.
 """
 
@@ -30,7 +30,7 @@ def update(session: secagg.SessionInfo, mine: slice) -> np.ndarray:
 
 
 async def client(name: str, address: str, directory: Path, mine: slice) -> None:
-    """Give every session the update that this client's pictures make."""
+    """Contribute to every session the update that this client's pictures give."""
     async with secagg.Client(
         address,
         task="digits",

@@ -1,7 +1,7 @@
 """Ten people and two aggregators, neither of which sees a vector.
 
-The leader and the helper stand for two organisations: each has an authority, a book and
-a port of its own. All calls go over TLS, here on one machine.
+The leader and the helper stand for two organisations: each has an authority, a store
+and a port of its own. All calls go over TLS, here on one machine.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ TASK, PEOPLE, ANY_PORT = "between-two", 10, advanced.Address("127.0.0.1", 0)
 
 
 class Organisation:
-    """One of two: issues certificates for its own aggregator and for who calls it."""
+    """One of two: issues certificates for its own aggregator and for its callers."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self.name = name
@@ -122,7 +122,7 @@ async def main(directory: Path) -> None:
         async def give(
             name: str, vector: np.ndarray
         ) -> two_aggregators.SharedContribution:
-            """Be one of the people: two certificates, two connections, two shares."""
+            """Act as one person: two certificates, two connections, two shares."""
             async with (
                 advanced.GrpcConnection(
                     leader_address, identity=first.caller(name), aggregator="leader"
@@ -157,7 +157,7 @@ async def main(directory: Path) -> None:
     print(f"{released.inputs} vectors, truly {truth}, released {released.values}")
     print(f"one coordinate errs by {noise.noise_stddev:.2f}")
     same = all(np.array_equal(one.values, released.values) for one in given)
-    print(f"everybody has the same sum: {same}")
+    print(f"all clients have the same sum: {same}")
     signed = two_aggregators.verify_shared_receipt(
         given[0].receipt,
         leader_key=keys["leader"].public_bytes,

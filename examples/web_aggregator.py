@@ -1,7 +1,7 @@
 """An aggregator inside a web application: its lifespan is the application's.
 
-Whoever runs it serves `application(...)` with an ASGI server, for example uvicorn; the
-page shows the last sum, and clients of the aggregator come over their own port.
+Serve `application(...)` with an ASGI server, for example uvicorn. The page shows the
+last sum; clients connect to the aggregator's own port.
 """
 
 import asyncio

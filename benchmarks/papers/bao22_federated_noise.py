@@ -192,7 +192,7 @@ def _gaussian(asked: Training, epsilon: float) -> Fraction:
 
 
 def formula_only_noise(budget: Budget) -> float:
-    """Evaluate Theorem 6 of [Bao22] as printed, its conditions left out.
+    """Evaluate Theorem 6 of [Bao22] as printed, without its conditions.
 
     Args:
         budget: What all steps may spend.

@@ -5,9 +5,9 @@ and direction apart, and a server averages. Curves: without privacy, with the pu
 numbers of PrivUnit2, and with the best cap at the same level. The magnitude has ε = 10,
 as in the publication; the level of the direction is on the axis.
 
-The publication takes MNIST and a CNN of millions of weights; here it is the digits of
-scikit-learn and a softmax, so that it runs anywhere in a minute. Its central noise is
-left out: its formula is lost, and it hides what is compared.
+The publication trains a CNN of millions of weights on MNIST. Here it is a softmax on
+the digits of scikit-learn, which runs anywhere in a minute. The central noise of the
+publication is not included: its formula is lost, and it hides what is compared.
 """
 
 import os

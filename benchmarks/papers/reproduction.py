@@ -6,10 +6,10 @@
   assumed because it does not.
 * A script lists its settings with their usual values. `--help` prints the list,
   `--set` puts the caller's own numbers in their place, and table and picture say so.
-* Nothing here is random from run to run: experiments expand fixed seeds. The noise
-  of a deployment never comes from here.
+* All randomness is fixed from run to run: experiments expand fixed seeds. The noise of
+  a deployment never comes from here.
 
-It knows no mechanism.
+It depends on no mechanism.
 """
 
 import argparse
@@ -160,8 +160,8 @@ def run(
         arguments: Command-line arguments, None for those of the process.
 
     Returns:
-        Exit code: 0, or 2 if pictures cannot be drawn here, or a setting is none or
-        cannot work.
+        Exit code: 0, or 2 if pictures cannot be drawn here, or a setting is unknown or
+        invalid.
     """
     usual = [f"  {name}={_listed(each.values)}" for name, each in settings.items()]
     parser = argparse.ArgumentParser(

@@ -3,8 +3,8 @@
 * Everything is an aggregate variance per coordinate in grid steps squared, at a given
   scale; all n shares count, as in the publications.
 * "Published" means: the publication's theorem with its conditions, through this
-  project's accountant of that name. `smm_formula_only` leaves the conditions out; it
-  is no privacy claim and is reachable from the reproduction scripts only.
+  project's accountant of that name. `smm_formula_only` omits the conditions; it is
+  not a privacy claim, and only the reproduction scripts can call it.
 * Conditional rounding uses the norm bound of [Aga21] Proposition 4.2 with its
   β = e^(−1/2), floored to what integer vectors can reach.
 
@@ -72,7 +72,7 @@ class Budget:
 
     @property
     def adversary(self) -> Adversary:
-        """Sampling hides nothing from anybody but readers of the model."""
+        """Return the adversary; sampling hides only from readers of the model."""
         sampled = self.sampling_rate < 1.0
         return Adversary.MODEL_READER if sampled else Adversary.SERVER
 

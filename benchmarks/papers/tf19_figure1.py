@@ -1,16 +1,16 @@
 """Figure 1 of [TF19]: how the ε of a single example grows with the rounds.
 
-Every client sends the clipped gradient of a few of its pictures, drawn anew in every
+Every client sends the clipped gradient of a few of its pictures, drawn again in every
 round, and one Gaussian noise is added to the sum. The ε of a picture is counted in the
-two ways of section V-B: over all clients together (sequential: costs are added, at the
-rate of a picture among all), and for the client that loses most (parallel: the largest
-cost, at the rate of a picture among those of one client). Drawn is how much it has
-grown since the first round, as in the publication:
+two ways of section V-B. Sequential counts all clients together: costs are added, at the
+rate of a picture among all. Parallel counts the client that loses most: the largest
+cost, at the rate of a picture among those of one client. The figure shows the growth
+since the first round, as in the publication:
 
 * as published, one factor for each round (Theorem 1), which bounds nothing;
 * by Hölder's inequality, for the number of rounds that was planned.
 
-The rate of the sequential count holds against those alone who do not know the client.
+The rate of the sequential count holds only against readers who do not know the client.
 Data and model are those of `tf19_table1`. The publication estimates costs from a sample
 of each client's pictures; here they are averages over all of them.
 """

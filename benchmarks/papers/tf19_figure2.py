@@ -7,7 +7,7 @@ Four trainings of one model by 100 clients who all take part in every round:
 * joint (section V-C): clients add shares of a noise that hides each of their examples
   in the sum, and it is counted for clients too; more only where they need more;
 * split: every client adds all of the noise that hides its examples, and the noise that
-  hides a client comes on top, as if nobody knew of the other.
+  hides a client is added to it, without counting either for the other.
 
 Noise is that of the worst case: the publication's figure leaves the ε of its curves
 open, and a Bayesian figure never sets the noise here. Data and model are those of

@@ -1,8 +1,9 @@
-"""Tables I, II and IV of [TF19]: learning under noise, and what it costs whom.
+"""Tables I, II and IV of [TF19]: learning under noise, and its privacy cost.
 
 All clients send a clipped gradient in every round, and one Gaussian noise is added to
-their sum: so much that everybody has the (ε, δ) of the publication after all rounds.
-Beside that figure stand those for a client, or an example, that is drawn at random:
+their sum. Its variance gives every client the (ε, δ) of the publication after all
+rounds. The table compares that figure with those of a client, or an example, that is
+drawn at random:
 
 * as published: one factor for each round (Theorem 1), Student's interval (5);
 * by Hölder's inequality, with the population known or estimated without assumptions;
@@ -73,7 +74,7 @@ SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """One run: what was reached, and how far everybody moved each sum.
+    """One run: its accuracies, and how far each client and example moved each sum.
 
     Attributes:
         baseline: Accuracy without noise.
@@ -127,7 +128,7 @@ def reproduce(options: Options) -> Reproduction:
     return Reproduction(
         name="tf19_table1",
         stated={
-            "clients, epsilon and delta for everybody": cohorts,
+            "clients, epsilon and delta in the worst case": cohorts,
             "printed: baseline, DP, BDP in percent, epsilon of BDP": [
                 [clients, *values] for clients, values in PUBLISHED.items()
             ],
@@ -138,7 +139,7 @@ def reproduce(options: Options) -> Reproduction:
             "rounds": rounds,
             "clip": clip,
             "step": STEP,
-            "participation": "everybody in every round",
+            "participation": "all clients in every round",
         },
         rows=rows,
         findings=_findings(rows),
@@ -301,15 +302,16 @@ def _findings(rows: list[dict[str, object]]) -> list[str]:
         sentence = (
             f"{row['clients']} clients, {kind}: {100 * numbers['accuracy']:.1f} percent"
             f" ({100 * numbers['baseline']:.1f} without noise); epsilon "
-            f"{numbers['everybody']:.3g} for everybody, "
+            f"{numbers['everybody']:.3g} in the worst case, "
             f"{numbers['as published']:.3g} as published, "
-            f"{numbers['Hoelder, known']:.3g} by Hoelder with everybody known, "
+            f"{numbers['Hoelder, known']:.3g} by Hoelder with the population known, "
             f"{numbers['Hoelder, estimated']:.3g} estimated, "
             f"{numbers['all but a twentieth']:.3g} for all but a twentieth"
         )
         if "an example, everybody" in numbers:
             sentence += (
-                f"; an example {numbers['an example, everybody']:.3g} for everybody, "
+                f"; an example {numbers['an example, everybody']:.3g} in the worst"
+                " case, "
                 f"{numbers['an example, Hoelder']:.3g} by Hoelder"
             )
         found.append(sentence)

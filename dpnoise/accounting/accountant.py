@@ -1,20 +1,19 @@
 """The accountant interface: add up releases, then ask what they cost.
 
-* An accountant refuses every release it has no theorem for. There is no default to
-  "about as good as a Gaussian".
-* A secret selection is counted against every adversary. Amplification by the sampling
-  of who takes part is claimed against `Adversary.MODEL_READER` only, and only where one
+* An accountant refuses every release it has no theorem for. It never approximates a
+  release by a Gaussian without proof.
+* A secret selection is counted against every adversary. Amplification by sampling of
+  the participants is claimed against `Adversary.MODEL_READER` only, and only if one
   party adds all noise. Otherwise the rate is treated as 1, and the statement says so. A
   hypothetical accountant counts sampling for noise in shares too, as publications do,
   and marks its figures.
 * The sampler's distance from exact noise, and any other probability mass that a
   theorem moves into delta, is charged here, once, as (1 + e^epsilon) times the
-  distance: replacing both worlds by nearby ones costs that much by the triangle
-  inequality.
+  distance. By the triangle inequality that is the cost of replacing both neighbouring
+  laws by nearby ones.
 * Every answer is an upper bound on the loss. Searches end on the safe side.
 * Events, their number and their noise are fixed in advance; inputs may depend on
-  earlier outputs. Budgets chosen from the outcomes need a filter,
-  which is `cross_task`.
+  earlier outputs. Budgets chosen from the outcomes need a filter (`cross_task`).
 
 It holds no theorem; each subclass brings its own.
 """
@@ -50,7 +49,7 @@ HYPOTHETICAL_PREFIX: Final = "hypothetical-"
 """Begins the name of an accountant that counts sampling which no deployment hides."""
 
 MAX_EPSILON: Final = 1e4
-"""Beyond this, epsilon is reported as infinite: e^10000 protects no user."""
+"""A larger epsilon is reported as infinite: e^10000 means no protection."""
 
 _BISECTION_STEPS: Final = 80  # 1e4 / 2^80 is far below the spacing of floats near 1e-12
 
@@ -65,7 +64,7 @@ def check_delta(delta: float) -> float:
         The same number, in (0, 1).
 
     Raises:
-        ParameterError: It is no number in (0, 1); choose one, often below 1/users.
+        ParameterError: It is not a number in (0, 1); choose one, often below 1/users.
     """
     number = _finite_or_nan(delta)
     if not 0.0 < number < 1.0:
@@ -159,12 +158,12 @@ class Accountant(abc.ABC):
     answer, and may replace `_epsilon_of_exact_noise` by more than a bisection.
 
     Args:
-        adversary: Whom the answer must hold against.
-        adjacency: Which two worlds must look alike.
-        hypothetical: Whether sampling is counted although noise in shares gives it
-            away. The name then begins with `HYPOTHETICAL_PREFIX`.
-        estimating: Whether answers may be estimates within thousandths, for searches,
-            where those cost less than bounds do. Where they do not, it changes nothing.
+        adversary: The adversary that the answer must hold against.
+        adjacency: Which neighbouring inputs must look alike.
+        hypothetical: Whether sampling is counted although noise in shares reveals it.
+            The name then begins with `HYPOTHETICAL_PREFIX`.
+        estimating: Whether answers may be estimates within thousandths. Searches use
+            them where they cost less than bounds; elsewhere it has no effect.
 
     Raises:
         ParameterError: The accountant has no theorem for this adjacency.
@@ -174,7 +173,7 @@ class Accountant(abc.ABC):
     adjacencies: ClassVar[frozenset[Adjacency]]
     status_of_theorem: ClassVar[Status]
     proof_of_theorem: ClassVar[Proof]
-    """Where the proof stands of what the accountant claims of unselected releases."""
+    """The status of the proof of this accountant's figures for unselected releases."""
     estimates_from: ClassVar[float] = math.inf
     """Variance from which on an estimate costs far less than a bound, grid steps²."""
     has_close_estimate: ClassVar[bool] = False
@@ -275,7 +274,7 @@ class Accountant(abc.ABC):
 
     @property
     def proof(self) -> Proof:
-        """Where the proofs stand that the answers rest on.
+        """Status of the proofs that the answers rest on.
 
         That a secret Bernoulli selection turns a release into the pair that accountants
         compose is a theorem of this project, also where the bound for the pair is
@@ -300,12 +299,12 @@ class Accountant(abc.ABC):
         """
         for release, rate, count, is_secret in flatten(event):
             claimed_rate = rate
-            # Under REPLACE_ONE the sampled pair is a mixture in both worlds, which no
-            # theorem here covers. Rate 1 is sound: the loss of a mixture with equal
-            # weights is at most the loss of its parts (joint convexity).
-            # Where u adds noise of its own, a sum that u joins with zeros is not the
-            # sum that u stays out of, and only their equality would hide the coin.
-            # A secret selection keeps that noise in both.
+            # Under REPLACE_ONE the sampled pair is a mixture in both inputs. No theorem
+            # here covers it. Rate 1 is sound: the loss of a mixture with equal weights
+            # is at most the loss of its parts (joint convexity).
+            # If u adds noise of its own, a sum with u's zeros differs from a sum
+            # without u, so sampling hides nothing. A secret selection keeps u's noise
+            # in both sums.
             hides = is_secret or not (
                 self._adversary.sees_participation
                 or (release.noise_in_shares and not self._hypothetical)
@@ -363,7 +362,7 @@ class Accountant(abc.ABC):
             delta: Failure probability in (0, 1).
 
         Returns:
-            Whether what is left of delta, once the loss is charged for, is enough.
+            Whether the part of delta that remains after charging the loss is enough.
 
         Raises:
             ParameterError: A number is not in its range.
@@ -432,7 +431,7 @@ class Accountant(abc.ABC):
                 holds for every other, too.
 
         Returns:
-            The release; None where this accountant knows none.
+            The release; None if this accountant has no such release.
         """
         return None
 
@@ -509,19 +508,19 @@ class Accountant(abc.ABC):
             )
         if self._claimed_selection:
             sentences.append(
-                "Every member of a fixed roster flips its own secret coin of the "
-                "stated rate for every release and adds its whole noise either way; "
-                "whether and when it answers, and all else that others see of it, does "
-                "not depend on the coin."
+                "Every member of a fixed roster makes its own secret Bernoulli "
+                "selection at the stated rate for every release and adds its whole "
+                "noise either way; the selection changes nothing else that other "
+                "parties see, such as whether and when the member answers."
             )
             sentences.append(
                 "No other member's vector depends on that member's own earlier noise."
             )
         if self._claimed_sampling:
             sentences.append(
-                "Every user takes part by its own independent coin of the stated "
-                "rate, small cohorts are neither refilled nor drawn again, and the "
-                "total noise does not depend on who takes part."
+                "Every user takes part by an independent Bernoulli selection at the "
+                "stated rate, small cohorts are neither refilled nor drawn again, and "
+                "the total noise does not depend on which users take part."
             )
         if self._simulated:
             sentences.append(

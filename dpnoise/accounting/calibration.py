@@ -8,7 +8,7 @@
 
 * Of several accountants the one that asks for the least noise is kept.
 
-It knows no mechanism: the caller builds the event.
+It depends on no mechanism: the caller builds the event.
 """
 
 import functools
@@ -47,15 +47,15 @@ _TOLERANCE_BEHIND_SELECTION: Final = 1e-4
 _ABOVE_AN_ESTIMATE: Final = 1 + Fraction(3, 20_000)  # so that one curve mostly suffices
 _ESTIMATED_STEP: Final = 3e-3  # likewise; the step is wrong by half that tolerance
 _ROUGH_TOLERANCE: Final = 1e-3  # between grids, errors differ by percents
-# Where a function jumps, no line tells how much noise is left to save.
+# Where a function jumps, a line does not show how much noise can be saved.
 _AT_A_JUMP: Final = 2.5e-4
 _ROUGH_AT_A_JUMP: Final = 3.9e-3  # four halvings lead from this to that
 _LEAST_DELTA: Final = 1e-300  # below, the Gaussian equivalent is not worth computing
 _DEFAULT_BRACKET: Final = (Fraction(1, 1 << 20), Fraction(1 << 100))
-_NEARLY: Final = Fraction(19, 20)  # of what is known, where a look at that is as good
+_NEARLY: Final = Fraction(19, 20)  # of a known variance: that one serves as well
 _ABOUT: Final = 64  # times what a Gaussian needs: no other reason for a refusal
-_CLOSE_ENOUGH: Final = 1.005  # times the Gaussian's variance: no error shows the rest
-_HARDLY_MORE: Final = 1.01  # the same: up to there no fallback is asked
+_CLOSE_ENOUGH: Final = 1.005  # times the Gaussian's variance: the rest is negligible
+_HARDLY_MORE: Final = 1.01  # the same: up to this ratio no fallback is evaluated
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +109,14 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
         accountant: Name of the accountant.
         epsilon: Target in nats, above 0.
         delta: Failure probability in (0, 1).
-        adversary: Whom the target must hold against.
-        adjacency: Which two worlds must look alike.
+        adversary: The adversary that the target must hold against.
+        adjacency: Which neighbouring inputs must look alike.
         bracket: Least and largest variance to consider, in the unit of `build_event`;
             by default 2^-20 to 2^100.
-        start: Where to look first, such as what a rough search has found; by default
-            what a Gaussian would need.
-        is_rough: Whether a thousandth matters, and the statement at the end. Only for
-            comparing grids: what is rough is nothing to release with.
+        start: Where the search begins, such as the result of a coarse search; by
+            default the variance that a Gaussian would need.
+        is_rough: Whether an error of a thousandth is acceptable, without a statement.
+            Only for comparing grids, never for a release.
 
     Returns:
         The variance, a dyadic rational rounded up, at which the accountant states at
@@ -188,8 +188,8 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
             near=math.inf if start is None else _ROUGH_AT_A_JUMP,
         )
     if found is None:
-        # A theorem that does not cover these events says so itself, at about the noise
-        # that they would need; if that was the last noise tried, for nothing.
+        # A theorem that does not cover these events raises its own error, at about the
+        # noise that they would need.
         needed = max(target.gaussian_reference.variance, low)
         target.account(high if high < _ABOUT * needed else needed, estimating=True)
         raise CalibrationError(
@@ -202,7 +202,7 @@ def calibrate(  # noqa: PLR0913 - a target has five parts and no record of its o
 
 @dataclass(frozen=True)
 class _Target:
-    """What noise is looked for, and by which accountant."""
+    """The target of a search for noise, and its accountant."""
 
     build_event: Callable[[Fraction], PrivacyEvent]
     accountant: str
@@ -295,8 +295,8 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
         accountants: Names, cheapest first, at least one; see `default_accountants`.
         epsilon: Target in nats, above 0.
         delta: Failure probability in (0, 1).
-        adversary: Whom the target must hold against.
-        adjacency: Which two worlds must look alike.
+        adversary: The adversary that the target must hold against.
+        adjacency: Which neighbouring inputs must look alike.
         bracket: As for `calibrate`.
         start: As for `calibrate`.
         is_rough: As for `calibrate`.
@@ -348,8 +348,8 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
                 start=begin,
                 is_rough=is_rough,
             )
-            # How much more than the least another one would ask for is no matter, and
-            # some would search for minutes.
+            # The exact noise of another accountant does not matter here, and some
+            # accountants would search for minutes.
             high = min(high, variance)
             found.append((variance, name))
         except (CalibrationError, TheoremNotApplicableError) as error:

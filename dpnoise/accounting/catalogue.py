@@ -363,7 +363,7 @@ def accountant_entry(name: str) -> AccountantEntry:
         name: One of `accountant_names()`, or one with "hypothetical-" before it.
 
     Raises:
-        ParameterError: There is no such accountant; the error names the nearest one.
+        ParameterError: The accountant is unknown; the error names the nearest one.
     """
     bare = name.removeprefix(HYPOTHETICAL_PREFIX)
     row = _ROWS.get(bare) or _OWN_ROWS.get(bare)
@@ -400,11 +400,11 @@ def make_accountant(
 
     Args:
         name: One of `accountant_names()`, or one with "hypothetical-" before it: the
-            accountant that counts the sampling of users even where every participant
+            accountant that counts the sampling of users even if every participant
             adds noise of its own, as published experiments do. Its figures are
             marked `Status.HYPOTHETICAL`, because no deployment has that privacy.
-        adversary: Whom its answers must hold against.
-        adjacency: Which two worlds must look alike.
+        adversary: The adversary that its answers must hold against.
+        adjacency: Which neighbouring inputs must look alike.
         estimating: Whether its answers may be estimates, as of `Accountant`.
 
     Returns:
@@ -447,8 +447,8 @@ def default_accountants(
     """Name the proven or certified accountants that cover an event, cheapest first.
 
     Args:
-        event: What is to be released.
-        adjacency: Which two worlds must look alike.
+        event: The event to release.
+        adjacency: Which neighbouring inputs must look alike.
 
     Returns:
         Names of accountants that have a theorem for every part of the event; those
@@ -492,10 +492,10 @@ def default_accountant(
     """Name the accountant that states the least epsilon for an event.
 
     Args:
-        event: What is to be released.
+        event: The event to release.
         delta: Failure probability in (0, 1).
-        adversary: Whom the statement must hold against.
-        adjacency: Which two worlds must look alike.
+        adversary: The adversary that the statement must hold against.
+        adjacency: Which neighbouring inputs must look alike.
 
     Returns:
         One of `default_accountants(event)`; of several equal ones the cheapest.
@@ -542,7 +542,7 @@ def accounting_cost(
         Table cells, as of `Accountant.cost`.
 
     Raises:
-        ParameterError: There is no such accountant.
+        ParameterError: The accountant is unknown.
     """
     return accountant_class(accountant).cost(
         release, times=times, delta=delta, rate=rate

@@ -1,18 +1,18 @@
-"""What several tasks cost those whose data they share, and whether one more fits.
+"""The total loss of several tasks on the same data, and whether one more task fits.
 
 * A task's loss is stated whole, when its data are first given to it, and never shrinks:
   (epsilon, delta), and where theorems give one, the Gaussian release that dominates it.
 * `BASIC` adds epsilons and deltas. `GAUSSIAN`, where every task has a Gaussian release,
   takes the root of the sum of their squared shifts, adds distances, and converts once.
-* Tasks run side by side, and whoever offers the next one has seen what the earlier ones
-  released. Either rule alone is a filter: as long as its total stays within the limit,
-  the limit holds, whatever decides about the next task. Both sums only grow.
-* **Whichever of two filters is the better is no filter.** Somebody who adds up by the
-  one where the first release looks harmless, and by the other where it does not, gets
-  up to twice the delta (a third more in an example of the tests).  So the rules share
-  it.  As soon as there is a second task, and the first one's loss is Gaussian, each has
-  half of delta.  If the first one's is not, `GAUSSIAN` never applies, and `BASIC` has
-  all of it.  A single task may take all.
+* Tasks run side by side. The operator who offers the next task has seen what the
+  earlier ones released. Each rule by itself is a filter: while its total stays within
+  the limit, the limit holds, however the next task is chosen. Both sums only grow.
+* **The better of two filters is not a filter.** An adversary could use one rule if the
+  first release looks harmless, and the other rule otherwise. That doubles delta at most
+  (a third more in an example of the tests), so the rules share delta. From the second
+  task on, each rule has half of delta if the first task's loss is Gaussian. If it is
+  not, `GAUSSIAN` never applies, and `BASIC` has all of delta. A single task may use all
+  of it.
 
 Theorem (ours, from [RRUV16], [ST22] and [HST23]). A client that gives its data only to
 tasks that `fits` accepts loses at most (epsilon, delta) of the limit to all together.

@@ -1,12 +1,12 @@
-"""The exact privacy profile of the Gaussian mechanism: target and yardstick.
+"""The exact privacy profile of the Gaussian mechanism: target and reference.
 
 * The tail of the normal law is evaluated through its Mills ratio, so that no term
   underflows or overflows while its product with e^epsilon is moderate.
 * Every delta carries an upward margin for its own rounding errors; every search
   ends on the side that claims less privacy.
 
-It knows no sampling and no composition: a composition of Gaussians is a Gaussian, and
-sampling belongs to the loss-distribution accountants.
+It covers neither sampling nor composition: a composition of Gaussians is a Gaussian,
+and loss-distribution accountants cover sampling.
 """
 
 import math
@@ -63,7 +63,7 @@ def gaussian_delta(epsilon: float, *, noise_multiplier: float) -> float:
     Args:
         epsilon: Privacy loss in nats, at least 0.
         noise_multiplier: Noise standard deviation over L2 sensitivity, above 0;
-            `math.inf` for a release that shows nothing of the user.
+            `math.inf` for a release that does not depend on the user.
 
     Returns:
         The smallest delta for which the mechanism is (epsilon, delta)-private, with
@@ -102,7 +102,7 @@ def gaussian_epsilon(delta: float, *, noise_multiplier: float) -> float:
     Args:
         delta: Failure probability in (0, 1).
         noise_multiplier: Noise standard deviation over L2 sensitivity, above 0;
-            `math.inf` for a release that shows nothing of the user.
+            `math.inf` for a release that does not depend on the user.
 
     Returns:
         The smallest epsilon ≥ 0 in nats, up to a bisection that ends above it.

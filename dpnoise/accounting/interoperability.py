@@ -2,10 +2,10 @@
 
 * An exported event is at most as private as the original: Skellam and discrete
   Gaussian releases become the Gaussian release that dominates them (`skellam_gdp`).
-* What has no dominating Gaussian is refused, not approximated: mixtures, sums of
+* Events without a dominating Gaussian are refused, not approximated: mixtures, sums of
   discrete Gaussians, binomial noise.
-* Sampling of releases whose noise comes in shares is left out: it hides nothing. A
-  secret selection becomes Poisson sampling there, whose pair of laws is the same.
+* Sampling of releases whose noise comes in shares is not exported: it hides nothing. A
+  secret selection becomes Poisson sampling, which has the same pair of laws.
 * The target types have no field for probability mass that must be charged to delta, so
   it is returned beside the event: add (1 + e^epsilon) times the distance to delta.
 
@@ -26,9 +26,9 @@ def to_dp_accounting(
     """Express an event in the types of dp-accounting.
 
     Args:
-        event: What was released.
-        adjacency: Which two worlds must look alike; the sensitivities of the exported
-            Gaussians are stated for it.
+        event: The event that was released.
+        adjacency: Which neighbouring inputs must look alike; the sensitivities of the
+            exported Gaussians are stated for it.
 
     Returns:
         A `dp_accounting.DpEvent` that is at most as private, and the total variation

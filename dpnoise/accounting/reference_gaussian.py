@@ -1,11 +1,11 @@
 """What Gaussian noise would need: where a calibration begins, and how far it misses.
 
-* Without a coin a release of Gaussian noise, however often repeated, has a closed form.
-* With a coin and one release, likewise (`single_selection`). With several releases the
-  loss distribution answers, and is asked once for each target: every grid, every
-  accountant and the central mechanism are measured by the same answer.
-* A reference decides where to look, when to stop looking, and what is printed as the
-  price of having no trusted party. It never decides how much noise is added.
+* Gaussian noise without a selection, however often released, has a closed form.
+* One release under a selection has one, too (`single_selection`). For several releases
+  the loss distribution is evaluated, once for each target. Every grid, every accountant
+  and the central mechanism are compared with the same answer.
+* A reference sets where a search begins and ends, and the printed cost of having no
+  trusted party. It never sets how much noise is added.
 
 It holds no theorem.
 """
@@ -38,7 +38,7 @@ from dpnoise.events import (
 _ANY_VARIANCE: Final = Fraction(16)
 _TOLERANCE: Final = 1e-5
 _NEXT: Final = 1.01  # how much more noise shows how steeply δ falls
-_NEGLIGIBLE: Final = 2.0**-40  # of the variance without a coin
+_NEGLIGIBLE: Final = 2.0**-40  # of the variance without a selection
 _NO_NEED: Final = 1.0 - 1e-9  # of the rate, from where on no noise is needed
 _KEPT: Final = 64  # a sweep over bits or scales asks for the same one each time
 
@@ -114,13 +114,13 @@ def gaussian_variance(
         epsilon: Target in nats, above 0.
         delta: Failure probability in (0, 1).
         rate: Probability that a release shows the user, in (0, 1].
-        count: Number of releases, at least 1, each with a coin of its own.
+        count: Number of releases, at least 1, each with a selection of its own.
 
     Returns:
         The variance of each release, σ²/D².
 
     Source:
-        [BW18] Theorem 8 without a coin.
+        [BW18] Theorem 8 without a selection.
     """
     if rate >= 1.0:
         return count * analytic_gaussian_stddev(epsilon, delta, 1.0) ** 2
@@ -142,10 +142,10 @@ def _squared_norm(release: NoiseEvent) -> float:
 def _with_coin(
     epsilon: float, delta: float, rate: float, count: int
 ) -> tuple[float, float | None]:
-    """Return variance and steepness of releases behind coins."""
+    """Return variance and steepness of releases under a selection."""
     unsampled = count * analytic_gaussian_stddev(epsilon, delta, 1.0) ** 2
-    # A coin never needs more noise than none at all; nor does it need any where losing
-    # it hides enough. At the least δ that loss distributions resolve they may disagree.
+    # A selection never raises the noise that is needed, and needs none where its rate
+    # is below δ. At the least δ that loss distributions resolve they may disagree.
     least = unsampled * _NEGLIGIBLE
     if count == 1:
         if delta >= rate * _NO_NEED:
@@ -191,7 +191,7 @@ def _delta(one: GaussianEvent, epsilon: float, rate: float, count: int) -> float
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """Many releases behind coins as one Gaussian, by the central limit theorem.
+    """Many releases under selections as one Gaussian, by the central limit theorem.
 
     Its shift is rate·√(count·(e^(1/v) − 1)).
 

@@ -7,7 +7,7 @@
 * Where a theorem begins to hold, or another order serves, the function jumps. No line
   leads to a jump: it is halved, and only until its place is known well enough.
 
-It knows neither privacy nor noise.
+It depends on neither privacy nor noise.
 """
 
 import math
@@ -68,10 +68,10 @@ def least_root(  # noqa: PLR0913 - a bracket, a start and their tolerances
 
     Args:
         shortfall: Logarithm of the factor that a variance lacks; at most 0 where it
-            suffices. It falls; how steeply is a guess that only speed rests on.
+            suffices. It falls. Its steepness is an estimate that only affects speed.
         low: Least variance to consider, above 0.
         high: Largest variance to consider.
-        start: Where to look first.
+        start: Where the search begins.
         tolerance: How far above the least one may end, as a logarithm.
         at_a_jump: How far above it where the function jumps, as a logarithm; the
             tolerance where that is more.
@@ -106,7 +106,7 @@ def least_root(  # noqa: PLR0913 - a bracket, a start and their tolerances
 
 
 class _Bracket:
-    """The two sides of the root in logarithms of the variance, and where to look next.
+    """The two sides of the root in logarithms of the variance, and the next point.
 
     Regula falsi with Illinois' correction: when one end stays twice, its value counts
     half, so that it moves soon. Should the bracket still not halve in two steps, its
@@ -147,12 +147,12 @@ class _Bracket:
         aim = 0.5 * self._tolerance
         where, missing = self._last
         if self._missing is None or self._reached is None:
-            # Far from the root the Gaussian step is only a guess: lengthen it a
+            # Far from the root the Gaussian step is only an estimate: lengthen it a
             # little, so that the root is bracketed soon.
-            # Where the release is unlike a Gaussian (a sampled one cannot exceed a
-            # delta of its rate) the guess is far too short: double it every time, or
-            # trust the line through the last two points where that goes farther.
-            # Above the root all may be flat; there that line leads far below it.
+            # If the release differs much from a Gaussian (a sampled one cannot exceed
+            # a delta of its rate) the estimate is far too short. Double it every time,
+            # or use the line through the last two points if that is longer. Above the
+            # root the function may be flat; there that line leads far below it.
             is_flat = missing <= 0.0 and self._chord > _FLAT
             chord = 0.0 if is_flat else self._chord
             step = 1.01 * max(self._stretch, chord) * (missing + aim)

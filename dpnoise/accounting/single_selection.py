@@ -1,7 +1,7 @@
-"""One release behind one coin: amplification without a loss distribution.
+"""Amplification of one release by one secret selection, in closed form.
 
 Let a release have the pair of laws (P, Q), and H(ε) bound its hockey-stick divergence
-in both directions. Behind a coin of rate q the pair is (R, Q) with R = (1−q)·Q + q·P.
+in both directions. Selected at rate q it has the pair (R, Q) with R = (1−q)·Q + q·P.
 With t = e^ε ≥ 1:
 
 Rule 1: *R against Q.* R − t·Q = q·(P − t'·Q) with t' = 1 + (t − 1)/q. So the divergence
@@ -13,8 +13,8 @@ Rule 2: *Q against R.* Q − t·R = a·(Q − (t·q/a)·P) with a = 1 − t·(1 
 
 So δ(ε) ≤ q·H(ε') with e^ε' − 1 = (e^ε − 1)/q, for both directions.
 
-It holds for one release in the whole account. Several releases have a coin each, and
-their losses are composed (`composed_loss`).
+It holds for one release in the whole account. Each of several releases has its own
+selection, and their losses are composed (`composed_loss`).
 """
 
 import math
@@ -25,11 +25,11 @@ _LARGE: Final = 1.0  # from here on the exponential factor is taken out
 
 
 def epsilon_behind(epsilon: float, rate: float) -> float:
-    """Return the ε' of the release itself that decides about an ε before the coin.
+    """Return the ε' of the release alone that gives ε under the selection.
 
     Args:
-        epsilon: Privacy loss of the release and its coin, nats, at least 0.
-        rate: Probability q that the coin shows the release, in (0, 1].
+        epsilon: Privacy loss of the selected release, nats, at least 0.
+        rate: Probability q that the release is selected, in (0, 1].
 
     Returns:
         ε' = log(1 + (e^ε − 1)/q), rounded down; at least ε.
@@ -44,11 +44,11 @@ def epsilon_behind(epsilon: float, rate: float) -> float:
 
 
 def epsilon_before(epsilon: float, rate: float) -> float:
-    """Return the ε before the coin, given the ε' of the release itself.
+    """Return the ε under the selection, given the ε' of the release alone.
 
     Args:
         epsilon: Privacy loss ε' of the release, nats, at least 0; may be infinite.
-        rate: Probability q that the coin shows the release, in (0, 1].
+        rate: Probability q that the release is selected, in (0, 1].
 
     Returns:
         ε = log(1 + q·(e^ε' − 1)), rounded up; at most ε'.

@@ -54,7 +54,7 @@ _STRENGTH = {status: rank for rank, status in enumerate(Status)}
 
 
 def weakest(statuses: Iterable[Status]) -> Status:
-    """Return the weakest status, or `Status.PROVEN` if there is none."""
+    """Return the weakest status, or `Status.PROVEN` if the sequence is empty."""
     return max(statuses, key=_STRENGTH.__getitem__, default=Status.PROVEN)
 
 
@@ -162,7 +162,7 @@ class PrivacyStatement:
 
         Raises:
             KeyError: A key is missing.
-            ValueError: A value is none that a statement can have.
+            ValueError: A value is invalid for its field.
         """
         return cls(
             epsilon=float(document["epsilon"]),

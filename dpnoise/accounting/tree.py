@@ -1,23 +1,23 @@
-"""Prefix sums over many steps with the noise of a tree: what one member shows.
+"""Prefix sums over many steps with the noise of a tree: the loss of one member.
 
 The running sum of many steps is released after each of them. Every node of a tree over
-the steps has noise of its own, drawn once; what is released is made of noisy nodes, so
-whatever protects all noisy nodes protects the running sums.
+the steps has noise of its own, drawn once. Releases are functions of noisy nodes, so a
+mechanism that protects all noisy nodes protects the running sums.
 
 * A node is complete before it is used, and its noise is fresh. The members' inputs may
-  depend on everything seen before, and so may who takes part, within the bounds.
-* Then the shifts of the nodes are not fixed in advance; only the sum of their squares
-  is bounded. Gaussian shifts add up all the same, as [ST22] says: let W be a Brownian
-  motion whose drift is 1 in one world and 0 in the other. An increment of W over a time
-  s² is a Gaussian shifted by s, and the kernel that dominates a node turns it into what
-  the node shows. Take one increment after the other, each as long as the history asks
-  for: all of them together are made of W up to the bound on the sum, and W up to time
-  μ² is worth one Gaussian shifted by μ. Hence `skellam-gdp`, and no accountant that
-  composes fixed releases.
-* Only members present from the first step to the last are counted, and every one of
-  them keeps its noise to itself: a party that learns old noise takes it off.
-* The bounds on participation are the members' own promise, kept by their own books, not
-  the server's.
+  depend on everything seen before, and so may the set of participants, within bounds.
+* The shifts of the nodes are therefore not fixed in advance; only the sum of their
+  squares is bounded. Gaussian shifts still add up, as [ST22] shows. Let W be a Brownian
+  motion whose drift is 1 for one input and 0 for its neighbour. An increment of W over
+  a time s² is a Gaussian shifted by s. The kernel that dominates a node maps it to the
+  node's release. Take one increment after the other, each as long as the history
+  determines. All of them are a function of W up to the bound μ² on the sum, and W up to
+  time μ² is equivalent to one Gaussian shifted by μ. Hence `skellam-gdp`; accountants
+  that compose fixed releases do not apply.
+* Only members present from the first step to the last are counted. Each of them keeps
+  its noise secret: a party that learns old noise subtracts it.
+* The members themselves enforce the bounds on participation, by their own ledgers. The
+  server does not.
 """
 
 import math
@@ -73,8 +73,8 @@ class TreeRelease:
 
         Returns:
             One release. Its L2 bound is the root of the heaviest weight times that of
-            one step; only an accountant that adapts to shifts chosen on the way may
-            judge it, which `account_for_tree` sees to.
+            one step. It is valid only for an accountant that allows adaptively chosen
+            shifts; `account_for_tree` ensures that.
         """
         one, nodes = self.event, self.tree.node_count
         often = min(self.participations, self.tree.widths[-1])
@@ -102,9 +102,10 @@ def account_for_tree(
     """Account for a tree of noise.
 
     Args:
-        release: What is released over all steps.
-        adversary: Whom the answer must hold against.
-        adjacency: Which two worlds must look alike: all of one member's steps differ.
+        release: The release of all steps together.
+        adversary: The adversary that the answer must hold against.
+        adjacency: Which neighbouring inputs must look alike: all of one member's steps
+            differ.
 
     Returns:
         The account; ask it for epsilon, delta or a statement.

@@ -77,7 +77,7 @@ class Choice(CountQuestion):
         options: Their names, all different, at least one.
 
     Raises:
-        ParameterError: There is none, or one twice.
+        ParameterError: The sequence is empty or names an option twice.
     """
 
     options: tuple[str, ...]
@@ -114,10 +114,10 @@ class Choice(CountQuestion):
             option: One of `options`.
 
         Raises:
-            InputError: It is none of them; it is not shown.
+            InputError: It is not one of them. The error does not show it.
         """
         if option not in self.options:
-            raise InputError("the answer is none of the options")
+            raise InputError("the answer is not one of the options")
         return _unit(self.dimension, self.options.index(option))
 
     def decode(

@@ -197,7 +197,7 @@ class Quantiles(CountQuestion):
             if count
         }
         half = np.array([reach.get(count, 0) for count in terms.tolist()], np.float64)
-        # More is known: ranks rise, from nobody to everybody.
+        # Ranks never fall from one cell to the next, which tightens both bounds.
         low = np.maximum.accumulate(np.clip(middle - half, 0.0, number))
         high = np.minimum.accumulate(np.clip(middle + half, 0.0, number)[::-1])[::-1]
         return RankTally(

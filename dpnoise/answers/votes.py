@@ -73,7 +73,7 @@ class Votes(CountQuestion):
         questions: Their texts, at least one.
 
     Raises:
-        ParameterError: There is none.
+        ParameterError: The sequence is empty.
     """
 
     questions: tuple[str, ...]

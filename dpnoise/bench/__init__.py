@@ -4,7 +4,7 @@
 intervals; `noisy_sum` is one such run. `budget` says what a noise is worth, `clients`
 how many people an error needs.
 
-Seeds here are given, so that runs repeat. Never protect anybody with them.
+Callers pass the seeds, so that runs repeat. Never use them to protect real data.
 """
 
 from dpnoise.bench.comparison import compare

@@ -70,7 +70,7 @@ def compare(  # noqa: PLR0913 - the settings of an experiment
     Args:
         mechanisms: Names, as in `dpnoise.mechanism_names()`.
         epsilons: Budgets to plan for.
-        clients: Vectors in every sum; nobody is lost.
+        clients: Vectors in every sum; no client drops out.
         dimension: Coordinates of a vector.
         delta: Failure probability of every budget.
         seed: 32 bytes that all randomness of the table comes from.
@@ -90,9 +90,8 @@ def compare(  # noqa: PLR0913 - the settings of an experiment
         The table.
 
     Raises:
-        ParameterError: A mechanism, `repeats` or `confidence` is none, the seed is not
-            32 bytes, or a setting has an argument of its own. What a plan refuses is
-            a row instead.
+        ParameterError: A mechanism, `repeats`, `confidence` or the seed is invalid, or
+            a setting repeats an argument. A plan that is refused becomes a row instead.
         InputError: `inputs` returned something else than a matrix of finite numbers
             of shape (clients, dimension).
     """
@@ -225,7 +224,7 @@ def _measured(
 ) -> Row:
     """Join a plan, its measured errors, and what is expected of the pilot cohorts."""
     mechanism, rate = make_mechanism(made.parameters), float(made.request.selection)
-    # Of a sum whose vectors count by a coin each: the mean square of its norm.
+    # Mean squared norm of a sum in which each vector counts by its own selection.
     selected = pilots @ [rate * rate, rate * (1.0 - rate)]
     expected = [
         replace(made, forecast=mechanism.forecast(sum_l2_norm=math.sqrt(square)))

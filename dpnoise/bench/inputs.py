@@ -47,7 +47,7 @@ def cohort(
 
     Raises:
         InputError: The callable returned another shape.
-        ParameterError: The name is none.
+        ParameterError: The name is unknown.
     """
     source = BitSource(seed, _LABEL)
     if callable(inputs):

@@ -3,7 +3,7 @@
 * A `Sheet` is data. `drawing` places it once, and both `svg` and `pdf` write what it
   placed, so that they show the same.
 * Ordinates are logarithmic. Discs are measurements, bars their intervals, and the
-  broken line at 1 is the yardstick.
+  broken line at 1 is the reference Gaussian.
 * Lengths are points of 1/72 inch from the upper left corner.
 
 It computes nothing and writes nothing.
@@ -138,7 +138,7 @@ def drawing(sheet: Sheet) -> Drawing:
 
 
 def _ordinates(sheet: Sheet) -> tuple[float, float]:
-    """Return the range of all panels; it holds the yardstick."""
+    """Return the range of all panels; it includes the reference line at 1."""
     values = [1.0]
     for panel in sheet.panels:
         for curve in panel.curves:

@@ -1,10 +1,10 @@
 """One noisy sum of a whole cohort, from vectors to the estimate.
 
 * Every client is encoded as in a deployment: clipped, rotated, rounded, with a noise
-  share of its own. Nobody is lost, so that the layers which a ladder allows are taken
-  back, as survivors would.
-* `one_draw` adds the noise of all shares at once, where a sum of shares has the law of
-  one draw. It is the same law of the sum, at a fraction of the time.
+  share of its own. No client drops out, so all layers of a ladder that survivors would
+  remove are removed.
+* `one_draw` adds the noise of all shares at once, if a sum of shares has the law of one
+  draw. The sum has the same law, in a fraction of the time.
 * All randomness is expanded from one seed: equal arguments give equal estimates.
 
 It measures nothing; `comparison` does.
@@ -52,7 +52,7 @@ def noisy_sum(
             roster that the mechanism allows.
         seed: 32 bytes that all randomness of the run comes from.
         one_draw: Whether to draw the noise of all shares at once.
-        selection_rate: Probability that a vector counts, by a coin of its client.
+        selection_rate: Probability that a vector counts, selected by its client.
 
     Returns:
         The estimate of the sum of all vectors, shape (dim,), caller's units: with a

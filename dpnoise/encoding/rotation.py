@@ -1,8 +1,8 @@
 """Random rotations: they spread a vector evenly over its coordinates.
 
 * A rotation is an orthonormal matrix times random signs, one sign per coordinate of
-  the unrotated vector. The signs come from a public seed that everybody in the session
-  knows; draw a fresh one for every session.
+  the unrotated vector. The signs come from a public seed that all parties of the
+  session know; draw a fresh one for every session.
 * `inverse(forward(x))` is x up to float rounding, for vectors of any length.
 * No privacy rests on a rotation. It may lose bits: the norm is measured again in fixed
   point afterwards (`dpnoise.encoding.scaling`).

@@ -1,4 +1,4 @@
-"""Local randomisers: what protects a vector even from those who see it alone."""
+"""Local randomisers: they protect a vector even from a party that sees it alone."""
 
 from typing import Final
 

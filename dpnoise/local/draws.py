@@ -1,10 +1,10 @@
 """Exact draws, one after the other, from a stream of pseudorandom bits.
 
-* Integers and coins are exact: every decision compares bits with a rational number.
+* Integers and Bernoulli draws are exact: they compare bits with a rational number.
 * A `Draws` reads its stream once, from the beginning, so that one seed and one label
   give the same draws again.
-* Floats are uniform on a grid of 2^-53. What is built from them holds in real
-  arithmetic; whoever needs more has to ask for coins and integers.
+* Floats are uniform on a grid of 2^-53. Properties of functions of them hold in real
+  arithmetic; a caller that needs exactness uses Bernoulli draws and integers.
 """
 
 import math
@@ -54,8 +54,8 @@ class Draws:
     def coin(self, probability: Fraction) -> bool:
         """Return True with exactly the given probability, in [0, 1].
 
-        The binary digits of a uniform number are compared with those of the
-        probability, as many as it takes to tell them apart.
+        It compares binary digits of a uniform number with those of the probability
+        until they differ.
         """
         rest = probability
         while True:
@@ -78,7 +78,7 @@ class Draws:
         return radius * math.cos(2.0 * math.pi * self.uniform())
 
     def heads(self, tosses: int) -> int:
-        """Return how many of so many fair coins show heads, exactly."""
+        """Return the number of successes in so many fair trials, exactly."""
         return self._bits(tosses).bit_count()
 
     def words(self, count: int) -> NDArray[np.uint64]:
@@ -88,8 +88,8 @@ class Draws:
     def subset(self, size: int, among: int) -> NDArray[np.bool_]:
         """Return the indicator of a uniformly random subset.
 
-        The subset holds the smallest of independent keys. Where the keys leave its
-        edge open it is drawn again, which treats all subsets alike.
+        The subset holds the smallest of independent keys. If the keys tie at its edge,
+        it is drawn again, which treats all subsets alike.
 
         Args:
             size: Members, in [0, among].
@@ -122,7 +122,7 @@ class Draws:
         return drawn.astype(np.float64)
 
     def _bits(self, count: int) -> int:
-        """The next bytes as an integer of so many bits; the rest is thrown away."""
+        """Return the next bytes as an integer of so many bits; discard the rest."""
         taken = int.from_bytes(self._take(-(-count // 8)), "little")
         return taken & ((1 << count) - 1)
 

@@ -1,8 +1,7 @@
 """ScalarDP: a number of [0, bound] by randomised response on a grid.
 
 The value is rounded without bias to one of k + 1 grid points J/k·bound. J is sent with
-probability 1 − lie, otherwise another point, each as likely as the next; then
-
+probability 1 − lie, otherwise another point, all equally likely; then
     E Ĵ = s·J + lie·(k + 1)/2,   s = 1 − lie − lie/k,
 
 so that (Ĵ − lie·(k + 1)/2)/s·bound/k is unbiased. Two inputs change the probability of
@@ -61,12 +60,12 @@ class ScalarDP(LocalRandomiser):
 
     @property
     def exact_epsilon(self) -> float:
-        """The level of the probabilities that are drawn with."""
+        """The epsilon that the actual draws satisfy."""
         return exact_level(self.lie, math.log(self.levels))
 
     @property
     def output_norm(self) -> float:
-        """What the highest grid point becomes; the lowest is nearer to zero."""
+        """Largest absolute value that is sent: that of the highest grid point."""
         return self._value(self.levels) * _ENLARGED
 
     @property
@@ -81,7 +80,7 @@ class ScalarDP(LocalRandomiser):
         return _variance(position, self.levels, self.lie) * unit * unit
 
     def _size(self, checked: NDArray[np.float64]) -> float:
-        # Of a value below the range nothing is left.
+        # A value below the range is clipped to 0.
         return float(checked[0]) if checked[0] >= 0.0 else math.inf
 
     def _randomise(
@@ -90,11 +89,11 @@ class ScalarDP(LocalRandomiser):
         return np.array([self.draw(float(checked[0]), draws)])
 
     def draw(self, value: float, draws: Draws) -> float:
-        """Draw what is sent for a value; outside of [0, bound] the nearest one counts.
+        """Draw the number to send for a value; outside of [0, bound] it is clipped.
 
         Args:
             value: Any float but NaN.
-            draws: Where from.
+            draws: Source of the draws.
         """
         share = min(max(value / self.parameters.bound, 0.0), 1.0)
         position = Fraction(share) * self.levels
@@ -154,5 +153,5 @@ def _slope(lie: Fraction, levels: int) -> float:
 
 
 def _lie(epsilon: float, levels: int) -> Fraction:
-    """Return the chance of another point, k/(e^ε + k) rounded up."""
+    """Return the probability of another point, k/(e^ε + k) rounded up."""
     return lie_probability(epsilon - math.log(levels))

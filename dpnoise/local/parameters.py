@@ -1,9 +1,9 @@
-"""Which local randomiser, for which vectors, at which level: everything that is public.
+"""Public parameters of a local randomiser: its name, vectors and privacy level.
 
 * Two parties with equal parameters build the same randomiser.
-* Numbers may come from a server that lies; each has a limit.
+* A malicious server may state the numbers, so each number has a limit.
 
-It builds nothing: `make_randomiser` does.
+`make_randomiser` builds the randomiser from them.
 """
 
 import dataclasses

@@ -1,14 +1,14 @@
 """The interface of a local randomiser: a vector in, an unbiased private one out.
 
-* What comes out is ε-differentially private by itself, whoever sees it: pure, with no
-  delta, between any two inputs. The level holds for the law in real arithmetic; where
-  floats are drawn, the class says so in `exact_alphabet`.
+* The output by itself is ε-differentially private: pure, with no delta, between any
+  two inputs, for every recipient. The level holds for the law in real arithmetic;
+  `exact_alphabet` says whether it also holds for the draws of the program.
 * It is unbiased for every vector within the bound. A longer one is shortened first.
-* `output_norm` bounds what comes out, always. Whatever clips or sums afterwards reads
-  it from here, so that no sensitivity can forget the randomiser.
+* `output_norm` bounds every output. Code that clips or sums outputs reads the bound
+  from here, so that every sensitivity includes the randomiser.
 * The draws are a function of a secret seed. A seed serves one vector, once.
 
-It knows no other party and no noise; see `dpnoise.mechanisms` for both.
+It handles one vector of one party and no aggregate noise; see `dpnoise.mechanisms`.
 """
 
 import abc
@@ -33,7 +33,7 @@ _LEAST_LIE: Final = 2.0**-1000
 
 
 class LocalRandomiser(abc.ABC):
-    """Makes one vector private before anybody else sees it.
+    """Makes one vector private before it leaves its client.
 
     Args:
         parameters: For which vectors, at which level; they name this class.
@@ -41,8 +41,8 @@ class LocalRandomiser(abc.ABC):
 
     name: ClassVar[str]
     exact_alphabet: ClassVar[bool]
-    """Whether all draws are exact coins and integers, so that the level holds for what
-    the program does, and not only for its law in real arithmetic."""
+    """Whether all draws are exact integers and Bernoulli draws, so that the level holds
+    for the program and not only for its law in real arithmetic."""
 
     def __init__(self, parameters: LocalParameters) -> None:
         if parameters.randomiser != self.name:
@@ -60,7 +60,7 @@ class LocalRandomiser(abc.ABC):
     @property
     @abc.abstractmethod
     def exact_epsilon(self) -> float:
-        """The level of the numbers that are really drawn with, at most `epsilon`."""
+        """The epsilon that the actual draws satisfy, at most `epsilon`."""
 
     @property
     @abc.abstractmethod
@@ -85,18 +85,17 @@ class LocalRandomiser(abc.ABC):
     ) -> float:
         """Bound the norm of a sum of independent outputs, with high probability.
 
-        Outputs of inputs that agree do not agree themselves: each is long, and most of
-        it points anywhere. Whoever plans for the sum need not hold n times
-        `output_norm`.
+        Outputs of equal inputs differ: each is long, and most of it has a random
+        direction. A plan for the sum therefore needs less than n times `output_norm`.
 
         Args:
             vectors: How many outputs are summed at most, at least 1.
-            failure: Chance of a longer sum, in (0, 1).
+            failure: Probability of a longer sum, in (0, 1).
             mean_norm: Norm of the sum of the true vectors, caller's units; None for the
                 largest, where all are as long as the bound and agree.
 
         Returns:
-            A norm that is exceeded with at most that chance, whatever the inputs, in
+            A norm that is exceeded with at most that probability, for all inputs, in
             the caller's units; never more than `vectors` times `output_norm`.
         """
         longest = vectors * self.largest_norm
@@ -108,15 +107,15 @@ class LocalRandomiser(abc.ABC):
         return min(vectors * self.output_norm, *bounds)
 
     def _scatters(self) -> tuple[Scatter, ...]:
-        """What is known of the scatter of one output, at least one bound."""
+        """Bounds on the scatter of one output, at least one."""
         return (Scatter.in_ball(self.output_norm),)
 
     def shortened_by(self, vector: ArrayLike) -> float:
         """Return by what factor a vector exceeds the bound, at least 1.0.
 
         Args:
-            vector: As for `randomise`. The factor says something about it: tell its
-                owner alone.
+            vector: As for `randomise`. The factor reveals something about the vector:
+                report it to the vector's owner only.
 
         Raises:
             InputError: As for `randomise`.
@@ -126,7 +125,7 @@ class LocalRandomiser(abc.ABC):
         return max(1.0, float(f"{factor:.6g}"))
 
     def _size(self, checked: NDArray[np.float64]) -> float:
-        """What the bound limits, of a vector of the right shape."""
+        """Return the quantity that the bound limits, for a vector of valid shape."""
         return split(checked)[0]
 
     def randomise(
@@ -163,8 +162,8 @@ def lie_probability(log_odds: float) -> Fraction:
         log_odds: Largest log(p/(1 − p)) that privacy admits.
 
     Returns:
-        1 − p, a dyadic rational, at least 2^-1000: a coin takes it exactly. Rounding it
-        up makes the release more private, never less.
+        1 − p, a dyadic rational, at least 2^-1000, so that a Bernoulli draw of it is
+        exact. Rounding it up makes the release more private, never less.
     """
     lie = math.exp(-max(log_odds, 0.0) - math.log1p(math.exp(-abs(log_odds))))
     return Fraction(max(lie * _ROUNDED_UP, _LEAST_LIE))

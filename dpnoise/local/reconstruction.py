@@ -1,19 +1,19 @@
-"""What pure local privacy means for somebody who wants to see a person's data again.
+"""Bounds on the reconstruction of a person's data under pure local privacy.
 
 Under ε-differential privacy the posterior of every event is at most e^ε times its
-prior, for every output and without exception ([Bho18] Lemma 2.1). Somebody who wants
-the direction of a feature of k dimensions to within a cosine a, and whose prior is
-nowhere denser than e^ρ times uniform, therefore succeeds with probability at most
+prior, for every output and without exception ([Bho18] Lemma 2.1). Let an adversary seek
+the direction of a feature of k dimensions to within a cosine a. If its prior is nowhere
+denser than e^ρ times uniform, it succeeds with probability at most
 
     exp(ε + ρ)·q_k(a),
 
 q_k the probability of a cap of the sphere (Lemma 2.2; Proposition 1 there bounds q_k by
 a concentration inequality, here it is computed).
 
-What this does not say: nothing about questions with few answers, such as whether a
-person took part, or has an illness; a prior of one half becomes a certainty at a few
-nats. Levels of several releases add up. Only pure privacy gives such a bound: neither
-(ε, δ) nor Rényi figures may be put in.
+Limits: the bound does not cover questions with few answers, such as whether a person
+took part, or has an illness; a prior of one half becomes a certainty at a few nats.
+Levels of several releases add up. The bound needs pure privacy: (ε, δ) and Rényi
+figures are not valid inputs.
 """
 
 import math
@@ -27,7 +27,7 @@ from dpnoise.mechanisms.parameter_checks import check_integer, check_number
 def reconstruction_probability(
     epsilon: float, *, features: int, cosine: float, prior_excess: float = 0.0
 ) -> float:
-    """Bound the chance that somebody recovers a feature from private releases.
+    """Bound the probability of recovering a feature from private releases.
 
     Args:
         epsilon: Pure local privacy of all releases together, nats, at least 0.
@@ -51,20 +51,20 @@ def reconstruction_probability(
 def epsilon_against_reconstruction(
     *, features: int, cosine: float, probability: float, prior_excess: float = 0.0
 ) -> float:
-    """Return the largest level that keeps the chance of a recovery within a bound.
+    """Return the largest level that keeps that probability within a bound.
 
     Args:
         features: As for `reconstruction_probability`.
         cosine: As there.
-        probability: The largest chance that is accepted, in (0, 1).
+        probability: The largest probability that is accepted, in (0, 1).
         prior_excess: As for `reconstruction_probability`.
 
     Returns:
         Epsilon in nats, of all releases together.
 
     Raises:
-        ParameterError: A number is out of range, or such a threat is met by no level
-            at all: guessing alone succeeds more often.
+        ParameterError: A number is out of range, or no level suffices because guessing
+            alone succeeds more often.
     """
     wanted = check_number("probability", probability)
     if not 0.0 < wanted < 1.0:

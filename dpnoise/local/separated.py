@@ -5,7 +5,8 @@ since the two draws are independent. With m the mean agreement of the direction,
 
     E ‖M(w) − w‖² = (Var + ‖w‖²)/m² − ‖w‖².
 
-It adapts to short vectors, where a randomiser of directions alone pays for the bound.
+It adapts to short vectors, where a randomiser of directions alone has the error of the
+bound.
 
 Source: [Bho18] Definition 4.1 and equation (22). The choice of the split is ours.
 """

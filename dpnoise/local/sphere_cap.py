@@ -1,4 +1,4 @@
-"""Caps of the sphere and of the hypercube: how rare they are and how far they point.
+"""Caps of the sphere and of the hypercube: their probability and mean agreement.
 
 A mechanism that sends a uniform point of a cap around its input with probability p,
 and one of the rest otherwise, is described by two numbers of the cap: its probability
@@ -9,9 +9,9 @@ signs (cube), and c = 1/(e^ε − 1):
 * The density relative to the uniform law is p/q inside and (1 − p)/(1 − q) outside, so
   the mechanism is exactly ε-private for ε = log(p/(1 − p)) + log((1 − q)/q).
 * The mean agreement is m = M·(p − q)/(1 − q); the point divided by m is unbiased.
-* For p that spends ε whole, m = q·M/(q + c). Lowering the edge of the cap from t by a
-  sliver of mass dq adds t·dq to q·M, so m grows while t > m: the best edge is the
-  agreement t* = m(t*), and there is only one.
+* For p that spends all of ε, m = q·M/(q + c). Lowering the edge of the cap from t by a
+  mass dq adds t·dq to q·M, so m grows while t > m: the best edge is the agreement
+  t* = m(t*), which is unique.
 
 Sphere. With a = (d − 1)/2, edge t = 1 − h and T_n the product over i < n of
 (2a + i)/(a + 1 + i)·h/2, Euler's transformation of the incomplete beta function gives
@@ -19,7 +19,7 @@ Sphere. With a = (d − 1)/2, edge t = 1 − h and T_n the product over i < n of
     q·M = Γ(a + 1/2)/(2a·√π·Γ(a)) · (h(2 − h))^a,     q = q·M · Σ T_n,
     q·(M − t) = q·M · h·Σ T_n·(n + 2)/(2(a + 1 + n)).
 
-All terms are positive, so nothing cancels: not for caps of 10^-300, not in 10^6
+All terms are positive, so nothing cancels, even for caps of 10^-300 or in 10^6
 dimensions. The condition of the best edge is q·(M − t) = c·t.
 
 Cube. With L agreements of d: q = 2^-d·Σ_{l ≥ L} C(d, l) and q·M = 2^-d·C(d − 1, L − 1).
@@ -37,7 +37,7 @@ from dpnoise.errors import ParameterError
 
 MIN_EPSILON: Final = 1e-3
 MAX_EPSILON: Final = 1000.0
-"""Larger caps than e^-1000 leave the range of floats; such a level hides nothing."""
+"""At higher levels caps fall below e^-1000, out of range; they hide nothing anyway."""
 
 LOG_TAIL_ERROR: Final = 1e-9
 """Bound on the error of `log_tail`, for d up to 2^24: rounding of logarithms of at most

@@ -1,15 +1,15 @@
-"""How far a sum of randomised vectors strays from the sum that it estimates.
+"""Bounds on the norm of a sum of randomised vectors.
 
 Outputs Z_1 … Z_n of independent draws have the inputs as their means, so that μ = Σ E Z
-is a sum of true vectors. What comes on top, X = Σ (Z − E Z), has independent parts and
-grows like √n, however much the inputs agree. With E exp⟨θ, Z − E Z⟩ ≤ exp(θᵀQθ/2) for
-every θ (a sub-Gaussian vector), tr Q ≤ T and ‖Q‖ ≤ P for each part, and L = log(2/β),
+is a sum of true vectors. The error X = Σ (Z − E Z) has independent parts and grows like
+√n, even if the inputs agree. With E exp⟨θ, Z − E Z⟩ ≤ exp(θᵀQθ/2) for every θ (a
+sub-Gaussian vector), tr Q ≤ T and ‖Q‖ ≤ P for each part, and L = log(2/β),
 
-    ‖μ + X‖² ≤ ‖μ‖² + 2‖μ‖·√(2nPL) + (√(nT) + √(2nPL))²        but with chance β.
+    ‖μ + X‖² ≤ ‖μ‖² + 2‖μ‖·√(2nPL) + (√(nT) + √(2nPL))²        with probability 1 − β.
 
-Proof: ⟨μ, X⟩ is sub-Gaussian with nP‖μ‖², so it exceeds ‖μ‖·√(2nPL) with chance β/2.
-‖X‖² exceeds n·(T + 2√(TPL) + 2PL), which is less than the last square, with chance
-β/2 [HKZ12] Theorem 1, as tr Q² ≤ ‖Q‖·tr Q.
+Proof: ⟨μ, X⟩ is sub-Gaussian with nP‖μ‖², so it exceeds ‖μ‖·√(2nPL) with probability
+β/2. ‖X‖² exceeds n·(T + 2√(TPL) + 2PL), which is less than the last square, with
+probability β/2 [HKZ12] Theorem 1, as tr Q² ≤ ‖Q‖·tr Q.
 
 * *Any output within a ball of radius B.* T = P = B². ⟨θ, Z⟩ lies in an interval of
   2B‖θ‖: Hoeffding's lemma. One output moves ‖X‖ by 2B at most, and E ‖X‖ ≤ B√n:
@@ -25,13 +25,13 @@ Proof: ⟨μ, X⟩ is sub-Gaussian with nP‖μ‖², so it exceeds ‖μ‖·�
       Q = B²/N · 1 + (B²·(1/(d − 3) + Δ²/4) + w²)·uuᵀ,
 
   w being half of the range over which the mean of Z is moved along u by a draw before
-  the point: by turning a short vector round, or by a length that is drawn itself.
+  the point: by turning a short vector round, or by a random length.
 * *Signs that agree with others, Z = B/√d·(A∘S)*, ∘ entry by entry. The signs S are
   independent with means y, entries in [−1, 1]; the signs A are uniform given their mean
-  t, and t = 2K/d − 1 for a binomial K of d fair coins, on one side of the edge or the
-  other. Scale by √d/B and take the draws one after the other, the last one first.
+  t, and t = 2K/d − 1 for K ~ Binomial(d, 1/2), on one side of the edge or the other.
+  Scale by √d/B and take the draws in reverse order.
   (1) *S, given A.* A sign of mean y has the variance proxy y/artanh y [KS98]; together
-  Σ θ_j²·y_j/artanh y_j, whatever A. What is left is the mean, ⟨φ, A⟩ with φ = θ∘y.
+  Σ θ_j²·y_j/artanh y_j, whatever A. The mean ⟨φ, A⟩ remains, with φ = θ∘y.
   (2) *A, given t.* Reveal its entries in some order. With n entries to come, their φ
   being ψ on average, the mean of ⟨φ, A⟩ takes one of two values 2·|φ_j − ψ| apart: by
   Hoeffding's lemma the proxy is Σ (φ_j − ψ)². The squares times n/(n + 1) are those of
@@ -39,16 +39,17 @@ Proof: ⟨μ, X⟩ is sub-Gaussian with nP‖μ‖², so it exceeds ‖μ‖·�
   d − 1 squares is the same, so some order has no more than c·‖φ‖², c = 1 + h/(d − 1)
   with h = 1 + 1/2 + … + 1/(d − 1) ≤ 1 + log(d − 1).
   (3) *t, given its side.* The sum of C(d, k)·e^(θk) over k ≥ L is (1 + e^θ)^d times the
-  chance of L heads with coins of logarithmic odds θ, a distribution function of θ with
+  probability of L successes in trials of log-odds θ, a distribution function of θ with
   the log-concave density e^(Lθ)/(1 + e^θ)^(d+1). So it is log-concave itself, and the
   second derivative of the logarithm is d/4 at most, as without the edge: t has 1/d.
-  Below the edge the same, heads for tails. (4) The side: Δ²/4, as for the sphere.
+  Below the edge, exchange successes and failures. (4) The side: Δ²/4, as for the
+  sphere.
   As y/artanh y + y² ≤ 1.43 for every y, together
 
       Q = B²/d · (0.43 + c) · 1 + B²/d · (1/d + Δ²/4) · yyᵀ,    ‖y‖² ≤ d.
 
-It decides about utility only: a sum that is longer than a plan assumes may wrap around
-the modulus, and wrapping never costs privacy.
+It determines utility only: a sum that is longer than a plan assumes may wrap around the
+modulus, and wrapping does not affect privacy.
 
 Sources: [HKZ12], [McD89], [BL76], [KS98]; putting them together is ours.
 """
@@ -77,7 +78,7 @@ class Scatter:
 
     @classmethod
     def in_ball(cls, radius: float) -> "Scatter":
-        """Return what holds of everything within a ball around zero.
+        """Return the bound for an output within a ball around zero.
 
         Args:
             radius: B, caller's units.
@@ -86,7 +87,7 @@ class Scatter:
 
     @classmethod
     def around_cap(cls, cap: SphereCap, radius: float, moved: float) -> "Scatter":
-        """Return what holds of points of a cap or of the rest of the sphere.
+        """Return the bound for a point of a cap or of the rest of the sphere.
 
         Args:
             cap: Of the unit sphere, in at least 4 dimensions.
@@ -100,7 +101,7 @@ class Scatter:
 
     @classmethod
     def of_signs(cls, cap: CubeCap, radius: float) -> "Scatter":
-        """Return what holds of vectors of signs in a cap of the cube, or outside.
+        """Return the bound for a vector of signs in a cap of the cube, or outside.
 
         Args:
             cap: Of the cube.
@@ -122,7 +123,7 @@ def _sides_apart(cap: SphereCap | CubeCap) -> float:
 def largest_sum(
     scatter: Scatter, *, vectors: float, mean_norm: float, failure: float
 ) -> float:
-    """Return a norm that a sum of outputs exceeds with a small chance only.
+    """Return a norm that a sum of outputs exceeds with a small probability only.
 
     Args:
         scatter: Of one output.

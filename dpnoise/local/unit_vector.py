@@ -3,15 +3,15 @@
 * The point sent lies in the best cap around the input with probability p, otherwise
   anywhere else; divided by its mean agreement m it is unbiased
   (`dpnoise.local.sphere_cap`).
-* p spends ε whole, with the exact probability of the cap instead of the published
+* p uses all of ε, with the exact probability of the cap instead of the published
   sufficient conditions; it is rounded so that the level can only be smaller.
 * A vector shorter than the bound is first turned round with the probability that makes
   its direction unbiased, or rounded to signs coordinate by coordinate. Both happen
   before the private step, so they cost no privacy.
 
-What this module does not do: the points of PrivUnit2 are floats. Its level holds for
-the law; the last bits of floats are not part of it, and neither are caps that are
-narrower than floats are apart. PrivUnit∞ draws coins and integers alone.
+Limits: the points of PrivUnit2 are floats. Its level holds for the law in real
+arithmetic. It does not cover the last bits of floats, or caps narrower than the spacing
+of floats. PrivUnit∞ uses exact integers and Bernoulli draws only.
 
 Sources: [Bho18] Algorithms 1 and 2; [AFT22] for the optimality of the caps. Turning
 round a short vector: textbook.
@@ -44,13 +44,13 @@ from dpnoise.local.sphere_cap import (
 from dpnoise.local.sum_error import Scatter
 
 _ENLARGED: Final = 1.0 + 2.0**-40  # pays for the rounding of unit vectors
-# Caps at least as likely are drawn by trying again; narrower ones from their edge.
+# Caps at least as likely are drawn by rejection; narrower ones from their edge.
 _RETRIED: Final = math.log(1 / 16)
 _CURVED_FROM: Final = 4  # dimensions: below, a cosine's log density is not concave
 
 
 class _CapRandomiser(LocalRandomiser):
-    """What both share: a cap, the probability to miss it, and the mean agreement."""
+    """The common part: a cap, the probability to miss it, and the mean agreement."""
 
     cap: SphereCap | CubeCap
 
@@ -101,7 +101,7 @@ class PrivUnit2(_CapRandomiser):
         return self.scatters_at(self.output_norm, moved=self.parameters.bound)
 
     def scatters_at(self, radius: float, *, moved: float) -> tuple[Scatter, ...]:
-        """Return what is known of the scatter of points that are made longer.
+        """Return bounds on the scatter of points that are multiplied by a length.
 
         Args:
             radius: Largest length that a point is given, caller's units.
@@ -130,7 +130,7 @@ class PrivUnit2(_CapRandomiser):
 
         Args:
             direction: Unit vector of shape (dim,), or zeros for no direction at all.
-            draws: Where from.
+            draws: Source of the draws.
 
         Returns:
             A unit vector; m times the direction on average.
@@ -253,7 +253,7 @@ class PrivUnitInf(_CapRandomiser):
         return np.where(agreeing, signs, -signs) * self.step
 
     def _draw_agreements(self, draws: Draws) -> int:
-        """Draw in how many places the signs sent agree with the signs meant."""
+        """Draw the number of places where the signs sent agree with those intended."""
         dim, level = self.cap.dim, self.cap.level
         if draws.coin(self.lie):
             while (heads := draws.heads(dim)) >= level:

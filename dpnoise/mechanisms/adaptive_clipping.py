@@ -29,7 +29,7 @@ from dpnoise.mechanisms.parameter_checks import (
 )
 from dpnoise.mechanisms.parameters import MechanismParameters
 
-_SIGNIFICANT_BITS: Final = 12  # as exact as anybody needs a clip, and short to write
+_SIGNIFICANT_BITS: Final = 12  # precise enough for a clip, and short to write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,20 +6,20 @@
 * The order is: check, clip in the caller's units, rotate, scale, turn into fixed
   point with a proven norm bound, round, add the noise share, reduce modulo m. The
   norm that counts is the one handed to the rounding step.
-* How much noise one client adds depends on the session's roster (`session`). Layers
-  that may be taken back have seeds of their own; who is given one draws the same noise.
-* Under a selection rate below 1 a secret coin decides whether the vector counts. If
-  not, its rounded integers are replaced by zeros before noise comes on top; all else
-  is computed either way.
-* Noise, rounding and coin read separate streams derived from the private seed, under
-  labels of their own. A private seed serves one vector and one roster, once: the
+* The noise of one client depends on the session's roster (`session`). Removable layers
+  have seeds of their own; a party that holds such a seed draws the same noise.
+* Under a selection rate below 1 a secret selection decides whether the vector counts.
+  If not, its rounded integers are replaced by zeros before noise is added; everything
+  else is computed in both cases.
+* Noise, rounding and selection read separate streams derived from the private seed,
+  under labels of their own. A private seed serves one vector and one roster, once: the
   difference of two encodings under one seed would be nearly free of noise.
 * What `encode` enforces is exactly what `event` states. A mechanism whose theorem
   does not cover its parameters refuses to be built.
-* `decode` estimates the sum, not the mean: who was summed is the protocol's business.
+* `decode` estimates the sum, not the mean. The protocol states which clients it covers.
 
-It computes no privacy loss; `event` hands an accountant all it needs. It draws no seed:
-the caller draws one with `dpnoise.samplers.fresh_seed`.
+It computes no privacy loss; `event` states all that an accountant needs. It draws no
+seed: the caller draws one with `dpnoise.samplers.fresh_seed`.
 """
 
 import abc
@@ -88,7 +88,7 @@ whichever variance the roster of a session asks for."""
 
 
 class NoiseSource(Protocol):
-    """What a mechanism asks of a sampler; `InversionTable` is the exact one."""
+    """What a mechanism requires of a sampler; `InversionTable` is the exact one."""
 
     @property
     def digest(self) -> bytes:
@@ -117,9 +117,9 @@ class Encoded:
     Args:
         residues: Shape `(encoded_dim,)`, the smallest unsigned type that holds the
             modulus; equal arguments of `encode` give equal residues.
-        shortened_by: Length of the vector over what the clips left of it: 1.0 for a
-            vector that fitted, 10.0 for one ten times too long. To six digits. It
-            says something about the vector: show it to its owner alone.
+        shortened_by: Length of the vector over its length after the clips, to six
+            digits: 1.0 for a vector within the bounds, 10.0 for one ten times too long.
+            It reveals something about the vector: show it to its owner only.
     """
 
     residues: Residues
@@ -136,13 +136,13 @@ def shortening(
 
     Args:
         checked: The caller's vector, caller's units.
-        fixed: What is left of it, in fixed point.
+        fixed: The clipped vector, in fixed point.
         scale_factor: Grid steps per unit.
     """
     peak = float(np.abs(checked).max())
     if peak == 0.0:
         return 1.0
-    # Divided by the largest entry, whose square may be no float.
+    # Divided by the largest entry, whose square may overflow a float.
     before = float(np.linalg.norm(checked / peak))
     # Truncation took less than one fixed-point unit off each coordinate.
     after = float(np.linalg.norm(fixed.astype(np.float64))) + math.sqrt(fixed.size)
@@ -194,7 +194,7 @@ class Mechanism(abc.ABC):
 
     published_accountant: ClassVar[str | None] = None
     """The accountant whose theorem ties the noise to an integer `linf_bound`, which
-    must then be given; None where noise and bound are chosen apart."""
+    must then be given; None if noise and bound are independent."""
 
     def __init__(self, parameters: MechanismParameters) -> None:
         if parameters.mechanism != self.name:
@@ -309,7 +309,7 @@ class Mechanism(abc.ABC):
     def expected_noise_variance(self) -> Fraction:
         """Variance of the noise in a sum of the whole cohort without losses.
 
-        Layers that no loss has made necessary are taken back, grid steps².
+        It excludes layers that survivors remove. Grid steps².
         """
         given = self._parameters
         if self.noise_is_central:
@@ -328,7 +328,7 @@ class Mechanism(abc.ABC):
         return draws * DISTANCE_PER_DRAW
 
     def session(self, roster: int) -> SessionNoise:
-        """Say how much noise each client of a session adds.
+        """Return the noise that each client of a session adds.
 
         Args:
             roster: Number of clients that share the noise.
@@ -360,7 +360,7 @@ class Mechanism(abc.ABC):
         return source
 
     def drawn_variance(self, variance: Fraction) -> Fraction:
-        """Return the true variance of one draw, for those who do not count but look.
+        """Return the true variance of one draw, for forecasts only.
 
         Args:
             variance: As `sampler` takes it, grid steps².
@@ -382,7 +382,7 @@ class Mechanism(abc.ABC):
     def sampler_digest(self) -> bytes:
         """32 bytes that identify how noise is drawn, for configuration hashes.
 
-        They belong to the share of the smallest roster, or to the central draw.
+        They identify the share of the smallest roster, or the central draw.
         """
         variance = self.counted_noise_variance
         if not self.noise_is_central:
@@ -425,8 +425,8 @@ class Mechanism(abc.ABC):
                 rotation.
             session_noise: From `session`, for the roster of this session. Central
                 mechanisms add none.
-            layer_seeds: One seed like `private_seed` for each layer of noise. Who is
-                given one can take that layer back, and no other.
+            layer_seeds: One seed like `private_seed` for each layer of noise. A party
+                that holds such a seed can remove that layer, and no other.
             selection_rate: Probability that the vector counts; otherwise zeros are
                 sent, flag included, under the same noise (`is_selected`).
 
@@ -436,9 +436,9 @@ class Mechanism(abc.ABC):
 
         Raises:
             InputError: The vector or a seed has a wrong type, shape or length, an
-                entry is not finite, or the seeds are not as many as the layers.
-                Nothing was drawn; repair the input.
-            ParameterError: The selection rate is none.
+                entry is not finite, or the number of seeds differs from that of layers.
+                Nothing was drawn; correct the input.
+            ParameterError: The selection rate is invalid.
         """
         for seed in (private_seed, *layer_seeds):
             check_seed("private_seed", seed)
@@ -451,7 +451,7 @@ class Mechanism(abc.ABC):
         checked = self.check_input(vector)
         fixed = self._fixed_point(checked, public_seed)
         steps = self._round(fixed, private_seed)
-        # A product, so that both coins take one path.
+        # A product, so that both outcomes take the same path.
         steps *= int(is_selected(private_seed, selection_rate))
         if not self.noise_is_central:
             self.sampler(session_noise.base).add_to(steps, private_seed, NOISE_LABEL)
@@ -488,7 +488,7 @@ class Mechanism(abc.ABC):
             Residues, shape `(n, encoded_dim)`; `encoding.sum_residues` adds them up.
 
         Raises:
-            InputError: The vectors are no matrix, the seeds are not as many as rows,
+            InputError: The vectors are not a matrix, the seeds are not as many as rows,
                 two of them are equal, or as for `encode`.
             ParameterError: As for `encode`.
         """
@@ -526,7 +526,7 @@ class Mechanism(abc.ABC):
     ) -> NDArray[np.int64]:
         """Return the integers that `encode` adds noise to, for experiments.
 
-        They are as private as the vector: nobody but its owner may see them.
+        They are as private as the vector: show them to its owner only.
 
         Args:
             vector: As for `encode`.
@@ -604,7 +604,7 @@ class Mechanism(abc.ABC):
         Args:
             modular_sum: As for `decode`.
             num_contributors: Number of clients that were summed.
-            selection_rate: As the vectors were encoded with; a lost coin sends no flag.
+            selection_rate: That of `encode`; a vector not selected sends no flag.
 
         Returns:
             The estimate, clamped to [0, 1]; unbiased before the clamp.
@@ -653,9 +653,9 @@ class Mechanism(abc.ABC):
         """
 
     def forecast(self, *, sum_l2_norm: float | None = None) -> ErrorForecast:
-        """Forecast the error of a sum of the whole cohort that loses nobody.
+        """Forecast the error of a sum of the whole cohort without losses.
 
-        The modulus is judged by the most noise that any session can be left with.
+        The modulus is chosen for the most noise that any session can retain.
 
         Args:
             sum_l2_norm: Expected L2 norm of the exact sum, caller's units; None for
@@ -689,13 +689,13 @@ class Mechanism(abc.ABC):
         selection_rate: Fraction = ALL_CLIENTS,
         magnification: Fraction = ALL_CLIENTS,
     ) -> SumError:
-        """Say how far a decoded sum is from the sum of the vectors that arrived.
+        """Return the error of a decoded sum as an estimate of the sum of its vectors.
 
-        They are taken as the clip has left them.
+        The reference is the sum of the vectors after clipping.
 
         Args:
             noise_variance: Of all noise in the sum, per coordinate, grid steps²: the
-                noise of those whose vectors arrived, less what was taken back.
+                shares of clients whose vectors arrived, less the removed layers.
             inputs: Number of vectors in the sum.
             selection_rate: The q that they were encoded with; the sum is over q.
             magnification: What vectors were multiplied by before they were clipped, and
@@ -715,10 +715,10 @@ class Mechanism(abc.ABC):
                 # Less than a step and than the coordinate; they may all point one way.
                 rounded = inputs**2 * min(Fraction(1), size)
             case _:
-                # Rounding again until a norm bound holds prefers short vectors, by too
-                # little to be seen beside noise: it counts as if it did not.
+                # Rounding again until a norm bound holds prefers short vectors. The
+                # effect is negligible beside noise and is not counted.
                 rounded = inputs * rounding_variance_bound(size)
-        # Of a vector that is not selected neither entries nor rounding are in the sum.
+        # A vector that is not selected adds neither entries nor rounding to the sum.
         error = SumError(
             (noise_variance + rate * rounded) / (unit * rate) ** 2
             + (1 / rate - 1) * inputs * clip**2 / self.dim,
@@ -853,7 +853,7 @@ class CentralMechanism(Mechanism):
     """A mechanism whose noise one trusted party adds to the sum.
 
     Its noise protects against readers of what that party releases, never against the
-    party itself, so `encode` adds none. Whoever demands noise from clients must
+    party itself, so `encode` adds none. A caller that requires noise from clients must
     refuse a mechanism with `noise_is_central`.
     """
 

@@ -1,7 +1,7 @@
 """The binomial mechanism (cpSGD), a baseline for comparisons.
 
-* One noise share is the number of heads among an even number of fair coins, less its
-  mean; shares add up to the same law with more coins.
+* One noise share is the number of successes in an even number of fair Bernoulli trials,
+  less its mean; shares add up to the same law with more trials.
 * Binomial noise is bounded, so the privacy loss can be infinite. `log-concave-gdp`
   charges for the ends. The published guarantee is (ε, δ) only, and its constants have
   not been re-derived here: the accountant with its name marks its figures as recalled.
@@ -30,7 +30,7 @@ class BinomialMechanism(ConditionallyRoundedMechanism):
     """
 
     name: ClassVar[str] = "binomial"
-    # An even number of fair coins has a variance in halves.
+    # An even number of fair trials has a variance in halves.
     finest_share_bits: ClassVar[int] = 1
     least_variance: ClassVar[Fraction] = Fraction(1, 2)
     largest_variance: ClassVar[Fraction] = Fraction(MAX_ADDED_TRIALS, 4)
@@ -41,7 +41,7 @@ class BinomialMechanism(ConditionallyRoundedMechanism):
         """State one release as if its counted noise had another variance."""
         return BinomialEvent(
             dim=self.encoded_dim,
-            # Down: never count a coin that is not thrown.
+            # Rounded down: never count a trial that no client draws.
             num_trials=max(1, math.floor(4 * noise_variance)),
             l2_sensitivity=self.l2_sensitivity,
             l1_sensitivity=self.l1_sensitivity,

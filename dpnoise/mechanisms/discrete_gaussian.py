@@ -2,12 +2,13 @@
 
 * Client: clip, scale, round towards zero. Truncation never lengthens a vector, so
   the clip is the sensitivity. No noise is added by clients.
-* Whoever unmasks the sum adds one discrete Gaussian per coordinate before anything
-  is released. This protects against readers of the release and against nobody who
-  sees the raw sum; the raw sum stays out of logs and storage.
-* If several parties add noise, each must add all of it: a party can subtract its own.
-* Residues are centred, so no offset has to be added for negative numbers and taken
-  off again for the number of clients that were really summed.
+* The party that unmasks the sum adds one discrete Gaussian per coordinate before
+  anything is released. This protects against readers of the release, not against a
+  party that sees the raw sum. Keep the raw sum out of logs and storage.
+* If several parties add noise, each adds the whole noise, since each can subtract its
+  own.
+* Residues are centred, so negative numbers need no offset that depends on the number of
+  clients in the sum.
 
 The modulus need not exceed the sensitivity for privacy: reduction modulo m is
 post-processing of the noisy sum. It must hold the sum for the estimate to be right.
@@ -117,8 +118,8 @@ def fixed_point_parameters(  # noqa: PLR0913 - the numbers of the published algo
         min_survivors: Fewest; all of them by default.
         l2_clip: Bound on the norm of a vector, in the place of 1.
         aggregators: How many add the whole noise; the modulus holds all of it.
-        adjacency: Which two worlds must look alike; if a vector is only left out, half
-            the standard deviation does.
+        adjacency: Which neighbouring inputs must look alike. If one of them lacks a
+            vector, half the standard deviation suffices.
 
     Returns:
         Parameters of `discrete-gaussian` without rotation, modulo the smallest power

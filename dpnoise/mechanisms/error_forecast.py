@@ -1,20 +1,20 @@
-"""The error forecast: how far the decoded sum will be from the true sum.
+"""Forecasts of the error of a decoded sum.
 
-* The error is that of a session in which every client of the cohort arrives and takes
-  back what no loss has made necessary. The modulus is judged by the most noise that any
-  session can be left with. (Privacy counts only the shares that must arrive.)
+* The error is that of a session in which every client of the cohort arrives and all
+  removable noise is removed. The modulus is chosen for the most noise that any session
+  can retain. (Privacy counts only the shares that must arrive.)
 * Coordinates of a rotated vector are treated as normal with variance
   flatness · ‖x‖² / dim. Without a rotation nothing is known about single
-  coordinates, and the worst case takes the place of the average.
-* Where the bounds on single coordinates leave less room for a sum of them than that
-  normal law does, as in few dimensions, they decide how often the sum wraps.
-* Wrapping around the modulus partly cancels noise, because a wrapped sum is bounded; a
-  sum that is wrapped all the time even has a small squared error, and no content. The
-  expected error says so. Choices are made by `judged_mse`, which adds the whole
-  displacement, so that no useless modulus is rewarded.
-* Forecasts decide about utility only. No privacy figure depends on one.
+  coordinates, and the worst case replaces the average.
+* If the bounds on single coordinates limit a sum more than that normal law does, as in
+  few dimensions, they determine how often the sum wraps.
+* Wrapping around the modulus partly cancels noise, because a wrapped sum is bounded. A
+  sum that always wraps even has a small squared error, and no content. The expected
+  error includes this effect. Choices use `judged_mse`, which adds the whole
+  displacement, so that no useless modulus is preferred.
+* Forecasts affect utility only. No privacy figure depends on one.
 
-It draws no samples and knows no mechanism.
+It draws no samples and depends on no mechanism.
 """
 
 import math
@@ -61,8 +61,8 @@ class ErrorForecast:
             largest where all vectors point the same way.
         wrap_mse: The part due to wrapping around the modulus; below 0 where the modulus
             cuts off more noise than it displaces.
-        judged_mse: What choices are made by: with the whole displacement by wrapping,
-            at the most noise that any session can be left with.
+        judged_mse: The error that choices use: with the whole displacement by wrapping,
+            at the most noise that any session can retain.
         sum_stddev: Largest standard deviation of the integer sum, grid steps.
         wrap_probability: Largest probability that one coordinate wraps.
         expected_wrapped_coordinates: `wrap_probability` times the encoded dimension.

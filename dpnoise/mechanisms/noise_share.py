@@ -1,14 +1,14 @@
 """The noise of one client: from the variance that a sum must keep to one share of it.
 
-* A task fixes the variance that privacy counts, how many clients may be lost and how
-  many collude, both as functions of the roster. What one client adds follows when the
-  roster of the session is known, so that no session is calibrated for another's size.
-* A share is v/(n − D − c − 1) for n clients of whom D may be lost and c collude; the
-  one left out is the user whose privacy is at stake. Whatever happens within these
-  limits, the honest others carry at least v.
-* With a ladder, a share is a base that stays for ever and layers of which the
-  survivors take some back once the losses are known. What is kept after d losses is at
-  least v/(n − d − c − 1), and with L rungs hardly more.
+* A task fixes the variance that privacy counts, and how many clients may be lost and
+  how many collude, both as functions of the roster. The share of one client follows
+  from the roster of its session, so it always suits that session's size.
+* A share is v/(n − D − c − 1) for n clients of whom D may be lost and c collude. The
+  remaining one is the user whose privacy is at stake. Within these limits the other
+  honest clients always contribute at least v.
+* With a ladder, a share is a permanent base and removable layers. Survivors remove some
+  of the layers once the losses are known. After d losses at least v/(n − d − c − 1)
+  remains, and with L rungs hardly more.
 * Everything is an exact rational and every rounding is upwards: two parties compute
   the same numbers, and more noise than required is post-processing.
 
@@ -45,7 +45,7 @@ MAX_COUNTED_VARIANCE: Final = 1 << 88
 
 MAX_LADDER: Final = 8
 """Most rungs: eight keep at most one part in five hundred too much where a third may
-be lost and nobody colludes."""
+be lost and no client colludes."""
 
 DEFAULT_SHARE_BITS: Final = 20
 """Shares are multiples of 2^-20, the least variance that the Skellam sampler takes."""
@@ -251,8 +251,8 @@ class NoiseRule:
         """Return the fewest shares that count, over all rosters up to `most`.
 
         Raises:
-            ParameterError: There is none, because fewer than `min_survivors` are
-                allowed, or a roster leaves no share to count.
+            ParameterError: Rosters of at least `min_survivors` are not allowed, or a
+                roster has no share to count.
         """
         return _extremes(_of_unit_noise(self), most).fewest
 
@@ -381,8 +381,8 @@ def _check_part(parameter: str, value: object) -> None:
 def _no_share_left(rule: NoiseRule, roster: int) -> ParameterError:
     lost, colluding = rule.tolerated_losses(roster), rule.colluders_among(roster)
     complaint = (
-        f"of {roster} clients {lost} may be lost and {colluding} collude: beside the "
-        "user itself nobody is left whose noise counts"
+        f"of {roster} clients {lost} may be lost and {colluding} collude, which "
+        "leaves no other client whose noise counts"
     )
     if colluding + 2 > roster:  # no number of survivors helps
         most = max(0, roster - lost - 2) / roster

@@ -38,7 +38,7 @@ def check_choice(parameter: str, value: object, choices: tuple[str, ...]) -> Non
         choices: What works.
 
     Raises:
-        ParameterError: It is none of them; the error names the most similar one.
+        ParameterError: It is not one of them; the error names the most similar one.
     """
     if value not in choices:
         text = str(value)[:80]
@@ -193,7 +193,7 @@ def check_length(parameter: str, value: object) -> float:
         The number, in [2^-256, 2^256].
 
     Raises:
-        ParameterError: It is none; choose units in which it is a usual number.
+        ParameterError: It is out of range; choose units that bring it into range.
     """
     number = check_positive(parameter, value)
     if not 1.0 / _LONGEST <= number <= _LONGEST:
@@ -290,7 +290,7 @@ def read_fraction(parameter: str, value: object) -> Fraction:
         The rational; a float is taken for exactly what it is.
 
     Raises:
-        ParameterError: It is none of these, or not finite.
+        ParameterError: It has another type or form, or is not finite.
     """
     if isinstance(value, str):
         numerator, _, denominator = value.partition("/")

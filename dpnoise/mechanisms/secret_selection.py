@@ -1,12 +1,12 @@
-"""The secret coin that chooses between a client's vector and zeros.
+"""The secret selection between a client's vector and zeros.
 
-* A selected release has everybody's noise, and the vectors of those alone whose coin
-  has won (`SecretlySelected`). The coin is private like the vector: it is drawn from
-  the seed of the noise, under a label of its own, and shown to nobody.
-* One seed, one coin: a replay lands as before, and another session, or another roster
-  of it, has another seed.
-* The rate is an exact rational, compared in whole numbers, so that no two builds
-  disagree about a coin.
+* A selected release has the noise of all clients, and the vectors of the selected ones
+  only (`SecretlySelected`). The selection is as private as the vector. It is drawn from
+  the seed of the noise, under a label of its own, and is never shown.
+* One seed gives one selection: a replay repeats it. Another session, or another roster
+  of the same session, has another seed.
+* The rate is an exact rational, compared in integers, so that all builds agree on a
+  selection.
 
 It encodes nothing: mechanisms do.
 """
@@ -22,10 +22,10 @@ ALL_CLIENTS: Final = Fraction(1)
 """The rate of a task without secret selection."""
 
 SELECTION_LABEL: Final = b"dpnoise/v1/selection"
-"""Label of the stream that the coin is drawn from."""
+"""Label of the stream that the selection is drawn from."""
 
 MAX_SELECTION_DENOMINATOR: Final = 1_000_000
-"""Six digits: nobody plans a rate to more of them, and comparisons stay short."""
+"""Six digits suffice for any planned rate, and keep comparisons short."""
 
 _COIN_BYTES: Final = 32
 _DEVIATIONS: Final = 6.0
@@ -41,7 +41,7 @@ def check_selection_rate(rate: object) -> Fraction:
         The rate q, in (0, 1], with a denominator of at most a million.
 
     Raises:
-        ParameterError: It is none.
+        ParameterError: The rate is invalid.
     """
     if not isinstance(rate, Fraction):
         raise ParameterError(
@@ -69,9 +69,9 @@ def check_selection_rate(rate: object) -> Fraction:
 
 
 def is_selected(private_seed: bytes, rate: Fraction) -> bool:
-    """Flip the coin of one encoding.
+    """Draw the Bernoulli selection of one encoding.
 
-    Whoever learns how it fell can tell a vector from none: keep it like the vector.
+    The result reveals whether the sum holds the vector: keep it equally secret.
 
     Args:
         private_seed: The 32 secret bytes that the encoding draws its noise from.
@@ -82,7 +82,7 @@ def is_selected(private_seed: bytes, rate: Fraction) -> bool:
         at rate 1.
 
     Raises:
-        ParameterError: The rate or the seed is none.
+        ParameterError: The rate or the seed is invalid.
     """
     check_selection_rate(rate)
     word = BitSource(private_seed, SELECTION_LABEL).bytes_at(0, _COIN_BYTES)

@@ -80,7 +80,7 @@ class SkellamCountsMechanism(Mechanism):
         )
 
     def forecast(self, *, sum_l2_norm: float | None = None) -> ErrorForecast:
-        """Forecast the error of a count of the whole cohort that loses nobody.
+        """Forecast the error of a count of the whole cohort without losses.
 
         A count wraps if the noise carries it beyond half the modulus. It is taken to
         be as large as it can be, with the most noise that any session can be left with,
@@ -165,8 +165,8 @@ class SkellamCountsMechanism(Mechanism):
         checked = super().check_input(vector)
         if not bool(np.all(checked == np.rint(checked))):
             raise InputError(
-                "skellam-counts takes whole numbers, and an entry is none; choose "
-                "skellam-mixture for real vectors"
+                "skellam-counts requires integer entries; choose skellam-mixture for "
+                "real vectors"
             )
         return checked
 
@@ -181,7 +181,7 @@ class SkellamCountsMechanism(Mechanism):
         return FixedPointVector(clamped << FRACTIONAL_BITS)
 
     def _round(self, fixed: FixedPointVector, private_seed: bytes) -> NDArray[np.int64]:
-        del private_seed  # whole numbers need no coins
+        del private_seed  # integers need no random rounding
         return fixed.values >> FRACTIONAL_BITS
 
 

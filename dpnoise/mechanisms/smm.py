@@ -155,7 +155,7 @@ class SMMechanism(Mechanism):
 
 
 def largest_linf_bound(order: int, noise_variance: Fraction) -> int:
-    """Return the largest integer Δ∞ that the theorem admits, or 0 if there is none.
+    """Return the largest integer Δ∞ that the theorem admits, or 0 if it admits none.
 
     Args:
         order: Rényi order α, an integer of at least 2.

@@ -1,13 +1,13 @@
 """Prefix sums over many steps with the noise of a tree, simulated.
 
 * Every member has one seed for all steps. The noise of a node is drawn from it under
-  the node's own label, so that it can be drawn again and taken off when a longer node
-  takes the place of shorter ones. Nobody else ever learns it.
-* In step t a member adds the noise of the nodes of the first t steps and takes off that
-  of the first t − 1: the running sum of all that was sent carries the noise of so few
-  nodes as there are digits in t.
-* A fixed roster: a member that leaves takes its noise with it, and those who stay would
-  have to begin a new tree. That is not here, nor are messages.
+  the node's own label, so that it can be drawn again and subtracted when a longer node
+  replaces shorter ones. The seed never leaves the member.
+* In step t a member adds the noise of the nodes of the first t steps and subtracts that
+  of the first t − 1. The running sum of all that was sent carries the noise of at most
+  b − 1 nodes for each base-b digit of t.
+* The roster is fixed: a member that leaves takes its noise with it, and the remaining
+  members would have to begin a new tree. This module does neither that nor messages.
 
 It states no privacy: `dpnoise.accounting.tree` does.
 """

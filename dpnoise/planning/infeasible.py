@@ -1,7 +1,7 @@
-"""Plans that are not made: what stands against them, and the nearest that is made.
+"""Checks that refuse infeasible plans and name the nearest feasible one.
 
-Each function returns if nothing stands against the plan, and raises `ParameterError`
-otherwise, with the parameter to change and a value of it that works.
+Each function returns if the plan is feasible, and raises `ParameterError` otherwise,
+with the parameter to change and a value of it that works.
 """
 
 import math
@@ -27,8 +27,8 @@ from dpnoise.planning.scale_search import (
 def refuse_uncovered(model: NoiseModel, scale_factor: float) -> None:
     """Refuse a given scale at which smm's published noise has no theorem.
 
-    More noise would bring some order in, but that is another mechanism than the one
-    asked for, and its clip leaves next to nothing of the vector.
+    More noise would admit some order. That would be another mechanism than requested,
+    and its clip would remove nearly all of the vector.
 
     Args:
         model: Of the request.
@@ -69,11 +69,11 @@ def refuse_uncovered(model: NoiseModel, scale_factor: float) -> None:
 def as_of_accountant(
     request: PlanRequest, error: TheoremNotApplicableError
 ) -> TheoremNotApplicableError:
-    """Return what a theorem does not cover, in words of the plan that was asked for.
+    """Return an accountant's error in terms of the requested plan.
 
     Args:
         request: What was asked for.
-        error: Of an accountant, which knows of releases alone.
+        error: Of an accountant, which only knows releases.
     """
     named = request.accountant
     if named is None or error.parameter in {each.name for each in fields(request)}:
@@ -95,7 +95,7 @@ def refuse_fine(model: NoiseModel, scale_factor: float, share: float) -> NoRetur
         share: Variance of a share on that grid, grid steps².
 
     Raises:
-        ParameterError: The error names a scale at which they do not, if there is one.
+        ParameterError: The error names a scale at which they do not, if one exists.
     """
     limit = float(model.request.mechanism_class.largest_variance)
     most = tuning.HELD_BY_ADVICE * limit / share * model.counted_variance(scale_factor)
@@ -147,15 +147,15 @@ def refuse_beyond_samplers(request: PlanRequest, distance: float) -> None:
         distance: Total variation distance that one release is charged for.
 
     Raises:
-        ParameterError: Such an epsilon protects no user; the error names the largest
-            that finite samplers can promise at this delta, or, where delta itself is
-            as small as their distance, the smallest delta that they can.
+        ParameterError: Such an epsilon does not protect users. The error names the
+            largest epsilon that finite samplers support at this delta. If delta itself
+            is as small as their distance, it names the smallest supported delta.
     """
     limit = math.log(request.delta / 4.0) - math.log(request.charges * distance)
     if request.epsilon <= limit:
         return
     if limit < tuning.LEAST_EPSILON:
-        # No epsilon worth having; a larger delta is what is missing.
+        # No useful epsilon exists here; delta must be larger.
         missing = request.epsilon - limit
         needed = math.log10(request.delta) + missing / math.log(10.0)
         raise ParameterError(
@@ -231,17 +231,17 @@ def _wrap_probability(request: PlanRequest, mechanism: Mechanism, bits: int) -> 
 
 
 def refuse_cutting(model: NoiseModel) -> None:
-    """Refuse a bound on coordinates that only useless grids keep.
+    """Refuse a bound on coordinates that only useless grids satisfy.
 
-    On a grid that vectors need, it would cut nearly all of them away; on one so coarse
-    that it does not, every entry is rounded to nothing or to a whole step.
+    On a grid that vectors need, it would cut off nearly all of them. On a coarser grid
+    every entry is rounded to zero or to a whole step.
 
     Args:
         model: Of the request, before any calibration.
 
     Raises:
-        ParameterError: Without the bound the error would be a small part; it names one
-            that practically never acts.
+        ParameterError: Without the bound the error would be a small part of this one.
+            The error names a bound that practically never acts.
     """
     request = model.request
     if request.linf_bound is None or request.max_wrap_probability == 1.0:
@@ -265,10 +265,10 @@ def refuse_cutting(model: NoiseModel) -> None:
 
 
 def refuse_hopeless(model: NoiseModel, forecast: ErrorForecast) -> None:
-    """Refuse bits that only a grid can hold which is coarser than the vectors.
+    """Refuse bits that only a grid coarser than the vectors can use.
 
-    Every entry is then rounded to nearly nothing or to a whole step, and the noise of
-    that grid buries the sum.
+    Every entry would be rounded to nearly zero or to a whole step, and the noise of
+    that grid exceeds the sum.
 
     Args:
         model: Of the request, not fitted to the plan's own grid.

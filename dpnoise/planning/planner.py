@@ -1,16 +1,16 @@
-"""From a privacy budget to parameters: what to configure, what it costs, what it gives.
+"""The planner: from a privacy budget to parameters, their cost and their error.
 
-* The accountant decides how much noise is needed; `NoiseRule` divides it among the
-  clients of a session, whatever their number, and counts neither those that may be
+* The accountant determines how much noise is needed. `NoiseRule` divides it among the
+  clients of a session, whatever their number. It counts neither clients that may be
   lost nor colluders nor the user itself.
 * The finished parameters are accounted for again (`kept_promise`), the samplers'
   distance included, and the plan is refused if they exceed the budget.
 * Two adversaries are always reported apart: the server, and readers of the released
   sums. An adversary that sees less than the server learns no more than the server.
 * The forecast error is that of a full session without losses; the modulus is chosen for
-  the most noise that any session can be left with.
-* A modulus that cannot hold the sum is refused, with the bits that can; no plan is
-  made whose estimate would be dominated by wrapping.
+  the most noise that any session can retain.
+* A modulus that cannot hold the sum is refused, with the number of bits that can. No
+  plan is made whose estimate would be dominated by wrapping.
 
 It draws no noise and sends nothing.
 """
@@ -76,11 +76,11 @@ _P = ParamSpec("_P")
 
 
 class Asked(Protocol):
-    """What is asked, as far as a planner looks: the bounds of its vectors."""
+    """A question that states the bounds of its vectors."""
 
     @property
     def bounds(self) -> Mapping[str, object]:
-        """Fields of `PlanRequest` that the question decides."""
+        """Fields of `PlanRequest` that the question determines."""
 
 
 class Planner(Protocol[_P]):
@@ -97,8 +97,8 @@ def _asked_by_keyword(
 ) -> Callable[[Callable[[PlanRequest], Plan]], Planner[_P]]:
     """Let a function of a request be called with the request's fields.
 
-    So the parameters stand in one place, `PlanRequest`, and both type checkers and
-    `help` see them at the call.
+    The parameters are then defined in one place, `PlanRequest`, and both type checkers
+    and `help` see them at the call.
     """
 
     def decorate(body: Callable[[PlanRequest], Plan]) -> Planner[_P]:
@@ -126,7 +126,7 @@ def _asked_by_keyword(
 
 
 def _joined(question: Asked, fields: Mapping[str, object]) -> dict[str, object]:
-    """Join what a question decides with the rest, which must not decide it again."""
+    """Join the question's fields with the other fields; refuse duplicates."""
     bounds: object = getattr(question, "bounds", None)
     if not isinstance(bounds, Mapping):
         raise ParameterError(
@@ -147,9 +147,9 @@ def _joined(question: Asked, fields: Mapping[str, object]) -> dict[str, object]:
 def plan(request: PlanRequest) -> Plan:
     """Choose scale, modulus and noise for a privacy budget, and forecast the error.
 
-    Call it with the fields of `PlanRequest` as keywords; that class says what each of
-    them means. A question such as `dpnoise.Histogram`, given first, decides the fields
-    that are the bounds of its vectors.
+    Call it with the fields of `PlanRequest` as keywords; that class documents them. A
+    question such as `dpnoise.Histogram`, passed first, sets the fields that are the
+    bounds of its vectors.
 
     Returns:
         The plan. Its parameters spend at most ε against `request.calibrated_for`.
@@ -159,7 +159,7 @@ def plan(request: PlanRequest) -> Plan:
             the error names the parameter and the nearest value that works.
         TheoremNotApplicableError: The accountant's theorem does not cover the scale.
         UnknownEventError: The accountant has no theorem for the mechanism.
-        CalibrationError: No amount of noise keeps the budget.
+        CalibrationError: No amount of noise meets the budget.
 
     Example:
         plan(clients=100, dimension=65536, l2_clip=1.0, epsilon=1.0, delta=1e-5)
@@ -195,18 +195,18 @@ class _Planner:
             self._pass_through(self._calibrated(scale_factor))
             rough = self._with_late_answers(scale_factor)
             bits = request.bits or self._bits_for_answer(rough)
-            # Asking for the last digits of the noise takes as long again.
+            # The last digits of the noise take as long again.
             self._refuse_bits(rough, bits)
         found = self._to_last_digits(rough, bits)
         if not self._is_accepted(found.mechanism, found.variance, found.accountant):
-            # A late answer turned out to cost more than was foreseen; clients accept
-            # the cost of those before it.
+            # A fallback accountant cost more than was foreseen; clients accept the cost
+            # of the earlier ones.
             found = self._to_last_digits(self._calibrated(scale_factor), bits)
         parameters = self._divide(found.mechanism.parameters, found.variance, bits)
         return self._finish(parameters, found)
 
     def _to_last_digits(self, rough: Calibrated, bits: int) -> Calibrated:
-        """Ask the accountant of a rough answer how much noise is needed."""
+        """Refine a coarse answer with its own accountant to the last digits."""
         scale_factor = rough.mechanism.parameters.scale_factor
         found = self._calibrate(
             scale_factor, (rough.accountant,), start=rough.variance, bits=bits
@@ -214,22 +214,22 @@ class _Planner:
         return dataclasses.replace(found, candidates=rough.candidates)
 
     def _pass_through(self, found: Calibrated) -> None:
-        """Let the model say of a grid what an accountant has said of it."""
+        """Add an accountant's answer for a grid to the model."""
         scale_factor = found.mechanism.parameters.scale_factor
         self._model = self._model.through({scale_factor: float(found.variance)})
 
     def _with_late_answers(self, scale_factor: float) -> Calibrated:
-        """Also ask those that were too expensive to be asked for every grid.
+        """Also ask the fallback accountants, which are too expensive for every grid.
 
-        The answer of one alone is left to the last digits, and its noise here is less
-        than that, unless bits are to be chosen by it.
+        A single one is asked for the last digits later. Its estimate here is lower than
+        that, unless bits are to be chosen by it.
         """
         found = self._calibrated(scale_factor)
         needed = self._model.gaussian_need(scale_factor)
         if found.variance <= tuning.WASTES_NOTHING * needed:
             return found
         mechanism, asked = found.mechanism, found.candidates
-        # One answer of each tells whether more of them are worth while.
+        # One answer of each shows whether more of them are useful.
         less = self._events(mechanism)(found.variance * tuning.WORTH_ASKING)
         names = tuple(
             name
@@ -249,7 +249,7 @@ class _Planner:
         return dataclasses.replace(late, candidates=(*names, *asked))
 
     def _refuse_bits(self, found: Calibrated, bits: int) -> None:
-        """Refuse bits that are too few whatever the last digits of the noise are."""
+        """Refuse bits that are too few for any last digits of the noise."""
         least = found.variance * tuning.SURELY_LESS
         parameters = self._divide(found.mechanism.parameters, least, bits)
         mechanism = make_mechanism(parameters)
@@ -257,10 +257,10 @@ class _Planner:
         refuse_wrapping(self._model, mechanism, forecast)
 
     def _fine_scale(self) -> tuple[float, int] | None:
-        """Take a grid so fine that rounding costs nothing, where bits cost nothing.
+        """Return a grid so fine that rounding costs nothing, if its bits cost nothing.
 
-        On short vectors a client saves a few bytes by a coarse grid, and the tables
-        that check it are long, because a coordinate may hold the whole norm.
+        On short vectors a coarse grid saves a client only a few bytes. Its accounting
+        needs long tables, because one coordinate may hold the whole norm.
         """
         request = self._request
         mixture = request.mechanism_class.rounding is Rounding.STOCHASTIC
@@ -302,7 +302,7 @@ class _Planner:
         best = least_forecast(self._model)
         free = forecast_at(self._model, scale_factor, tuning.UNBOUNDED_BITS)
         if best is None or free.judged_mse > accepted_error(self._model, best):
-            return None  # so many round their vectors that noise does not hide it
+            return None  # so many clients round that noise does not hide the error
         bits = self._bits_for(scale_factor)
         few = self._model.length * bits <= tuning.FEW_BITS
         return (scale_factor, bits) if few else None
@@ -310,10 +310,10 @@ class _Planner:
     def _search_scale(self) -> tuple[float, int]:
         """Search with the model, calibrate there and on the finer grid, search again.
 
-        So what is promised of the bits is judged by noise that an accountant has
-        asked for, twice as fine with one bit more.
+        The certified bound on the bits thus uses noise that an accountant computed for
+        this grid, and for one that is twice as fine with one bit more.
         """
-        # Before any accountant is asked: what is hopeless may be slow to judge, too.
+        # Before any accountant is asked: accounting for a hopeless grid may be slow.
         refuse_cutting(self._model)
         scale_factor, bits = self._best(self._model)
         refuse_hopeless(self._model, forecast_at(self._model, scale_factor, bits))
@@ -338,10 +338,10 @@ class _Planner:
         return self._as_promised(self._or_finer(scale_factor, bits), bits)
 
     def _as_promised(self, scale_factor: float, bits: int) -> tuple[float, int]:
-        """Keep a grid whose noise is as the model promised, or take the best one asked.
+        """Keep a grid whose noise matches the model, or return the best computed one.
 
-        What a theorem needs may jump between two grids, and no line through them says
-        so.
+        The noise that a theorem needs may jump between two grids. A line through them
+        does not show that.
         """
         self._calibrated(scale_factor)
         models = {
@@ -354,10 +354,10 @@ class _Planner:
         return found, bits
 
     def _or_finer(self, scale_factor: float, bits: int) -> float:
-        """Take the closed form's grid where given bits hold it and it needs less noise.
+        """Return the closed form's grid if given bits hold it and it needs less noise.
 
-        What is tabulated wastes some percents on every grid that is coarse enough for
-        it, the closed form less on finer ones.
+        Tabulated accountants waste some percents on every grid that is coarse enough
+        for them. The closed form wastes less on finer ones.
         """
         request, coarse = self._request, self._calibrated(scale_factor)
         chooses = request.bits is not None and request.accountant is None
@@ -387,8 +387,8 @@ class _Planner:
     def _fit(self, scale_factor: float) -> NoiseModel:
         """Fit the model to the noise that a scale needs, and its double or the finest.
 
-        To one point, where the accountant is too slow for the finer grid and another
-        one asks for more noise there than the model: that says nothing of the grid.
+        It fits one point if the accountant is too slow for the finer grid and another
+        one needs more noise there than the model: that does not describe the grid.
         """
         found = self._calibrated(scale_factor)
         finer = _readable(min(2.0 * scale_factor, self._request.scaled_bound))
@@ -403,13 +403,13 @@ class _Planner:
             then = self._calibrated(finer)
             points[finer] = float(then.variance)
             if found.form is Form.ORDERS and then.form is Form.CLOSED:
-                # What the one wastes stays, what the other wastes falls: between them
-                # they would say that no finer grid is worth its bits.
+                # The waste of one accountant is constant, that of the other falls. A
+                # line between them would make no finer grid worth its bits.
                 other = self._calibrate(scale_factor, (then.accountant,), is_rough=True)
                 points[scale_factor] = float(other.variance)
         elif found.form.is_tabulated:
-            # What is quick there wastes more of little noise; if it asks for less than
-            # the model expects, the coarse grid was what wasted most.
+            # The fast accountant there wastes more of little noise. If it still needs
+            # less than the model expects, the coarse grid wasted most.
             then = self._calibrated(finer)
             if then.variance < self._model.counted_variance(finer):
                 points[finer] = float(then.variance)
@@ -417,7 +417,7 @@ class _Planner:
         return self._model
 
     def _best(self, model: NoiseModel) -> tuple[float, int]:
-        """Return the best scale, and the bits that were asked for or suffice."""
+        """Return the best scale, and the requested or smallest sufficient bits."""
         request, bits = self._request, self._request.bits
         lowest = smallest_scale(model)
         if not model.fits_sampler(lowest):
@@ -445,14 +445,14 @@ class _Planner:
         return _readable(found.scale_factor), bits
 
     def _bits_for_answer(self, found: Calibrated) -> int:
-        """The smallest modulus for a given scale and what was said of its noise."""
+        """Return the smallest modulus for a given scale and its computed noise."""
         if self._request.mechanism_class.takes_counts:
             return self._bits_for_counts(found)
         self._pass_through(found)
         return self._bits_for(found.mechanism.parameters.scale_factor)
 
     def _bits_for(self, scale_factor: float) -> int:
-        """The smallest modulus for a scale, with the noise that the model expects."""
+        """Return the smallest modulus for a scale, with the noise the model expects."""
         free = forecast_at(self._model, scale_factor, tuning.UNBOUNDED_BITS)
         accepted = accepted_error(self._model, free)
         for bits in range(1, tuning.UNBOUNDED_BITS):
@@ -465,7 +465,7 @@ class _Planner:
         return tuning.UNBOUNDED_BITS
 
     def _bits_for_counts(self, found: Calibrated) -> int:
-        """The smallest modulus that holds the largest count and its noise."""
+        """Return the smallest modulus that holds the largest count and its noise."""
         request = self._request
         for bits in range(1, tuning.UNBOUNDED_BITS):
             parameters = self._divide(found.mechanism.parameters, found.variance, bits)
@@ -478,7 +478,7 @@ class _Planner:
         return tuning.UNBOUNDED_BITS
 
     def _calibrated(self, scale_factor: float) -> Calibrated:
-        """Return roughly how much noise a scale needs; each is asked for once."""
+        """Return roughly how much noise a scale needs; each is computed once."""
         if scale_factor not in self._found:
             guess = Fraction(self._model.counted_variance(scale_factor))
             nearest = self._between_curves(scale_factor)
@@ -494,8 +494,8 @@ class _Planner:
     def _between_curves(self, scale_factor: float) -> Calibrated | None:
         """Return the next finer grid's answer, if that and a coarser one are curves.
 
-        The model runs through both, to within what a rough calibration is wrong by,
-        and a curve takes up to half a second.
+        The model runs through both, within the error of a coarse calibration, and a
+        curve takes up to half a second.
         """
         curves = self._curves()
         if self._is_widened or not any(each < scale_factor for each in curves):
@@ -508,7 +508,7 @@ class _Planner:
         return [scale for scale, each in self._found.items() if each.form is Form.CURVE]
 
     def _closed_form(self, scale_factor: float) -> tuple[str, ...]:
-        """Name the formula that covers the mechanism, which costs nothing anywhere."""
+        """Name the formula that covers the mechanism; its cost is negligible."""
         mechanism = self._placeholder(scale_factor)
         some = Fraction(tuning.LITTLE_NOISE)
         return closed_forms(mechanism.event_with_noise(some))[:1]
@@ -524,7 +524,7 @@ class _Planner:
     ) -> Calibrated:
         """Ask the accountants, or those named, how much noise this scale needs.
 
-        With the bits of the plan, where they are known: a small modulus spreads a clip
+        It uses the bits of the plan if they are known: a small modulus spreads a clip
         flag over more coordinates, and each of them is charged for.
         """
         request, mechanism = self._request, self._placeholder(scale_factor, bits)
@@ -550,7 +550,7 @@ class _Planner:
             except TheoremNotApplicableError as error:
                 raise as_of_accountant(request, error) from None
             except ParameterError as error:
-                # Refused for its cost, where it perhaps covers no noise at all.
+                # Refused for its cost, and possibly at noise that it does not cover.
                 raise self._uncovered(mechanism) or error from None
             others = tuple(name for name in names if name != least.accountant)
             if others and not self._is_accepted(
@@ -571,7 +571,7 @@ class _Planner:
         return found
 
     def _uncovered(self, mechanism: Mechanism) -> TheoremNotApplicableError | None:
-        """Return why the named accountant covers nothing at about the noise needed."""
+        """Return the error of a named accountant that covers no such noise."""
         request = self._request
         if request.accountant is None:
             return None
@@ -633,14 +633,14 @@ class _Planner:
                 mechanism.event_with_noise(variance, sampler_distance=distance),
             )
             if request.accountant is not None and variance > foreseen:
-                # A search may end at noise so large that no client would check it.
+                # A search may end at noise so large that every client refuses it.
                 refuse_expensive(request, release, request.accountant)
             return request.releases(release)
 
         return build
 
     def _widen(self, found: Calibrated) -> Mechanism:
-        """Give smm the largest integer Δ∞ that costs no further noise."""
+        """Set the largest integer Δ∞ of smm that costs no further noise."""
         scale_factor = found.mechanism.parameters.scale_factor
         best = found.mechanism
         low = int(best.coordinate_cap)
@@ -661,7 +661,7 @@ class _Planner:
     ) -> Mechanism:
         """Build the mechanism with a placeholder for the noise."""
         request = self._request
-        # As much as the samplers hold, so that no theorem wants more of it.
+        # The most that samplers hold, so that no theorem needs more.
         most = request.mechanism_class.largest_variance * request.counted_shares
         return make_mechanism(
             MechanismParameters(
@@ -684,7 +684,7 @@ class _Planner:
     def _divide(
         self, placeholder: MechanismParameters, variance: Fraction, bits: int
     ) -> MechanismParameters:
-        """Let the shares of every roster add up to the required noise."""
+        """Divide the required noise so that the shares of every roster add up to it."""
         request = self._request
         limit = request.mechanism_class.largest_variance
         if (share := variance / request.counted_shares) > limit:
@@ -704,7 +704,7 @@ class _Planner:
             reader = dataclasses.replace(calibrated, adversary=Adversary.MODEL_READER)
         forecast = request.forecast(mechanism)
         refuse_wrapping(self._model, mechanism, forecast)
-        # On a hopeless grid the fit says nothing about useful ones: judge by the guess.
+        # A fit at a hopeless grid does not describe useful ones: use the estimate.
         refuse_hopeless(NoiseModel.of(request, self._unit_variance), forecast)
         unit = mechanism.parameters.scale_factor**2
         counted = mechanism.counted_noise_variance
@@ -729,7 +729,7 @@ class _Planner:
 
 
 def _readable(scale_factor: float) -> float:
-    """Round a scale down to twelve significant bits; the error does not notice."""
+    """Round a scale down to twelve significant bits; the effect is negligible."""
     step = 2.0 ** (math.floor(math.log2(scale_factor)) - 11)
     return math.floor(scale_factor / step) * step
 
@@ -806,7 +806,7 @@ def _plan_notes(
 
 
 def _participation_notes(request: PlanRequest) -> tuple[str, ...]:
-    """Say how many clients a task needs whose clients give to some sums only."""
+    """State the clients that a task needs if each contributes to some sums only."""
     participations, steps = request.sums_of_one_client, request.steps
     if participations == steps:
         return ()

@@ -1,13 +1,12 @@
-"""What a plan is asked for, checked once.
+"""The request for a plan, with its checks.
 
 * Names are those of the command line. An error names the parameter as the caller
   spelled it, and the nearest value that works.
-* What is not given has a default that is safe rather than flattering: every client
-  must survive is the only assumption that costs nothing, so it is written down in the
-  plan; that no client colludes is likewise.
+* Defaults are safe rather than flattering. By default every client must survive and no
+  client colludes. Both cost no further noise, so the plan states them.
 
-It also says what the central Gaussian mechanism needs for the same request, which every
-plan is measured by, and how loud a clip flag has to be. It plans nothing else.
+The module also computes the noise of the central Gaussian mechanism for the same
+request, the reference of every plan, and the amplitude of a clip flag.
 """
 
 import dataclasses
@@ -72,7 +71,7 @@ _MAX_BITS = 62
 _BELOW_RATE = 1000.0
 _PART_OF_WRAPS = 1024.0
 _SIX_DIGITS = 1_000_000
-_MAX_STEPS = 1 << 40  # beyond, no noise that fits a sampler would do
+_MAX_STEPS = 1 << 40  # beyond, no noise that fits a sampler suffices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +81,8 @@ class PlanRequest:
     Args:
         clients: Cohort size of one session, at least 2.
         dimension: Coordinates of the caller's vector, at least 1.
-        l2_clip: Bound on the L2 norm of one client's vector, caller's units. Leave it
-            out for `skellam-counts`, whose bounds on entries say it.
+        l2_clip: Bound on the L2 norm of one client's vector, caller's units. Omit it
+            for `skellam-counts`, whose bounds on entries determine it.
         epsilon: Privacy loss of one client over all its sessions, nats, above 0.
         delta: Failure probability, in (0, 1).
         bits: Bits per coordinate of the modulus, 1 … 62; None for the fewest whose
@@ -99,11 +98,12 @@ class PlanRequest:
         spare: Further sessions of one client that may end without a sum, at least 0.
             Such a session may have shown its noisy vector, so it is counted.
         sampling_rate: Probability that a user takes part in a session, in (0, 1], by
-            independent coins. For mechanisms whose noise one trusted party adds; noise
-            shares of the participants give the coins away and refuse it.
+            independent selections. For mechanisms whose noise one trusted party adds;
+            noise shares of the participants reveal the selections and refuse it.
         selection_rate: Probability that the vector of a client counts, in (0, 1], by a
-            secret coin of its own in every step; who loses sends zeros with its noise.
-            For mechanisms whose noise comes in shares. A float is read to six digits.
+            secret selection of its own in every step; a client that is not selected
+            sends zeros with its noise. For mechanisms whose noise comes in shares. A
+            float is read to six digits.
         min_survivors: Smallest set ever summed, at least `colluders + 2`; None if a
             session with a lost client is abandoned.
         loss_fraction: Part of a session's roster that may be lost, in [0, 1), read to
@@ -111,12 +111,12 @@ class PlanRequest:
         colluders: Tolerated parties that know and subtract their own noise.
         colluder_fraction: Part of a session's roster that is taken for colluders where
             that is more, in [0, 1), read to six digits.
-        ladder: Rungs by which survivors take back noise that no losses have made
+        ladder: Rungs by which survivors remove noise that no losses have made
             necessary, 0 (none) … 8; None for 4 where clients may be lost and the
             mechanism allows a ladder.
         accountant: One of `dpnoise.accounting.accountant_names()`; None for the
             default, which is proven or certified.
-        adjacency: Which two worlds must look alike.
+        adjacency: Which neighbouring inputs must look alike.
         rotation: One of "hadamard", "hadamard-kronecker", "dft", "none".
         rounding_bias: The β of conditional rounding, in [0, 1).
         linf_bound: Bound on coordinates before rounding, grid steps, a multiple of
@@ -316,7 +316,7 @@ class PlanRequest:
             )
 
     def _check_sampling(self) -> None:
-        """Refuse to count coins that every participant's own noise gives away."""
+        """Refuse a sampling rate that the participants' own noise would reveal."""
         if self.sampling_rate is None or self.sampling_rate == 1.0 or self.is_central:
             return
         raise ParameterError(
@@ -331,7 +331,7 @@ class PlanRequest:
         )
 
     def _check_selection(self) -> None:
-        """Refuse a rate that is none, and secrets where nobody keeps them."""
+        """Refuse an invalid rate, and a secret selection that could not stay secret."""
         if self.selection_rate is None:
             return
         if not isinstance(self.selection_rate, Fraction):
@@ -370,7 +370,7 @@ class PlanRequest:
     def planned_sum_norm(self) -> float | None:
         """L2 norm of the exact sum that the modulus must hold; None for the largest.
 
-        Of vectors with a coin, as many as `most_selected` says.
+        Under a selection it covers as many vectors as `most_selected` returns.
         """
         if self.sum_l2_norm is not None or self.selection == 1:
             return self.sum_l2_norm

@@ -135,7 +135,7 @@ class Plan:
 
     @property
     def selection_mse(self) -> float:
-        """Expected squared error that coins cause, per coordinate, caller's units².
+        """Expected squared error by selection, per coordinate, caller's units².
 
         Of the estimate Σ/q of the sum of all clients' vectors, where Σ adds up those
         that were selected and all vectors are as long as the clip: (1−q)/q·n·r²/d.
@@ -149,8 +149,8 @@ class Plan:
         """Expected squared error of the estimated sum of all vectors, per coordinate.
 
         Caller's units². Without a selection the estimate is the sum, and this is
-        `forecast.expected_mse`; with one it is the sum over q: noise grows by 1/q², and
-        the coins come on top.
+        `forecast.expected_mse`. With one it is the sum over q: noise grows by 1/q², and
+        the error by selection is added.
         """
         noise = self.forecast.expected_mse / float(self.request.selection) ** 2
         return noise + self.selection_mse
@@ -279,7 +279,7 @@ class Plan:
             return ()
         noise = self.estimate_mse - self.selection_mse
         return (
-            ("selection rate", f"{rate} of the vectors, by secret coins"),
+            ("selection rate", f"{rate} of the vectors, selected in secret"),
             (
                 "error of the estimate",
                 (

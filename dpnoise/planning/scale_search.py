@@ -3,16 +3,16 @@
 * Candidates are compared by their whole forecast error: noise, rounding, clipping and
   wrapping, with the shares of all clients.
 * Between calibrations the required noise is modelled as a multiple of the central
-  Gaussian's at the encoded sensitivity, plus a constant: what rounding costs hardly
-  depends on the grid. Two calibrations fix both numbers. The model decides where to
-  look; it never decides how much noise is added.
+  Gaussian's at the encoded sensitivity, plus a constant: the cost of rounding hardly
+  depends on the grid. Two calibrations fix both numbers. The model guides the search;
+  it never determines how much noise is added.
 * Of all scales within half a percent of the best of any modulus, the smallest is
   taken: finer grids cost bits, larger tables and slower accounting, and gain nothing.
-* Only scales at which the sum wraps rarely enough are candidates, however small the
-  squared error of a sum that wraps all the time may be.
+* Only scales at which the sum wraps rarely are candidates, even if a sum that always
+  wraps has a small squared error.
 * More bits never forecast a larger error: they admit more scales and remove wrapping.
 
-It asks no accountant.
+It calls no accountant.
 """
 
 import bisect
@@ -66,11 +66,10 @@ class NoiseModel:
         counted_shares: The fewest noise shares that privacy counts.
         expected_surplus: Variance that a full session keeps, over what counts.
         most_surplus: The largest variance that any session can keep, over that.
-        least_variance: What is counted at least, whatever the budget needs, grid
-            steps².
+        least_variance: The least variance that is counted, for any budget, grid steps².
         fit: The model's two numbers.
-        known: Calibrated variance by scale. Finer grids never need less, wherever the
-            two numbers lead, unless a bound on coordinates follows from the noise.
+        known: Calibrated variance by scale. Finer grids never need less, whatever the
+            fit says, unless a bound on coordinates follows from the noise.
         capped_at: Where the published mixture theorem ties the bound on coordinates to
             the noise: the bound that noise is raised for, as a part of the clip.
     """
@@ -99,10 +98,10 @@ class NoiseModel:
             request: What is planned.
             gaussian_variance: Variance the central Gaussian needs per squared
                 sensitivity.
-            fit: From calibrations; before the first one, a guess.
+            fit: From calibrations, or an estimate before the first one.
         """
-        # One step of rounding in 12 places is what integer noise costs in proof and
-        # truth; where a coordinate is rounded at random, about one step² is common.
+        # Integer noise costs one step of rounding in 12 places, in proof and in fact.
+        # If a coordinate is rounded at random, about one step² is common.
         kind = request.mechanism_class
         guess = 1.0 / 3.0 if kind.rounding is Rounding.CONDITIONAL else 1.0
         made = cls(
@@ -122,9 +121,9 @@ class NoiseModel:
         """Return the model that passes through calibrated points.
 
         Args:
-            calibrated: Required variance by scale: one point scales the guess, the
-                two nearest to the largest scale fix both numbers. What needs no
-                more than the least noise there is says nothing.
+            calibrated: Required variance by scale. One point scales the estimate; the
+                two nearest to the largest scale fix both numbers. Points at the least
+                possible noise are not informative.
         """
         known = tuple((dict(self.known) | dict(calibrated)).items())
         return replace(self, fit=self._fitted(calibrated), known=known)
@@ -139,11 +138,11 @@ class NoiseModel:
             return self.fit
         needs = [self.gaussian_need(scale) for scale in scales]
         wanted = [calibrated[scale] for scale in scales]
-        # On the coarsest grids rounding alone decides, and both need the same.
+        # On the coarsest grids rounding alone counts, and both need the same noise.
         if needs[-1] > needs[0]:
             factor = (wanted[1] - wanted[0]) / (needs[1] - needs[0])
             if factor <= 0.0:
-                # The finer one needs no more yet; at last it is a Gaussian.
+                # The finer one does not need more yet; the limit is a Gaussian.
                 factor = min(1.0, wanted[0] / needs[0])
             extra = wanted[0] - factor * needs[0]
             if extra >= 0.0:
@@ -153,7 +152,7 @@ class NoiseModel:
 
     @property
     def length(self) -> int:
-        """Coordinates of a rotated vector; those of a clip flag are few beside them."""
+        """Coordinates of a rotated vector; those of a clip flag are negligible."""
         return encoded_dim(self.request.rotation, self.request.dimension)
 
     def counted_variance(self, scale_factor: float) -> float:
@@ -204,9 +203,9 @@ class NoiseModel:
         """Return the bound on coordinates that noise is raised for, grid steps.
 
         The published theorem admits a bound in proportion to the noise's deviation, on
-        every grid. On short vectors the bound that costs no further noise is a part of
-        the clip itself, and what it takes off many clients' vectors is far more than
-        the noise.
+        every grid. On short vectors the bound that needs no further noise is a part of
+        the clip itself. It then cuts off far more of many clients' vectors than noise
+        adds.
         """
         if self.request.linf_bound is not None:
             return math.ceil(self.request.linf_bound)
@@ -214,10 +213,11 @@ class NoiseModel:
         return max(1, min(wanted, math.ceil(self.natural_cap(scale_factor))))
 
     def published_excess(self, scale_factor: float) -> float:
-        """Return how many times the noise of fine grids the theorem needs on this one.
+        """Return the factor by which the theorem raises the noise of fine grids here.
 
-        1 where the orders that the budget asks for are covered; more where Eq. (3) of
-        [Bao22] excludes them on a grid whose single step is too much of the clip.
+        It is 1 if the theorem covers the orders that the budget needs. It is larger if
+        Eq. (3) of [Bao22] excludes them on a grid whose step is too large a part of the
+        clip.
         """
         fine = tuning.FINE_STEPS / float(self.request.l2_clip)
         _, least = self._published_point(fine, self.least_cap(fine))
@@ -229,8 +229,8 @@ class NoiseModel:
 
         Args:
             scale_factor: Grid steps per unit.
-            cap: The Δ∞ for which Eq. (3) must hold; for 0 it need not, and the figure
-                has no theorem.
+            cap: The Δ∞ for which Eq. (3) must hold. For 0 the equation is skipped, and
+                no theorem covers the figure.
         """
         request = self.request
         squared = (scale_factor * request.l2_clip) ** 2
@@ -245,7 +245,7 @@ class NoiseModel:
         return int(orders.orders[best]), float(needed[best])
 
     def fits_sampler(self, scale_factor: float) -> bool:
-        """Whether one share's variance is within reach of the sampler tables."""
+        """Whether the sampler tables hold one share's variance."""
         share = self.counted_variance(scale_factor) / self.counted_shares
         # Half of what the sampler holds: the calibrated noise may be above the model's.
         return share <= tuning.HELD * float(
@@ -268,7 +268,7 @@ class _PublishedOrders:
 
     Attributes:
         orders: The orders, rising.
-        allowed: What of epsilon is left for the divergence, nats.
+        allowed: The part of epsilon that remains for the divergence, nats.
         slopes: Divergence per squared clip over variance.
         by_square: Least variance over Δ∞² that Eq. (3) admits, by its second part.
     """
@@ -306,11 +306,11 @@ def _single_release_variance(epsilon: float, delta: float) -> float:
 def _best_cap(model: NoiseModel) -> float:
     """Return the bound on coordinates with the least error, as a part of the clip.
 
-    On a grid so fine that no rounding counts; error and noise keep their proportion on
-    coarser ones.
+    The grid is so fine that rounding does not count; on coarser ones error and noise
+    keep their proportion.
     """
     fine = tuning.FINE_STEPS / float(model.request.l2_clip)
-    # From the narrowest on: among equals the one that raises no noise.
+    # From the narrowest on, so that of equals the one that raises no noise is chosen.
     parts = [
         math.exp2(-power / tuning.CAPS_PER_OCTAVE)
         for power in reversed(range(tuning.CAPS))
@@ -380,7 +380,7 @@ def best_scale(model: NoiseModel, bits: int) -> Scale | None:
     )
     low, high = math.log2(smallest_scale(model)), math.log2(found.scale_factor)
     # Left of its minimum the error falls: rounding and the constant part of the noise
-    # weigh less and less.
+    # decrease.
     for _ in range(tuning.REFINEMENTS):
         middle = 0.5 * (low + high)
         if forecast_at(model, 2.0**middle, bits).judged_mse <= target:
@@ -429,16 +429,17 @@ def least_forecast(model: NoiseModel) -> ErrorForecast | None:
 def least_grid(
     models: Mapping[float, NoiseModel], scale_factor: float, bits: int
 ) -> tuple[float, int]:
-    """Keep a grid, or take that of others which has the fewest bits and no such error.
+    """Return a grid with an accepted error and the fewest bits, or the given one.
 
     Args:
-        models: By scale, what is known of that grid.
+        models: The model of each grid, by scale.
         scale_factor: Of the grid that was chosen, one of those scales.
         bits: Chosen for it.
 
     Returns:
-        Scale and bits: those given, where their error is accepted beside the least of
-        all the grids; otherwise the fewest bits that are, unless they were given.
+        Scale and bits. The given ones are returned if their error is accepted beside
+        the least of all the grids. Otherwise it is the accepted grid with the fewest
+        bits, or with the given bits if the request states them.
     """
     request = models[scale_factor].request
     widest = tuning.UNBOUNDED_BITS if request.bits is None else request.bits
@@ -480,7 +481,7 @@ def smallest_bits(model: NoiseModel, *, holds_the_sum: bool = False) -> int:
         found = _minimise(model, bits)
         return found is not None and found.forecast.judged_mse <= limit
 
-    # One more bit wraps less at every scale, so what suffices is an interval.
+    # One more bit wraps less at every scale, so the sufficient bits are an interval.
     return bisect.bisect_left(range(tuning.UNBOUNDED_BITS), 1, lo=1, key=suffices)
 
 
@@ -496,11 +497,11 @@ def smallest_scale(model: NoiseModel) -> float:
     request = model.request
     steps = tuning.LOWEST_STEPS
     if request.mechanism_class.rounding is Rounding.TOWARD_ZERO:
-        # Truncation takes half a step off every coordinate. Where that is most of it,
-        # the estimate of zero may have a small error and is worth nothing.
+        # Truncation removes half a step from every coordinate. If that is most of it,
+        # the estimate of zero may have a small error and is useless.
         steps = tuning.STEPS_TO_TRUNCATE * math.sqrt(model.length)
     if request.mechanism_class.rounding is Rounding.CONDITIONAL:
-        # Below, no vector but zeros is within the bound: again an estimate of nothing.
+        # Below, only the zero vector is within the bound, so the estimate is useless.
         while not conditional_squared_bound(steps, model.length, request.rounding_bias):
             steps *= 2.0
     return min(steps / request.l2_clip, request.scaled_bound)

@@ -1,4 +1,4 @@
-"""The centred binomial law: the number of heads among fair coins, less its mean.
+"""The centred binomial law: successes among fair Bernoulli trials, less their mean.
 
 * The number of trials is even, so that the mean is an integer and the centred law
   lives on the integers.
@@ -25,7 +25,7 @@ def binomial_table(num_trials: int) -> InversionTable:
     """Build, or fetch, the sampler of Binomial(N, 1/2) − N/2.
 
     Args:
-        num_trials: Number N of fair coins: even, in [2, 2^30].
+        num_trials: Number N of fair trials: even, in [2, 2^30].
 
     Returns:
         The table: symmetric around zero, `variance` exactly N/4.
@@ -43,7 +43,7 @@ def binomial_table(num_trials: int) -> InversionTable:
 
 
 def even_trials(num_trials: int, most: int) -> int:
-    """Check a number of fair coins and return it.
+    """Check a number of fair trials and return it.
 
     Args:
         num_trials: As `binomial_table` takes it.
@@ -55,7 +55,7 @@ def even_trials(num_trials: int, most: int) -> int:
     trials = whole_parameter("num_trials", num_trials, 2, most)
     if trials % 2:
         raise ParameterError(
-            f"num_trials must be even, or the centred law is no integer; got {trials}",
+            f"num_trials must be even, so that the mean is an integer; got {trials}",
             parameter="num_trials",
             value=trials,
             nearest=str(trials + 1),
@@ -77,7 +77,7 @@ def binomial_weights(num_trials: int, precision: int) -> Weights:
     """Enclose the weights of centred binomial noise.
 
     Args:
-        num_trials: Number N of fair coins, even, at least 2.
+        num_trials: Number N of fair trials, even, at least 2.
         precision: Bits after the binary point, where weights are not exact.
     """
     if num_trials <= _EXACT_TRIALS:

@@ -11,8 +11,8 @@
   `w·i + w − 1`; block `i` is the AES encryption of `i` as a 128-bit big-endian number.
 * Neither a seed nor a key appears in a representation, an error, or a pickle.
 
-What this module does not do: it keeps no position, so it cannot notice that the same
-words are read twice. Whoever owns a seed gives every purpose a label of its own.
+Limits: it keeps no position, so it cannot notice that the same words are read twice.
+The caller gives every purpose of a seed a label of its own.
 """
 
 import os
@@ -45,7 +45,7 @@ def fresh_seed() -> bytes:
 
     Returns:
         32 bytes. Use them for one session of one client, then forget them: two
-        releases under one seed carry the same noise, which their difference removes.
+        releases under one seed carry the same noise, and their difference cancels it.
     """
     return os.urandom(SEED_BYTES)
 
@@ -175,7 +175,7 @@ class BitSource:
         counters = np.zeros((blocks.size, 2), dtype=">u8")
         counters[:, 1] = blocks
         # Counter mode by hand: one cipher call for scattered positions, where seeking
-        # would cost a new context for each. No block is ever encrypted for anybody.
+        # would cost a new context for each. The blocks serve as random bits only.
         encryptor = Cipher(self._cipher, modes.ECB()).encryptor()  # noqa: S305 - see above
         words = np.frombuffer(encryptor.update(counters.tobytes()), dtype="<u8")
         return words.reshape(blocks.size, 2).astype(np.uint64, copy=False)

@@ -1,9 +1,9 @@
-"""The discrete Gaussian law: a Gaussian bell on the integers.
+"""The discrete Gaussian law: a Gaussian restricted to the integers.
 
 Rule 1: `variance_parameter` is σ² in P(X = k) ∝ exp(−k²/(2σ²)). It is not the variance:
         the variance is a little smaller, and far smaller once σ² falls below 1/4.
-Rule 2: Sums of discrete Gaussians are not discrete Gaussian. The accounting of a sum is
-        the business of `dpnoise.accounting`.
+Rule 2: Sums of discrete Gaussians are not discrete Gaussian. `dpnoise.accounting`
+        accounts for such a sum.
 """
 
 import functools

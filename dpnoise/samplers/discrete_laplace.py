@@ -1,8 +1,8 @@
 """The discrete Laplace law, also called the two-sided geometric law.
 
-* `decay_rate` is the reciprocal of what others call the scale: P(X = k) falls by the
-  factor e^(−decay_rate) per step. A counting query of L1 sensitivity D with this noise
-  is (decay_rate · D)-differentially private.
+* `decay_rate` is the reciprocal of the usual scale: P(X = k) falls by the factor
+  e^(−decay_rate) per step. A counting query of L1 sensitivity D with this noise is
+  (decay_rate · D)-differentially private.
 """
 
 import functools
@@ -36,7 +36,7 @@ def discrete_laplace_table(decay_rate: Fraction | int) -> InversionTable:
 
     Returns:
         The table. Its `variance` is the variance of the draws, 2e^(−a)/(1 − e^(−a))²
-        up to the tail left out.
+        up to the truncated tail.
 
     Raises:
         ParameterError: Not a rational number, or out of range.

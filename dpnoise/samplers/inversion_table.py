@@ -29,11 +29,11 @@ bits: the result is the one that all 256 bits would have given.
   over all draws of a release to δ.
 * Work is done in blocks, so memory beyond the result does not grow with the count.
 
-What this class does not do: `draw` is not constant-time. Table look-ups leave traces in
-caches and ambiguous cells take longer; whoever watches the caches of a client's machine
-during a draw may learn about its noise. `draw_fixed_steps` gives the same samples by a
-sequence of memory accesses that does not depend on them, at a price that grows with the
-number of thresholds.
+Limits: `draw` is not constant-time. Table look-ups leave traces in caches, and
+ambiguous cells take longer. An observer of the caches of a client's machine during a
+draw may learn about its noise. `draw_fixed_steps` gives the same samples by a sequence
+of memory accesses that does not depend on them. Its time grows with the number of
+thresholds.
 """
 
 import hashlib

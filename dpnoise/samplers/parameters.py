@@ -1,9 +1,10 @@
 """Exact parameters: integers and rational numbers within stated limits.
 
-* A float is refused, although it is a rational number: whoever rounds a variance must
-  decide the direction, and an accountant and a sampler must see the same number.
-* Numerator and denominator are limited in length, because a configuration that a peer
-  wrote may name them, and the time to build a table grows with their length.
+* A float is refused, although it is a rational number. The caller that rounds a
+  variance must choose the direction, and accountant and sampler must use the same
+  number.
+* Numerator and denominator are limited in length: a peer may choose them, and the time
+  to build a table grows with their length.
 """
 
 from fractions import Fraction

@@ -1,11 +1,11 @@
 """Skellam and binomial noise too wide for a table: independent draws, added up.
 
-* Variances of Skellam variables add up, and so do coins: a sum of draws from narrower
-  tables has the law itself, and its distance is at most the sum of theirs.
+* Variances of Skellam variables add up, and so do numbers of trials: a sum of draws
+  from narrower tables has the law itself. Its distance is at most the sum of theirs.
 * Each draw reads streams of its own, by a label that counts them.
-* Sixteen draws at most: a peer that names the noise decides how long they take.
+* At most sixteen draws: a peer that states the noise determines how long they take.
 
-A sum of discrete Gaussians is none: for those see `wide_discrete_gaussian`.
+A sum of discrete Gaussians is not such a law; see `wide_discrete_gaussian`.
 """
 
 import functools
@@ -103,10 +103,10 @@ def binomial_sampler(num_trials: int) -> InversionTable | AddedDraws:
     """Build, or fetch, the sampler of centred binomial noise of any supported width.
 
     Args:
-        num_trials: Number N of fair coins: even, in [2, 2^34].
+        num_trials: Number N of fair trials: even, in [2, 2^34].
 
     Returns:
-        The table up to 2^30 coins; beyond, the fewest draws, as equal as they can be.
+        The table up to 2^30 trials; beyond, the fewest draws, as equal as possible.
 
     Raises:
         ParameterError: Not an even integer in range.

@@ -4,7 +4,7 @@
     repeat for attempt = 0, 1, ...:
         m        from the table of P(m) ∝ exp(−m²/(2τ)), m ≥ 0   # which block
         r        uniform in [0, W)                               # where in the block
-        negative a fair coin
+        negative a fair bit
         k = W·m + r
         keep with probability e^(−x), x = r·(2·W·m + r)/(2σ²)
         reject if negative and k = 0                             # zero has one sign

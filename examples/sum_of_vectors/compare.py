@@ -1,4 +1,4 @@
-"""Compare the released sum with the true one, which nobody would know in practice."""
+"""Compare the released sum with the true one, which is unknown in a deployment."""
 
 import json
 from pathlib import Path

@@ -59,7 +59,7 @@ def test_two_aggregators_release_one_sum_over_tls():
     # Ten truncations of 2^-15 and noise: six deviations, 10^-8 false alarms.
     assert all(abs(value - 2.25) < 6 * stddev + 0.001 for value in released)
     assert "10 vectors" in printed
-    assert "everybody has the same sum: True" in printed
+    assert "all clients have the same sum: True" in printed
     assert "against both aggregators together: nothing is promised" in printed
 
 

@@ -1,7 +1,7 @@
 """What a person drawn from a population loses on average: never instead of a bound.
 
-* A figure of this package holds for a person drawn at random. Other people, the ones
-  far from the rest first, may lose up to the worst case, which stands beside it always.
+* A figure of this package holds for a person drawn at random. Other people, outliers
+  first, may lose up to the worst case, which is always stated beside it.
 * Nothing that plans, encodes, adds or refuses noise imports this package.
 """
 

@@ -15,11 +15,11 @@ in all releases. Only the form above is here.
 
 What the argument asks for, and no computation can check:
 
-* Exchangeable people: "drawn at random" says nothing about anybody in particular.
+* Exchangeable people: "drawn at random" states nothing about a particular person.
 * A population that stays: people of later releases are those that were estimated.
-* Distances that do not follow earlier noise. Training breaks this a little: who was
-  picked out by the noise of one step may move more in the next. `typical_epsilon` needs
-  neither this nor a number of releases.
+* Distances that do not follow earlier noise. Training violates this slightly: people
+  whom the noise of one step singles out may move more in the next. `typical_epsilon`
+  needs neither this nor a number of releases.
 
 [TF19] Theorem 2 is Markov's inequality; its Remark 2 holds of integer noise too, whose
 divergences may be handed in as `costs`.
@@ -60,8 +60,8 @@ class Level(enum.StrEnum):
 
     INSTANCE_SEQUENTIAL = "instance-sequential"
     """A record drawn from all; costs of clients are added. The rate batch/records of
-    all holds only while nobody knows which client has the record: for a client that is
-    known, use its own rate and the parallel form."""
+    all holds only while no party knows which client has the record. For a known client,
+    use its own rate and the parallel form."""
 
     INSTANCE_PARALLEL = "instance-parallel"
     """A record drawn from those of any one client, at that client's own rate; the
@@ -79,9 +79,9 @@ class Level(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PopulationStatement:
-    """A figure for a person drawn at random, never without the one for everybody.
+    """A figure for a person drawn at random, together with the worst-case figure.
 
-    It is no `PrivacyStatement`: nothing that asks for one takes it.
+    It is not a `PrivacyStatement`, so no function accepts it in place of one.
 
     Attributes:
         level: Whose loss it is.
@@ -90,7 +90,7 @@ class PopulationStatement:
             it was estimated from.
         releases: How many were counted.
         interval: How means were estimated.
-        worst_case: The same releases for anybody at the clip, at the same delta.
+        worst_case: The same releases for any person at the clip, at the same delta.
     """
 
     level: Level
@@ -101,10 +101,10 @@ class PopulationStatement:
     worst_case: PrivacyStatement
 
     def lines(self) -> tuple[str, str]:
-        """Say both figures, the one for everybody first."""
+        """Return both figures as text, the worst-case figure first."""
         stated = self.worst_case
         everybody = (
-            f"everybody: {stated.figures()} ({stated.accountant}; {stated.grounds})"
+            f"worst case: {stated.figures()} ({stated.accountant}; {stated.grounds})"
         )
         drawn = (
             f"{self.level} drawn at random: epsilon {text_above(self.epsilon, 4)}, "
@@ -208,7 +208,7 @@ class BayesianAccountant:
             )
         groups = [distances] if isinstance(distances, np.ndarray) else list(distances)
         if not groups:
-            raise InputError("there are no distances")
+            raise InputError("distances must not be empty")
         costs = np.stack([self._estimate(group, len(groups)) for group in groups])
         is_added = self._level is Level.INSTANCE_SEQUENTIAL
         self._spent += costs.sum(axis=0) if is_added else costs.max(axis=0)
@@ -216,7 +216,7 @@ class BayesianAccountant:
         return self
 
     def statement(self, delta: float) -> PopulationStatement:
-        """State what was spent, for a person drawn at random and for everybody.
+        """State what was spent, for a person drawn at random and in the worst case.
 
         Args:
             delta: Probability of both figures to fail, in (0, 1), more than `failure`.

@@ -6,7 +6,7 @@ For a person at distance r, s = r²/(2·stddev²), and sampling at rate q,
 
 exactly. Source: [TF19] Theorem 3, its left cost; its right cost bounds the other
 direction from far above, and the left one is never smaller than that direction itself
-([MTZ19]; worlds with Gaussian noise are mirrored, see `renyi.subsampling`).
+([MTZ19]; laws with Gaussian noise are mirrored, see `renyi.subsampling`).
 """
 
 import math
@@ -56,12 +56,12 @@ class SampledGaussian:
     ) -> Self:
         """Count noise that clients have added for their own instances once more.
 
-        [TF19] section V-C: what protects instances at every client protects clients in
-        the sum, with the noise of all honest survivors together.
+        [TF19] section V-C: noise that protects instances at every client protects
+        clients in the sum, with the noise of all honest survivors together.
 
         Args:
             share_stddev: Of one client's noise.
-            honest_shares: Clients whose noise nobody can subtract, without the client
+            honest_shares: Clients whose noise no party can subtract, without the client
                 at stake.
             sampling_rate: As for the class.
         """

@@ -1,9 +1,9 @@
 """Upper bounds of a mean that was estimated from some of a population.
 
-`BOUNDED` is free of any assumption on the law but its range [0, 1]: with M the mean of
-n draws, the mean lies below the larger root μ of n·kl(M‖μ) = log(1/failure), except
-with probability `failure` (Hoeffding 1963, Theorem 1; draws without replacement too,
-section 6 there). kl is the relative entropy of two coins.
+`BOUNDED` assumes nothing of the law but its range [0, 1]. With M the mean of n draws,
+the mean lies below the larger root μ of n·kl(M‖μ) = log(1/failure), except with
+probability `failure` (Hoeffding 1963, Theorem 1; draws without replacement too, section
+6 there). kl is the relative entropy of two Bernoulli laws.
 
 `STUDENT` is the interval of [TF19] equation (5). It holds for normal draws. Those here
 are exponentials of squares, and where a few people are far from the rest most samples
@@ -48,7 +48,7 @@ def upper_mean(shares: FloatArray, *, failure: float, interval: Interval) -> flo
         The bound; at most 1 but for `STUDENT`.
 
     Raises:
-        InputError: There are no draws, or one lies outside of [0, 1].
+        InputError: The sample is empty, or a draw lies outside of [0, 1].
         ParameterError: `failure` is out of range.
     """
     if shares.size == 0 or not np.all((shares >= 0.0) & (shares <= 1.0)):
@@ -75,7 +75,7 @@ def upper_mean(shares: FloatArray, *, failure: float, interval: Interval) -> flo
 
 
 def _entropy(mean: float, other: float) -> float:
-    """Relative entropy of a coin of the one mean to a coin of the other."""
+    """Relative entropy of a Bernoulli law of the first mean to one of the second."""
     total = 0.0
     if mean > 0.0:
         total += mean * math.log(mean / other)

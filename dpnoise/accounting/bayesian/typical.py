@@ -9,7 +9,7 @@ the probability that C_i is among the largest share β of them is β. Hence
     P(L ≥ B + log(1/δ)/λ) ≤ δ + β,   B the (1 − β)-quantile of C_1, …, C_N,
 
 for adaptive releases, without a planned number of them, and with people that differ.
-With fewer than 1/β people, B is the largest C_i: then nobody is left out.
+With fewer than 1/β people, B is the largest C_i, so it covers every person.
 Source: ours; a Rényi odometer of one order ([MTZ19] for divergences), and a quantile.
 """
 
@@ -71,7 +71,7 @@ def typical_epsilon(
 
 
 def _safely_left_out(people: int, share: float, failure: float) -> int:
-    """Return the most that may be left out of a sample, or −1 for none at all.
+    """Return how many largest values a sample may lack, or −1 if not even zero.
 
     Leaving out k of n is wrong if the (1 − share)-quantile lies above the rest, that is
     if at most k of n draws fell among the share: a binomial tail.

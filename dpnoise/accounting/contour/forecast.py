@@ -161,7 +161,7 @@ class _Noise:
         losses = self._log_likelihood(x)
         heights = self._log_weight + (c + 1.0) * losses
         top = int(np.argmax(heights))
-        # Where the points are too far apart to show the bell, by its slope at the top.
+        # Points too far apart to resolve the peak: use its slope at the top.
         rise = x * math.exp(min(self._log_ratio[top] - losses[top], 700.0))
         slope = rise / self._spread[top] if x <= 1.0 else x / self._spread[top]
         weights = np.exp(heights - heights[top] + self._log_width)

@@ -148,7 +148,7 @@ def cell_widths(
         The widths on the main lobe, and beyond.
     """
     root, lobe = math.sqrt(norm_bound), math.sqrt(variance / norm_bound)
-    # Wide windows make every coordinate cell dear; the wider cells cost 0.1 % more.
+    # Wide windows make every coordinate cell expensive; wider cells cost 0.1 % more.
     relative = resolution.relative_width
     if variance > _WIDE_WINDOW_FROM:
         relative = max(relative, _WIDE_WINDOW_RELATIVE_WIDTH)
@@ -535,7 +535,7 @@ class ContourBound:
         top = terms.max(axis=1)
         rising = (terms[:, -1] > terms[:, -2]) | (terms[:, 0] > terms[:, 1])
         if bool(rising.any()) or float(top.max()) > _LARGEST_LOG_TERM:
-            return math.inf  # the moment lives beyond the probes, and is huge
+            return math.inf  # the moment is concentrated beyond the probes, and is huge
         moments = top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
         growth = float(np.max(moments / norms))
         growth = max(growth, c * (c + 1.0) * self._smallest_growth) * self._norm_bound

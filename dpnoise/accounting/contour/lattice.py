@@ -11,7 +11,7 @@
 The Rényi sums have a lattice of their own (`renyi.skellam_lattice`): they add positive
 terms, so floats with a margin are enough, and need thousands of orders quickly.
 
-It knows nothing about rounding, contours or privacy.
+It depends on no rounding, contour or privacy parameter.
 """
 
 import math

@@ -9,7 +9,7 @@ analytic formula does for a Gaussian (`integral`).
 * All slack terms are part of the figure: cells along both axes, the part of the
   contour beyond the table, integers outside the window, rounding of the arithmetic.
 * The noise variance is rounded down to a float, every bound on a vector up.
-* A coin before that one release is counted in closed form (`single_selection`).
+* A secret selection of that one release has a closed form (`single_selection`).
 
 It has no theorem for replace-one adjacency: the analysis compares a rounded vector with
 no vector at all.
@@ -174,7 +174,7 @@ class MixtureContourAccountant(Accountant):
         return found if self._rate == 1.0 else math.nextafter(self._rate * found, 1.0)
 
     def _epsilon_of_exact_noise(self, delta: float) -> float:
-        # A lost coin hides all: beyond the rate nothing is left to bound.
+        # An unselected release hides everything: a delta of the rate covers all losses.
         if self._bound is None or delta >= self._rate:
             return 0.0
         found = self._bound.epsilon(delta / self._rate)
@@ -183,7 +183,7 @@ class MixtureContourAccountant(Accountant):
     def _assumptions(self) -> tuple[str, ...]:
         return (
             "Clients enforce the bounds on the norm and on every coordinate.",
-            "Every coordinate is rounded with independent coins.",
+            "Every coordinate is rounded by an independent draw.",
             ARITHMETIC_ASSUMPTION,
         )
 

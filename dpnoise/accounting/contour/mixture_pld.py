@@ -90,16 +90,16 @@ def guessed_curve(
 ) -> tuple[FloatArray, FloatArray]:
     """Guess what `contour_curve` returns, at a third of its cost.
 
-    How far bounds lie above a saddle-point estimate changes slowly from one contour to
-    the next. It is measured on some of them, on all where it changes fast.
+    The ratio of bounds to a saddle-point estimate changes slowly from one contour to
+    the next. It is measured on some of them, and on all where it changes fast.
 
     Args:
         bound: The release.
         direction: Which direction.
 
     Returns:
-        As `contour_curve`; some constants are no bounds. Where noise is less than a
-        grid step nothing changes slowly, windows are short, and nothing is guessed.
+        As `contour_curve`; some constants are estimates, not bounds. If noise is less
+        than a grid step the ratio changes fast, windows are short, and all are bounds.
     """
     if bound.noise_variance < _GUESSED_FROM:
         return contour_curve(bound, direction)
@@ -154,7 +154,7 @@ def contours_from(first: float, lobe: float) -> list[float]:
     while contours[-1] < last:
         c = contours[-1]
         curvature = lobe**-2 + c**-2 + (c + 1.0) ** -2
-        # Far out, where δ is below 10^-8, a tenth of it more or less matters to nobody.
+        # Where δ is below 10^-8, a relative error of a tenth has no consequence.
         factor = _FAR_SPACING if c > _FAR * lobe else 1.0
         contours.append(c + factor * _CONTOUR_SPACING / math.sqrt(curvature))
     return contours
@@ -186,7 +186,7 @@ def mixture_pair(bound: ContourBound, curve: _Curve = contour_curve) -> Dominati
 def _farthest_loss(
     bound: ContourBound, curves: list[tuple[FloatArray, FloatArray]]
 ) -> float:
-    """Return the loss beyond which next to nothing is left: what is left is lost.
+    """Return a loss whose tail is negligible; the tail itself counts as lost.
 
     A Gaussian's, or farther where the tail of one coordinate's noise is longer.
     """
@@ -259,7 +259,7 @@ class MixturePLDAccountant(ComposedLossAccountant):
     def _assumptions(self) -> tuple[str, ...]:
         return (
             "Clients enforce the bounds on the norm and on every coordinate.",
-            "Every coordinate is rounded with independent coins.",
+            "Every coordinate is rounded by an independent draw.",
             ARITHMETIC_ASSUMPTION,
             TRANSFORM_ASSUMPTION,
         )

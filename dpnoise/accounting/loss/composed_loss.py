@@ -1,9 +1,9 @@
 """The sum of many privacy losses, by one Fourier transform under an exponential tilt.
 
-The loss of a composition is a sum of independent losses. Its law far out in the tail,
-where delta lives, is too small for a plain transform: rounding errors of 10^-16 would
-drown it. Tilting every summand by e^(θ·loss), with θ chosen by Chernoff's bound for
-the wanted delta, moves that tail to the middle of the transform.
+The loss of a composition is a sum of independent losses. The tail of its law that
+determines delta is too small for a plain transform: rounding errors of 10^-16 exceed
+it. Tilting every summand by e^(θ·loss), with θ chosen by Chernoff's bound for the
+wanted delta, moves that tail to the middle of the transform.
 
 * Mass beyond the window wraps around. What wraps from above is bounded by Chernoff
   and added to delta; what wraps from below lands on larger losses, which is safe.
@@ -13,7 +13,7 @@ the wanted delta, moves that tail to the middle of the transform.
 * Losses on the grid err by rounding; epsilon is raised by 2^-46 per release.
 * Below `DELTA_FLOOR` nothing is claimed.
 
-It knows no mechanism and no sampling; pairs come from outside.
+It depends on no mechanism and no sampling; callers supply the pairs.
 """
 
 import math
@@ -38,7 +38,7 @@ _RAREST: Final = 0.1 * DELTA_FLOOR
 _TRANSFORM_ERROR: Final = 8.0 * 2.0**-52
 _LONGEST: Final = 1 << 17  # a coarser grid stays sound, and costs 0.002 % of variance
 _ABOVE: Final = math.log(1e-6)  # of delta, left to Chernoff's bound above the window
-_FAR_BELOW: Final = 1e-5  # what is left above is then a tenth of delta at most
+_FAR_BELOW: Final = 1e-5  # the rest above is then a tenth of delta at most
 _TILTED: Final = math.log(1e-7)  # of the tilted law, on either side of the window
 _TILT_SHARE: Final = 0.75
 """Of Chernoff's tilt. Sampled losses have rare large values that take over the tilted
@@ -55,7 +55,7 @@ _LARGEST_SHIFT: Final = 50.0  # per nat: a single loss of a few nats is then res
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Where the transform looks, and through which tilt."""
+    """The window of the transform, and its tilt."""
 
     tilt: float
     first: int
@@ -108,8 +108,8 @@ class ComposedLoss:
         tilt = self._chernoff_tilt(lambda theta: self._log_moment(theta) - theta * loss)
         log_delta = min(0.0, self._log_moment(tilt) - tilt * loss)
         found = self._curve(self._window(tilt, loss, log_delta)).delta(loss)
-        # Behind coins Chernoff's bound may be 10^7 times what is found. Then what is
-        # left to it above the window outweighs the curve: look through a longer one.
+        # Under a selection Chernoff's bound may be 10^7 times the curve's value. Its
+        # part above the window then outweighs the curve: use a longer window.
         if 0.0 < found < _FAR_BELOW * math.exp(log_delta):
             longer = self._window(tilt, loss, math.log(found))
             found = min(found, self._curve(longer).delta(loss))
@@ -181,7 +181,7 @@ class ComposedLoss:
             bound = (at_tilt - self._log_moment(tilt - shift) + _TILTED) / shift
             below = max(below, bound)
         bottom = min(below, epsilon) - 8.0 * self._step
-        # What wraps around from above first lands below epsilon, where nobody looks.
+        # What wraps around from above first lands below epsilon, which is not read.
         above = min(max(plain, tilted + bottom - epsilon) for plain, tilted in bounds)
         top = max(above, epsilon) + 8.0 * self._step
         step = max(self._step, (top - bottom) / (_LONGEST - 2))

@@ -13,7 +13,7 @@ of pairs dominate adaptive compositions.
 * Poisson sampling at rate q maps (A, B) to ((1−q)·B + q·A, B), an exact identity.
 * Both directions are one pair, read forwards and backwards.
 
-It knows no mechanism; `gaussian_pld` and `mixture_pld` supply curves.
+It depends on no mechanism; `gaussian_pld` and `mixture_pld` supply curves.
 """
 
 import math
@@ -33,7 +33,7 @@ _INFLATION: Final = 1.0 + 1e-8
 twice returns the curve with a relative error of at most 2^-52 times the square of the
 number of points that matter, about 10^4."""
 
-_PATIENCE: Final = 64  # rounds; a curve that is no mere rounding needs a dozen
+_PATIENCE: Final = 64  # rounds; a curve that is not mere rounding needs a dozen
 
 LOSS_ERROR: Final = 2.0**-46
 """How far the loss of an atom may be off, nats."""
@@ -73,7 +73,7 @@ class DominatingPair:
             A pair that dominates every (P, Q) below the two curves.
 
         Raises:
-            CertificateError: A bound is no number.
+            CertificateError: A bound is not a number.
 
         Source:
             [DRV22] connect-the-dots, on an arbitrary grid and for curves that need not
@@ -105,7 +105,7 @@ class DominatingPair:
         )
 
     def sampled(self, sampling_rate: float) -> "DominatingPair":
-        """Return the pair of a release that each user joins by an independent coin.
+        """Return the pair of a release under an independent selection of each user.
 
         Args:
             sampling_rate: Probability q in (0, 1].
@@ -198,10 +198,10 @@ def _lower_hull(losses: FloatArray, excess: FloatArray) -> DominatingPair:
     """Turn points (e^loss, F) into the pair of their convex minorant.
 
     Dropping a point is always sound: the chord over it is an upper bound too. Points
-    with a negative second difference are no vertices of the hull and are dropped
-    together, until none is left. Where a curve is so flat that its points differ by
-    rounding alone this would go on for ever: after some rounds, the points next to them
-    are dropped as well, more of them in every further round.
+    with a negative second difference are not vertices of the hull. They are dropped
+    together, until no such point remains. On a curve so flat that its points differ by
+    rounding alone, this would not end. After some rounds the points next to them are
+    therefore dropped as well, more of them in every further round.
     """
     rounds = 0
     while True:

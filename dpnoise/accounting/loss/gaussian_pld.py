@@ -2,9 +2,9 @@
 
 * The curve of one release is the analytic one at the points where it is connected;
   between them the chord errs upwards.
-* A release that is as private as a Gaussian by proof enters as that Gaussian; the
-  module that holds the proof (`skellam_gdp`) hands over `GaussianEvent`.
-* One release behind one coin has a closed form (`single_selection`) and needs no curve.
+* A release that is provably as private as a Gaussian enters as that Gaussian. The
+  module that holds the proof (`skellam_gdp`) passes the `GaussianEvent`.
+* One release under one selection has a closed form (`single_selection`), not a curve.
 * Replace-one adjacency doubles the sensitivity; the base class then counts no
   sampling.
 
@@ -48,7 +48,7 @@ from dpnoise.floats import FloatArray
 
 _POINT_SPACING: Final = 1.5e-3  # in deviations of the loss: 4·10^-7 of its variance
 _TAIL_DEVIATIONS: Final = 9.5  # delta there is below 10^-20
-_LARGEST_LOSS: Final = 600.0  # e^600 still is a float; more loss protects nobody
+_LARGEST_LOSS: Final = 600.0  # e^600 is a float; a larger loss means no protection
 _RELATIVE_VARIANCE: Final = 4e-6
 _SHARED_VARIANCE: Final = 4e-5  # what rounded shifts cost, once more
 _SHARED_BITS: Final = 14
@@ -114,8 +114,8 @@ class ComposedLossAccountant(Accountant):
     """Adds up dominating pairs of sampled releases; subclasses say which.
 
     Args:
-        adversary: Whom the answer must hold against.
-        adjacency: Which two worlds must look alike.
+        adversary: The adversary that the answer must hold against.
+        adjacency: Which neighbouring inputs must look alike.
     """
 
     _relative_variance: float = _RELATIVE_VARIANCE
@@ -125,7 +125,7 @@ class ComposedLossAccountant(Accountant):
         self._sums: tuple[ComposedLoss, ComposedLoss] | None = None
 
     def _pair_of(self, release: NoiseEvent) -> DominatingPair | None:
-        """Return the pair of one release, None if it shows nothing of the user."""
+        """Return the pair of one release, None if it does not depend on the user."""
         raise self._refuse(release)
 
     def _check(self, release: NoiseEvent) -> None:
@@ -210,7 +210,7 @@ class GaussianPLDAccountant(ComposedLossAccountant):
 
     Source:
         [ZDW22] Theorem 10: products of dominating pairs dominate adaptive
-        compositions; the argument stands in `dominating_pair`.
+        compositions; `dominating_pair` has the argument.
     """
 
     name = "gaussian-pld"
@@ -272,11 +272,11 @@ class GaussianPLDAccountant(ComposedLossAccountant):
 
 @dataclass(frozen=True, slots=True)
 class CoinedGaussians:
-    """Gaussian releases behind coins that stand for other releases, by proof.
+    """Gaussian releases under selections that provably dominate other releases.
 
     Several calibrations, on other grids and by other bounds, end at the same few
     Gaussians. So shifts are rounded up to 14 significant bits, which costs at most
-    0.013 % of noise variance, and an answer is kept for whoever asks next.
+    0.013 % of noise variance, and answers are cached for later calls.
 
     Args:
         parts: Gaussian shift, rate and number of the releases, the shift as D/σ.
@@ -286,7 +286,7 @@ class CoinedGaussians:
 
     @classmethod
     def of(cls, parts: Iterable[tuple[float, float, int]]) -> Self:
-        """Round what is given; a shift of 0 shows nothing and is left out."""
+        """Round the shifts of the releases; skip a shift of 0, which costs nothing."""
         given = [part for part in parts if part[0] > 0.0]
         if sum(count for *_, count in given) > 1:
             given = [(_rounded_up(shift), rate, count) for shift, rate, count in given]
@@ -352,7 +352,7 @@ def _coined_epsilon(parts: _Parts, delta: float) -> float:
 
 @lru_cache(maxsize=4)
 def _composed(parts: _Parts) -> GaussianPLDAccountant:
-    # The coins were found to be secret where the releases were added.
+    # The account that these releases come from has checked that selections are secret.
     account = _SharedAccountant(adversary=Adversary.SERVER)
     for shift, rate, count in parts:
         one = GaussianEvent(1, 1.0, min(shift, _MOST))

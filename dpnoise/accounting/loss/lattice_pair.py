@@ -22,7 +22,7 @@ Rule 6: Weights are those of the samplers: enclosures of hundreds of bits, so th
 The norm must be an exact integer: the square of a float one digit below √3 would admit
 two ones, and claim twenty times less than is lost.
 
-It composes nothing over releases and knows no adjacency.
+It composes no releases and depends on no adjacency.
 """
 
 import functools
@@ -73,7 +73,7 @@ class IntegerLaw:
     Args:
         family: "skellam", "discrete-gaussian" or "binomial".
         parameter: Variance of Skellam noise, variance parameter of a discrete
-            Gaussian, number of fair coins (even) of centred binomial noise.
+            Gaussian, number (even) of fair Bernoulli trials of centred binomial noise.
     """
 
     family: str
@@ -205,8 +205,8 @@ def power_pair(pair: DominatingPair, count: int) -> DominatingPair:
         count: Number of coordinates, at least 1.
 
     Returns:
-        A pair that dominates the product, within 1e-5 of the variance of its loss. It
-        may be sampled, which a number of pairs may not: the coin is one for all
+        A pair that dominates the product, within 1e-5 of the variance of its loss. This
+        pair may be sampled; several pairs may not, because one selection covers all
         coordinates of a release.
 
     Raises:
@@ -237,7 +237,7 @@ def envelope_pair(law: IntegerLaw, bounds: ShiftBounds) -> DominatingPair:
         The pair, connected through the largest of the curves.
 
     Raises:
-        TheoremNotApplicableError: The bounds admit too many multisets to look at.
+        TheoremNotApplicableError: The bounds admit too many multisets to enumerate.
     """
     if bounds.squared_norm > LARGEST_SQUARED_SHIFT:
         raise TheoremNotApplicableError(

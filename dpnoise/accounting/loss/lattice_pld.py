@@ -1,16 +1,16 @@
 """Exact loss distributions of integer vectors in few coordinates.
 
-A Gaussian that dominates integer noise in any number of coordinates wastes what few
-coordinates leave: the loss of one counter is a lattice, not a bell. Here the atoms
-themselves are composed (`lattice_pair`), so what is stated is the release's own loss
-but for the grid of the transform.
+A dominating Gaussian is wasteful for integer noise in few coordinates: the loss of one
+counter is a lattice, not a Gaussian. Here the atoms themselves are composed
+(`lattice_pair`), so the figure is the release's own loss but for the grid of the
+transform.
 
 * Entries that differ by at most one: the release has the product of k unit shifts, and
   T releases have k·T of them.
 * Larger entries: the envelope over all multisets of entries, up to a squared norm of
   32. For one release it is exact; for several it may be a little above.
 * A sampled release is the *product* of its coordinates' pairs, then sampled, then
-  composed: all coordinates of a release hang on one coin.
+  composed: one selection covers all coordinates of a release.
 * Replace-one doubles every bound. Vectors without negative entries differ by less: the
   largest entry stays, the squared norm and the sum double.
 
@@ -62,7 +62,7 @@ def shift_bounds(release: _Release, adjacency: Adjacency) -> ShiftBounds:
 
     Args:
         release: One release.
-        adjacency: Which two worlds must look alike.
+        adjacency: Which neighbouring inputs must look alike.
 
     Returns:
         The bounds, as exact integers.
@@ -125,7 +125,7 @@ class LatticePLDAccountant(ComposedLossAccountant):
         return None if factors is None else factors[0]
 
     def _parts(self) -> list[tuple[DominatingPair, int]]:
-        """Leave products apart where no coin joins them: no grid comes between."""
+        """Keep products apart where no selection joins them, which needs no grid."""
         parts: list[tuple[DominatingPair, int]] = []
         for (release, rate), count in self._counts.items():
             factors = self._factors(release)
@@ -184,7 +184,8 @@ def _law_of(release: _Release) -> IntegerLaw:
         law = IntegerLaw("discrete-gaussian", release.noise_variance)
         variance = law.parameter
     else:
-        # An odd coin makes half steps; without it there is less noise, not more.
+        # An odd number of trials makes half steps. Counting one less is sound: it
+        # counts less noise.
         law = IntegerLaw("binomial", Fraction(release.num_trials // 2 * 2))
         variance = law.parameter / 4
     if variance > LARGEST_VARIANCE:

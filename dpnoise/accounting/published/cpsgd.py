@@ -1,11 +1,11 @@
 """The published bound for binomial noise (cpSGD), a baseline for comparisons.
 
 * The constants are recalled from the publication and were not derived again, so the
-  status is `recalled` and no default ever chooses this accountant. Whoever names it
-  asks for a baseline.
-* Binomial noise is bounded: an output outside its range gives a vector away, so there
-  is no Rényi curve. The bound is (ε, δ) only, and composes by the better of the basic
-  and the advanced composition theorem.
+  status is `recalled` and no default ever chooses this accountant. It serves as a
+  baseline.
+* Binomial noise is bounded: an output outside its range reveals a vector, so no Rényi
+  curve exists. The bound is (ε, δ) only, and composes by the better of the basic and
+  the advanced composition theorem.
 * Where the theorem's condition fails, the answer is infinite.
 
 It improves nothing. Sound and tight figures for binomial noise would come from its
@@ -20,7 +20,7 @@ from dpnoise.accounting.accountant import Accountant
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.events import Adjacency, BinomialEvent, NoiseEvent
 
-# The constants of the theorem for fair coins, p = 1/2.
+# The constants of the theorem for p = 1/2.
 _B: Final = 1.0 / 3.0
 _C: Final = 1.75 * math.sqrt(2.0)
 _D: Final = 2.0 / 3.0

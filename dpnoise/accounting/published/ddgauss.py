@@ -1,9 +1,9 @@
 """Rényi bounds of discrete Gaussian noise, central and as a sum of shares.
 
-* The variance *parameter* of a discrete Gaussian is not its variance. Bounds take the
+* The variance *parameter* of a discrete Gaussian is not its variance. Bounds use the
   parameter.
-* A sum of discrete Gaussians is no discrete Gaussian. The divergence between the two
-  enters through one term per coordinate, which is large for small local noise.
+* A sum of discrete Gaussians is not a discrete Gaussian. One term per coordinate bounds
+  the divergence between the two; it is large for small local noise.
 
 It holds no composition and no conversion.
 """
@@ -43,7 +43,7 @@ def sum_divergence_term(*, num_noise_shares: int, local_noise_variance: float) -
     """
     if num_noise_shares == 1:
         return 0.0
-    # The exponent grows with k; beyond the first few thousand shares it stands still
+    # The exponent grows with k; beyond the first few thousand shares it is constant
     # to within 1/k, so the rest is bounded by its smallest exponent.
     exponent = 2.0 * math.pi**2 * local_noise_variance
     if 0.5 * exponent > _NEGLIGIBLE_EXPONENT:

@@ -1,8 +1,8 @@
 """The Skellam mechanism's accountant as published.
 
-It applies Corollary 3.6 of [Aga21] to the letter, with the amplification of its
-authors. The formulas stand in `renyi.skellam_bounds`, because exact accountants fall
-back on them too.
+It applies Corollary 3.6 of [Aga21] literally, with the amplification of its authors.
+The formulas are in `renyi.skellam_lattice`, because exact accountants use them as a
+fallback too.
 """
 
 from dataclasses import dataclass

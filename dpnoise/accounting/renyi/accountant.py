@@ -130,7 +130,7 @@ class RenyiAccountant(Accountant):
             rung = int(np.argmin(found))
             self._best_order = float(ladder[rung])
             return float(found[rung])
-        # Between two whole orders a bound is as dear as at both.
+        # Between two whole orders a bound costs as much time as at both.
         ladder = np.where(ladder < _INTEGERS_UP_TO, ladder, np.floor(ladder))
         seen: dict[int, float] = {}
 
@@ -229,7 +229,7 @@ def gaussian_curve(
 
     Args:
         release: One release.
-        adjacency: Which two worlds must look alike.
+        adjacency: Which neighbouring inputs must look alike.
 
     Returns:
         The curve αρ with ρ = D²/(2σ²).

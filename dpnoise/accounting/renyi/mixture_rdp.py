@@ -5,7 +5,7 @@ Notation: a coordinate x = k + p with k = ⌊x⌋ is rounded to k or k+1, so tha
 
 Rule 1: Divergences add over coordinates, so the divergence of a vector is at most its
         squared norm times κ = sup over 0 < x ≤ X of max{D(P_x‖Q), D(Q‖P_x)}/x². Other
-        users' data and own rounding have the same law in both worlds and are
+        users' data and own rounding have the same law for both inputs and are
         independent: reveal them and use quasi-convexity.
 Rule 2: L grows with y and Q_{k+1} dominates Q_k, so A and B grow with x and are convex
         in p on every unit cell. Between two grid points they lie below their chord; the
@@ -17,7 +17,7 @@ Rule 3: Next to zero, A − 1 = O(x²) by Taylor: with u = dQ_1/dQ, A(p) − 1 �
         convex in p, so an end is largest; for smaller orders the power is at most
         max(1, its value at x0).
 Rule 4: On the first cell the mixture against the noise is Poisson subsampling of a unit
-        shift at rate p. The worlds of the shift are mirror images, so the other
+        shift at rate p. The laws of the shift are mirror images, so the other
         direction is dominated (`subsampling`, rule 2) and need not be summed.
 Rule 5: Above the largest tabulated variance, the first cell is subsampling of the
         published shift bound. On later cells, from a smaller variance on, noise is
@@ -478,7 +478,7 @@ class MixtureRDPAccountant(RenyiAccountant):
         return ExactMixtureCurve(
             squared_norm=min(squared_norm, release.dim * float(release.linf_bound) ** 2)
             * ROUNDING_MARGIN,
-            # A coordinate is no longer than its vector.
+            # A coordinate is at most as long as its vector.
             linf_bound=min(
                 float(release.linf_bound), math.sqrt(squared_norm) * ROUNDING_MARGIN
             ),

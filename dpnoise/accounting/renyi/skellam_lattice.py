@@ -20,10 +20,10 @@ Rule 4: Sums carry the factor `SUM_MARGIN`. Forward error analysis: every ratio 
 
 It serves variances up to `MAX_LATTICE_VARIANCE` only.
 
-The published bounds of [Aga21] stand here as well; exact sums fall back on them. Its
-second parameter is the noise *variance*, twice the rate of either Poisson variable. The
-theorems hold for integer orders above 1; other orders get infinity. Sensitivities are
-norms of the *rounded* integer vector.
+The module also holds the published bounds of [Aga21], to which exact sums fall back.
+Their second parameter is the noise *variance*, twice the rate of either Poisson
+variable. The theorems hold for integer orders above 1; other orders get infinity.
+Sensitivities are norms of the *rounded* integer vector.
 """
 
 import functools
@@ -52,7 +52,7 @@ def shift_bound(
         noise_variance: Variance of the noise, grid steps squared, above 0.
 
     Returns:
-        Bounds in nats, shape (n,); infinite at orders that are no integer above 1.
+        Bounds in nats, shape (n,); infinite at orders that are not integers above 1.
 
     Source:
         [Aga21] Theorem 3.5, Eq. (3.1).
@@ -81,7 +81,7 @@ def vector_bound(
         noise_variance: Variance per coordinate, grid steps squared, above 0.
 
     Returns:
-        Bounds in nats, shape (n,); infinite at orders that are no integer above 1.
+        Bounds in nats, shape (n,); infinite at orders that are not integers above 1.
 
     Source:
         [Aga21] Corollary 3.6, Eq. (3.2).
@@ -113,7 +113,7 @@ def scaled_vector_bound(
         scale_factor: Grid steps per unit, above 0.
 
     Returns:
-        Bounds in nats, shape (n,); infinite at orders that are no integer above 1.
+        Bounds in nats, shape (n,); infinite at orders that are not integers above 1.
 
     Source:
         [Aga21] Corollary 4.1.

@@ -196,7 +196,7 @@ def exact_skellam_curve(
 
     Args:
         release: One release.
-        adjacency: Which two worlds must look alike.
+        adjacency: Which neighbouring inputs must look alike.
 
     Returns:
         The curve.

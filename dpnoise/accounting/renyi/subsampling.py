@@ -56,7 +56,7 @@ def sampled_divergences(
             3 gives the generic published bound [ZW19], which reproductions need.
 
     Returns:
-        Bounds in nats, shape (n,); infinite where the curve knows too few orders.
+        Bounds in nats, shape (n,); infinite where the curve has too few orders.
 
     Source:
         [MTZ19] for mirrored worlds, with the proof of rule 2 above, and rule 3 for

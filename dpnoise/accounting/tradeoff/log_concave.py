@@ -1,4 +1,4 @@
-"""How well sums of discrete Gaussians, and of fair coins, hide a shift by one.
+"""Trade-off bounds of a unit shift for sums of discrete Gaussians or Bernoulli trials.
 
 Notation as in `unit_shift`, whose rules 1, 2 and 4 hold for the noises here: it remains
 to bound c(t) = log(q(t)²/(q(t−1)·q(t+1))), which bounds M. Far out z(t)² is −2·log q(t)
@@ -50,7 +50,7 @@ Rule 5: *Fewer and wider shares of the same noise.* Let v = nσ² be fixed; the 
         the other sign falls by at most 2β/e³. The bound on c(t) grows with R and Q. A
         single share has c = 1/v, which is less.
 
-*N fair coins*: c(t) = log(1 + (N+1)/(N²/4 − t²)) exceeds every bound near the ends.
+*N fair trials*: c(t) = log(1 + (N+1)/(N²/4 − t²)) exceeds every bound near the ends.
 
 Rule 6: *Replace the ends.* Keep q(t) for |t| ≤ W+1; beyond, let the ratio of neighbours
         fall by the constant factor e^(−c(W)). The new law q' is symmetric, log-concave
@@ -82,8 +82,9 @@ _MARGIN: Final = 1.0 + 2.0**-30  # some 10^4 floating-point operations, all posi
 _LEAST_EXPONENT: Final = 2.0  # β below: R exceeds 1 for any two shares
 _LARGEST_LOG: Final = 700.0
 _LEAST_MASS: Final = 1e-290
-# 10^4 releases of 2^20 entries charge less than 10^-8·(1+e^ε), and with many coins than
-# 10^-27: what an epsilon of 40 takes, for at most a thousandth of the variance.
+# 10^4 releases of 2^20 entries charge less than 10^-8·(1+e^ε), and with many trials
+# less than 10^-27. An epsilon of 40 needs that; it costs at most a thousandth of the
+# variance.
 _LEAST_CHARGE_BITS: Final = 60
 _MOST_CHARGE_BITS: Final = 128
 _COINS_PER_CHARGE_BIT: Final = 1 << 11
@@ -199,13 +200,13 @@ def _largest_of_fewer(shares: int, exponent: float) -> float:
 
 
 def binomial_shift(num_trials: int) -> ShiftBound:
-    """Bound M for centred fair-coin noise by rules 6 and 7.
+    """Bound M for centred binomial noise by rules 6 and 7.
 
     Args:
-        num_trials: Number N of fair coins, at least 1.
+        num_trials: Number N of fair Bernoulli trials, at least 1.
 
     Returns:
-        The bound and its charge; infinite for fewer than some hundred coins.
+        The bound and its charge; infinite for fewer than some hundred trials.
     """
     # z standard deviations, √N/2 each, leave about exp(−z²/2) of the mass and make
     # c(W) larger by z²/N of itself.
@@ -214,7 +215,7 @@ def binomial_shift(num_trials: int) -> ShiftBound:
     deviations = math.sqrt(2.0 * math.log(2.0) * (bits + 8))
     last = math.ceil(0.5 * deviations * math.sqrt(num_trials))
     if 2 * last >= num_trials:
-        return ShiftBound(math.inf, 0.0, "none: too few coins")
+        return ShiftBound(math.inf, 0.0, "none: too few trials")
     # In half steps everything is an integer.
     rest = (num_trials - 2 * last) * (num_trials + 2 * last)
     curvature = math.log1p(4 * (num_trials + 1) / rest)

@@ -1,10 +1,10 @@
-"""Gaussian differential privacy of shares that are no Skellam noise.
+"""Gaussian differential privacy of noise shares other than Skellam.
 
 * The theorem is that of `skellam-gdp`: symmetric log-concave noise hides an integer
   vector of L2 norm D as a Gaussian of noise multiplier 1/(D·M) does.
 * For sums of discrete Gaussians and for binomial noise M is bounded in `log_concave`.
-* Sums of discrete Gaussians of the same total depend on how many they are cut into. An
-  event states one number of shares; whoever plans for many rosters states the worst.
+* The noise of a sum of discrete Gaussians depends on the number of shares. An event
+  states one number of shares; for many rosters, state the worst number.
 
 It says nothing about shares so narrow that their sum is not smooth.
 """

@@ -49,8 +49,8 @@ _FIRST_SHARE: Final = 1e-9
 _PLACES_TRIED: Final = 3
 _EXPECTED: Final = 4.0  # times an estimated δ, for which one more place gains nothing
 _EXPECTED_LOSS: Final = math.log(_EXPECTED)
-_GAIN: Final = 1e-4  # a place that promises to gain less of epsilon is not tried
-_FARTHEST: Final = 2.0  # times a shift, beyond which no δ is guessed from its own
+_GAIN: Final = 1e-4  # a point with a smaller expected gain of epsilon is not tried
+_FARTHEST: Final = 2.0  # times a shift, beyond which no δ is estimated from its own
 _WORTHWHILE: Final = 1e-9  # a smaller gain in epsilon is not searched for
 _BISECTION_STEPS: Final = 60
 
@@ -77,7 +77,7 @@ class MixtureGDPAccountant(Accountant):
 
     @property
     def _status_of_theorems(self) -> Status:
-        """Certified, or weaker if the releases behind coins are composed so."""
+        """Certified, or weaker if releases under selections are composed so."""
         if not self._is_sampled:
             return self.status_of_theorem
         return weakest(
@@ -103,7 +103,7 @@ class MixtureGDPAccountant(Accountant):
     def gaussian_loss(self, delta: float) -> GaussianLoss | None:
         """Return the release of the place to clamp that is best at a delta.
 
-        None behind coins, and where no place bounds anything.
+        None under a selection, and where no clamping point gives a bound.
         """
         if self._is_sampled:
             return None
@@ -155,9 +155,9 @@ class MixtureGDPAccountant(Accountant):
         return place
 
     def _digits(self, delta: float) -> float:
-        """Return twice the logarithm of what a δ leaves behind the coin, at least 1.
+        """Return 2·log(q/δ) with q the largest rate, at least 1.
 
-        So many times as fast as the shift μ grows a Gaussian's δ: about (ε/μ)² times.
+        It estimates d log δ/d log μ of a Gaussian of shift μ, which is about (ε/μ)².
         """
         rate = max(rate for _, rate in (*self._mixtures, *self._others))
         return max(1.0, 2.0 * math.log(rate / delta))
@@ -238,7 +238,7 @@ class MixtureGDPAccountant(Accountant):
         return RoundedShift(math.sqrt(squared_shift * _MARGIN) * _MARGIN, distance)
 
     def _coined(self, place: int) -> CoinedGaussians:
-        """The account as Gaussian releases behind coins, clamped at one place."""
+        """The account as Gaussian releases under selections, clamped at one point."""
         parts = []
         for (release, rate), count in (*self._mixtures.items(), *self._others.items()):
             if isinstance(release, _Mixture):
@@ -252,7 +252,7 @@ class MixtureGDPAccountant(Accountant):
     def _assumptions(self) -> tuple[str, ...]:
         return (
             "Clients enforce the bounds on the norm and on every coordinate.",
-            "Every coordinate is rounded with independent coins.",
+            "Every coordinate is rounded by an independent draw.",
         )
 
     def _details(self) -> Mapping[str, str]:

@@ -117,7 +117,7 @@ class MixtureSimpleAccountant(Accountant):
     def _assumptions(self) -> tuple[str, ...]:
         return (
             "Clients enforce the bounds on the norm and on every coordinate.",
-            "Every coordinate is rounded with independent coins.",
+            "Every coordinate is rounded by an independent draw.",
         )
 
     def _details(self) -> Mapping[str, str]:

@@ -33,8 +33,8 @@ Rule 5: *Vectors and releases.* Coordinates must be rounded independently of eac
         functions of independent coordinates then multiply, and Gaussian shifts combine
         by the root of the sum of squares [DRS22], which also composes adaptive
         releases. A shorter vector only has a smaller shift.
-        Behind a coin, [Bla53] turns two normals μ apart into both clamped worlds of the
-        whole vector; the mixture moves by at most as much as they, so τ stays charged.
+        Under a selection, [Bla53] turns two normals μ apart into both clamped laws of
+        the whole vector. The mixture moves by at most as much, so τ stays charged.
 
 Rules 1 to 4 are elementary and ours. Two traps: Chernoff's bound on τ is even in W − S,
 hence tiny and false for W ≪ S; and d·τ·(1 + e^ε) grows with ε, so that the sum does not
@@ -62,7 +62,7 @@ Beyond 16 only where one coordinate may be many deviations long, at a large epsi
 """
 
 _MARGIN: Final = 1.0 + 2.0**-44  # some fifteen floating-point operations
-_LARGEST_EXPONENT: Final = 700.0  # beyond, G is no float
+_LARGEST_EXPONENT: Final = 700.0  # beyond, G overflows a float
 
 
 @dataclass(frozen=True, slots=True)

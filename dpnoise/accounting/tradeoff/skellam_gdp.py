@@ -58,14 +58,14 @@ _LEAST_VARIANCE: Final = 2.0**-20
 
 @dataclass(frozen=True, slots=True)
 class GaussianEquivalent:
-    """A Gaussian release that is at most as private as the release it stands for.
+    """A Gaussian release that is at most as private as the release it replaces.
 
     Args:
         noise_multiplier: Noise standard deviation over L2 sensitivity; infinite for a
-            release that shows nothing of the user.
-        distance: Total variation distance per world that must be charged to delta on
-            top, sampler distance not included.
-        method: What the bound rests on.
+            release that does not depend on the user.
+        distance: Total variation distance of each of the two laws that must be charged
+            to delta as well, sampler distance not included.
+        method: Name of the bound.
     """
 
     noise_multiplier: float
@@ -82,7 +82,7 @@ def gaussian_equivalent(
 
     Args:
         release: One release.
-        adjacency: Which two worlds must look alike.
+        adjacency: Which neighbouring inputs must look alike.
 
     Returns:
         The equivalent, which any accountant for Gaussians may consume.
@@ -171,7 +171,7 @@ class SkellamGDPAccountant(Accountant):
 
     @property
     def _status_of_theorems(self) -> Status:
-        """Certified, or weaker if the releases behind coins are composed so."""
+        """Certified, or weaker if releases under selections are composed so."""
         if not self._is_sampled:
             return self.status_of_theorem
         return weakest(
@@ -196,7 +196,7 @@ class SkellamGDPAccountant(Accountant):
         return 1.0 / (math.sqrt(squared_shift * _MARGIN) * _MARGIN)
 
     def gaussian_loss(self, delta: float) -> GaussianLoss | None:  # noqa: ARG002 - the same for all
-        """Return the one release that stands for all; None behind coins."""
+        """Return the one release that dominates all; None under a selection."""
         multiplier = self.noise_multiplier
         if self._is_sampled or multiplier == 0.0:
             return None
@@ -221,7 +221,7 @@ class SkellamGDPAccountant(Accountant):
 
     @property
     def _coined(self) -> CoinedGaussians:
-        """The account as Gaussian releases behind coins."""
+        """The account as Gaussian releases under selections."""
         return CoinedGaussians.of(
             (_MARGIN / self._equivalents[release].noise_multiplier, rate, count)
             # Whether a rate may be claimed was decided when the release was added.

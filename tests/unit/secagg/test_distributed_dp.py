@@ -348,7 +348,7 @@ def test_everything_counts_the_sessions_of_one_client_and_not_the_sums(spare):
         ({"counted_variance": "14/8"}, "canonical"),
         ({"loss_fraction": "2/6"}, "canonical"),
         ({"loss_fraction": 0.25}, "canonical"),
-        ({"colluder_fraction": "1/2"}, "nobody is left"),
+        ({"colluder_fraction": "1/2"}, "leaves no other client"),
         ({"ladder": 4}, "ladder"),
         ({"share_bits": 21}, "share_bits"),
         ({"mechanism": {"mechanism": "skellam"}}, "lacks"),

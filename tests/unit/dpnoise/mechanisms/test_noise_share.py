@@ -163,12 +163,12 @@ def test_a_roster_that_leaves_no_share_to_count_is_refused():
         rule.largest_counted_shares,
         rule.largest_total,
     ):
-        with pytest.raises(ParameterError, match="nobody is left") as caught:
+        with pytest.raises(ParameterError, match="leaves no other client") as caught:
             question(200)
         assert caught.value.parameter == "min_survivors"
     # Where all but nobody collude, more survivors do not help.
     crowded = dataclasses.replace(GOOD, colluder_fraction=Fraction(999, 1000))
-    with pytest.raises(ParameterError, match="nobody is left") as caught:
+    with pytest.raises(ParameterError, match="leaves no other client") as caught:
         crowded.session(200)
     assert caught.value.parameter == "colluder_fraction"
     assert caught.value.nearest == "0.69"

@@ -269,7 +269,7 @@ def test_the_quantile_of_a_sample_is_safe():
 def test_no_figure_stands_without_the_one_for_everybody_and_its_label():
     stated = spent(accountant(interval=Interval.STUDENT), np.full(20, 0.1), 2)
     everybody, drawn = stated.lines()
-    assert everybody.startswith(f"everybody: {stated.worst_case.figures()} (")
+    assert everybody.startswith(f"worst case: {stated.worst_case.figures()} (")
     assert "exchangeable and stationary" in drawn
     assert "nothing about an atypical person" in drawn
     assert "Student's interval, which fails" in drawn
