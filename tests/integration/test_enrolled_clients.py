@@ -143,7 +143,7 @@ def test_a_client_without_identity_takes_no_part():
     )
     assert_exact(deployment, set(range(CLIENTS)) - {2})
     assert endings[2].code is ErrorCode.POLICY_VIOLATION
-    assert "no credential" in str(endings[2])
+    assert "needs a credential" in str(endings[2])
 
 
 def test_one_forged_credential_in_the_roster_ends_the_session_for_every_client():

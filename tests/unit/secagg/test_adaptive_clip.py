@@ -193,7 +193,7 @@ def test_bounds_that_bound_nothing_are_bad_config(prepared, changes, word):
 
 def test_an_offer_cannot_move_a_clip_that_stays(made):
     fixed = secagg.PreparedTask.from_plan(made)
-    with pytest.raises(RemoteProtocolError, match="stays"):
+    with pytest.raises(RemoteProtocolError, match="is fixed"):
         advanced.NoisyTask.of_session(offer(fixed, unit_terms(Fraction(1))))
     assert offered_terms(fixed.parameters, b"") == b""
     assert following_terms(offer(fixed, b""), zeros(1, 2), inputs=1) == b""

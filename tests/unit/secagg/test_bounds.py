@@ -358,7 +358,7 @@ def test_colluders_are_assumed_where_the_server_may_invent_them():
 
 
 def test_exact_sums_are_accepted_in_words():
-    with pytest.raises(LocalProtocolError, match="the exact sentence"):
+    with pytest.raises(LocalProtocolError, match="one sentence and no other"):
         ExactSumWaiver("I understand")
 
 

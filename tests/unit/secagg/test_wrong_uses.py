@@ -332,9 +332,9 @@ ROWS = [
     ("2 vectors", summed([GOOD] * 2), LOCAL, MISUSE, "2 vectors", "one vector"),
     ("4 vectors", summed([GOOD] * 4), LOCAL, MISUSE, "more vectors", "one vector"),
     ("None", summed([GOOD, GOOD, None]), LOCAL, MISUSE, "3 to 3 vectors", "as many"),
-    ("no vectors", summed(None), LOCAL, MISUSE, "no sequence", "a list"),
-    ("number", summed(3), LOCAL, MISUSE, "no sequence", "a list"),
-    ("letters", summed("abc"), LOCAL, MISUSE, "no sequence", "a list"),
+    ("no vectors", summed(None), LOCAL, MISUSE, "not a sequence", "a list"),
+    ("number", summed(3), LOCAL, MISUSE, "not a sequence", "a list"),
+    ("letters", summed("abc"), LOCAL, MISUSE, "not a sequence", "a list"),
     (
         *("generator", summed(lambda: (GOOD for _ in "ab")), LOCAL, MISUSE),
         *("2 vectors", "one vector"),

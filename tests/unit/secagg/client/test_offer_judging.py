@@ -89,7 +89,7 @@ def test_the_privacy_floors_of_the_settings_reach_the_client(tmp_path):
 
 @pytest.mark.parametrize("sentence", ["", "yes", NO_NOISE_ACKNOWLEDGEMENT[:-1]])
 def test_only_the_whole_sentence_waives_the_noise(sentence):
-    with pytest.raises(LocalProtocolError, match="the exact sentence"):
+    with pytest.raises(LocalProtocolError, match="one sentence and no other"):
         ExactSumWaiver(sentence)
 
 

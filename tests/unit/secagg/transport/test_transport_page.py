@@ -190,6 +190,21 @@ def raised():
                 for named in (part for code in codes for part in ast.walk(code)):
                     if isinstance(named, ast.Attribute) and named.attr.isupper():
                         yield named.attr, node.func.id
+            elif isinstance(node, ast.Call) and made_by_code(node):
+                kinds = [k.value.id for k in node.keywords if k.arg == "kind"]
+                name = node.func.value.attr
+                yield name, (kinds or [type(ErrorCode[name].error("")).__name__])[0]
+
+
+def made_by_code(call):
+    """Whether a call is `ErrorCode.X.error(...)`."""
+    maker = call.func
+    return (
+        isinstance(maker, ast.Attribute)
+        and maker.attr == "error"
+        and isinstance(maker.value, ast.Attribute)
+        and getattr(maker.value.value, "id", "") == "ErrorCode"
+    )
 
 
 def test_whose_fault_a_number_is_agrees_with_what_raises_it():
