@@ -126,7 +126,7 @@ def test_sampling_with_central_noise_helps_readers_under_stated_conditions(relea
     assert sampled.epsilon(1e-5) < plain.epsilon(1e-5)
     statement = sampled.statement(1e-5)
     assert statement.status is Status.PROVEN
-    assert any("independent coin" in text for text in statement.assumptions)
+    assert any("independent Bernoulli selection" in text for text in statement.assumptions)
 
 
 @pytest.mark.parametrize("name", sorted(set(RENYI) - {"zcdp"}))
@@ -169,7 +169,7 @@ def test_a_secret_selection_is_counted_against_everybody(name, adversary):
     assert found < plain.epsilon(1e-5)
     assert found == pytest.approx(sampled.epsilon(1e-5), rel=1e-12)
     text = " ".join(selected.statement(1e-5).assumptions)
-    assert "own secret coin" in text
+    assert "own secret Bernoulli selection" in text
     assert "not counted" not in text
     whole = account(name, SecretlySelected(release, Fraction(1)), adversary=adversary)
     once = account(name, release, adversary=adversary)

@@ -110,7 +110,7 @@ def test_every_short_vector_lands_within_what_the_event_states():
 @pytest.mark.parametrize(
     ("vector", "complaint"),
     [
-        ([0, 0.5, 0, 0, 0, 0], "whole numbers"),
+        ([0, 0.5, 0, 0, 0, 0], "integer entries"),
         ([0, math.nan, 0, 0, 0, 0], "NaN"),
         ([0, math.inf, 0, 0, 0, 0], "infinite"),
         ([0, 1], "shape"),

@@ -244,7 +244,7 @@ def test_statement_says_what_sampling_and_arithmetic_it_rests_on():
     assert statement.status == "hypothetical"
     assert statement.accountant == "hypothetical-mixture-pld"
     text = " ".join(statement.assumptions)
-    assert "independent coin" in text
+    assert "independent Bernoulli selection" in text
     assert "Fourier transforms" in text
 
 
