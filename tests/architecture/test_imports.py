@@ -40,7 +40,10 @@ LISTED = {
 
 
 # Modules that need an extra, and what is imported from it.
-NEEDS = {"secagg.server.http_edge.protocol": "uvicorn"}
+NEEDS = {
+    "secagg.server.engine.dask": "distributed",
+    "secagg.server.http_edge.protocol": "uvicorn",
+}
 
 
 @each_of(sorted(modules()))

@@ -126,7 +126,9 @@ def test_sampling_with_central_noise_helps_readers_under_stated_conditions(relea
     assert sampled.epsilon(1e-5) < plain.epsilon(1e-5)
     statement = sampled.statement(1e-5)
     assert statement.status is Status.PROVEN
-    assert any("independent Bernoulli selection" in text for text in statement.assumptions)
+    assert any(
+        "independent Bernoulli selection" in text for text in statement.assumptions
+    )
 
 
 @pytest.mark.parametrize("name", sorted(set(RENYI) - {"zcdp"}))

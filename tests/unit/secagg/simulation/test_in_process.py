@@ -359,7 +359,7 @@ async def test_fractions_are_refused_where_whole_numbers_are_summed():
     )
     task = secagg.PreparedTask.from_plan(made, COHORT)
     async with secagg.local(task, clients=3, privacy_limits=FLOORS) as cohort:
-        with pytest.raises(secagg.InputError, match="whole numbers"):
+        with pytest.raises(secagg.InputError, match="integer entries"):
             await cohort.sum([[1, 0, 0, 0], [0, 1, 0, 0], [0.5, 0, 0, 0]])
         total = await cohort.sum([[1, 0, 0, 0], [0, 1, 0, 0], lambda _: [0.5, 0, 0, 0]])
     assert (total.inputs, total.replaced) == (3, 1)
