@@ -1,7 +1,6 @@
 """Several tasks behind one port: whose call it is, and what operators say of them."""
 
 import asyncio
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,9 +22,11 @@ from secagg.errors import (
 from secagg.server.admin.control import SessionFilter
 from secagg.server.storage import ServerStorage
 from secagg.storage.change import Role
+from secagg.storage.postgres.executor import PostgresExecutor
 from secagg.storage.queries import ReadTally
 from secagg.storage.rows import TaskState
 from secagg.storage.spool import SUM
+from secagg.storage.table_store import TableStore
 from secagg.transport.address import Address
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.two_aggregators import Helper, PartyServer
@@ -301,7 +302,10 @@ def test_views_tell_what_each_party_knows():
 def test_a_database_is_refused_where_seeds_must_be_erased():
     async def main(clock):
         pair = TwoAggregators(clock, noise_for())
-        storage = ServerStorage(SimpleNamespace(keeps_what_is_erased=True), None)
+        store = TableStore(
+            object.__new__(PostgresExecutor)
+        )  # the real engine, unopened
+        storage = ServerStorage(store, None)
         with pytest.raises(ServiceError, match="SQLite alone") as refused:
             Helper(
                 "counts",
