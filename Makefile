@@ -94,10 +94,12 @@ build/models-venv/bin/python:
 	$(PYTHON) -m venv build/models-venv
 	$@ -m pip install --quiet --disable-pip-version-check 'z3-solver>=4.13'
 
-models: build/models-venv/bin/python  ## prove inequalities (z3), set agreement (spin), two rules (ProVerif)
-	build/models-venv/bin/python protos/models/thresholds.py
-	build/models-venv/bin/python protos/models/symbolic.py
-	build/models-venv/bin/python protos/models/agreement.py
+models: build/models-venv/bin/python  ## prove inequalities (z3), one session (spin), two rules (ProVerif); into protos/models/output.txt
+	@failed=; for model in thresholds symbolic agreement; do \
+	  build/models-venv/bin/python protos/models/$$model.py > build/$$model.txt || failed=1; \
+	  cat build/$$model.txt; \
+	done; \
+	cat build/thresholds.txt build/symbolic.txt build/agreement.txt > protos/models/output.txt; test -z "$$failed"
 
 mutants: $(STAMP_DEV) ## which checks no test would miss, into build/mutants.md; an hour
 	$(BIN)/python tests/mutation/run.py

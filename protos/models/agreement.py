@@ -1,6 +1,7 @@
-"""Run the models of set agreement as they stand, and without each defence, by spin.
+"""Run the models of one session as they stand, and without each defence, by spin.
 
-`agreement.pml` is one roster with restarts, `rosters.pml` two rosters in one session.
+`agreement.pml` is one roster with restarts, `rosters.pml` two rosters in one session,
+`connections.pml` a second aggregator beside the one that made the offer.
 
 Needs `spin` and a C compiler.  Run by `make models`; ends with status 1 when a claim
 fails that must hold, or holds although the defence that it rests on is gone.
@@ -16,7 +17,8 @@ from typing import Final
 
 FOLDER: Final = Path(__file__).parent
 
-# By model, what is taken away, and whether a claim must fail then.
+# By model, what is taken away, and whether a claim must fail then.  A name NEVER_...
+# adds a false claim instead: that it fails shows that the model gets so far.
 VARIANTS: Final = {
     "agreement.pml": {
         "": False,
@@ -32,6 +34,17 @@ VARIANTS: Final = {
         "NO_ROSTER_PROOF": True,
         "ACCEPT_AGAIN": True,
         "QUORUM_ONE_LESS": True,
+    },
+    "connections.pml": {
+        "": False,
+        "NO_RULE_INPUT": True,
+        "NO_RULE_ANSWER": True,
+        "NO_RULE_REFUND": True,
+        "NO_RULE_SUM": True,
+        "FIRST_CONNECTION_ONLY": True,
+        "REFUND_AFTER_U3": False,
+        "NEVER_REFUNDED": True,
+        "NEVER_BELIEVED": True,
     },
 }
 
@@ -55,6 +68,17 @@ def _search(model: str, variant: str, folder: Path) -> tuple[int, int]:
     return int(states[1]), int(errors[1])
 
 
+def _told(variant: str) -> str:
+    if not variant:
+        return "as specified"
+    kind = (
+        "with the false claim"
+        if variant.startswith("NEVER_")
+        else "without the defence"
+    )
+    return f"{kind} {variant}"
+
+
 def main() -> int:
     """Search every variant; return 1 if one is not as it must be."""
     missing = [tool for tool in ("spin", "cc") if shutil.which(tool) is None]
@@ -72,9 +96,9 @@ def main() -> int:
         as_said = bool(errors) == must_fail
         wrong += not as_said
         found = "a claim fails" if errors else "every claim holds"
-        what = f"without the defence {variant}" if variant else "as specified"
+        what = _told(variant)
         print(
-            f"{model:14} {what:40} {found:18} {states:9} states"
+            f"{model:15} {what:47} {found:18} {states:9} states"
             f"{'' if as_said else '   WRONG'}",
             flush=True,
         )

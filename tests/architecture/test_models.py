@@ -1,9 +1,10 @@
-"""The symbolic models: their form, and a runner that accepts no wrong verdict.
+"""The models: their form, their output, and a runner that accepts no wrong verdict.
 
 ProVerif itself is not part of the suite; a program of its name stands in.
 """
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -84,3 +85,19 @@ def test_another_verdict_is_wrong(tmp_path, kind):
     done = run(tmp_path, kind)
     assert done.returncode == 1
     assert "WRONG" in done.stdout
+
+
+def test_the_committed_output_is_that_of_these_models_and_has_no_wrong_verdict():
+    output = (MODELS / "output.txt").read_text()
+    assert "WRONG" not in output
+    assert "all as they must be" in output
+    variants = runpy.run_path(str(MODELS / "agreement.py"))["VARIANTS"]
+    lines = output.splitlines()
+    for model, of_model in variants.items():
+        for variant, must_fail in of_model.items():
+            found = "a claim fails" if must_fail else "every claim holds"
+            name = variant or "as specified"
+            assert any(
+                line.startswith(model) and f" {name} " in line and found in line
+                for line in lines
+            ), (model, name)
