@@ -18,7 +18,7 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.protocol.outputs import ComputeSum, SurvivorSeed
 from secagg.protocol.packing import pack
 from secagg.runtime.workers import Workers
-from secagg.server.engine import thread_engine
+from secagg.server.engine.engine import thread_engine
 from secagg.server.engine.mask_removal import MaskExecutor
 from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Change, Committed, NewSession, Record, Role

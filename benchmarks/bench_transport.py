@@ -19,7 +19,7 @@ from secagg_testing.scripted_service import ScriptedService
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.server.call_guards import CallLimits
-from secagg.server.rpc.certificate_renewal import server_credentials
+from secagg.server.rpc.certificates import server_credentials
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role

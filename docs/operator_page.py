@@ -29,8 +29,8 @@ from secagg.protocol.policy import (
     ClientPolicy,
     ExactSumWaiver,
 )
-from secagg.server.http.monitoring import watching
-from secagg.server.operated_server import OperatedServer
+from secagg.server.server import OperatedServer
+from secagg.server.service import watching
 from secagg.server.supervisor import TaskSupervisor
 
 HOSTILE: Final = "<script>document.title='taken'</script>"

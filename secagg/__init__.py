@@ -28,7 +28,7 @@ _MODULES: Final = {
     ),
     ".protocol.policy": ("ClientPolicy", "ExactSumWaiver", "PrivacyLimits"),
     ".protocol.profiles": ("Profile",),
-    ".server.released_sum": ("ReleasedSum",),
+    ".server.task.outputs": ("ReleasedSum",),
     ".server.server": ("Server",),
     ".server.step_server": ("StepServer",),
     ".server.task.setup": ("Cohort", "PreparedTask"),

@@ -24,7 +24,7 @@ from secagg.protocol.policy import (
     PrivacyLimits as PrivacyLimits,
 )
 from secagg.protocol.profiles import Profile as Profile
-from secagg.server.released_sum import ReleasedSum as ReleasedSum
+from secagg.server.task.outputs import ReleasedSum as ReleasedSum
 from secagg.server.server import Server as Server
 from secagg.server.step_server import StepServer as StepServer
 from secagg.server.task.setup import Cohort as Cohort, PreparedTask as PreparedTask

@@ -49,12 +49,12 @@ _MODULES: Final = {
     "secagg.runtime.connection": ("AggregatorConnection",),
     "secagg.server.http_edge.listener": ("EdgeOptions",),
     "secagg.server.server": ("RunningTask",),
-    "secagg.server.session.progress": (
+    "secagg.server.session.events": (
         "DroppedClient",
         "SessionPhase",
         "SessionProgress",
     ),
-    "secagg.server.session.receipt": ("SessionReceipt",),
+    "secagg.server.session.report": ("SessionReceipt",),
     "secagg.server.step_server": ("next_session_number",),
     "secagg.simulation.in_process": (
         "ClippingWarning",

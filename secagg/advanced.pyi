@@ -59,12 +59,12 @@ from secagg.runtime.clock import Clock as Clock
 from secagg.runtime.connection import AggregatorConnection as AggregatorConnection
 from secagg.server.http_edge.listener import EdgeOptions as EdgeOptions
 from secagg.server.server import RunningTask as RunningTask
-from secagg.server.session.progress import (
+from secagg.server.session.events import (
     DroppedClient as DroppedClient,
     SessionPhase as SessionPhase,
     SessionProgress as SessionProgress,
 )
-from secagg.server.session.receipt import SessionReceipt as SessionReceipt
+from secagg.server.session.report import SessionReceipt as SessionReceipt
 from secagg.server.step_server import next_session_number as next_session_number
 from secagg.simulation.in_process import (
     ClippingWarning as ClippingWarning,

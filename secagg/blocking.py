@@ -33,10 +33,10 @@ from secagg.client.participation import Participation
 from secagg.client.session_driver import ClientPhase, ClientProgress
 from secagg.distributed_dp import Plan
 from secagg.errors import LocalProtocolError
-from secagg.server.released_sum import ReleasedSum
 from secagg.server.server import RunningTask
 from secagg.server.server import Server as AsyncServer
-from secagg.server.session.progress import SessionPhase, SessionProgress
+from secagg.server.session.events import SessionPhase, SessionProgress
+from secagg.server.task.outputs import ReleasedSum
 from secagg.server.task.setup import PreparedTask
 from secagg.simulation.in_process import InProcessCohort
 from secagg.simulation.in_process import local as async_local

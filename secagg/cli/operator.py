@@ -14,7 +14,7 @@ import typer
 if TYPE_CHECKING:
     from secagg.config import HostSettings
     from secagg.config.two_aggregators import PartySettings
-    from secagg.server.admin.control import OperatorViews
+    from secagg.server.admin.operations import OperatorViews
 
 
 _USUAL_PLACES: Final = (Path("server.toml"), Path("/etc/secagg/server.toml"))

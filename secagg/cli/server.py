@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from secagg.config import HostSettings, ServerSettings, TaskSettings
     from secagg.protocol.parameters import ProtocolParameters
-    from secagg.server.admin.control import View
+    from secagg.server.admin.operations import View
     from secagg.server.task.setup import PreparedTask
 
 
@@ -150,8 +150,7 @@ def _run_for_good(
     from secagg.cli.checks.preflight import check_task_rules, identity_of
     from secagg.cli.checks.setup_checks import tasks_in_folder
     from secagg.cli.session_view import SessionView
-    from secagg.server.service import run_service
-    from secagg.server.service_manager import ServiceManager
+    from secagg.server.service import ServiceManager, run_service
     from secagg.transport.peer_identity import Role
 
     manager = ServiceManager.from_environment(os.environ)
@@ -187,9 +186,8 @@ def _run_to_the_end(
     import asyncio
 
     from secagg.cli.session_view import SessionView
-    from secagg.server.program import Observer, plan_task, serve
-    from secagg.server.released_sum import ReleasedSum
-    from secagg.server.sum_writer import SumWriter
+    from secagg.server.service import Observer, plan_task, serve
+    from secagg.server.task.outputs import ReleasedSum, SumWriter
 
     async def planned() -> "PreparedTask":
         # As in `_run_for_good`.

@@ -12,7 +12,7 @@ from rich.table import Column
 from secagg.cli.output import Output
 from secagg.protocol.messages import Round
 from secagg.protocol.rounds import ROUNDS
-from secagg.server.session.progress import SessionPhase, SessionProgress
+from secagg.server.session.events import SessionPhase, SessionProgress
 
 
 class SessionView:

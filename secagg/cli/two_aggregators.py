@@ -253,7 +253,7 @@ def _run(  # noqa: PLR0913 - an aggregator, and what its flags say
     from secagg.config.two_aggregators import load_two_server_settings, tasks_of_party
     from secagg.distributed_dp import TwoAggregatorReport
     from secagg.errors import SecAggError
-    from secagg.server.service_manager import ServiceManager
+    from secagg.server.service import ServiceManager
     from secagg.two_aggregators.program import WrittenSum, noise_of, run_parties
 
     output = Output(as_json=as_json, is_aside=not show)

@@ -3,7 +3,13 @@
 Rule 1: one identity's calls are limited in number at once and over time, over both
         entries together, so that no client can keep the others out.
 Rule 2: calls of callers who are no longer welcome end at both entries.
-Rule 3: few messages are received at once, of all callers together.
+Rule 3: few messages are received at once, of all callers together.  A message is asked
+        for when it is its turn; until then HTTP/2's flow control holds it at its
+        sender.  So memory is bounded, whatever callers do.
+Rule 4: a caller that stalls loses its turn.  One caller has few turns, so that a few
+        who stall do not have all of them, and one who stalls takes little memory.
+Rule 5: a chunk of an upload keeps its turn until it is answered, so that none is
+        received before there is room to write it, and none twice.
 
 It knows no transport.  What gRPC needs besides is in `secagg.server.rpc.guards`, what
 the edge needs in `secagg.server.http_edge`.
@@ -12,11 +18,11 @@ the edge needs in `secagg.server.http_edge`.
 import asyncio
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from secagg.errors import ErrorCode, InternalError, SecAggError
 from secagg.runtime.log_events import (
@@ -25,9 +31,17 @@ from secagg.runtime.log_events import (
     TRANSPORT_LOGGER,
     log_event,
 )
-from secagg.server.body_reader import BodyReader
 from secagg.transport.tls import CertificateNumber
+from secagg.wire.codec import refuse
 
+# A caller that is turned away comes back when many of those before it are done.
+_LONG_SECONDS: Final = 5.0
+# Turns that one caller may hold or wait for: a client sends its chunks one after the
+# other, and may have left a call behind on a broken connection.
+UPLOADS_OF_ONE_CALLER: Final = 2
+# Likewise of other messages, which a client of several tasks may have under way at the
+# same time: 16 MiB at most.
+MESSAGES_OF_ONE_CALLER: Final = 4
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 _CALLER: Final[ContextVar[str]] = ContextVar("secagg_caller")
 
@@ -35,6 +49,114 @@ _CALLER: Final[ContextVar[str]] = ContextVar("secagg_caller")
 _LINE_SECONDS: Final = 60.0
 # Remembered callers beyond those with open calls; one record takes about 300 bytes.
 _MAX_REMEMBERED: Final = 65_536
+
+
+class BodyReader:
+    """Receives the messages of calls that were let in.
+
+    Args:
+        at_once: How many at once.
+        seconds: How long receiving one may take.
+        waiting: How many may wait for their turn; the next one is told to come back.
+    """
+
+    def __init__(
+        self, at_once: int, seconds: float, *, waiting: int | None = None
+    ) -> None:
+        # First come, first served.
+        self._slots = asyncio.Semaphore(at_once)
+        self._seconds = seconds
+        self._room = waiting
+        self._calls_of: Counter[str] = Counter()
+
+    async def read(self, bodies: AsyncIterator[bytes], *, caller: str = "") -> bytes:
+        """Return the one message of a call; the turn is over with it.
+
+        Args:
+            bodies: Its message.
+            caller: Whose call it is; empty where callers have no names.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING; the call has none.
+            ServiceError: OVERLOADED; it did not arrive in time, too many wait, or too
+                many are this caller's.
+        """
+        with self._counted(caller, MESSAGES_OF_ONE_CALLER):
+            await self._take_turn()
+            try:
+                return await self._received(bodies)
+            finally:
+                self._slots.release()
+
+    @asynccontextmanager
+    async def held(
+        self, caller: str, bodies: AsyncIterator[bytes]
+    ) -> AsyncIterator[bytes]:
+        """Yield the one message of a call, whose turn lasts as long as the block.
+
+        Args:
+            caller: Whose call it is.
+            bodies: Its message.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING; the call has none.
+            ServiceError: OVERLOADED; it did not arrive in time, too many wait, or too
+                many are this caller's.
+        """
+        with self._counted(caller, UPLOADS_OF_ONE_CALLER):
+            await self._take_turn()
+            try:
+                yield await self._received(bodies)
+            finally:
+                self._slots.release()
+
+    @contextmanager
+    def _counted(self, caller: str, most: int) -> Iterator[None]:
+        if caller and self._calls_of[caller] >= most:
+            raise _come_back("this caller has other messages under way", 1.0)
+        self._calls_of[caller] += 1
+        try:
+            yield
+        finally:
+            self._calls_of[caller] -= 1
+            if not self._calls_of[caller]:
+                del self._calls_of[caller]
+
+    async def _take_turn(self) -> None:
+        if self._room is None or not self._slots.locked():
+            await self._slots.acquire()
+            return
+        if not self._room:
+            raise _come_back("too many messages wait for their turn", _LONG_SECONDS)
+        self._room -= 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self._room += 1
+
+    async def _received(self, bodies: AsyncIterator[bytes]) -> bytes:
+        # Ended at once.  Suspended behind its message, gRPC's generator would keep that
+        # and the call alive, in a cycle, until the collector searches for garbage.
+        messages = cast("AsyncGenerator[bytes]", aiter(bodies))
+        try:
+            async with asyncio.timeout(self._seconds), aclosing(messages):
+                async for body in messages:
+                    return body
+        except TimeoutError:
+            raise ErrorCode.OVERLOADED.error(
+                f"the message did not arrive within {self._seconds:g} s",
+                fix="Call again, over a faster link.",
+                retry_after_seconds=1.0,
+            ) from None
+        raise refuse("the call has no message")
+
+
+def _come_back(complaint: str, seconds: float) -> SecAggError:
+    return ErrorCode.OVERLOADED.error(
+        complaint,
+        fix="Send this one again a little later.",
+        retry_after_seconds=seconds,
+    )
 
 
 @dataclass(frozen=True, slots=True)

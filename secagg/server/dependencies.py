@@ -9,8 +9,8 @@ from secagg.runtime.clock import Clock
 from secagg.runtime.metrics import Meter, SilentMeter
 from secagg.runtime.workers import Workers
 from secagg.server.engine.mask_removal import MaskExecutor
-from secagg.server.session.progress import SessionProgress
-from secagg.server.session.uploads import UploadSlots
+from secagg.server.rpc.limits import UploadSlots
+from secagg.server.session.events import SessionProgress
 from secagg.storage.spool import Spool
 from secagg.storage.store import Store
 

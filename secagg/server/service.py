@@ -1,55 +1,642 @@
-"""The process of an aggregator: many tasks, one port, an operator's socket.
+"""The process of an aggregator: its port, an operator's socket, metrics and probes.
 
-`run_process` serves an aggregator of any kind, `run_service` one that is alone.
+`run_process` serves an aggregator of any kind, `run_service` one that is alone with
+its tasks, and `serve` one task, which ends with it: for scripts, demos and examples.
 
 Rule 1: everything that can be wrong before the first client comes is found before the
-        port opens.
+        port opens: settings, certificates, budget, storage.
 Rule 2: it ends when it is asked to, never by a count: with SIGTERM or SIGINT now, and
         sessions that are open wait on the disk; with SIGUSR1 or `drain --finish` when
         the sessions that have their cohort are over.
+Rule 3: a process of one task also ends when the task is done and the clients know it,
+        at the latest `server.keep_seconds` later.  A task ends by its sums, its end
+        date or its operator, never by clients that come too early.
+Rule 4: sums that an earlier process released count towards the number wanted.  A task
+        that has all its sums is not run again, but a process that was killed right
+        after the last one still owes its clients the outcome: the port opens until
+        they have it.
+Rule 5: probes and metrics name tasks at most; the page names clients, and is served to
+        this machine alone.
+Rule 6: gRPC's health, /readyz and the service manager are told the same, because they
+        ask the same.  The manager is told in the protocol of sd_notify(3): lines in one
+        datagram.  Telling never fails and never waits, and nothing is said where
+        `NOTIFY_SOCKET` names no manager.
+Rule 7: READY means that clients can connect.  WATCHDOG means that the loop turns and
+        the book answers, if only to refuse: a restart mends a process that hangs, and
+        not a full disk.
 
-What is printed is decided by whoever calls.
+What is printed is decided by the caller.
 """
 
 import asyncio
+import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+import socket
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import (
     AbstractAsyncContextManager,
+    AsyncExitStack,
     asynccontextmanager,
     contextmanager,
     nullcontext,
+    suppress,
 )
 from dataclasses import dataclass
-from typing import Any, Final
+from http import HTTPStatus
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import urlsplit
 
-from secagg.config import HostSettings, TaskSettings
+from secagg.config import HostSettings, ServerSettings, TaskSettings, end_of_task
 from secagg.config.server import HostSection
-from secagg.errors import InternalError
+from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
+from secagg.pki.key_files import parse_key
+from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Round
-from secagg.runtime.clock import SystemClock
+from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.garbage import keep_what_is_loaded
 from secagg.runtime.metrics import Meter, Meters
 from secagg.server.admin.channel import admin_socket_of
-from secagg.server.admin.control import ServedAggregator, TaskControl, View
+from secagg.server.admin.operations import ServedAggregator, TaskControl, View
+from secagg.server.admin.page import operator_page
+from secagg.server.admin.snapshot import StatusSnapshot
 from secagg.server.admin.socket import AdminSocket
-from secagg.server.http.monitoring import (
-    MonitoringEndpoints,
-    exporter_of,
-    meter_of,
-    page_address,
-    watching,
+from secagg.server.http.listener import Answer, HTTPListener, Page, text
+from secagg.server.http.readiness import PROBE_EVERY_SECONDS, Readiness
+from secagg.server.http_edge.listener import (
+    EdgeOptions,
+    check_origins,
+    edge_packages,
+    host_of,
 )
-from secagg.server.operated_server import OperatedServer
-from secagg.server.program import server_of
-from secagg.server.rpc.certificate_watch import LOOK_EVERY_SECONDS
-from secagg.server.rpc.grpc_server import run_until_signalled
-from secagg.server.service_manager import ServiceManager
-from secagg.server.session.progress import SessionProgress
+from secagg.server.rpc.certificates import LOOK_EVERY_SECONDS
+from secagg.server.rpc.grpc_server import GrpcServer, run_until_signalled
+from secagg.server.server import SETTLE_SECONDS, OperatedServer, RunningTask, Server
+from secagg.server.session.events import SessionProgress
+from secagg.server.session.report import SessionReceipt
+from secagg.server.session.timer import until
+from secagg.server.storage import open_storage
 from secagg.server.supervisor import TaskSupervisor
+from secagg.server.task.outputs import ReleasedSum
+from secagg.server.task.setup import PreparedTask, settle_task
+from secagg.server.telemetry.open_telemetry import OpenTelemetry
+from secagg.server.telemetry.prometheus import CONTENT_TYPE, PrometheusMeter, Reading
+from secagg.storage.rows import Retention
 from secagg.transport.address import Address
+from secagg.transport.peer_identity import Role
+from secagg.transport.tls import TLSIdentity
 
+# Two looks may be late before the manager loses its patience.
+_LEAST_PATIENCE_SECONDS: Final = 3 * PROBE_EVERY_SECONDS
+_Server = TypeVar("_Server", bound=Server)
 _LOOK_EVERY_SECONDS: Final = 0.2
+
+
+class ServiceManager:
+    """Tells a service manager how the process is.
+
+    Args:
+        address: Of its datagram socket: a path, or "@" and an abstract name; None for
+            nobody.
+    """
+
+    def __init__(self, address: str | None = None) -> None:
+        self._address = None
+        if address is not None and address.startswith(("/", "@")):
+            self._address = address.replace("@", "\0", 1)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        """Return the manager that started this process, if one wants to be told.
+
+        Args:
+            environment: Of the process: NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID.
+
+        Raises:
+            ServiceError: BAD_SETTINGS; its patience is shorter than the time between
+                two looks at the book, so that it would kill a sound process.
+        """
+        given = environment.get("WATCHDOG_USEC", "")
+        is_ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        if given.isdecimal() and is_ours:
+            seconds = int(given) / 1e6
+            if seconds < _LEAST_PATIENCE_SECONDS:
+                raise ErrorCode.BAD_SETTINGS.error(
+                    f"the service manager waits {seconds:g} s for a sign of life, and "
+                    f"the book is looked at every {PROBE_EVERY_SECONDS:g} s",
+                    fix=f"Set WatchdogSec={_LEAST_PATIENCE_SECONDS:g} or more in "
+                    "the unit.",
+                )
+        return cls(environment.get("NOTIFY_SOCKET"))
+
+    def ready(self, status: str) -> None:
+        """Say that clients can connect.
+
+        Args:
+            status: One line for `systemctl status`.
+        """
+        self._tell("READY=1", f"STATUS={status}")
+
+    def status(self, status: str) -> None:
+        """Say in one line what the process does."""
+        self._tell(f"STATUS={status}")
+
+    def alive(self) -> None:
+        """Say that the process is worth keeping."""
+        self._tell("WATCHDOG=1")
+
+    def _tell(self, *lines: str) -> None:
+        if self._address is None:
+            return
+        with (
+            suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as speaker,
+        ):
+            speaker.settimeout(0)
+            speaker.sendto("\n".join(lines).encode(), self._address)
+
+
+class Probes:
+    """Answers probes and scrapes of one aggregator.
+
+    Args:
+        readiness: Whether it can serve.
+        readings: Returns all gauges; told whether it can.
+        meter: What it tells its measurements; None if nothing is measured.
+    """
+
+    def __init__(
+        self,
+        readiness: Readiness,
+        readings: Callable[[bool], Awaitable[list[Reading]]],
+        meter: PrometheusMeter | None,
+    ) -> None:
+        self._readiness = readiness
+        self._readings = readings
+        self._meter = meter
+
+    @property
+    def pages(self) -> Mapping[str, Page]:
+        """What is served, by path."""
+        return {
+            "/metrics": self._metrics,
+            "/healthz": self._alive,
+            "/readyz": self._ready,
+        }
+
+    async def announce(
+        self,
+        transport: Callable[[], GrpcServer | None],
+        clock: Clock,
+        looked: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Keep gRPC's health true, until this is cancelled.
+
+        Args:
+            transport: Returns what says it; None while there is none.
+            clock: Time.
+            looked: Called after each look at a book that has answered.
+        """
+        while True:
+            found = transport()
+            if found is not None:
+                await found.announce(is_ready=await self._is_ready())
+                if self._readiness.store_answers:
+                    looked()
+            await clock.sleep_until(clock.now() + PROBE_EVERY_SECONDS)
+
+    async def _is_ready(self) -> bool:
+        return not await self._readiness.complaint()
+
+    async def _metrics(self) -> Answer:
+        if self._meter is None:
+            return text("nothing is measured", HTTPStatus.NOT_FOUND)
+        readings = await self._readings(await self._is_ready())
+        return Answer(self._meter.scraped(readings), CONTENT_TYPE)
+
+    async def _alive(self) -> Answer:
+        return text("alive")
+
+    async def _ready(self) -> Answer:
+        complaint = await self._readiness.complaint()
+        if complaint:
+            return text(f"not ready: {complaint}", HTTPStatus.SERVICE_UNAVAILABLE)
+        return text("ready")
+
+
+@dataclass(frozen=True, slots=True)
+class MonitoringEndpoints:
+    """Where somebody may look; None where nobody asked for it.
+
+    Attributes:
+        metrics: /metrics, /healthz and /readyz.
+        page: The operator's page.
+    """
+
+    metrics: Address | None = None
+    page: Address | None = None
+
+
+def meter_of(section: HostSection) -> PrometheusMeter | None:
+    """Return what takes measurements, if somebody wants to read them.
+
+    Raises:
+        ServiceError: MISSING_EXTRA; prometheus-client is not installed.
+    """
+    return None if section.metrics_listen is None else PrometheusMeter()
+
+
+def exporter_of(section: HostSection) -> OpenTelemetry | None:
+    """Return what sends measurements and traces on, if somebody collects them.
+
+    Raises:
+        ServiceError: MISSING_EXTRA, or BAD_SETTINGS for an address that is none.
+    """
+    check_collector(section)
+    return None if section.otlp is None else OpenTelemetry.to(section.otlp)
+
+
+def check_collector(section: HostSection) -> None:
+    """Refuse a collector that nothing could be sent to.
+
+    Raises:
+        ServiceError: As `exporter_of`.
+    """
+    if section.otlp is None:
+        return
+    parts = urlsplit(section.otlp)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.password:
+        raise ErrorCode.BAD_SETTINGS.error(
+            "server.otlp is no address of a collector, or holds a password",
+            fix="Write http://127.0.0.1:4318, or https:// beyond this machine.",
+        )
+    OpenTelemetry.packages()
+
+
+def page_address(section: HostSection) -> Address | None:
+    """Return where the operator's page is served, if anywhere.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; other machines could read it.
+    """
+    given = section.page_listen
+    if given is None:
+        return None
+    address = Address.parse(given, name="server.page_listen")
+    if not address.is_loopback:
+        raise ErrorCode.BAD_SETTINGS.error(
+            f"server.page_listen {given} would show names of clients to other machines",
+            fix="Listen on 127.0.0.1, and reach it with ssh -L.",
+        )
+    return address
+
+
+class _Pages:
+    """What the listeners answer."""
+
+    def __init__(
+        self,
+        server: ServedAggregator,
+        section: HostSection,
+        meter: PrometheusMeter | None,
+        clock: Clock,
+    ) -> None:
+        self._server = server
+        self._overview = StatusSnapshot(server, section.state_dir)
+        self._readiness = Readiness(
+            server.stores,
+            section.state_dir,
+            server.runs_a_task,
+            clock,
+            is_store_elsewhere=section.store is not None,
+        )
+        self.probes = Probes(self._readiness, self._overview.readings, meter)
+
+    async def operator(self) -> Answer:
+        complaint = await self._readiness.complaint()
+        shown = await operator_page(self._server, self._overview, complaint)
+        return Answer(shown, "text/html; charset=utf-8")
+
+
+@asynccontextmanager
+async def watching(
+    server: ServedAggregator,
+    section: HostSection,
+    meter: PrometheusMeter | None,
+    *,
+    manager: ServiceManager | None = None,
+    clock: Clock | None = None,
+) -> AsyncIterator[MonitoringEndpoints]:
+    """Answer whoever watches, until the block is left.
+
+    Args:
+        server: Open.
+        section: Where to listen.
+        meter: What the server tells its measurements, from `meter_of`.
+        manager: Told every few seconds that the process is alive, if it is.
+        clock: Time; the machine's by default.
+
+    Yields:
+        Where to look, with the real ports.
+
+    Raises:
+        ServiceError: PORT_IN_USE or BAD_SETTINGS.
+    """
+    clock, manager = clock or SystemClock(), manager or ServiceManager()
+    pages = _Pages(server, section, meter, clock)
+
+    async with AsyncExitStack() as stack:
+        probed = shown = None
+        if section.metrics_listen is not None:
+            address = Address.parse(
+                section.metrics_listen, name="server.metrics_listen"
+            )
+            listener = HTTPListener(address, pages.probes.pages, is_local=False)
+            probed = (await stack.enter_async_context(listener)).address
+        own = page_address(section)
+        if own is not None:
+            listener = HTTPListener(own, {"/": pages.operator}, is_local=True)
+            shown = (await stack.enter_async_context(listener)).address
+        # While tasks are planned, there is no transport.
+        announcing = asyncio.ensure_future(
+            pages.probes.announce(lambda: server.transport, clock, manager.alive)
+        )
+        try:
+            yield MonitoringEndpoints(probed, shown)
+        finally:
+            announcing.cancel()
+            await asyncio.wait({announcing})
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """Who is told what happens.
+
+    Attributes:
+        listening: Called once with the address, when clients can connect.
+        progress: Called with every change of a session.
+        nothing_to_do: Called with a sentence when the task has all its sums and the
+            port opens only for clients that missed the last one.
+    """
+
+    listening: Callable[[Address], None]
+    progress: Callable[[SessionProgress], None]
+    nothing_to_do: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTask:
+    """What became of the task in this process.
+
+    Attributes:
+        receipts: Sessions that released a sum, in order.
+        is_complete: Whether the task has all its sums; False after a signal.
+    """
+
+    receipts: tuple[SessionReceipt, ...]
+    is_complete: bool
+
+
+async def plan_task(
+    settings: ServerSettings, *, accept_restored: bool = False
+) -> PreparedTask:
+    """Plan the task of `settings`, or recall what it was first planned to be.
+
+    Args:
+        settings: Of the server.
+        accept_restored: Somebody accepts, this once, that the state may have been put
+            back: sessions that are open in it end, and their inputs count as summed.
+
+    Raises:
+        ServiceError: BAD_SETTINGS, INFEASIBLE, STORAGE_FAILED, STATE_DAMAGED, or
+            RESTORED_STATE for a state that was put back.
+    """
+    storage = await open_storage(
+        settings.server.state_dir,
+        store_url=settings.server.store,
+        mark=settings.server.rollback_mark,
+        accept_restored=accept_restored,
+        blobs=settings.server.blobs,
+    )
+    try:
+        return await settle_task(
+            settings.own_task, storage.store, reports=settings.server.state_dir
+        )
+    finally:
+        await storage.close()
+
+
+async def serve(  # noqa: PLR0913 - who is told what, and what is run
+    settings: ServerSettings,
+    prepared: PreparedTask,
+    *,
+    on_sum: Callable[[ReleasedSum], Awaitable[None]],
+    observer: Observer,
+    on_aborted: Callable[[SessionDescriptor, bytes], Awaitable[None]] | None = None,
+    payload: Callable[[int], bytes] | None = None,
+) -> ServedTask:
+    """Run the task of `settings` to its end.
+
+    Args:
+        settings: Where to listen, where to store, whom to invite.
+        prepared: What the task runs, from `plan_task`.
+        on_sum: Called with each sum; repeated with the same session after a crash.
+        observer: Told what happens.
+        on_aborted: As for `Server`.
+        payload: As in `Server.add_task`.
+
+    Returns:
+        The sessions of this process.
+
+    Raises:
+        ServiceError: BAD_CERTIFICATE, PORT_IN_USE, STORAGE_FAILED, or TASK_OVER for a
+            task that had released all its sums before; clients that had missed the
+            last one were told it first.
+        SessionAbortedError: Too many attempts at one sum failed; or the end date came
+            first: ROSTER_TOO_SMALL if a session was waiting for clients, else
+            TASK_OVER.
+    """
+    server = server_of(
+        Server, settings.host, on_progress=observer.progress, on_aborted=on_aborted
+    )
+    async with server:
+        keep_what_is_loaded()
+        task = await server.add_task(
+            settings.task.id,
+            prepared,
+            steps=settings.task.steps,
+            payload=payload,
+            invited=frozenset(settings.task.invited) or None,
+            attempts=settings.task.attempts,
+        )
+        if server.transport is None:
+            raise InternalError("a server with an address listens")
+        is_over = task.released_before >= settings.task.steps
+        spent = f"task {task.task_id!r} has released its {task.released_before} sums"
+        if is_over:
+            server.settle_seconds = min(server.settle_seconds, SETTLE_SECONDS)
+            observer.nothing_to_do(
+                f"{spent}; waiting at most {server.settle_seconds:g} seconds for "
+                "clients that missed the last one"
+            )
+        receipts: list[SessionReceipt] = []
+
+        async def take(released: ReleasedSum) -> None:
+            await on_sum(released)
+            receipts.append(released.receipt)
+
+        ending = asyncio.create_task(_end_in_time(settings, server))
+        try:
+            is_complete = await run_until_signalled(
+                server.transport,
+                _finish(server, task, take, observer),
+                drain=lambda: _drain_task(server),
+                grace_seconds=settings.server.drain_seconds,
+            )
+        finally:
+            ending.cancel()
+            await asyncio.wait({ending})
+        server.drain()  # the transport has stopped: nobody is waited for
+        if is_over:
+            raise ErrorCode.TASK_OVER.error(
+                f"{spent}; its budget is spent",
+                fix="Choose a new task.id for a new series of sums.",
+            )
+        return ServedTask(tuple(receipts), is_complete)
+
+
+def server_of(
+    kind: type[_Server],
+    settings: HostSettings,
+    *,
+    accept_restored: bool = False,
+    on_progress: Callable[[SessionProgress], None] | None = None,
+    on_aborted: Callable[[SessionDescriptor, bytes], Awaitable[None]] | None = None,
+) -> _Server:
+    """Return the server that settings describe, not yet open.
+
+    Args:
+        kind: Its class.
+        settings: Where to listen, where to store.
+        accept_restored: As for `Server`.
+        on_progress: As for `Server`.
+        on_aborted: As for `Server`.
+
+    Raises:
+        ServiceError: BAD_CERTIFICATE or BAD_SETTINGS.
+    """
+    return kind(
+        settings.server.listen,
+        identity=TLSIdentity.load(
+            certificate=settings.tls.certificate,
+            private_key=settings.tls.key,
+            authority=settings.tls.ca,
+            role=Role.SERVER,
+        ),
+        state_dir=settings.server.state_dir,
+        store=settings.server.store,
+        engine=settings.server.engine,
+        blobs=settings.server.blobs,
+        rollback_mark=settings.server.rollback_mark,
+        accept_restored=accept_restored,
+        health_listen=settings.server.health_listen,
+        admission=settings.admission.limits(),
+        revoked=settings.server.revoked,
+        edge=edge_options(settings),
+        grace_seconds=settings.server.drain_seconds,
+        keep_seconds=settings.server.keep_seconds,
+        retention=Retention(
+            keep_receipts_days=settings.server.keep_receipts_days,
+            keep_receipts=settings.server.keep_receipts,
+        ),
+        on_progress=on_progress,
+        on_aborted=on_aborted,
+    )
+
+
+def edge_options(settings: HostSettings) -> EdgeOptions | None:
+    """Return what settings say of the HTTP edge; None without [edge].
+
+    Raises:
+        ServiceError: BAD_SETTINGS, naming the key that is missing or wrong; or
+            MISSING_EXTRA.
+    """
+    edge, enrolment = settings.edge, settings.enrolment
+    if edge.listen is None:
+        return None
+    edge_packages()
+    if enrolment.enrolment_key is None:
+        raise _incomplete(
+            "enrolment.enrolment_key", "what `secagg pki enrol list` of the issuer says"
+        )
+    if edge.authority is None:
+        raise _incomplete("edge.authority", "the host name by which clients call it")
+    if edge.certificate is None or edge.private_key is None:
+        key = "private_key" if edge.certificate else "certificate"
+        raise _incomplete(f"edge.{key}", "a file of the certificate for that host name")
+    Address.parse(edge.listen, name="edge.listen")
+    host_of(edge.authority)
+    check_origins(edge.origins)
+    return EdgeOptions(
+        listen=edge.listen,
+        authority=edge.authority,
+        certificate=edge.certificate,
+        private_key=edge.private_key,
+        trust_domain=enrolment.trust_domain,
+        enrolment_key=parse_key(enrolment.enrolment_key),
+        revocations=enrolment.revocations,
+        origins=edge.origins,
+        behind_proxy=edge.behind_proxy,
+    )
+
+
+def _incomplete(key: str, value: str) -> SecAggError:
+    return ErrorCode.BAD_SETTINGS.error(
+        f"{key} is missing, and edge.listen opens an HTTP edge",
+        fix=f"Set it to {value}, or leave edge.listen out.",
+    )
+
+
+async def _finish(
+    server: Server,
+    task: RunningTask,
+    on_sum: Callable[[ReleasedSum], Awaitable[None]],
+    observer: Observer,
+) -> None:
+    observer.listening(server.address)  # now, and not before, a signal drains
+    try:
+        async for released in task.sums():
+            await on_sum(released)
+    except SecAggError as error:
+        if isinstance(error, ServiceError):
+            # The session is not over; it goes on after a restart, which must not wait.
+            server.settle_seconds = min(server.settle_seconds, SETTLE_SECONDS)
+        await server.settle()
+        raise
+    await server.settle()  # a signal that ends the loop skips this
+
+
+async def _end_in_time(settings: ServerSettings, server: Server) -> None:
+    """End the task at its end date, if it has one."""
+    moment = end_of_task(settings.task)
+    if moment is not None:
+        await until(
+            moment,
+            lambda: server.end_task(
+                settings.task.id, f"the end date of the task has come ({moment})"
+            ),
+            clock=SystemClock(),
+        )
+
+
+async def _drain_task(server: Server) -> None:
+    server.drain()
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,9 +62,8 @@ from secagg.protocol.outputs import ComputeSum
 from secagg.protocol.packing import pack, packed_size, unpack
 from secagg.protocol.server import machine as server
 from secagg.protocol.server.handlers import check_view
-from secagg.server.released_sum import ReleasedSum, released_sum
-from secagg.server.session.facts import SessionFacts
-from secagg.server.session.receipt import SessionReceipt
+from secagg.server.session.report import SessionFacts, SessionReceipt
+from secagg.server.task.outputs import ReleasedSum, released_sum
 from secagg.server.task.setup import PreparedTask
 from secagg.storage.journal import RefusalNoted
 

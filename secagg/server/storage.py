@@ -1,20 +1,39 @@
-"""Where an aggregator keeps its sessions and what clients have uploaded."""
+"""Where an aggregator keeps sessions and what clients have uploaded, and how long.
+
+Rule 1: only receipts and reports are deleted that are older, or more, than an operator
+        wants.  What a task knows from its sessions stays (`TaskHistory`), and so do its
+        numbers and what it has spent: no sum is counted twice.
+Rule 2: a disk that refuses is met again at the next turn; sessions do not notice.
+"""
 
 import asyncio
+import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
+from secagg.errors import ServiceError
+from secagg.runtime import log_events as telemetry
+from secagg.runtime.clock import Clock
+from secagg.server.session.report import SessionReports
 from secagg.server.task.history import TaskHistory
 from secagg.storage.blobs import FileBlobs, MemoryBlobs
 from secagg.storage.change import Role
 from secagg.storage.leases import BindBlobs
 from secagg.storage.open_blobs import BlobBindingFile, open_blobs, refuse_other_blobs
 from secagg.storage.open_store import open_state
-from secagg.storage.queries import ReadTally
+from secagg.storage.queries import ReadClock, ReadTally
+from secagg.storage.retention import purge_once
+from secagg.storage.rows import Retention
 from secagg.storage.spool import Spool, UploadSpool
 from secagg.storage.store import Store
+
+_LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
+
+# Receipts are counted in days; a look takes milliseconds.
+PURGE_EVERY_SECONDS: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +109,37 @@ async def open_storage(
 
 async def _bind_blobs(store: Store, name: bytes | None) -> bytes | None:
     return await store.commit(BindBlobs(name))
+
+
+async def purge_regularly(
+    store: Store,
+    policy: Retention,
+    *,
+    clock: Clock,
+    reports: SessionReports | None = None,
+) -> None:
+    """Purge a book now and every hour, until cancelled.
+
+    Args:
+        book: The book of an aggregator.
+        policy: What stays.
+        clock: How to wait.
+        reports: Those of the sessions, which go with the receipts.
+    """
+    while True:
+        await purge_once(store, policy, _LOG)
+        if reports is not None:
+            await _purge_reports(store, reports, policy)
+        await clock.sleep_until(clock.now() + PURGE_EVERY_SECONDS)
+
+
+async def _purge_reports(
+    store: Store, reports: SessionReports, policy: Retention
+) -> None:
+    try:
+        now = await store.read(ReadClock())
+        await asyncio.to_thread(reports.purge, policy, now=now)
+    except (ServiceError, OSError) as error:
+        telemetry.log_event(
+            _LOG, logging.ERROR, telemetry.STORAGE_WRITE_FAILED, reason=error
+        )

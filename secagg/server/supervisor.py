@@ -1,25 +1,28 @@
 """The tasks of an aggregator: rows of its book, run side by side on one port.
 
-Rule 1: a task is a row, and what is said of it is there before anything happens
-        (`secagg.server.task.rows`), so that a process that is killed in between goes on
-        with what was said.
+Rule 1: a task is a row, and what is said of it is there before anything happens, so
+        that a process that is killed in between goes on with what was said.  A row is
+        written under the version that was read: no operator's word is overwritten
+        unseen.
 Rule 2: a task ends by its operator, its end date or its budget.  What fails again and
         again pauses the task, with the reason, and ends no process.
 Rule 3: a task that was stopped with a session under way runs until that session is
         over: inputs that were given are not lost.
 Rule 4: other servers may share the book: what is said at one of them is done by all.
-        Nothing opens at a server that has not heard it yet (`TaskSchedule.version`).
+        What was heard is noted with its version, and nothing opens at a server that has
+        not heard it yet (`TaskSchedule.version`).
 Rule 5: a disk that takes no sum for now holds up its task, and nothing else
-        (`secagg.server.task.pending_writes`).
+        (`PendingWrites`).
 Rule 6: what is said of one task waits for what was said of it before, and for no other
         task: planning one may take minutes, in which another has to be stopped.
+Rule 7: a file proposes.  What is not there yet is added, what is there stays as it is.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -31,37 +34,195 @@ from secagg.errors import (
     SecAggError,
     ServiceError,
     SessionAbortedError,
+    printable,
 )
 from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.messages import MAX_REASON_BYTES
 from secagg.protocol.profiles import Trust
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import SystemClock
-from secagg.server.admin.views import short_of_budget, state_of
-from secagg.server.operated_server import OperatedServer
-from secagg.server.server import RunningTask
-from secagg.server.session.timeouts import until
-from secagg.server.sum_writer import SumWriter, write_receipt
+from secagg.server.admin.views import find_task, short_of_budget, state_of
+from secagg.server.server import OperatedServer, RunningTask
+from secagg.server.session.timer import until
 from secagg.server.task.definition import DeliveryDeferredError
-from secagg.server.task.folder import folder_of
-from secagg.server.task.rows import ChangedMeanwhileError, TaskRows, refuse_stopped
+from secagg.server.task.outputs import SumWriter, write_receipt
 from secagg.server.task.schedule import TaskSchedule
-from secagg.server.task.setup import (
-    published_enrolment,
+from secagg.server.task.setup import PreparedTask, published_enrolment, settle_task
+from secagg.server.task.stored import (
+    ChangedMeanwhileError,
+    decode_settings,
+    encode_settings,
+    folder_of,
+    privacy_folder_of,
+    refuse_other_version,
+    refuse_stopped,
+    row_of,
 )
-from secagg.server.task.stored import decode_settings, encode_settings
 from secagg.storage.change import Role, SessionsSpentError
+from secagg.storage.changes import PutTask
 from secagg.storage.queries import ListSessions, ListTasks
 from secagg.storage.rows import SessionState, TaskRow, TaskState
 from secagg.storage.store import Store, StoreUnavailableError
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
-
 _Result = TypeVar("_Result")
 
 # A payload that has gone, a revocation list that will not do: nothing of the server's.
 _ITS_OWN_FAULT: Final = frozenset(
     {ErrorCode.BAD_SETTINGS, ErrorCode.BAD_CREDENTIAL, ErrorCode.BAD_ENCODING}
 )
+
+
+class TaskRows:
+    """The rows of one server's tasks.
+
+    Args:
+        book: Returns the book; only called once the server is open.
+        state_dir: Of the server; privacy reports are kept there.
+        tell: Told in a sentence what becomes of tasks.
+        on_row: Told of every row that was noted.
+        check_task: Raises what speaks against a task, before it is planned or run;
+            called on a thread.
+    """
+
+    def __init__(
+        self,
+        store: Callable[[], Store],
+        *,
+        state_dir: Path,
+        tell: Callable[[str], None],
+        on_row: Callable[[TaskRow], None],
+        check_task: Callable[[TaskSettings], object],
+    ) -> None:
+        self._store = store
+        self._state_dir = state_dir
+        self._tell = tell
+        self._on_row = on_row
+        self._check_task = check_task
+        self._known: dict[str, TaskRow] = {}
+
+    async def get(self, task_id: str) -> TaskRow | None:
+        """Return a task's row; None where there is no such task.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        return await row_of(self._store(), task_id)
+
+    async def find(self, task_id: str) -> TaskRow:
+        """Return a task's row.
+
+        Raises:
+            ServiceError: UNKNOWN_SESSION, STORAGE_FAILED.
+        """
+        return await find_task(self._store(), task_id)
+
+    async def unchanged(self, task_id: str, expect_version: int | None) -> TaskRow:
+        """Return a task's row, if it is the one that an operator has seen.
+
+        Args:
+            task_id: Which task.
+            expect_version: The version that was seen; None for any.
+
+        Raises:
+            ServiceError: BAD_SETTINGS for another version; UNKNOWN_SESSION,
+                STORAGE_FAILED.
+        """
+        row = await self.find(task_id)
+        refuse_other_version(task_id, row.version, expect_version)
+        return row
+
+    async def say(self, row: TaskRow, state: TaskState, reason: str) -> TaskRow:
+        """Write what was said of a task into its row, and note it.
+
+        Raises:
+            ChangedMeanwhileError: The row is not what the book has.
+            ServiceError: STORAGE_FAILED.
+        """
+        # It is shown wherever the task is, and may be what some peer has said.
+        reason = printable(reason, max_bytes=MAX_REASON_BYTES)
+        task = replace(row.task, state=state, reason=reason)
+        if not await self._store().commit(PutTask(task, expect_version=row.version)):
+            raise ChangedMeanwhileError(row.task.task_id)
+        telemetry.log_event(
+            _LOG,
+            logging.INFO,
+            telemetry.TASK_CHANGED,
+            task=row.task.task_id,
+            state=state.value,
+            reason=reason,
+        )
+        self._tell(
+            f"task {row.task.task_id!r}: {state.value}{reason and f', {reason}'}"
+        )
+        row = TaskRow(task, row.version + 1, row.tally)
+        self.note(row)
+        return row
+
+    async def pause(self, task_id: str, reason: str) -> bool:
+        """Pause a task that no operator has paused; False if one has meanwhile.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        while True:
+            row = await self.find(task_id)
+            if row.task.state is not TaskState.RUNNING:
+                return False
+            try:
+                await self.say(row, TaskState.PAUSED, reason)
+            except ChangedMeanwhileError:
+                continue  # perhaps another server has paused it for the same reason
+            return True
+
+    def note(self, row: TaskRow) -> None:
+        """Remember how a task stands."""
+        self._known[row.task.task_id] = row
+        self._on_row(row)
+
+    def known(self, task_id: str) -> TaskRow | None:
+        """Return what was last heard of a task; None for nothing."""
+        return self._known.get(task_id)
+
+    def knows(self, row: TaskRow) -> bool:
+        """Whether a row is what was last heard of its task."""
+        known = self._known.get(row.task.task_id)
+        return known is not None and known.version == row.version
+
+    async def propose(self, settings: TaskSettings) -> None:
+        """Add a task of a file, or say that the file differs from what was added.
+
+        Raises:
+            ServiceError: BAD_SETTINGS, INFEASIBLE, STORAGE_FAILED.
+        """
+        row = await self.get(settings.task.id)
+        if row is None:
+            await self.settle(settings)
+        elif row.task.settings != encode_settings(settings):
+            telemetry.log_event(
+                _LOG,
+                logging.WARNING,
+                telemetry.TASK_SETTINGS_DIFFER,
+                task=settings.task.id,
+                next_step="its file says something else; `secagg tasks apply FILE` "
+                "changes it",
+            )
+            self._tell(
+                f"task {settings.task.id!r} runs as it was added, its file says "
+                "something else: `secagg tasks apply FILE` changes the task"
+            )
+
+    async def settle(self, settings: TaskSettings) -> PreparedTask:
+        """Have a task in the book that its settings describe; see `settle_task`.
+
+        Every way to a task leads here: a file, an operator, a restart, another server.
+        """
+        await asyncio.to_thread(self._check_task, settings)
+        return await settle_task(
+            settings,
+            self._store(),
+            reports=privacy_folder_of(self._state_dir, settings.task.id),
+        )
 
 
 @dataclass(eq=False, slots=True)

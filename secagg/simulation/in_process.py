@@ -46,9 +46,9 @@ from secagg.protocol.policy import (
 )
 from secagg.protocol.vectors import as_vector
 from secagg.runtime import log_events as telemetry
-from secagg.server.released_sum import ReleasedSum
 from secagg.server.server import RunningTask, Server
-from secagg.server.session.progress import SessionProgress
+from secagg.server.session.events import SessionProgress
+from secagg.server.task.outputs import ReleasedSum
 from secagg.server.task.setup import PreparedTask
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)

@@ -47,7 +47,8 @@ from secagg.runtime import metrics
 from secagg.runtime.clock import is_set_before
 from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.log_events import SESSION_ABORTED, SESSION_COMPLETED, SESSION_OPENED
-from secagg.server.session.uploads import UploadReceiver, UploadSlots
+from secagg.server.rpc.limits import UploadSlots
+from secagg.server.session.uploads import UploadReceiver
 from secagg.server.task.history import TaskHistory
 from secagg.server.telemetry.prometheus import Reading
 from secagg.storage.change import NewSession, Record, Role

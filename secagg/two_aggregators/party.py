@@ -43,10 +43,13 @@ from secagg.runtime.log_events import (
 from secagg.runtime.metrics import Meter, SilentMeter
 from secagg.runtime.workers import Workers
 from secagg.server.rpc.call_metrics import measured_call
-from secagg.server.session.progress import LiveSession, SessionPhase, SessionProgress
+from secagg.server.session.events import LiveSession, SessionPhase, SessionProgress
 from secagg.server.storage import ServerStorage
-from secagg.server.task.rows import ChangedMeanwhileError, refuse_other_version
-from secagg.server.task.stored import row_of
+from secagg.server.task.stored import (
+    ChangedMeanwhileError,
+    refuse_other_version,
+    row_of,
+)
 from secagg.server.telemetry.measures import Measures
 from secagg.server.telemetry.prometheus import Reading
 from secagg.storage.change import Role

@@ -44,11 +44,10 @@ from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.metrics import Meter
 from secagg.runtime.vector_files import write_bytes, write_json, write_vector
 from secagg.runtime.workers import Workers
-from secagg.server.admin.control import View
-from secagg.server.service import Service, run_process
-from secagg.server.service_manager import ServiceManager
+from secagg.server.admin.operations import View
+from secagg.server.service import Service, ServiceManager, run_process
 from secagg.server.storage import open_storage as open_server_storage
-from secagg.server.task.folder import folder_of
+from secagg.server.task.stored import folder_of
 from secagg.storage.directories import STORE_FILE, state_directory
 from secagg.storage.open_store import store_exists
 from secagg.storage.reader import looking

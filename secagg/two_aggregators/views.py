@@ -14,14 +14,14 @@ from secagg.config.schedule import CONTINUOUS
 from secagg.distributed_dp import AggregatorNoise
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import Aborted
-from secagg.server.admin.control import SessionFilter, View
+from secagg.server.admin.operations import SessionFilter, View
 from secagg.server.admin.views import (
     found_session,
     running_view,
     sessions_view,
     unknown_task,
 )
-from secagg.server.session.progress import LiveSession
+from secagg.server.session.events import LiveSession
 from secagg.server.task.history import TaskHistory
 from secagg.server.task.stored import row_of
 from secagg.server.telemetry.prometheus import Reading

@@ -65,8 +65,8 @@ from secagg.protocol.receipts.receipt import (
 )
 from secagg.protocol.rounds import FROM_CLIENTS, FROM_SERVER, rounds_of
 from secagg.protocol.server import machine as server
-from secagg.server.session.receipt import SessionReceipt
 from secagg.server.session.record import SessionRecord
+from secagg.server.session.report import SessionReceipt
 from secagg.server.task.history import TaskHistory
 from secagg.simulation.driver import accepting, identity_of
 from secagg.simulation.enrolled import issued_to, simulated_trust

@@ -31,7 +31,7 @@ from secagg.protocol.messages import (
     RosterFrame,
 )
 from secagg.runtime import log_events as telemetry
-from secagg.server.session.receipt import SessionReceipt
+from secagg.server.session.report import SessionReceipt
 from secagg.simulation import identity_of
 from secagg.simulation.enrolled import identity_in_simulation
 from secagg.storage.change import Role

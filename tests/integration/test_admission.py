@@ -15,9 +15,9 @@ from secagg_testing.tls_deployment import TLSDeployment
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.config.files import load_host_settings
 from secagg.errors import ErrorCode, ServiceError
-from secagg.server.program import server_of
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.server import Server
+from secagg.server.service import server_of
 from secagg.transport.address import Address
 from secagg.transport.channel_options import HEALTH_SERVICE
 from secagg.transport.relay.handshake_limits import AdmissionLimits
@@ -32,7 +32,7 @@ SERVER = """
 import asyncio, logging, resource, sys
 from pathlib import Path
 from secagg.server.rpc.grpc_server import GrpcServer
-from secagg.server.program import server_of
+from secagg.server.service import server_of
 from secagg.server.server import Server
 from secagg_testing.scripted_service import ScriptedService
 from secagg.transport.address import Address

@@ -20,7 +20,7 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.server.engine.mask_removal import MaskExecutor
-from secagg.server.session.receipt import SessionReceipt
+from secagg.server.session.report import SessionReceipt
 from secagg.server.task.definition import TaskDefinition
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs

@@ -16,7 +16,7 @@ from secagg.client.session_driver import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.protocol.events import PlainVector
 from secagg.protocol.messages import Released
-from secagg.server import client_requests as client_desk
+from secagg.server import aggregator as client_desk
 from secagg.simulation import identity_of
 from secagg.storage.change import Role
 from secagg.storage.queries import ListSessions, LoadSession

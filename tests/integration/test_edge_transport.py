@@ -24,7 +24,7 @@ from secagg_testing.scripted_service import ScriptedService
 
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.enrolment.revocation_list import RevocationList
-from secagg.server.rpc.certificate_watch import LOOK_EVERY_SECONDS
+from secagg.server.rpc.certificates import LOOK_EVERY_SECONDS
 from secagg.transport.address import Address
 from secagg.transport.relay.handshake_limits import AdmissionLimits
 from secagg.transport.relay.relay import Rejection

@@ -15,8 +15,9 @@ from secagg_testing.summing import expected_sum, spool_uploads, summing_session
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.packing import unpack
 from secagg.runtime.workers import Workers
-from secagg.server.engine import Engine, open_engine
+from secagg.server.engine.engine import Engine
 from secagg.server.engine.mask_removal import MaskExecutor
+from secagg.server.engine.opening import open_engine
 from secagg.storage.blobs import FileBlobs
 from secagg.storage.spool import UploadSpool
 

@@ -27,7 +27,7 @@ from secagg.protocol.messages import Envelope, Quorum, Roster, Survivors
 from secagg.protocol.profiles import MaliciousParameters
 from secagg.protocol.receipts.receipt import AuditReceipt
 from secagg.protocol.receipts.verifier import Finding, verify_receipt
-from secagg.server.session.receipt import SessionReceipt
+from secagg.server.session.report import SessionReceipt
 from secagg.simulation import identity_of
 from secagg.simulation.enrolled import (
     TRUST_DOMAIN,

@@ -14,8 +14,8 @@ from secagg.client.program import client_policy, read_privacy_limits
 from secagg.config import load_client_settings, load_server_settings
 from secagg.errors import ErrorCode, ServiceError
 from secagg.pki.certificate_authority import CertificateAuthority
-from secagg.server.program import Observer, plan_task, serve
-from secagg.server.sum_writer import SumWriter
+from secagg.server.service import Observer, plan_task, serve
+from secagg.server.task.outputs import SumWriter
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity

@@ -22,9 +22,8 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.graphs.ring_safety import RingRisk
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.profiles import HonestCuriousParameters
-from secagg.server.released_sum import ReleasedSum
-from secagg.server.session.receipt import SessionReceipt
-from secagg.server.sum_writer import SumWriter
+from secagg.server.session.report import SessionReceipt
+from secagg.server.task.outputs import ReleasedSum, SumWriter
 from secagg.server.task.setup import PreparedTask
 
 CLIENTS = 12

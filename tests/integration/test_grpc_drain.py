@@ -13,8 +13,7 @@ from secagg_testing.scripted_service import ScriptedService
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import Envelope, Roster
-from secagg.server.body_reader import BodyReader
-from secagg.server.call_guards import note_caller
+from secagg.server.call_guards import BodyReader, note_caller
 from secagg.server.rpc import grpc_server
 from secagg.server.rpc.grpc_server import GrpcServer, run_until_signalled
 from secagg.transport.address import Address

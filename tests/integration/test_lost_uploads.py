@@ -19,7 +19,7 @@ from secagg.client.session_driver import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.messages import Fate
 from secagg.server.rpc.limits import AggregatorLimits
-from secagg.server.session.receipt import SessionReceipt
+from secagg.server.session.report import SessionReceipt
 from secagg.simulation import identity_of
 from secagg.storage.blobs import FileBlobs
 from secagg.storage.change import Role

@@ -27,8 +27,7 @@ from secagg.errors import (
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, PrivacyLimits
 from secagg.server.admin.views import budgets_view, tasks_view
 from secagg.server.aggregator import Aggregator
-from secagg.server.operated_server import OperatedServer
-from secagg.server.server import Server
+from secagg.server.server import OperatedServer, Server
 from secagg.server.task.definition import TaskDefinition
 from secagg.server.task.setup import PreparedTask, settle_task
 from secagg.storage.blobs import MemoryBlobs

@@ -17,7 +17,7 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import Fate
 from secagg.server.engine.mask_removal import MaskExecutor
 from secagg.server.session.report import next_step_after, report_of
-from secagg.server.session.sum_release import MOST_ATTEMPTS
+from secagg.server.session.runner import MOST_ATTEMPTS
 from secagg.storage.change import Committed, Role
 from secagg.storage.journal import SumAttempt, decode_server_event, record_of
 from secagg.storage.queries import ListSessions

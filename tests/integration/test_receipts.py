@@ -43,7 +43,7 @@ from secagg.protocol.receipts.verifier import (
     Step,
     verify_receipt,
 )
-from secagg.server.sum_writer import SumWriter
+from secagg.server.task.outputs import SumWriter
 from secagg.server.task.setup import PreparedTask
 from secagg.simulation.enrolled import published_in_simulation
 from secagg.storage.change import Change

@@ -34,10 +34,10 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.engine.mask_removal import MaskExecutor
 from secagg.server.rpc.limits import AggregatorLimits
 from secagg.server.session.lease import LEASE_SECONDS
-from secagg.server.session.receipt import SessionReceipt
-from secagg.server.session.sum_release import SumRelease
+from secagg.server.session.report import SessionReceipt
+from secagg.server.session.runner import SumRelease
 from secagg.server.task.definition import TaskDefinition
-from secagg.server.task.pending_writes import RETRY_SECONDS
+from secagg.server.task.outputs import RETRY_SECONDS
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Role

@@ -11,7 +11,7 @@ from secagg_testing.tls_deployment import TLSDeployment
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.pki.certificate_revocations import revoked_line
-from secagg.server.rpc.certificate_watch import LOOK_EVERY_SECONDS
+from secagg.server.rpc.certificates import LOOK_EVERY_SECONDS
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.transport.address import Address
 from secagg.transport.relay.handshake_limits import AdmissionLimits

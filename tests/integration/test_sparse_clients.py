@@ -24,7 +24,7 @@ from secagg.errors import ErrorCode
 from secagg.protocol.messages import EdgesPublished, Envelope, Roster
 from secagg.protocol.receipts.receipt import WrittenBy
 from secagg.protocol.receipts.verifier import Finding, verify_receipt
-from secagg.server import client_requests as client_desk
+from secagg.server import aggregator as client_desk
 from secagg.simulation.enrolled import published_in_simulation
 from secagg.wire.calls import Blob, ChooseEdges, FetchChunk, GetUpdate, WatchSession
 

@@ -45,7 +45,7 @@ from secagg.protocol.receipts.receipt import Outcome
 from secagg.protocol.receipts.verifier import Finding, verify_receipt
 from secagg.protocol.rounds import rounds_of
 from secagg.protocol.server import machine as server
-from secagg.server.session.facts import SessionFacts
+from secagg.server.session.report import SessionFacts
 from secagg.simulation.driver import accepting, identity_of
 
 DIMENSION = 7

@@ -33,9 +33,9 @@ from secagg.protocol.profiles import Profile
 from secagg.protocol.rounds import rounds_of
 from secagg.protocol.server import machine as server
 from secagg.server.aggregator import Aggregator
+from secagg.server.session.runner import MOST_ATTEMPTS
 from secagg.server.session.state import DurableState, JournalPosition
-from secagg.server.session.sum_release import MOST_ATTEMPTS
-from secagg.server.task.rows import TaskRows
+from secagg.server.supervisor import TaskRows
 from secagg.server.task.schedule import TaskSchedule
 from secagg.storage.change import Change
 from secagg.storage.changes import Touch
@@ -419,7 +419,7 @@ def has_another_root_in_its_receipt(monkeypatch):
 
 def leaves_somebody_out_of_its_receipt(monkeypatch):
     monkeypatch.setattr(
-        "secagg.server.session.facts.encode_set",
+        "secagg.server.session.report.encode_set",
         lambda members, size: encode_set(sorted(members)[1:], size),
     )
 

@@ -33,7 +33,7 @@ from secagg.pki.published_enrolment import PublishedEnrolment
 from secagg.protocol.enrolment.revocation_list import read_revocations
 from secagg.protocol.packing import packed_size
 from secagg.runtime.files import SESSION_PLACE, nearest_place
-from secagg.server.task.folder import folder_of
+from secagg.server.task.stored import folder_of
 from secagg.storage.spool import MIN_FREE_BYTES
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role

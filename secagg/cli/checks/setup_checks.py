@@ -88,11 +88,11 @@ from secagg.server.admin.channel import (
     call_admin,
     refuse_no_socket,
 )
-from secagg.server.engine import EngineLostError, open_engine
-from secagg.server.http.monitoring import check_collector, meter_of, page_address
+from secagg.server.engine.engine import EngineLostError
+from secagg.server.engine.opening import open_engine
 from secagg.server.http_edge.listener import WebCertificate
-from secagg.server.program import edge_options
-from secagg.server.session.sum_release import MOST_ATTEMPTS
+from secagg.server.service import check_collector, edge_options, meter_of, page_address
+from secagg.server.session.runner import MOST_ATTEMPTS
 from secagg.server.task.setup import prepare_task
 from secagg.storage.blobs import STORE_HOME
 from secagg.storage.change import Role as StoreRole

@@ -15,9 +15,9 @@ from typing import Final, cast
 from secagg.distributed_dp import text_above
 from secagg.protocol.messages import Round
 from secagg.protocol.rounds import ROUNDS
-from secagg.server.admin.control import ServedAggregator, SessionFilter, View
+from secagg.server.admin.operations import ServedAggregator, SessionFilter, View
 from secagg.server.admin.snapshot import StatusSnapshot
-from secagg.server.session.progress import LiveSession, named
+from secagg.server.session.events import LiveSession, named
 from secagg.storage.rows import TaskState
 
 _REFRESH_SECONDS: Final = 5

@@ -27,21 +27,19 @@ from secagg.server.admin.channel import (
     short_path,
     write_message,
 )
-from secagg.server.admin.control import (
+from secagg.server.admin.operations import (
     ServedAggregator,
     ServerControl,
-    TaskControl,
-    View,
-)
-from secagg.server.admin.operations import (
     Sources,
+    TaskControl,
     TaskFilter,
+    View,
     operation_of,
     read_arguments,
 )
 from secagg.server.admin.snapshot import StatusSnapshot
-from secagg.server.http.connection_tasks import ConnectionTasks
-from secagg.server.session.progress import SessionPhase, SessionProgress
+from secagg.server.http.listener import ConnectionTasks
+from secagg.server.session.events import SessionPhase, SessionProgress
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 

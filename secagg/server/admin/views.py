@@ -25,17 +25,16 @@ from secagg.protocol.messages import Round
 from secagg.protocol.profiles import Profile
 from secagg.protocol.rounds import ROUNDS
 from secagg.runtime import metrics
-from secagg.server.admin.control import SessionFilter, View
-from secagg.server.session.progress import LiveSession
-from secagg.server.session.receipt import SessionReceipt
+from secagg.server.admin.operations import SessionFilter, View
+from secagg.server.session.events import LiveSession
 from secagg.server.session.report import (
+    SessionReceipt,
     SessionReports,
     next_step_after,
     reports_in,
 )
-from secagg.server.task.folder import privacy_folder_of
 from secagg.server.task.history import TaskHistory
-from secagg.server.task.stored import StoredTask, decode_settings
+from secagg.server.task.stored import StoredTask, decode_settings, privacy_folder_of
 from secagg.server.telemetry.prometheus import Reading
 from secagg.storage.change import Role
 from secagg.storage.queries import ListReplicas, ListSessions, ListTasks, LoadSession

@@ -39,7 +39,7 @@ from secagg.protocol.packing import chunks, pack, unpack
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.metrics import ENGINE_JOBS, MASK_COORDINATES, Meter, SilentMeter
 from secagg.runtime.workers import Workers
-from secagg.server.engine import Engine, EngineLostError
+from secagg.server.engine.engine import Engine, EngineLostError
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 

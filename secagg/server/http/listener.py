@@ -11,15 +11,14 @@ Rule 3: where only this machine may look, a caller must also *ask* for this mach
 import asyncio
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, Self
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from secagg.runtime import log_events as telemetry
-from secagg.server.http.connection_tasks import ConnectionTasks
 from secagg.transport.address import Address
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
@@ -177,3 +176,26 @@ def _written(method: str, answer: Answer) -> bytes:
         f"Content-Length: {len(answer.body)}\r\n{_HEADERS}\r\n"
     )
     return head.encode("ascii") + (b"" if method == "HEAD" else answer.body)
+
+
+class ConnectionTasks:
+    """The callers of one listener."""
+
+    def __init__(self) -> None:
+        self._talking: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._talking)
+
+    def begin(self, conversation: Coroutine[Any, Any, None]) -> None:
+        """Talk to a caller until it is done, or `let_go` ends it."""
+        caller = asyncio.create_task(conversation)
+        self._talking.add(caller)
+        caller.add_done_callback(self._talking.discard)
+
+    async def let_go(self) -> None:
+        """End all conversations; none is under way when this returns."""
+        for caller in self._talking:
+            caller.cancel()
+        if self._talking:
+            await asyncio.wait(self._talking)

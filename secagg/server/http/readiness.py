@@ -24,7 +24,7 @@ from secagg.storage.rows import SessionState
 from secagg.storage.spool import MIN_FREE_BYTES
 from secagg.storage.store import Store
 
-LOOK_EVERY_SECONDS: Final = 5.0
+PROBE_EVERY_SECONDS: Final = 5.0
 _CLOCK_BEHIND_SECONDS: Final = 60.0
 """How far the clock may be behind the newest commit of the store."""
 
@@ -67,7 +67,7 @@ class Readiness:
         self._clock = clock
         self._is_store_elsewhere = is_store_elsewhere
         self._one_at_a_time = asyncio.Lock()
-        self._looked_at = -LOOK_EVERY_SECONDS
+        self._looked_at = -PROBE_EVERY_SECONDS
         self._disk = ""
         # The newest commit of earlier processes, in Unix seconds; None once the clock
         # has passed it, or was waited for.
@@ -79,7 +79,7 @@ class Readiness:
         """Return what is missing, in words; empty when clients can be served."""
         async with self._one_at_a_time:
             now = self._clock.now()
-            if now >= self._looked_at + LOOK_EVERY_SECONDS:
+            if now >= self._looked_at + PROBE_EVERY_SECONDS:
                 self._disk = await self._complaint_of_disk()
                 if not self._disk:
                     self._disk = await self._complaint_of_clock()

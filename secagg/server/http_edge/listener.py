@@ -53,7 +53,7 @@ from secagg.runtime.log_events import (
 from secagg.server.call_guards import Caller, CallGuards
 from secagg.server.http_edge.app import EdgeApplication
 from secagg.server.http_edge.proof import RequestProof, UnknownCredentialBudget
-from secagg.server.rpc.certificate_watch import LOOK_EVERY_SECONDS
+from secagg.server.rpc.certificates import LOOK_EVERY_SECONDS
 from secagg.transport.address import Address
 from secagg.transport.relay.handshake_limits import AdmissionLimits, raise_file_limit
 from secagg.transport.relay.relay import Relay, begins_tls

@@ -34,16 +34,15 @@ from secagg.runtime.log_events import (
     TRANSPORT_STOPPED,
     log_event,
 )
-from secagg.server.body_reader import BodyReader
 from secagg.server.call_guards import (
+    BodyReader,
     Caller,
     CallGuards,
     CallLimits,
     OpenCalls,
     caller,
 )
-from secagg.server.rpc.certificate_renewal import server_credentials
-from secagg.server.rpc.certificate_watch import CertificateWatch
+from secagg.server.rpc.certificates import CertificateWatch, server_credentials
 from secagg.server.rpc.guards import (
     AdmissionGuard,
     Answer,

@@ -1,10 +1,20 @@
 """How much of an aggregator its clients may use, each number with its reason."""
 
+import asyncio
+from collections import Counter
+from collections.abc import (
+    AsyncIterator,
+    Iterator,
+)
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Final, Self
 
+from secagg.errors import ErrorCode
+
 # Long beside a call within a process, and short beside whoever waits for its answer.
 _NEAR_SECONDS: Final = 0.05
+RETRY_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,3 +69,75 @@ class AggregatorLimits:
             idle_timeout=4 * _NEAR_SECONDS,
             keep_seconds=keep_seconds,
         )
+
+
+class ConcurrencyLimit:
+    """Places that clients take.
+
+    Args:
+        of_one: For one client.
+        of_all: For all of them.
+    """
+
+    def __init__(self, of_one: int, of_all: int) -> None:
+        self._of_one: Final = of_one
+        self._of_all: Final = of_all
+        self._taken: Counter[str] = Counter()
+        self._all_taken = 0
+
+    def is_free_for(self, identity: str) -> bool:
+        """Whether one more of this client may stay."""
+        return self._all_taken < self._of_all and self._taken[identity] < self._of_one
+
+    @contextmanager
+    def taken_by(self, identity: str) -> Iterator[None]:
+        """Take a place, until the block is left."""
+        self._taken[identity] += 1
+        self._all_taken += 1
+        try:
+            yield
+        finally:
+            self._all_taken -= 1
+            self._taken[identity] -= 1
+            if not self._taken[identity]:
+                del self._taken[identity]
+
+
+class UploadSlots:
+    """Bounds the chunks that are in work at the same time, over all sessions.
+
+    Args:
+        limit: How many.
+        waiting_bytes: How much may wait in memory for its turn; first come, first
+            served.
+    """
+
+    def __init__(self, limit: int = 16, *, waiting_bytes: int = 16 << 20) -> None:
+        self._slots = asyncio.Semaphore(limit)
+        self._room = waiting_bytes
+
+    @asynccontextmanager
+    async def taken(self, size: int) -> AsyncIterator[None]:
+        """Hold one slot, when it is this chunk's turn.
+
+        Args:
+            size: Bytes of the chunk.
+
+        Raises:
+            ServiceError: OVERLOADED, with a hint when to come back.
+        """
+        if self._slots.locked() and size > self._room:
+            raise ErrorCode.OVERLOADED.error(
+                "too many uploads are in work",
+                fix="Send this chunk again a little later.",
+                retry_after_seconds=RETRY_SECONDS,
+            )
+        self._room -= size
+        try:
+            await self._slots.acquire()
+        finally:
+            self._room += size
+        try:
+            yield
+        finally:
+            self._slots.release()

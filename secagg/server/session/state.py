@@ -44,7 +44,7 @@ from secagg.runtime.metrics import (
     Meter,
 )
 from secagg.runtime.workers import Workers
-from secagg.server.single_flight import SingleFlight
+from secagg.server.notifier import SingleFlight
 from secagg.server.task.definition import DeliveryDeferredError
 from secagg.server.telemetry.measures import Measures
 from secagg.storage.change import (

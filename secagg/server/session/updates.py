@@ -1,4 +1,4 @@
-"""What clients of one session may read: updates, whole or in pieces.
+"""What clients of one session may read: updates, whole or in pieces, and its end.
 
 Rule 1: the roster is readable as soon as it is fixed, a client's own neighbourhood on
         a ring too, what it is shown of drawn neighbours when all lists are, its
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from secagg.errors import ErrorCode, SecAggError
+from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import (
     Aborted,
     Delivery,
@@ -26,7 +27,9 @@ from secagg.protocol.messages import (
     Round,
 )
 from secagg.protocol.server import machine as server
-from secagg.wire.calls import Blob, BlobChunk, FetchChunk
+from secagg.protocol.server.machine import ending_for
+from secagg.server.session.report import SessionReceipt
+from secagg.wire.calls import Blob, BlobChunk, FetchChunk, Wait
 from secagg.wire.codec import refuse
 
 # Clients fetch pieces side by side.  The largest delivery, of 65 535 clients on the
@@ -144,3 +147,59 @@ def session_is_over(identity: str) -> SecAggError:
         sender=identity,
         fix="Fetch the session's last update, then ask for the next offer.",
     )
+
+
+class EndedSession:
+    """What clients may still ask about a session that is over.
+
+    Args:
+        receipt: What was stored of it.
+
+    Attributes:
+        receipt: The same.
+    """
+
+    def __init__(self, receipt: SessionReceipt) -> None:
+        self.receipt: Final = receipt
+        self._told: set[str] = set()
+
+    @property
+    def descriptor(self) -> SessionDescriptor:
+        """The session as it was offered."""
+        return self.receipt.descriptor
+
+    def update_for(self, identity: str, after: Round | None) -> Envelope | None:
+        """Return how the session ended, as this client is told."""
+        if after is Round.FINISHED:
+            return None
+        self.tell(identity)
+        survivors = frozenset(self.receipt.survivors)
+        if self.receipt.was_restored:
+            # Nobody knows whose input was summed: whoever asks counts as a survivor.
+            survivors |= {identity}
+        return Envelope.of(ending_for(self.receipt.outcome, survivors, identity))
+
+    def wait_of(self, _identity: str, retry_after_seconds: float) -> Wait:
+        """Return what a client is told that knows the end already."""
+        return Wait(retry_after_seconds)
+
+    def is_member(self, identity: str) -> bool:
+        """Whether a client was in the roster."""
+        return identity in self.receipt.members
+
+    def read(self, identity: str, _: FetchChunk) -> BlobChunk:
+        """Refuse to give pieces of what the session needed while it ran.
+
+        Raises:
+            RemoteProtocolError: SESSION_OVER.
+        """
+        raise session_is_over(identity)
+
+    def tell(self, identity: str) -> None:
+        """Note that a client knows how the session ended."""
+        if identity in self.receipt.finishers:
+            self._told.add(identity)
+
+    def untold(self) -> frozenset[str]:
+        """Return who took part to the end and was not told by this process."""
+        return frozenset(self.receipt.finishers) - self._told

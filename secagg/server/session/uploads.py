@@ -20,17 +20,15 @@ Source:
 
 import asyncio
 from collections.abc import (
-    AsyncIterator,
     Awaitable,
     Callable,
     Iterable,
     Iterator,
     Mapping,
 )
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
-from typing import Final
 
 from secagg.crypto.modular import BadVectorError
 from secagg.errors import ErrorCode
@@ -39,50 +37,9 @@ from secagg.protocol.packing import packed_size
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.runtime.workers import Workers
 from secagg.server.engine.mask_removal import check_packed_vector
+from secagg.server.rpc.limits import RETRY_SECONDS, UploadSlots
 from secagg.storage.spool import HASH_BLOCK_BYTES, Spool
 from secagg.wire.calls import UploadChunk, UploadStatus
-
-RETRY_SECONDS: Final = 0.2
-
-
-class UploadSlots:
-    """Bounds the chunks that are in work at the same time, over all sessions.
-
-    Args:
-        limit: How many.
-        waiting_bytes: How much may wait in memory for its turn; first come, first
-            served.
-    """
-
-    def __init__(self, limit: int = 16, *, waiting_bytes: int = 16 << 20) -> None:
-        self._slots = asyncio.Semaphore(limit)
-        self._room = waiting_bytes
-
-    @asynccontextmanager
-    async def taken(self, size: int) -> AsyncIterator[None]:
-        """Hold one slot, when it is this chunk's turn.
-
-        Args:
-            size: Bytes of the chunk.
-
-        Raises:
-            ServiceError: OVERLOADED, with a hint when to come back.
-        """
-        if self._slots.locked() and size > self._room:
-            raise ErrorCode.OVERLOADED.error(
-                "too many uploads are in work",
-                fix="Send this chunk again a little later.",
-                retry_after_seconds=RETRY_SECONDS,
-            )
-        self._room -= size
-        try:
-            await self._slots.acquire()
-        finally:
-            self._room += size
-        try:
-            yield
-        finally:
-            self._slots.release()
 
 
 class UploadReceiver:

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from secagg.errors import ServiceError, SessionAbortedError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.parameters import ProtocolParameters
-from secagg.server.session.progress import SessionProgress
-from secagg.server.session.receipt import SessionReceipt
+from secagg.server.session.events import SessionProgress
+from secagg.server.session.report import SessionReceipt
 from secagg.server.task.schedule import TaskSchedule
 
 

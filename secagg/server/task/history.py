@@ -23,7 +23,7 @@ from secagg.errors import (
 from secagg.protocol.descriptor import MAX_NOISE_TERMS_BYTES
 from secagg.protocol.disputes import left_out
 from secagg.protocol.messages import MAX_IDENTITY_BYTES, Released
-from secagg.server.session.receipt import SessionReceipt
+from secagg.server.session.report import SessionReceipt
 
 _VERSION: Final = 3
 

@@ -6,11 +6,15 @@ Rule 1: parameters belong to the settings they were made from; other settings ar
 Rule 2: within one task, noise never changes by itself: a newer planner that would
         choose differently is not asked again.
 Rule 3: settings are kept whole, so that a task needs no file once it was added.
+Rule 4: a task's folders are named like it, whatever its name contains.
 """
 
 import json
 from dataclasses import dataclass, replace
-from typing import Self
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, Self
+from urllib.parse import quote
 
 from secagg.config import TaskSettings, task_from_document
 from secagg.config.schedule import CONTINUOUS
@@ -19,8 +23,34 @@ from secagg.crypto.canonical import Reader
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.storage.queries import ListTasks
-from secagg.storage.rows import Task, TaskRow
+from secagg.storage.rows import Task, TaskRow, TaskState
 from secagg.storage.store import StoreReader
+
+# A file system allows 255 bytes, and a name should fit on a line.
+_MAX_FOLDER: Final = 100
+# The folder of one task may lie among the files of another
+# (`secagg.server.task.outputs`).
+_FILES: Final = (".npy", ".json", ".bin")
+
+
+def folder_of(task_id: str) -> str:
+    """Return a folder name for a task: its own, escaped as in a URL, or a hash.
+
+    A hash follows `=`, which no escaped name holds: no task can be named like it.
+    """
+    name = quote(task_id, safe="")
+    if (
+        not 0 < len(name) <= _MAX_FOLDER
+        or name.startswith(".")
+        or name.endswith(_FILES)
+    ):
+        return "=" + sha256(task_id.encode()).hexdigest()[:32]
+    return name
+
+
+def privacy_folder_of(state_dir: Path, task_id: str) -> Path:
+    """Return where an aggregator keeps the privacy report of a task."""
+    return state_dir / "tasks" / folder_of(task_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +160,46 @@ def _decisive(settings: TaskSettings) -> TaskSettings:
         settings.rounds,
         EnrolmentSection(),  # read anew at every start
     )
+
+
+class ChangedMeanwhileError(ServiceError):
+    """Somebody else has changed a task's row: another operator, or another server."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(
+            f"somebody else has changed task {task_id!r} meanwhile",
+            code=ErrorCode.STORAGE_FAILED,
+            next_step="Try again.",
+        )
+
+
+def refuse_other_version(task_id: str, version: int, expected: int | None) -> None:
+    """Refuse to change a task that was changed since an operator has seen it.
+
+    Args:
+        task_id: Which task.
+        version: The one that it has.
+        expected: The one that was seen; None for any.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
+    if expected is not None and expected != version:
+        raise ErrorCode.BAD_SETTINGS.error(
+            f"task {task_id!r} has version {version}, not {expected}: somebody has "
+            "changed it",
+            fix="Look at it with `secagg tasks show`, and decide again.",
+        )
+
+
+def refuse_stopped(row: TaskRow) -> None:
+    """Refuse to change a task that was stopped.
+
+    Raises:
+        ServiceError: TASK_OVER.
+    """
+    if row.task.state is TaskState.STOPPED:
+        raise ErrorCode.TASK_OVER.error(
+            f"task {row.task.task_id!r} was stopped: {row.task.reason}",
+            fix="A stopped task stays stopped; add one with a new task.id.",
+        )

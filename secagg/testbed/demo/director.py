@@ -25,7 +25,7 @@ from secagg.errors import (
 )
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.profiles import Profile
-from secagg.server.program import plan_task
+from secagg.server.service import plan_task
 from secagg.server.task.setup import plan_noise
 from secagg.testbed.child_process import ChildProcess, start_child
 from secagg.testbed.demo.cohort import Cohort, Loss

@@ -21,9 +21,9 @@ from secagg.config import load_server_settings
 from secagg.errors import SecAggError
 from secagg.protocol.messages import Round
 from secagg.runtime.vector_files import write_vector
-from secagg.server.program import Observer, plan_task, serve
-from secagg.server.released_sum import ReleasedSum
-from secagg.server.session.progress import SessionProgress
+from secagg.server.service import Observer, plan_task, serve
+from secagg.server.session.events import SessionProgress
+from secagg.server.task.outputs import ReleasedSum
 from secagg.testbed.child_process import say, say_failed
 from secagg.testbed.load.layout import LoadLayout
 

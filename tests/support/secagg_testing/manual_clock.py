@@ -15,7 +15,7 @@ import selectors
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from secagg.server.engine import Engine, Pool
+from secagg.server.engine.engine import Engine, Pool
 from secagg.storage.sqlite.executor import InlineExecutor
 
 # The date at which manual clocks start: 2027-01-15, 08:00 UTC.

@@ -18,7 +18,7 @@ from secagg.server.task.definition import (
     SessionSum,
     TaskDefinition,
 )
-from secagg.server.task.pending_writes import RETRY_SECONDS
+from secagg.server.task.outputs import RETRY_SECONDS
 from secagg.simulation import identity_of
 from secagg.storage.rows import Replica
 from secagg.storage.sqlite.executor import InlineExecutor

@@ -13,10 +13,9 @@ from unittest import mock
 
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.server.operated_server import OperatedServer
-from secagg.server.released_sum import ReleasedSum
-from secagg.server.server import Server
+from secagg.server.server import OperatedServer, Server
 from secagg.server.supervisor import TaskSupervisor
+from secagg.server.task.outputs import ReleasedSum
 from secagg.server.task.setup import PreparedTask
 from secagg_testing.world.certificates import Door, TakenBack
 from secagg_testing.world.machines import Machine

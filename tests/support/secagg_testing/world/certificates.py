@@ -24,7 +24,7 @@ from secagg.protocol.messages import Envelope
 from secagg.runtime.clock import SystemClock
 from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection
 from secagg.server.call_guards import OpenCalls
-from secagg.server.rpc.certificate_watch import CertificateWatch
+from secagg.server.rpc.certificates import CertificateWatch
 from secagg.server.rpc.guards import (
     AuthenticationGuard,
     TLSAuthenticator,

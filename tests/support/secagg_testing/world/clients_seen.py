@@ -7,7 +7,7 @@ from typing import Any, Final
 from secagg.client.contribution import Contribution
 from secagg.protocol.events import InputBound, Received
 from secagg.protocol.messages import EdgesPublished, Roster, Round, Survivors
-from secagg.server.released_sum import ReleasedSum
+from secagg.server.task.outputs import ReleasedSum
 from secagg.storage.budget_ledger import ChargeState, settled
 from secagg.storage.change import Change
 from secagg.storage.journal import decode_client_event

@@ -18,9 +18,9 @@ from secagg.protocol.messages import (
     Round,
     Upload,
 )
-from secagg.server.released_sum import ReleasedSum
-from secagg.server.rpc.certificate_watch import LOOK_EVERY_SECONDS
-from secagg.server.session.sum_release import MOST_ATTEMPTS
+from secagg.server.rpc.certificates import LOOK_EVERY_SECONDS
+from secagg.server.session.runner import MOST_ATTEMPTS
+from secagg.server.task.outputs import ReleasedSum
 from secagg.storage.change import Change, NewSession
 from secagg.storage.journal import RefusalNoted, SumAttempt, decode_server_event
 from secagg.storage.rows import TaskState

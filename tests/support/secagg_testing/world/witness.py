@@ -38,7 +38,7 @@ import numpy as np
 
 from secagg.client.contribution import Contribution
 from secagg.protocol.rounds import rounds_of
-from secagg.server.released_sum import ReleasedSum
+from secagg.server.task.outputs import ReleasedSum
 from secagg.storage.change import Change, Role
 from secagg.storage.rows import Task, TaskState
 from secagg_testing.knowledge import Facts, check

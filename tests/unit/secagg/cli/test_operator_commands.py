@@ -15,11 +15,11 @@ from secagg.cli import main
 from secagg.config import load_task_settings
 from secagg.errors import ErrorCode
 from secagg.protocol.messages import Aborted, Fate
-from secagg.server.admin.control import SessionFilter
+from secagg.server.admin.operations import SessionFilter
 from secagg.server.admin.views import budgets_view, sessions_view
-from secagg.server.session.receipt import SessionReceipt
-from secagg.server.task.folder import privacy_folder_of
+from secagg.server.session.report import SessionReceipt
 from secagg.server.task.setup import settle_task
+from secagg.server.task.stored import privacy_folder_of
 from secagg.storage.budget_ledger import BudgetKey, Charge, ChargeState, Settlement
 from secagg.storage.change import Change, NewSession, Role
 from secagg.storage.changes import PutClaim, SettleCharge

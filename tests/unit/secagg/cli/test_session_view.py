@@ -6,7 +6,7 @@ from rich.console import Console
 from secagg.cli.output import Output
 from secagg.cli.session_view import SessionView
 from secagg.protocol.messages import Round
-from secagg.server.session.progress import DroppedClient, SessionPhase, SessionProgress
+from secagg.server.session.events import DroppedClient, SessionPhase, SessionProgress
 
 START = SessionProgress(
     session_id=bytes(32),

@@ -45,8 +45,8 @@ from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.runtime.garbage import STAYING
 from secagg.server import service
 from secagg.server.admin.channel import admin_socket_of, call_admin, watch_admin
-from secagg.server.http.monitoring import meter_of, watching
-from secagg.server.rpc.certificate_watch import LOOK_EVERY_SECONDS
+from secagg.server.rpc.certificates import LOOK_EVERY_SECONDS
+from secagg.server.service import meter_of, watching
 from secagg.transport.channel_options import HEALTH_SERVICE
 from secagg.transport.tls import number_in_pem
 from secagg.two_aggregators import SharedContribution

@@ -11,7 +11,7 @@ from dpnoise import Histogram
 from secagg import advanced
 from secagg.client.contribution import Contribution
 from secagg.distributed_dp import EXACT, NoisyTask, SumError, make_randomiser
-from secagg.server.released_sum import released_sum
+from secagg.server.task.outputs import released_sum
 
 NOISE = {"clients": 3, "epsilon": 8.0, "delta": 1e-5}
 

@@ -11,7 +11,7 @@ from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode, ServiceError
 from secagg.pki.certificate_authority import CertificateAuthority
-from secagg.server.rpc.certificate_renewal import server_credentials
+from secagg.server.rpc.certificates import server_credentials
 from secagg.transport.peer_identity import PeerIdentity, Role
 from secagg.transport.reloading_identity import ReloadingIdentity
 from secagg.transport.tls import TLSIdentity, identity_in_pem, identity_of

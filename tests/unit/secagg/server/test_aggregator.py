@@ -36,10 +36,10 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.packing import packed_size
 from secagg.runtime.workers import Workers
-from secagg.server import client_requests as client_desk
+from secagg.server import aggregator as client_desk
 from secagg.server.aggregator import Aggregator
 from secagg.server.rpc.limits import AggregatorLimits
-from secagg.server.session.progress import SessionPhase
+from secagg.server.session.events import SessionPhase
 from secagg.server.task.definition import TaskDefinition
 from secagg.server.task.schedule import TaskSchedule
 from secagg.storage.blobs import MemoryBlobs

@@ -50,7 +50,7 @@ from secagg.protocol.receipts.verifier import (
 from secagg.protocol.rounds import ROUNDS, rounds_of
 from secagg.protocol.server import machine as server
 from secagg.server.server import Server
-from secagg.server.session.facts import SessionFacts
+from secagg.server.session.report import SessionFacts
 from secagg.server.task.setup import Cohort, PreparedTask
 from secagg.simulation import InProcessSession, identity_of, run_session
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
-from secagg.server.body_reader import MESSAGES_OF_ONE_CALLER, BodyReader
+from secagg.server.call_guards import MESSAGES_OF_ONE_CALLER, BodyReader
 
 
 class Sender:

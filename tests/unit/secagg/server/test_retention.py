@@ -8,7 +8,7 @@ from secagg_testing import manual_clock
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime import log_events as telemetry
-from secagg.server.retention import PURGE_EVERY_SECONDS, purge_regularly
+from secagg.server.storage import PURGE_EVERY_SECONDS, purge_regularly
 from secagg.storage.changes import PurgeReceipts
 from secagg.storage.rows import Retention
 

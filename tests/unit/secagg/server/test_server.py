@@ -17,7 +17,7 @@ from secagg.protocol.policy import (
 )
 from secagg.server.rpc.limits import AggregatorLimits
 from secagg.server.server import Server
-from secagg.server.session.receipt import SessionReceipt
+from secagg.server.session.report import SessionReceipt
 from secagg.server.task.setup import Cohort, PreparedTask
 from secagg.storage.change import Role
 from secagg.storage.open_store import open_state

@@ -9,8 +9,7 @@ import pytest
 from secagg.distributed_dp import NoiseBudget
 from secagg.server.admin import views
 from secagg.server.admin.views import short_of_budget
-from secagg.server.service import _Ending
-from secagg.server.service_manager import ServiceManager
+from secagg.server.service import ServiceManager, _Ending
 from secagg.server.task.history import TaskHistory
 
 

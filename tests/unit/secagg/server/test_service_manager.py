@@ -10,9 +10,8 @@ from secagg_testing import manual_clock
 
 from secagg.config.server import ServerSection
 from secagg.errors import ErrorCode, ServiceError
-from secagg.server.http.monitoring import watching
-from secagg.server.http.readiness import LOOK_EVERY_SECONDS
-from secagg.server.service_manager import ServiceManager
+from secagg.server.http.readiness import PROBE_EVERY_SECONDS
+from secagg.server.service import ServiceManager, watching
 
 
 @pytest.fixture
@@ -121,7 +120,7 @@ def test_signs_of_life_stop_when_the_book_hangs_and_not_when_it_refuses(
                 (False, True),
                 (False, False),
             ):
-                await clock.sleep_until(clock.now() + 3 * LOOK_EVERY_SECONDS)
+                await clock.sleep_until(clock.now() + 3 * PROBE_EVERY_SECONDS)
                 heard.append(manager.heard())
         return heard
 

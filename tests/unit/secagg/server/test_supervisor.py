@@ -28,6 +28,7 @@ from secagg.protocol.policy import (
 )
 from secagg.runtime import durable_files
 from secagg.server import supervisor as task_keeper
+from secagg.server import supervisor as task_rows
 from secagg.server.admin.channel import (
     MAX_MESSAGE_BYTES,
     NoAdminSocketError,
@@ -39,12 +40,10 @@ from secagg.server.admin.channel import (
 from secagg.server.admin.operations import OPERATIONS
 from secagg.server.admin.socket import AdminSocket
 from secagg.server.admin.views import find_task, tasks_view
-from secagg.server.operated_server import OperatedServer
+from secagg.server.server import OperatedServer
 from secagg.server.supervisor import TaskSupervisor
-from secagg.server.task import rows as task_rows
-from secagg.server.task.folder import folder_of
 from secagg.server.task.setup import prepare_task
-from secagg.server.task.stored import encode_settings
+from secagg.server.task.stored import encode_settings, folder_of
 from secagg.storage.change import Role
 from secagg.storage.changes import PutTask
 from secagg.storage.directories import STORE_FILE
@@ -636,7 +635,7 @@ async def test_a_message_has_room_for_every_client_of_a_session():
 @pytest.fixture
 def full_disk(world, monkeypatch):
     """The disk of sums takes no file of these folders."""
-    monkeypatch.setattr("secagg.server.task.pending_writes.RETRY_SECONDS", 0.02)
+    monkeypatch.setattr("secagg.server.task.outputs.RETRY_SECONDS", 0.02)
     full = {world.directory / "sums"}
 
     def replace_with(path, save, **options):

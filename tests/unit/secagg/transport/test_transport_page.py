@@ -13,12 +13,12 @@ from secagg.errors import ErrorCode
 from secagg.pki.expiry import WARNED_BEFORE
 from secagg.protocol.messages import BUNDLE_BYTES
 from secagg.protocol.profiles import RoundDeadlines
-from secagg.server.body_reader import (
+from secagg.server.aggregator import HELD_LOOK_SECONDS
+from secagg.server.call_guards import (
     MESSAGES_OF_ONE_CALLER,
     UPLOADS_OF_ONE_CALLER,
+    CallLimits,
 )
-from secagg.server.call_guards import CallLimits
-from secagg.server.client_requests import HELD_LOOK_SECONDS
 from secagg.server.rpc.limits import AggregatorLimits
 from secagg.transport import channel_options
 from secagg.transport.handshake import HANDSHAKE_SECONDS
@@ -159,8 +159,8 @@ ANSWERING = (
     "protocol/messages/*.py",
     "protocol/parameters.py",
     "protocol/server/*.py",
-    "server/client_requests.py",
-    "server/known_tasks.py",
+    "server/aggregator.py",
+    "server/aggregator.py",
     "server/rpc/grpc_server.py",
     "server/call_guards.py",
     "server/rpc/guards.py",

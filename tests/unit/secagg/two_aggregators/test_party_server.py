@@ -19,7 +19,7 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.server.admin.control import SessionFilter
+from secagg.server.admin.operations import SessionFilter
 from secagg.server.storage import ServerStorage
 from secagg.storage.change import Role
 from secagg.storage.postgres.executor import PostgresExecutor

@@ -6,7 +6,7 @@ import pytest
 
 from secagg.server.admin.channel import read_message, watch_admin, write_message
 from secagg.server.admin.socket import AdminSocket
-from secagg.server.operated_server import OperatedServer
+from secagg.server.server import OperatedServer
 
 # More than anything here takes that is still to end: no clock is asked.
 MANY_TURNS = 50

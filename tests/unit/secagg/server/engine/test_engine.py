@@ -5,8 +5,7 @@ from concurrent.futures import Executor, Future
 
 import pytest
 
-from secagg.server.engine import Engine
-from secagg.server.engine.engine import EngineLostError, Pool
+from secagg.server.engine.engine import Engine, EngineLostError, Pool
 
 
 class ByHand(Executor):

@@ -13,7 +13,7 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.masking import removal_masks
 from secagg.protocol.packing import pack, unpack
 from secagg.runtime.workers import Workers
-from secagg.server.engine import Engine, EngineLostError
+from secagg.server.engine.engine import Engine, EngineLostError
 from secagg.server.engine.mask_removal import MaskExecutor, check_packed_vector
 from secagg.storage.blobs import FileBlobs, MemoryBlobs
 from secagg.storage.spool import UploadSpool

@@ -33,9 +33,9 @@ from secagg.runtime.metrics import METRICS, PROCESS_METRICS, Kind
 from secagg.server.admin.page import operator_page
 from secagg.server.admin.snapshot import StatusSnapshot
 from secagg.server.http.listener import HTTPListener, text
-from secagg.server.http.monitoring import meter_of, page_address, watching
-from secagg.server.http.readiness import LOOK_EVERY_SECONDS, Readiness
-from secagg.server.operated_server import OperatedServer
+from secagg.server.http.readiness import PROBE_EVERY_SECONDS, Readiness
+from secagg.server.server import OperatedServer
+from secagg.server.service import meter_of, page_address, watching
 from secagg.server.supervisor import TaskSupervisor
 from secagg.server.telemetry.prometheus import PrometheusMeter
 from secagg.storage.changes import Touch
@@ -490,7 +490,7 @@ def test_a_look_writes_once_in_a_while_and_waits_for_no_disk(tmp_path):
         assert disk.writes == 1
         runs[0] = False  # is not remembered
         assert await readiness.complaint() == "no task runs"
-        await clock.sleep_until(clock.now() + LOOK_EVERY_SECONDS)
+        await clock.sleep_until(clock.now() + PROBE_EVERY_SECONDS)
         disk.blocks = True
         return await readiness.complaint()
 
@@ -515,13 +515,13 @@ def test_a_clock_behind_the_store_is_waited_for_ten_minutes_at_most(
         said = []
         for _ in range(140):
             said.append(await readiness.complaint())
-            await clock.sleep_until(clock.now() + LOOK_EVERY_SECONDS)
+            await clock.sleep_until(clock.now() + PROBE_EVERY_SECONDS)
         return said
 
     said = manual_clock.run(main)
-    waited = sum(LOOK_EVERY_SECONDS for each in said if "clock" in each)
+    waited = sum(PROBE_EVERY_SECONDS for each in said if "clock" in each)
     expected = {59: 0, 61: 5, 7200: 600}[behind]
-    assert abs(waited - expected) <= LOOK_EVERY_SECONDS
+    assert abs(waited - expected) <= PROBE_EVERY_SECONDS
     assert said[-1] == ""
     assert [each.message.split()[0] for each in caplog.records].count(CLOCK_BEHIND) == (
         behind == 7200

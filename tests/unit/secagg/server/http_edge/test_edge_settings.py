@@ -9,7 +9,7 @@ from secagg.config import load_host_settings
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.profiles import Profile
 from secagg.server.http_edge.listener import check_origins, edge_packages, host_of
-from secagg.server.program import edge_options
+from secagg.server.service import edge_options
 
 TEXT = """[server]
 [tls]
@@ -32,7 +32,7 @@ KEY = "d2eb993b63143528e70dcdc7eb9ca21010dd769be95250c2c5babfad15d458e2"
 @pytest.fixture
 def settings(tmp_path, monkeypatch):
     # The package is looked for elsewhere.
-    monkeypatch.setattr("secagg.server.program.edge_packages", lambda: None)
+    monkeypatch.setattr("secagg.server.service.edge_packages", lambda: None)
     path = tmp_path / "server.toml"
     path.write_text(TEXT.format(key=KEY))
     return load_host_settings(path, environment={}).settings

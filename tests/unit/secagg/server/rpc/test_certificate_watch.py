@@ -7,7 +7,7 @@ from secagg_testing import manual_clock
 from secagg_testing.tls_deployment import TLSDeployment
 
 from secagg.runtime.clock import finish_before
-from secagg.server.rpc.certificate_watch import CertificateWatch
+from secagg.server.rpc.certificates import CertificateWatch
 
 
 def test_a_defect_is_said_and_the_watch_goes_on(tmp_path, caplog):

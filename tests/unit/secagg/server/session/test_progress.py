@@ -3,7 +3,7 @@
 import asyncio
 
 from secagg.protocol.messages import Round
-from secagg.server.session.progress import ProgressFeed, SessionPhase, SessionProgress
+from secagg.server.session.events import ProgressFeed, SessionPhase, SessionProgress
 
 
 def at(number, opened):

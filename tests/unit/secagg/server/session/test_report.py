@@ -23,7 +23,7 @@ from secagg.protocol.policy import (
     ExactSumWaiver,
 )
 from secagg.server.admin.views import show_session
-from secagg.server.operated_server import OperatedServer
+from secagg.server.server import OperatedServer
 from secagg.server.session.report import SessionReports, report_of, reports_in
 from secagg.server.task.setup import Cohort, PreparedTask
 from secagg.server.task.stored import encode_settings

@@ -7,7 +7,7 @@ from secagg_testing.cohorts import parameters_for
 
 from secagg.protocol.messages import Round
 from secagg.protocol.profiles import RoundDeadlines
-from secagg.server.session.timeouts import idle_timeout, keepalive_interval, until
+from secagg.server.session.timer import idle_timeout, keepalive_interval, until
 
 MOMENT = datetime(2027, 1, 31, 18, tzinfo=UTC)
 

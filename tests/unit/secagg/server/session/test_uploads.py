@@ -9,7 +9,8 @@ from secagg_testing.cohorts import parameters_for
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.workers import Workers
-from secagg.server.session.uploads import UploadReceiver, UploadSlots
+from secagg.server.rpc.limits import UploadSlots
+from secagg.server.session.uploads import UploadReceiver
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
 from secagg.wire.calls import UploadChunk

@@ -9,7 +9,7 @@ from secagg_testing.cohorts import offer_of, parameters_for
 
 from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
 from secagg.protocol.messages import Aborted, Fate, Released
-from secagg.server.session.receipt import SessionReceipt
+from secagg.server.session.report import SessionReceipt
 from secagg.server.task.history import TaskHistory
 
 COLLUDERS = 2

@@ -9,7 +9,7 @@ from secagg_testing.manual_clock import ManualClock
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime import log_events as telemetry
 from secagg.server.task.definition import DeliveryDeferredError
-from secagg.server.task.pending_writes import SAY_EVERY_SECONDS, PendingWrites
+from secagg.server.task.outputs import SAY_EVERY_SECONDS, PendingWrites
 
 
 class Disk:

@@ -25,8 +25,8 @@ from secagg.protocol.policy import (
 from secagg.runtime import log_events as telemetry
 from secagg.runtime import metrics
 from secagg.runtime.metrics import METRICS, TASKS_AT_MOST, Kind, Meters
-from secagg.server.http.monitoring import exporter_of
-from secagg.server.operated_server import OperatedServer
+from secagg.server.server import OperatedServer
+from secagg.server.service import exporter_of
 from secagg.server.task.setup import Cohort, PreparedTask
 from secagg.server.telemetry import open_telemetry
 from secagg.server.telemetry.open_telemetry import OpenTelemetry

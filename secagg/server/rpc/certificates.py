@@ -1,7 +1,8 @@
 """What an aggregator does once a minute about certificates: its own, and others'.
 
 Rule 1: its own certificate, its key, the authorities that it trusts and the list of
-        revoked certificates follow their files without a restart.
+        revoked certificates follow their files without a restart.  Connections that are
+        open keep what they have; they are renewed by their age.
 Rule 2: a certificate that was taken back is refused with its next call, its open calls
         end and its connections are dropped: a minute after the file, at the latest.
         So do those of one that has ended: TLS judges it once, when they are made.
@@ -11,7 +12,9 @@ Rule 3: what expires soon is said while there is time.
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, cast
+
+import grpc
 
 from secagg.pki.certificate_revocations import CertificateRevocations
 from secagg.pki.expiry import ExpiryWarnings
@@ -22,6 +25,30 @@ from secagg.transport.reloading_identity import ReloadingIdentity
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
 LOOK_EVERY_SECONDS: Final = 60.0
+
+
+def server_credentials(followed: ReloadingIdentity) -> grpc.ServerCredentials:
+    """Return credentials that demand a certificate from every client.
+
+    The server's own certificate, and the authorities it trusts, follow their files.
+    gRPC's threads look at these with every connection.
+    """
+    given = followed.identity
+
+    def fetch() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal given
+        newest = followed.look()
+        if newest is given:
+            return None  # gRPC keeps what it has
+        given = newest
+        return newest.server_configuration()
+
+    return grpc.dynamic_ssl_server_credentials(
+        given.server_configuration(),
+        # gRPC's type stubs do not say that None is allowed.
+        cast("Callable[[], grpc.ServerCertificateConfiguration]", fetch),
+        require_client_authentication=True,
+    )
 
 
 class CertificateWatch:

@@ -1,0 +1,386 @@
+"""What an aggregator leaves behind of each sum: the numbers and what they cost.
+
+Rule 1: files are named by session number, so writing them again after a crash
+        replaces a file by the same one.
+Rule 2: sums of another task are never replaced, whatever the settings call the folder.
+Rule 3: the report says what was released under which guarantee, in full; it needs no
+        other file to be understood.
+Rule 4: what must not be lost is tried again for as long as it takes, here or by another
+        aggregator of the same book (`DeliveryDeferredError`).  Until then its session
+        is not over in the book, so that a process which ends meanwhile owes it still,
+        and the next session of its task does not open.
+Rule 5: other tasks do not wait, and no process ends by it.  An operator is told: at
+        once and then now and again in the log, and in everything that shows a task.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.distributed_dp import EXACT, NoisyTask, PrivacyReport, SumError, SumEstimate
+from secagg.distributed_dp.plain_sums import decode_integers
+from secagg.errors import ErrorCode, ServiceError
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.graphs.choice import odds_of
+from secagg.protocol.graphs.ring_safety import RingRisk
+from secagg.runtime import log_events as telemetry
+from secagg.runtime.clock import Clock, SystemClock
+from secagg.runtime.vector_files import write_bytes, write_json, write_vector
+from secagg.server.session.report import SessionReceipt
+from secagg.server.task.definition import DeliveryDeferredError
+from secagg.server.task.setup import PreparedTask
+
+_LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
+
+# Somebody makes room and looks: the files should be there by then.
+RETRY_SECONDS: Final = 5.0
+# A log on the same disk must not be what fills it.
+SAY_EVERY_SECONDS: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReleasedSum(SumEstimate):
+    """The sum of one session, with its error.
+
+    Example:
+        total = await task.next_sum()
+        print(total)                        # its first entries, each with ±
+        lowest, highest = total.interval(0.95)
+        print(total.mean, "±", total.standard_error / total.inputs)
+
+    Attributes:
+        session_number: Number of the session.
+        inputs: How many vectors the sum adds up.
+        values: The sum, shape (d,): floats in the caller's units, or whole numbers
+            from a task without noise.  With secret selection it is the estimate of the
+            sum of all vectors, so that over `inputs` it is their mean.
+        privacy: What the whole task costs its users; None for exact sums.
+        l2_clip: Longest vector that was not shortened, caller's units; None for exact
+            sums.  In tasks with adaptive clipping it moves from sum to sum.
+        fitted: Released estimate of the part of the vectors that were not shortened;
+            None where it is not stated.
+        error: How far `values` may be from the sum of the vectors: `standard_error`,
+            `interval` and `str` follow from it.
+        residues: The sum as it was released, modulo m.
+        receipt: The public facts of the session.
+        audit: What `secagg sessions verify` verifies: any reader can recompute from
+            these bytes who has agreed to the sets that were summed.
+        shortened: How many vectors were longer than `l2_clip` and were shortened; None
+            where the clients are not in this process (`secagg.local`).
+        replaced: In the place of how many vectors zeros were given; None likewise.
+    """
+
+    session_number: int
+    inputs: int
+    values: npt.NDArray[Any] = field(repr=False)
+    privacy: PrivacyReport | None
+    l2_clip: float | None
+    fitted: float | None
+    error: SumError = field(repr=False)
+    residues: npt.NDArray[np.unsignedinteger[Any]] = field(repr=False)
+    receipt: SessionReceipt = field(repr=False)
+    audit: bytes = field(repr=False)
+    shortened: int | None = None
+    replaced: int | None = None
+
+    @property
+    def unconfirmed(self) -> tuple[str, ...]:
+        """Who of the sum has sent a signature over its sets that does not hold.
+
+        By name.  In a task with noise the sum may then be wrong.
+        """
+        return self.receipt.unconfirmed
+
+
+def released_sum(
+    descriptor: SessionDescriptor,
+    residues: npt.NDArray[np.unsignedinteger[Any]],
+    *,
+    privacy: PrivacyReport | None,
+    receipt: SessionReceipt,
+    audit: bytes,
+) -> ReleasedSum:
+    """Return a sum in the units of its callers.
+
+    Args:
+        descriptor: The session.
+        residues: The sum modulo m, shape (d,).
+        privacy: What the task costs; None for exact sums.
+        receipt: Of the session, which has released a sum.
+        audit: The same, for verifiers.
+    """
+    parameters, inputs = descriptor.parameters, len(receipt.survivors)
+    values: npt.NDArray[Any]
+    clip = fitted = None
+    error = EXACT
+    if not parameters.noise_block:
+        values = decode_integers(residues, parameters.modulus)
+    else:
+        task = NoisyTask.of_session(descriptor)
+        values = task.decode(residues, session_id=descriptor.session_id)
+        clip = task.l2_clip
+        fitted = task.fitted(residues, inputs=inputs)
+        error = task.sum_error(inputs=inputs, certificate=receipt.noise)
+        if receipt.unconfirmed:
+            error = error.with_flaw(_unconfirmed(receipt.unconfirmed))
+    return ReleasedSum(
+        session_number=descriptor.session_number,
+        inputs=inputs,
+        values=values,
+        l2_clip=clip,
+        fitted=fitted,
+        error=error,
+        privacy=privacy,
+        residues=residues,
+        receipt=receipt,
+        audit=audit,
+    )
+
+
+def _unconfirmed(names: tuple[str, ...]) -> str:
+    return (
+        f"{', '.join(names)} signed other sets of clients, so that the sum itself may "
+        "be wrong"
+    )
+
+
+class SumWriter:
+    """Writes ``sum-<n>.npy``, ``report-<n>.json`` and ``receipt-<n>.bin``.
+
+    Of a session that was aborted there is a receipt alone.
+
+    Args:
+        directory: Where they go.
+        prepared: What the task runs.
+        tell: Told of every file that was written.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        prepared: PreparedTask,
+        *,
+        tell: Callable[[Path], object] = lambda _: None,
+    ) -> None:
+        self._directory = directory
+        self._prepared = prepared
+        self._tell = tell
+
+    async def write(self, released: ReleasedSum) -> None:
+        """Write the files of one sum.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; the session stays open on the disk.
+        """
+        await asyncio.to_thread(self._write, released)
+
+    async def write_aborted(self, session: SessionDescriptor, audit: bytes) -> None:
+        """Write the receipt of a session that released no sum.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; the session stays open on the disk.
+        """
+        self._tell(await write_receipt(self._directory, session, audit))
+
+    def _write(self, released: ReleasedSum) -> None:
+        number, values = released.session_number, released.values
+        sum_path = self._directory / f"sum-{number}.npy"
+        report_path = self._directory / f"report-{number}.json"
+        receipt_path = _receipt_path(self._directory, number)
+        _check_owner(report_path, released.receipt.descriptor.task_id)
+        write_vector(sum_path, values)
+        write_bytes(receipt_path, released.audit)
+        write_json(
+            report_path,
+            {
+                "task": released.receipt.descriptor.task_id,
+                "profile": self._profile(),
+                "session_number": number,
+                "inputs": released.inputs,
+                "file": sum_path.name,
+                "audit_receipt": receipt_path.name,
+                "dimension": int(values.shape[0]),
+                "l2_clip": released.l2_clip,
+                "fitted": released.fitted,
+                "standard_error": released.standard_error,
+                "no_interval": list(released.error.flaws),
+                "unconfirmed": list(released.unconfirmed),
+                "sessions_left_in_budget": released.receipt.sessions_left,
+                "privacy": self._privacy(released.receipt.ring),
+                "graph": self._graph(),
+                "receipt": released.receipt.to_dict(),
+            },
+        )
+        for path in (sum_path, report_path, receipt_path):
+            self._tell(path)
+
+    def _privacy(self, ring: RingRisk | None) -> dict[str, object] | None:
+        noised, report = self._prepared.noised, self._prepared.report
+        if noised is None or report is None:
+            return None
+        return {
+            **report.to_dict(),
+            "grounds_of_session": report.grounds(graph_delta=self._added_by(ring)),
+            "budget_epsilon": noised.budget.epsilon,
+            "budget_delta": noised.budget.delta,
+            "charges_in_budget": noised.budget.charges,
+            "expected_rmse": self._prepared.forecast_rmse,
+            # It counts all layers that survivors may be asked to take back.
+            "expected_rmse_is_upper_bound": noised.parameters.noise_layers > 0,
+            "mechanism": noised.mechanism.parameters.to_dict(),
+        }
+
+    def _added_by(self, ring: RingRisk | None) -> float:
+        """Return what the graph of one session adds to delta."""
+        parameters = self._prepared.parameters
+        is_certain = ring is not None and ring.worst_case_safe
+        if parameters.is_complete_graph or is_certain:
+            return 0.0
+        return 2.0**-parameters.graph_bits
+
+    def _profile(self) -> dict[str, object]:
+        profile = self._prepared.parameters.profile
+        return {"name": profile.label, "is_experimental": profile.is_experimental}
+
+    def _graph(self) -> dict[str, object]:
+        parameters = self._prepared.parameters
+        return {
+            "kind": str(parameters.graph),
+            "degree": parameters.degree,
+            "threshold": parameters.threshold,
+            "graph_bits": parameters.graph_bits,
+            **odds_of(parameters).to_dict(),
+        }
+
+
+def _check_owner(report_path: Path, task_id: str) -> None:
+    """Refuse to replace the sum of another task.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; the report that lies there is another task's.
+    """
+    try:
+        owner = json.loads(report_path.read_bytes())["task"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return  # nothing is there that anybody could miss
+    if owner != task_id:
+        raise ErrorCode.STORAGE_FAILED.error(
+            f"{report_path} is about the task {owner!r}, not {task_id!r}",
+            fix="Move the files of that task away, or set server.output_dir to "
+            "another folder; the sum is kept until it can be written.",
+        )
+
+
+async def write_receipt(
+    directory: Path, session: SessionDescriptor, audit: bytes
+) -> Path:
+    """Write the receipt of a session that released no sum, and return its file.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; the session stays open on the disk.
+    """
+    path = _receipt_path(directory, session.session_number)
+    await asyncio.to_thread(write_bytes, path, audit)
+    return path
+
+
+def _receipt_path(directory: Path, number: int) -> Path:
+    return directory / f"receipt-{number}.bin"
+
+
+@dataclass(slots=True)
+class _Refusal:
+    """A disk takes no files of a task.
+
+    Attributes:
+        began: Since when.
+        say_next: When to say so again.
+    """
+
+    began: float
+    say_next: float
+
+
+class PendingWrites:
+    """Writes files, and knows which are owed.
+
+    Args:
+        clock: Says how long a disk has refused.
+
+    Attributes:
+        refused: Why the files of a task's latest session could not be written, by
+            task; empty on a good day.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._refusals: dict[str, _Refusal] = {}
+        self.refused: Final[dict[str, str]] = {}
+
+    async def write(self, task_id: str, write: Callable[[], Awaitable[object]]) -> None:
+        """Write a task's files.
+
+        Args:
+            task_id: Which task.
+            write: Writes them; doing it twice must be harmless.
+
+        Raises:
+            DeliveryDeferredError: The disk refuses them, for now.
+            ServiceError: Not STORAGE_FAILED: what no patience mends.
+        """
+        try:
+            await write()
+        except ServiceError as error:
+            if error.code is not ErrorCode.STORAGE_FAILED:
+                raise
+            self._note(task_id, error)
+            raise DeliveryDeferredError(
+                error,
+                retry_after_seconds=RETRY_SECONDS,
+                settle=lambda: self._settle(task_id),
+            ) from None
+        refusal = self._refusals.get(task_id)
+        self._settle(task_id)
+        if refusal is not None:
+            self._say_written(task_id, self._clock.now() - refusal.began)
+
+    def _note(self, task_id: str, error: ServiceError) -> None:
+        now = self._clock.now()
+        self.refused[task_id] = str(error)
+        refusal = self._refusals.setdefault(task_id, _Refusal(now, now))
+        if now >= refusal.say_next:
+            refusal.say_next = now + SAY_EVERY_SECONDS
+            self._say_refused(task_id, error)
+
+    def _settle(self, task_id: str) -> None:
+        """Note that nothing of a task is owed here."""
+        self.refused.pop(task_id, None)
+        self._refusals.pop(task_id, None)
+
+    def _say_refused(self, task_id: str, error: ServiceError) -> None:
+        telemetry.log_event(
+            _LOG,
+            logging.ERROR,
+            telemetry.OUTPUT_WRITE_FAILED,
+            task=task_id,
+            reason=error,
+            next_step=f"{error.next_step} It is tried again every "
+            f"{RETRY_SECONDS:g} seconds; the task waits for it. Another aggregator of "
+            "the same book writes it, if its disk has room.",
+        )
+
+    def _say_written(self, task_id: str, seconds: float) -> None:
+        telemetry.log_event(
+            _LOG,
+            logging.WARNING,
+            telemetry.OUTPUT_WRITTEN,
+            task=task_id,
+            seconds=round(seconds, 1),
+        )
