@@ -116,7 +116,7 @@ _BEAT_SECONDS: Final = 5.0
 HEARING_SECONDS: Final = 2.0
 
 
-class KnownTasks:
+class _KnownTasks:
     """The tasks of one aggregator."""
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ class KnownTasks:
         if run is not None:
             return run
         if is_over is False:
-            raise shutting_down(back_in_seconds)
+            raise _shutting_down(back_in_seconds)
         raise ServiceError(
             "the task has ended" if is_over else "there is no such task here",
             code=ErrorCode.TASK_OVER if is_over else ErrorCode.UNKNOWN_SESSION,
@@ -177,7 +177,7 @@ class KnownTasks:
             run.task.gate.wake()
 
 
-def shutting_down(retry_after_seconds: float) -> SecAggError:
+def _shutting_down(retry_after_seconds: float) -> SecAggError:
     """Return what clients are told that should come back."""
     return ErrorCode.SHUTTING_DOWN.error(
         "the aggregator is shutting down",
@@ -186,7 +186,7 @@ def shutting_down(retry_after_seconds: float) -> SecAggError:
     )
 
 
-class RecentClients:
+class _RecentClients:
     """Remembers when clients called, and what they were told to come back for.
 
     Args:
@@ -241,7 +241,7 @@ class RecentClients:
         )
 
 
-class ClientRequestHandler:
+class _ClientRequestHandler:
     """Answers the calls of clients.
 
     Args:
@@ -261,7 +261,7 @@ class ClientRequestHandler:
     def __init__(  # noqa: PLR0913 - it stands between clients and all that runs
         self,
         sessions: SessionRegistry,
-        tasks: KnownTasks,
+        tasks: _KnownTasks,
         context: ServerDependencies,
         limits: AggregatorLimits,
         *,
@@ -275,7 +275,7 @@ class ClientRequestHandler:
         self._stopping = stopping
         self._hear_of_tasks = hear_of_tasks
         self.offers = Notifier(context.clock)
-        self.attendance = RecentClients(context.clock, limits)
+        self.attendance = _RecentClients(context.clock, limits)
         self.refusals = RefusalCounts(context.clock)
         self._watches = ConcurrencyLimit(limits.watches_per_identity, limits.watches)
         # A piece of a payload or sum, of 1 MiB at most; neither ever changes.
@@ -427,7 +427,7 @@ class ClientRequestHandler:
                 fix="Nothing is to be done; other clients give to the further sums.",
             )
         if self._stopping.is_set():
-            raise shutting_down(self._limits.join_poll_seconds)
+            raise _shutting_down(self._limits.join_poll_seconds)
         for runner in self._sessions.running(task.task_id):
             descriptor = runner.descriptor
             if task.gate.is_paused:
@@ -628,9 +628,9 @@ class Aggregator:
             on_aborted=on_aborted,
             on_ended=on_ended,
         )
-        self._tasks = KnownTasks()
+        self._tasks = _KnownTasks()
         self._stopping = asyncio.Event()
-        self._desk = ClientRequestHandler(
+        self._desk = _ClientRequestHandler(
             self._sessions,
             self._tasks,
             self._context,

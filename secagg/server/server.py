@@ -785,30 +785,6 @@ class OperatedServer(Server):
             on_attempts_exhausted=on_attempts_exhausted,
         )
 
-    async def pause_task(self, task_id: str, reason: str) -> None:
-        """Offer no session of a task until `resume_task`.
-
-        A session that still waits for clients ends without a sum; one whose cohort is
-        complete goes on to its own end.  Nothing happens if the task does not run.
-
-        Args:
-            task_id: Which.
-            reason: Why, in words for the clients.
-        """
-        await self._opened().aggregator.pause_task(task_id, reason)
-
-    def resume_task(self, task_id: str) -> None:
-        """Offer sessions of a task again; nothing happens if it does not run."""
-        self._opened().aggregator.resume_task(task_id)
-
-    def hold_task(self, task_id: str) -> None:
-        """Tell clients of a task that does not run to come back.
-
-        Args:
-            task_id: Which.
-        """
-        self._opened().aggregator.hold_task(task_id)
-
     def end_clients(self, is_unwelcome: Callable[[str], bool]) -> None:
         """End open calls and connections of clients who were welcome before.
 
@@ -820,22 +796,15 @@ class OperatedServer(Server):
         if self.edge is not None:
             self.edge.end_connections(is_unwelcome)
 
-    async def wait_for_store(self) -> None:
-        """Wait until the book can be written, which may take minutes.
-
-        Raises:
-            ServiceError: It has come back otherwise than it went.
-        """
-        await self._opened().aggregator.wait_for_store()
+    @property
+    def aggregator(self) -> Aggregator:
+        """What pauses, resumes and holds its tasks."""
+        return self._opened().aggregator
 
     @cached_property
     def pending_writes(self) -> PendingWrites:
         """What writes the files of sums, and knows which the disk refuses."""
         return PendingWrites()
-
-    def follow_with(self, then: Callable[[], Awaitable[None]]) -> None:
-        """Have somebody told when another server may have changed a task."""
-        self._opened().aggregator.when_changed(then)
 
     def measure_with(self, meter: Meter) -> None:
         """Have what happens measured; before the server is opened."""
@@ -848,11 +817,11 @@ class OperatedServer(Server):
 
     def live(self) -> tuple[LiveSession, ...]:
         """Return the sessions that are not over, as they stand now."""
-        return self._opened().aggregator.live()
+        return self.aggregator.live()
 
     def refused(self) -> dict[str, int]:
         """Return how many calls were refused in the last hour, by name of the code."""
-        return self._opened().aggregator.refused()
+        return self.aggregator.refused()
 
     def progress(
         self, at_first: Iterable[SessionProgress] = ()
@@ -862,7 +831,7 @@ class OperatedServer(Server):
         Args:
             at_first: As for `ProgressFeed.watch`.
         """
-        return self._opened().aggregator.progress(at_first)
+        return self.aggregator.progress(at_first)
 
     async def abort_session(self, session_id: bytes, reason: str) -> None:
         """End a session without a sum; nothing happens if it is over.
@@ -871,7 +840,7 @@ class OperatedServer(Server):
             ServiceError: UNKNOWN_SESSION; it does not run here.
             LocalProtocolError: Its sum is being computed.
         """
-        await self._opened().aggregator.abort(session_id, reason)
+        await self.aggregator.abort(session_id, reason)
 
     @property
     def storage(self) -> ServerStorage:

@@ -76,7 +76,7 @@ from secagg.server.http_edge.listener import (
     host_of,
 )
 from secagg.server.rpc.certificates import LOOK_EVERY_SECONDS
-from secagg.server.rpc.grpc_server import GrpcServer, run_until_signalled
+from secagg.server.rpc.grpc_server import run_until_signalled
 from secagg.server.server import SETTLE_SECONDS, OperatedServer, RunningTask, Server
 from secagg.server.session.events import SessionProgress
 from secagg.server.session.report import SessionReceipt
@@ -86,7 +86,7 @@ from secagg.server.supervisor import TaskSupervisor
 from secagg.server.task.outputs import ReleasedSum
 from secagg.server.task.setup import PreparedTask, settle_task
 from secagg.server.telemetry.open_telemetry import OpenTelemetry
-from secagg.server.telemetry.prometheus import CONTENT_TYPE, PrometheusMeter, Reading
+from secagg.server.telemetry.prometheus import CONTENT_TYPE, PrometheusMeter
 from secagg.storage.rows import Retention
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
@@ -162,74 +162,6 @@ class ServiceManager:
             speaker.sendto("\n".join(lines).encode(), self._address)
 
 
-class Probes:
-    """Answers probes and scrapes of one aggregator.
-
-    Args:
-        readiness: Whether it can serve.
-        readings: Returns all gauges; told whether it can.
-        meter: What it tells its measurements; None if nothing is measured.
-    """
-
-    def __init__(
-        self,
-        readiness: Readiness,
-        readings: Callable[[bool], Awaitable[list[Reading]]],
-        meter: PrometheusMeter | None,
-    ) -> None:
-        self._readiness = readiness
-        self._readings = readings
-        self._meter = meter
-
-    @property
-    def pages(self) -> Mapping[str, Page]:
-        """What is served, by path."""
-        return {
-            "/metrics": self._metrics,
-            "/healthz": self._alive,
-            "/readyz": self._ready,
-        }
-
-    async def announce(
-        self,
-        transport: Callable[[], GrpcServer | None],
-        clock: Clock,
-        looked: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Keep gRPC's health true, until this is cancelled.
-
-        Args:
-            transport: Returns what says it; None while there is none.
-            clock: Time.
-            looked: Called after each look at a book that has answered.
-        """
-        while True:
-            found = transport()
-            if found is not None:
-                await found.announce(is_ready=await self._is_ready())
-                if self._readiness.store_answers:
-                    looked()
-            await clock.sleep_until(clock.now() + PROBE_EVERY_SECONDS)
-
-    async def _is_ready(self) -> bool:
-        return not await self._readiness.complaint()
-
-    async def _metrics(self) -> Answer:
-        if self._meter is None:
-            return text("nothing is measured", HTTPStatus.NOT_FOUND)
-        readings = await self._readings(await self._is_ready())
-        return Answer(self._meter.scraped(readings), CONTENT_TYPE)
-
-    async def _alive(self) -> Answer:
-        return text("alive")
-
-    async def _ready(self) -> Answer:
-        complaint = await self._readiness.complaint()
-        if complaint:
-            return text(f"not ready: {complaint}", HTTPStatus.SERVICE_UNAVAILABLE)
-        return text("ready")
-
-
 @dataclass(frozen=True, slots=True)
 class MonitoringEndpoints:
     """Where somebody may look; None where nobody asked for it.
@@ -298,7 +230,7 @@ def page_address(section: HostSection) -> Address | None:
 
 
 class _Pages:
-    """What the listeners answer."""
+    """Answers probes, scrapes and the operator's browser."""
 
     def __init__(
         self,
@@ -308,6 +240,8 @@ class _Pages:
         clock: Clock,
     ) -> None:
         self._server = server
+        self._meter = meter
+        self._clock = clock
         self._overview = StatusSnapshot(server, section.state_dir)
         self._readiness = Readiness(
             server.stores,
@@ -316,9 +250,46 @@ class _Pages:
             clock,
             is_store_elsewhere=section.store is not None,
         )
-        self.probes = Probes(self._readiness, self._overview.readings, meter)
+        self.probed: Mapping[str, Page] = {
+            "/metrics": self._metrics,
+            "/healthz": self._alive,
+            "/readyz": self._ready,
+        }
+        self.shown: Mapping[str, Page] = {"/": self._operator}
 
-    async def operator(self) -> Answer:
+    async def announce(self, manager: ServiceManager) -> None:
+        """Keep gRPC's health true, until this is cancelled.
+
+        Args:
+            manager: Told after each look at a store that has answered.
+        """
+        while True:
+            found = self._server.transport  # None while tasks are planned
+            if found is not None:
+                await found.announce(is_ready=await self._is_ready())
+                if self._readiness.store_answers:
+                    manager.alive()
+            await self._clock.sleep_until(self._clock.now() + PROBE_EVERY_SECONDS)
+
+    async def _is_ready(self) -> bool:
+        return not await self._readiness.complaint()
+
+    async def _metrics(self) -> Answer:
+        if self._meter is None:
+            return text("nothing is measured", HTTPStatus.NOT_FOUND)
+        readings = await self._overview.readings(await self._is_ready())
+        return Answer(self._meter.scraped(readings), CONTENT_TYPE)
+
+    async def _alive(self) -> Answer:
+        return text("alive")
+
+    async def _ready(self) -> Answer:
+        complaint = await self._readiness.complaint()
+        if complaint:
+            return text(f"not ready: {complaint}", HTTPStatus.SERVICE_UNAVAILABLE)
+        return text("ready")
+
+    async def _operator(self) -> Answer:
         complaint = await self._readiness.complaint()
         shown = await operator_page(self._server, self._overview, complaint)
         return Answer(shown, "text/html; charset=utf-8")
@@ -357,16 +328,13 @@ async def watching(
             address = Address.parse(
                 section.metrics_listen, name="server.metrics_listen"
             )
-            listener = HTTPListener(address, pages.probes.pages, is_local=False)
+            listener = HTTPListener(address, pages.probed, is_local=False)
             probed = (await stack.enter_async_context(listener)).address
         own = page_address(section)
         if own is not None:
-            listener = HTTPListener(own, {"/": pages.operator}, is_local=True)
+            listener = HTTPListener(own, pages.shown, is_local=True)
             shown = (await stack.enter_async_context(listener)).address
-        # While tasks are planned, there is no transport.
-        announcing = asyncio.ensure_future(
-            pages.probes.announce(lambda: server.transport, clock, manager.alive)
-        )
+        announcing = asyncio.ensure_future(pages.announce(manager))
         try:
             yield MonitoringEndpoints(probed, shown)
         finally:
@@ -496,7 +464,7 @@ async def serve(  # noqa: PLR0913 - who is told what, and what is run
             is_complete = await run_until_signalled(
                 server.transport,
                 _finish(server, task, take, observer),
-                drain=lambda: _drain_task(server),
+                drain=lambda: _drain(server),
                 grace_seconds=settings.server.drain_seconds,
             )
         finally:
@@ -633,10 +601,6 @@ async def _end_in_time(settings: ServerSettings, server: Server) -> None:
             ),
             clock=SystemClock(),
         )
-
-
-async def _drain_task(server: Server) -> None:
-    server.drain()
 
 
 @dataclass(frozen=True, slots=True)
@@ -896,5 +860,5 @@ async def _finish_sessions(server: ServedAggregator) -> None:
     await server.settle()
 
 
-async def _drain(server: ServedAggregator) -> None:
+async def _drain(server: Server | ServedAggregator) -> None:
     server.drain()

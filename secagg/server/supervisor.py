@@ -299,7 +299,7 @@ class TaskSupervisor:
             await self._run_again(row)
         await server.listen()
         self._started.set()
-        server.follow_with(self._follow)
+        server.aggregator.when_changed(self._follow)
 
     async def failed(self) -> None:
         """Wait until a disk ends the work.
@@ -397,7 +397,7 @@ class TaskSupervisor:
             row = await self._rows.unchanged(task_id, expect_version)
             refuse_stopped(row)
             row = await self._rows.say(row, TaskState.PAUSED, reason)
-            await self._server.pause_task(task_id, reason)
+            await self._server.aggregator.pause_task(task_id, reason)
             return row
 
     async def resume(
@@ -421,7 +421,7 @@ class TaskSupervisor:
             row = await self._rows.say(row, TaskState.RUNNING, "")
             if is_idle:
                 return await self._run_anew(task_id)
-            self._server.resume_task(task_id)
+            self._server.aggregator.resume_task(task_id)
             return row
 
     async def stop(
@@ -499,17 +499,17 @@ class TaskSupervisor:
             self._show_out(known, row)
         self._tell(f"task {task_id!r}: {row.task.state}, as another server says")
         if is_other or (must_run and row.task.state is TaskState.RUNNING):
-            self._server.hold_task(task_id)  # it may have to be planned
+            self._server.aggregator.hold_task(task_id)  # it may have to be planned
             await self._run_again(row)
             return
         self._rows.note(row)
         match row.task.state:
             case TaskState.PAUSED:
-                await self._server.pause_task(task_id, row.task.reason)
+                await self._server.aggregator.pause_task(task_id, row.task.reason)
             case TaskState.STOPPED:
                 await self._server.end_task(task_id, row.task.reason)
             case TaskState.RUNNING:
-                self._server.resume_task(task_id)
+                self._server.aggregator.resume_task(task_id)
 
     # --- the issuer's lists -----------------------------------------------------------
 
@@ -588,7 +588,7 @@ class TaskSupervisor:
             try:
                 return await call()
             except StoreUnavailableError:
-                await self._server.wait_for_store()
+                await self._server.aggregator.wait_for_store()
 
     async def _run_again(self, row: TaskRow) -> None:
         """Run a task of an earlier process; pause it if its files are not there.
@@ -606,7 +606,7 @@ class TaskSupervisor:
                 return
             if task.state is TaskState.RUNNING:
                 await self._rows.say(row, TaskState.PAUSED, str(error))
-            self._server.hold_task(task.task_id)
+            self._server.aggregator.hold_task(task.task_id)
 
     async def _run(self, row: TaskRow) -> None:
         """Run a task, unless there is nothing left to run."""
@@ -741,7 +741,7 @@ class TaskSupervisor:
                 lambda: self._rows.pause(task_id, str(error))
             )
             if is_paused:
-                await self._server.pause_task(task_id, str(error))
+                await self._server.aggregator.pause_task(task_id, str(error))
 
     async def _meet(self, task_id: str, error: ServiceError) -> None:
         """Decide what a failure of the machinery means for a task."""

@@ -25,7 +25,7 @@ from secagg.errors import (
     ServiceError,
 )
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, PrivacyLimits
-from secagg.server.admin.views import budgets_view, tasks_view
+from secagg.server.admin.views import StoreViews
 from secagg.server.aggregator import Aggregator
 from secagg.server.server import OperatedServer, Server
 from secagg.server.task.definition import TaskDefinition
@@ -289,7 +289,7 @@ async def test_operator_and_client_see_what_is_left(tmp_path, capsys):
         task = await server.add_task("t", prepared, invited=frozenset(NAMES))
         cohorts = [1, 2, 3, 4], [1, 2, 3, 5], [4, 5, 6, 7]
         for number, cohort in enumerate(cohorts, 1):
-            (view,) = await tasks_view(store)
+            (view,) = await StoreViews(store, tmp_path).tasks()
             assert view["short_of_clients"] == ""
             names = [f"client-{number}" for number in cohort]
             giving = asyncio.ensure_future(give_all(server, names, tmp_path))
@@ -297,8 +297,8 @@ async def test_operator_and_client_see_what_is_left(tmp_path, capsys):
             await giving
             await taken(server, task, number)
         # Five of eight have given twice, and three are too few for a fourth sum.
-        (view,) = await tasks_view(store)
-        (budget,) = await budgets_view(store, tmp_path)
+        (view,) = await StoreViews(store, tmp_path).tasks()
+        (budget,) = await StoreViews(store, tmp_path).budgets()
     why = (
         "5 of 8 invited clients have given their participations; 3 are left, and a "
         "session needs 4"

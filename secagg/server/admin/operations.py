@@ -242,12 +242,12 @@ class Operation(Generic[_Arguments]):
 
 
 @dataclass(frozen=True, slots=True)
-class NoArguments:
+class _NoArguments:
     """Nothing to choose."""
 
 
 @dataclass(frozen=True, slots=True)
-class TaskSettingsGiven:
+class _TaskSettingsGiven:
     """A task as its settings file states it; `version` is the expected one."""
 
     settings: dict[str, object]
@@ -256,14 +256,14 @@ class TaskSettingsGiven:
 
 
 @dataclass(frozen=True, slots=True)
-class OneTask:
+class _OneTask:
     """A task by name."""
 
     task: str
 
 
 @dataclass(frozen=True, slots=True)
-class TaskChange:
+class _TaskChange:
     """A task by name, the reason of a change, and the expected version."""
 
     task: str
@@ -272,7 +272,7 @@ class TaskChange:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskVersion:
+class _TaskVersion:
     """A task by name, and the expected version."""
 
     task: str
@@ -280,7 +280,7 @@ class TaskVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class OneSession:
+class _OneSession:
     """A session by task and number."""
 
     task: str
@@ -288,7 +288,7 @@ class OneSession:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionAbort:
+class _SessionAbort:
     """A session by task and number, and why it ends."""
 
     task: str
@@ -304,13 +304,13 @@ class TaskFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class _Drain:
     """Whether open sessions may come to their end."""
 
     finish: bool = False
 
 
-async def _status(sources: Sources, _: NoArguments) -> View:
+async def _status(sources: Sources, _: _NoArguments) -> View:
     if sources.control is not None:
         return await sources.control.snapshot.status()
     free = shutil.disk_usage(nearest_place(sources.state_dir)).free
@@ -320,39 +320,39 @@ async def _status(sources: Sources, _: NoArguments) -> View:
     }
 
 
-async def _add(sources: Sources, given: TaskSettingsGiven) -> View:
+async def _add(sources: Sources, given: _TaskSettingsGiven) -> View:
     tasks, settings = sources.running.tasks, _settings(given)
     await tasks.add(settings)
     return await sources.views.task(settings.task.id)
 
 
-async def _apply(sources: Sources, given: TaskSettingsGiven) -> View:
+async def _apply(sources: Sources, given: _TaskSettingsGiven) -> View:
     tasks, settings = sources.running.tasks, _settings(given)
     await tasks.apply(settings, expect_version=given.version)
     return await sources.views.task(settings.task.id)
 
 
-async def _list_tasks(sources: Sources, _: NoArguments) -> View:
+async def _list_tasks(sources: Sources, _: _NoArguments) -> View:
     return {"tasks": await sources.views.tasks()}
 
 
-async def _show_task(sources: Sources, given: OneTask) -> View:
+async def _show_task(sources: Sources, given: _OneTask) -> View:
     return await sources.views.task(given.task)
 
 
-async def _pause(sources: Sources, given: TaskChange) -> View:
+async def _pause(sources: Sources, given: _TaskChange) -> View:
     await sources.running.tasks.pause(
         given.task, reason=given.reason, expect_version=given.version
     )
     return await sources.views.task(given.task)
 
 
-async def _resume(sources: Sources, given: TaskVersion) -> View:
+async def _resume(sources: Sources, given: _TaskVersion) -> View:
     await sources.running.tasks.resume(given.task, expect_version=given.version)
     return await sources.views.task(given.task)
 
 
-async def _stop(sources: Sources, given: TaskChange) -> View:
+async def _stop(sources: Sources, given: _TaskChange) -> View:
     await sources.running.tasks.stop(
         given.task, reason=given.reason, expect_version=given.version
     )
@@ -363,11 +363,11 @@ async def _list_sessions(sources: Sources, given: SessionFilter) -> View:
     return {"sessions": await sources.views.sessions(given)}
 
 
-async def _show_session(sources: Sources, given: OneSession) -> View:
+async def _show_session(sources: Sources, given: _OneSession) -> View:
     return await sources.views.session(given.task, given.number)
 
 
-async def _abort(sources: Sources, given: SessionAbort) -> View:
+async def _abort(sources: Sources, given: _SessionAbort) -> View:
     server = sources.running.server
     for live in server.live():
         progress = live.progress
@@ -389,26 +389,26 @@ async def _budget(sources: Sources, given: TaskFilter) -> View:
     return {"role": "server", "budgets": views}
 
 
-async def _drain(sources: Sources, given: Drain) -> View:
+async def _drain(sources: Sources, given: _Drain) -> View:
     sources.running.finish(given.finish)
     return {"draining": True, "finishes_sessions": given.finish}
 
 
 OPERATIONS: Final[Mapping[str, Operation[Any]]] = MappingProxyType(
     {
-        "status": Operation(NoArguments, _status, is_offline=True),
-        "task.add": Operation(TaskSettingsGiven, _add),
-        "task.apply": Operation(TaskSettingsGiven, _apply),
-        "task.list": Operation(NoArguments, _list_tasks, is_offline=True),
-        "task.show": Operation(OneTask, _show_task, is_offline=True),
-        "task.pause": Operation(TaskChange, _pause),
-        "task.resume": Operation(TaskVersion, _resume),
-        "task.stop": Operation(TaskChange, _stop),
+        "status": Operation(_NoArguments, _status, is_offline=True),
+        "task.add": Operation(_TaskSettingsGiven, _add),
+        "task.apply": Operation(_TaskSettingsGiven, _apply),
+        "task.list": Operation(_NoArguments, _list_tasks, is_offline=True),
+        "task.show": Operation(_OneTask, _show_task, is_offline=True),
+        "task.pause": Operation(_TaskChange, _pause),
+        "task.resume": Operation(_TaskVersion, _resume),
+        "task.stop": Operation(_TaskChange, _stop),
         "session.list": Operation(SessionFilter, _list_sessions, is_offline=True),
-        "session.show": Operation(OneSession, _show_session, is_offline=True),
-        "session.abort": Operation(SessionAbort, _abort),
+        "session.show": Operation(_OneSession, _show_session, is_offline=True),
+        "session.abort": Operation(_SessionAbort, _abort),
         "budget": Operation(TaskFilter, _budget, is_offline=True),
-        "drain": Operation(Drain, _drain),
+        "drain": Operation(_Drain, _drain),
     }
 )
 
@@ -420,11 +420,11 @@ def operation_of(name: str) -> Operation[Any]:
         ServiceError: BAD_INPUT; no operation has this name.
     """
     if name not in OPERATIONS:
-        raise not_understood("unknown operation")
+        raise _not_understood("unknown operation")
     return OPERATIONS[name]
 
 
-def not_understood(complaint: str) -> ServiceError:
+def _not_understood(complaint: str) -> ServiceError:
     """Return the refusal of a request that this release does not understand."""
     return ErrorCode.BAD_INPUT.error(
         f"the command cannot be understood: {complaint}",
@@ -433,7 +433,7 @@ def not_understood(complaint: str) -> ServiceError:
     )
 
 
-def _settings(given: TaskSettingsGiven) -> "TaskSettings":
+def _settings(given: _TaskSettingsGiven) -> "TaskSettings":
     return task_from_document(given.settings, origin=given.origin)
 
 
@@ -459,7 +459,7 @@ def read_arguments(kind: type[_Arguments], given: object) -> _Arguments:
         ServiceError: BAD_INPUT; a value is missing or has another type.
     """
     if not isinstance(given, dict):
-        raise not_understood("args must be an object")
+        raise _not_understood("args must be an object")
     hints = get_type_hints(kind)
     values: dict[str, object] = {}
     for field in fields(kind):  # type: ignore[arg-type]  # each kind is a dataclass
@@ -469,6 +469,6 @@ def read_arguments(kind: type[_Arguments], given: object) -> _Arguments:
             continue
         is_number_for_flag = isinstance(value, bool) and wanted is int
         if not isinstance(value, wanted) or is_number_for_flag:
-            raise not_understood(f"{field.name} must be {name}")
+            raise _not_understood(f"{field.name} must be {name}")
         values[field.name] = value
     return kind(**values)

@@ -14,11 +14,8 @@ from typing import Final
 from secagg.pki.expiry import expiries_of
 from secagg.runtime import metrics
 from secagg.server.admin.operations import OperatorViews, ServedAggregator, View
-from secagg.server.http_edge.listener import HttpEdge
-from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.telemetry.prometheus import Reading
 from secagg.transport.relay.relay import Relay
-from secagg.transport.tls import TLSIdentity
 
 
 class StatusSnapshot:
@@ -82,50 +79,28 @@ class StatusSnapshot:
 
         Those that need a store that refuses are missing; that nothing is ready is not.
         """
-        found = process_readings(
-            self._server.identity,
-            self._server.transport,
-            self.state_dir,
-            is_ready=is_ready,
-            edge=self._server.edge,
-        )
-        return found + await self.views.readings()
+        return self._of_process(is_ready) + await self.views.readings()
 
-
-def process_readings(
-    identity: TLSIdentity | None,
-    transport: GrpcServer | None,
-    state_dir: Path,
-    *,
-    is_ready: bool,
-    edge: HttpEdge | None = None,
-) -> list[Reading]:
-    """Return the gauges of the process as they stand now.
-
-    Args:
-        identity: Its certificate; None without one.
-        transport: What its clients are connected to; None before there is any.
-        state_dir: Whose disk is watched.
-        is_ready: Whether it can serve.
-        edge: Its HTTP edge, if it has one.
-    """
-    found: list[Reading] = [
-        (metrics.BUILD, 1.0, {"version": metadata.version("secagg")}),
-        (metrics.IS_READY, float(is_ready), {}),
-        (metrics.FREE_BYTES, float(free_bytes(state_dir)), {}),
-    ]
-    if identity is not None:
-        for expiry in expiries_of(identity):
-            which = {"which": "server" if expiry.which == "own" else "ca"}
-            when = expiry.moment.timestamp()
-            found.append((metrics.CERTIFICATE_EXPIRES, when, which))
-    if edge is not None:
-        when = edge.certificate.ends.timestamp()
-        found.append((metrics.CERTIFICATE_EXPIRES, when, {"which": "edge"}))
-        found += _of_connections(edge.relay, "edge")
-    if transport is not None:
-        found += _of_connections(transport.relay, "grpc")
-    return found
+    def _of_process(self, is_ready: bool) -> list[Reading]:  # noqa: FBT001 - as above
+        """Return what any aggregator's process knows of itself, as gauges."""
+        server = self._server
+        found: list[Reading] = [
+            (metrics.BUILD, 1.0, {"version": metadata.version("secagg")}),
+            (metrics.IS_READY, float(is_ready), {}),
+            (metrics.FREE_BYTES, float(free_bytes(self.state_dir)), {}),
+        ]
+        if server.identity is not None:
+            for expiry in expiries_of(server.identity):
+                which = {"which": "server" if expiry.which == "own" else "ca"}
+                when = expiry.moment.timestamp()
+                found.append((metrics.CERTIFICATE_EXPIRES, when, which))
+        if server.edge is not None:
+            when = server.edge.certificate.ends.timestamp()
+            found.append((metrics.CERTIFICATE_EXPIRES, when, {"which": "edge"}))
+            found += _of_connections(server.edge.relay, "edge")
+        if server.transport is not None:
+            found += _of_connections(server.transport.relay, "grpc")
+        return found
 
 
 def _of_connections(relay: Relay | None, entry: str) -> list[Reading]:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from secagg.config import TaskSettings
@@ -29,7 +28,6 @@ from secagg.server.admin.operations import SessionFilter, View
 from secagg.server.session.events import LiveSession
 from secagg.server.session.report import (
     SessionReceipt,
-    SessionReports,
     next_step_after,
     reports_in,
 )
@@ -43,9 +41,9 @@ from secagg.storage.store import StoreReader
 
 Live = Callable[[], Iterable[LiveSession]]
 
-MAX_LISTED: Final = 1000
+_MAX_LISTED: Final = 1000
 # Of one task more receipts are seldom kept (server.keep_receipts).
-_MAX_LOOKED_AT: Final = 10 * MAX_LISTED
+_MAX_LOOKED_AT: Final = 10 * _MAX_LISTED
 """A page of sessions: what fits on a screen several times, and into one answer."""
 
 
@@ -71,13 +69,16 @@ class StoreViews:
 
     async def tasks(self) -> list[View]:
         """See `OperatorViews.tasks`."""
-        return await tasks_view(self.store, self.live, self.refused())
+        running = await self.store.read(ListSessions(role=Role.SERVER))
+        rows = await self.store.read(ListTasks())
+        known, unwritten = tuple(self.live()), self.refused()
+        return [_task_view(row, running, known, unwritten) for row in rows]
 
     async def task(self, task_id: str) -> View:
         """See `OperatorViews.task`."""
         row = await find_task(self.store, task_id)
         running = await self.store.read(ListSessions(role=Role.SERVER, task=task_id))
-        return task_view(row, running, self.live(), self.refused())
+        return _task_view(row, running, self.live(), self.refused())
 
     async def sessions(self, chosen: SessionFilter) -> list[View]:
         """See `OperatorViews.sessions`.
@@ -90,15 +91,44 @@ class StoreViews:
         return await sessions_view(self.store, chosen, live=self.live)
 
     async def session(self, task_id: str, number: int) -> View:
-        """See `OperatorViews.session`."""
-        reports = reports_in(self.state_dir)
-        return await show_session(
-            self.store, task_id, number, self.live, reports=reports
+        """See `OperatorViews.session`.
+
+        Of one that is over: who had come (all of them, or those who had when it ended
+        before the list was closed), and who of the invited had not, by the task as it
+        is now; None where everybody may come.
+        """
+        task = await find_task(self.store, task_id)
+        view, data = await found_session(
+            self.store, task_id, number, self.live, _receipt_view
         )
+        if data is not None:
+            receipt = SessionReceipt.decode(data)
+            came = receipt.members or receipt.finishers
+            invited = decode_settings(task.task).task.invited
+            reports = reports_in(self.state_dir)
+            view["came"] = list(came)
+            view["did_not_come"] = sorted(set(invited) - set(came)) if invited else None
+            view["receipt"] = receipt.to_dict()
+            view["report"] = await asyncio.to_thread(reports.read, task_id, number)
+        return view
 
     async def budgets(self, *, task: str | None = None) -> list[View]:
-        """See `OperatorViews.budgets`."""
-        return await budgets_view(self.store, self.state_dir, task=task)
+        """See `OperatorViews.budgets`; those without noise have none.
+
+        Takes seconds where a privacy report was not computed before.
+        """
+        # In this order: of a session that ends between the two, no alarm is heard.
+        running = await self.store.read(ListSessions(role=Role.SERVER))
+        rows = (
+            await self.store.read(ListTasks())
+            if task is None
+            else (await find_task(self.store, task),)
+        )
+        views = [
+            await asyncio.to_thread(_budget_view, row, running, self.state_dir)
+            for row in rows
+        ]
+        return [view for view in views if view is not None]
 
     async def replicas(self) -> list[View]:
         """See `OperatorViews.replicas`."""
@@ -178,11 +208,11 @@ def state_of(row: TaskRow, settings: TaskSettings) -> str:
     return row.task.state.value
 
 
-def task_view(
+def _task_view(
     row: TaskRow,
-    running: Iterable[SessionRow] = (),
-    live: Iterable[LiveSession] = (),
-    unwritten: Mapping[str, str] = MappingProxyType({}),
+    running: Iterable[SessionRow],
+    live: Iterable[LiveSession],
+    unwritten: Mapping[str, str],
 ) -> View:
     """Return one task.
 
@@ -234,27 +264,6 @@ def task_view(
     }
 
 
-async def tasks_view(
-    store: StoreReader,
-    live: Live = tuple,
-    unwritten: Mapping[str, str] = MappingProxyType({}),
-) -> list[View]:
-    """Return all tasks, in the order of their names.
-
-    Args:
-        book: The aggregator's.
-        live: Asked for the sessions that run, after the rows were read.
-        unwritten: As for `task_view`.
-
-    Raises:
-        ServiceError: STORAGE_FAILED or STATE_DAMAGED.
-    """
-    running = await store.read(ListSessions(role=Role.SERVER))
-    rows = await store.read(ListTasks())
-    known = tuple(live())
-    return [task_view(row, running, known, unwritten) for row in rows]
-
-
 async def find_task(store: StoreReader, task_id: str) -> TaskRow:
     """Return the row of a task.
 
@@ -265,34 +274,6 @@ async def find_task(store: StoreReader, task_id: str) -> TaskRow:
     if task_id not in rows:
         raise unknown_task(task_id, rows)
     return rows[task_id]
-
-
-async def budgets_view(
-    store: StoreReader, state_dir: Path, *, task: str | None = None
-) -> list[View]:
-    """Return what tasks cost and have spent, without those that have no noise.
-
-    Takes seconds where a privacy report was not computed before.
-
-    Args:
-        book: The aggregator's.
-        state_dir: Of the aggregator, which keeps privacy reports.
-        task: Only this one.
-
-    Raises:
-        ServiceError: UNKNOWN_SESSION, STORAGE_FAILED or STATE_DAMAGED.
-    """
-    # In this order: of a session that ends between the two, no alarm is heard.
-    running = await store.read(ListSessions(role=Role.SERVER))
-    rows = (
-        await store.read(ListTasks())
-        if task is None
-        else (await find_task(store, task),)
-    )
-    views = [
-        await asyncio.to_thread(_budget_view, row, running, state_dir) for row in rows
-    ]
-    return [view for view in views if view is not None]
 
 
 def _budget_view(
@@ -398,7 +379,7 @@ async def sessions_view(
         ServiceError: STORAGE_FAILED or STATE_DAMAGED.
     """
     found: list[View] = []
-    limit = max(1, min(chosen.limit or MAX_LISTED, MAX_LISTED))
+    limit = max(1, min(chosen.limit or _MAX_LISTED, _MAX_LISTED))
     since, outcome = chosen.since, chosen.outcome
     rows = await store.read(
         ListSessions(
@@ -416,43 +397,6 @@ async def sessions_view(
         if outcome is None or view["outcome"] == outcome:
             found.append(view)
     return found
-
-
-async def show_session(
-    store: StoreReader,
-    task_id: str,
-    number: int,
-    live: Live = tuple,
-    *,
-    reports: SessionReports,
-) -> View:
-    """Return everything that is known of one session.
-
-    Of one that is over: who had come (all of them, or those who had when it ended
-    before the list was closed), and who of the invited had not, by the task as it is
-    now; None where everybody may come.
-
-    Args:
-        book: The aggregator's.
-        task_id: Of the session.
-        number: Of the session.
-        live: Asked for those that run, after the rows were read.
-        reports: Where the session's report lies, if it is over.
-
-    Raises:
-        ServiceError: UNKNOWN_SESSION; there is none, or its receipt was let go.
-    """
-    task = await find_task(store, task_id)
-    view, data = await found_session(store, task_id, number, live, _receipt_view)
-    if data is not None:
-        receipt = SessionReceipt.decode(data)
-        came = receipt.members or receipt.finishers
-        invited = decode_settings(task.task).task.invited
-        view["came"] = list(came)
-        view["did_not_come"] = sorted(set(invited) - set(came)) if invited else None
-        view["receipt"] = receipt.to_dict()
-        view["report"] = await asyncio.to_thread(reports.read, task_id, number)
-    return view
 
 
 async def found_session(

@@ -62,7 +62,7 @@ from secagg.transport.tls import MAX_PEM_BYTES, read_certificate_pair
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
 # A web page opens up to six connections to one host.
-CONNECTIONS_OF_ONE_CLIENT: Final = 6
+_CONNECTIONS_OF_ONE_CLIENT: Final = 6
 _INSIDE: Final = Address("127.0.0.1", 0)
 
 
@@ -231,7 +231,7 @@ class WebCertificate:
             self._private_key,
             now=datetime.fromtimestamp(self._date(), UTC),
         )
-        check_host_name(leaf, self._authority, self._certificate)
+        _check_host_name(leaf, self._authority, self._certificate)
         return _context_of(chain + key), leaf.not_valid_after_utc
 
     def _digest(self) -> bytes:
@@ -245,7 +245,7 @@ class WebCertificate:
         return digest.digest()
 
 
-def check_host_name(leaf: x509.Certificate, authority: str, path: Path) -> None:
+def _check_host_name(leaf: x509.Certificate, authority: str, path: Path) -> None:
     """Check that a certificate is for the host of an authority.
 
     Raises:
@@ -349,7 +349,7 @@ class HttpEdge:
             address_of=state.address_of,
             on_known=state.note_known,
         )
-        limits = dataclasses.replace(admission, per_identity=CONNECTIONS_OF_ONE_CLIENT)
+        limits = dataclasses.replace(admission, per_identity=_CONNECTIONS_OF_ONE_CLIENT)
         has_relay = not options.behind_proxy and limits.has_relay_at(address)
         most = limits.connections_within(raise_file_limit(), through_relay=has_relay)
         server = await http.HTTPServer.start(

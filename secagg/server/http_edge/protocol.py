@@ -24,7 +24,7 @@ from secagg.server.http_edge.app import EdgeApplication
 from secagg.transport.address import Address
 
 # A credential of two long names, a signature and what browsers add take 3 KiB.
-MAX_HEADER_BYTES: Final = 16 << 10
+_MAX_HEADER_BYTES: Final = 16 << 10
 # From the first byte of a request, or of a connection, to the end of its headers.
 HEADER_SECONDS: Final = 10.0
 # Between two requests: most proxies and browsers keep connections for a minute.
@@ -87,7 +87,7 @@ class _GuardedProtocol(HttpToolsProtocol):
             self._header_bytes += len(data)
             self._limit_time()
         super().data_received(data)
-        if self._is_between and self._header_bytes > MAX_HEADER_BYTES:
+        if self._is_between and self._header_bytes > _MAX_HEADER_BYTES:
             self.transport.abort()
 
     def on_message_begin(self) -> None:
@@ -100,7 +100,7 @@ class _GuardedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         sizes = (len(name) + len(value) for name, value in self.headers)
-        if sum(sizes, len(self.url)) > MAX_HEADER_BYTES:
+        if sum(sizes, len(self.url)) > _MAX_HEADER_BYTES:
             raise ValueError("too long")  # the answer is 400, and the end
         self._is_between = False
         self._unlimit_time()

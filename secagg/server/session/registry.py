@@ -15,9 +15,10 @@ Rule 7: each last step may be taken again: it writes the same once more.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
-from typing import Final, Protocol
+from functools import partial
+from typing import Final
 
 from secagg.distributed_dp import following_terms, offered_terms
 from secagg.errors import (
@@ -75,20 +76,12 @@ _NONCE_BYTES: Final = 32
 _ORPHAN_SECONDS: Final = 86400.0
 
 
-class _AsksFacts(Protocol):
-    """Says what a task knows from its sessions."""
-
-    async def __call__(self, task_id: str, *, newest: bool) -> TaskHistory:
-        """Return it; `newest` asks the book, where others share it."""
-        ...
-
-
 class SessionCloser:
     """Takes the last steps of sessions, for whoever has the right to.
 
     Args:
         context: What all sessions share.
-        facts: Says what a task knows.
+        facts: Says what a task knows, as the book says by now.
         learn: Is told what it knows now.
         on_aborted: Takes the audit receipts of sessions without a sum; None drops them.
         on_ended: Takes what is known of every session at its end; None drops it.
@@ -98,7 +91,7 @@ class SessionCloser:
         self,
         context: ServerDependencies,
         *,
-        facts: _AsksFacts,
+        facts: Callable[[str], Awaitable[TaskHistory]],
         learn: Callable[[str, TaskHistory], None],
         on_aborted: OnAborted | None,
         on_ended: OnEnded | None,
@@ -157,7 +150,7 @@ class SessionCloser:
         Returns:
             What its task knew, and what it knows now.
         """
-        known = await self._facts(runner.descriptor.task_id, newest=True)
+        known = await self._facts(runner.descriptor.task_id)
         facts = await self._workers.run(known.after, runner.receipt())
         facts = replace(facts, noise_terms=await self._terms_after(runner, known))
         await runner.finish(facts.encode())
@@ -243,7 +236,7 @@ class SessionRegistry:
         self._kept_sessions = kept_sessions
         self._last_steps = SessionCloser(
             context,
-            facts=self.facts,
+            facts=partial(self.facts, newest=True),
             learn=self._learn,
             on_aborted=on_aborted,
             on_ended=on_ended,

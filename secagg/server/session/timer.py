@@ -148,7 +148,7 @@ def keepalive_interval(quiet: float) -> float:
     return _BEAT_PART * quiet
 
 
-def utc_now() -> datetime:
+def _utc_now() -> datetime:
     """Return the machine's date."""
     return datetime.now(UTC)
 
@@ -158,7 +158,7 @@ async def until(
     then: Callable[[], Awaitable[None]],
     *,
     clock: Clock,
-    now: Callable[[], datetime] = utc_now,
+    now: Callable[[], datetime] = _utc_now,
 ) -> None:
     """Wait for a date, then act.
 

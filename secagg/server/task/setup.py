@@ -564,7 +564,7 @@ def plan_noise(settings: TaskSettings) -> Plan:
         scale_factor=noise.scale_factor,
         steps=settings.task.steps,
         participations=settings.task.participations,
-        spare=spare_sessions(settings),
+        spare=_spare_sessions(settings),
         selection_rate=parse_rate(noise.selection_rate, name="noise.selection_rate"),
         min_survivors=cohort.min_survivors,
         loss_fraction=noise.loss_fraction,
@@ -610,7 +610,7 @@ def adaptive_clip(settings: TaskSettings) -> ClippingSchedule | None:
     )
 
 
-def spare_sessions(settings: TaskSettings) -> int:
+def _spare_sessions(settings: TaskSettings) -> int:
     """Return how many sessions one client may give beyond its participations.
 
     A session may end after its inputs were fixed, and then stays charged; without a

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 from unittest import mock
@@ -22,7 +23,7 @@ from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import ErrorCode, LocalProtocolError, SecAggError
 from secagg.protocol.packing import MAX_CHUNK_BYTES
 from secagg.runtime.clock import SystemClock
-from secagg.server.admin.views import tasks_view
+from secagg.server.admin.views import StoreViews
 from secagg.server.rpc.limits import AggregatorLimits
 from secagg.server.storage import ServerStorage
 from secagg.storage.budget_ledger import ChargeState
@@ -302,7 +303,7 @@ class _World:
         self.witness.check_contributions(everybody=self.plan.is_fair)
         if self.plan.is_operated:
             store = self.disks[self.servers[0]].open(accept_restored=False)
-            self.witness.check_views(await tasks_view(store))
+            self.witness.check_views(await StoreViews(store, Path()).tasks())
         is_done = any(self.endings[name] == "done" for name in self.servers)
         (task, *others) = self.plan.tasks
         if is_done and not others and len(self.witness.servers.sums) < task.sums:

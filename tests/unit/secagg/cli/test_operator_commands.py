@@ -16,7 +16,7 @@ from secagg.config import load_task_settings
 from secagg.errors import ErrorCode
 from secagg.protocol.messages import Aborted, Fate
 from secagg.server.admin.operations import SessionFilter
-from secagg.server.admin.views import budgets_view, sessions_view
+from secagg.server.admin.views import StoreViews, sessions_view
 from secagg.server.session.report import SessionReceipt
 from secagg.server.task.setup import settle_task
 from secagg.server.task.stored import privacy_folder_of
@@ -292,7 +292,7 @@ async def test_a_session_that_was_paid_and_goes_on_has_not_failed(place, tmp_pat
     )
 
     async def spare():
-        (view,) = await budgets_view(store, tmp_path, task="counts")
+        (view,) = await StoreViews(store, tmp_path).budgets(task="counts")
         return view["spent"], view["spare_left"], view["is_short"]
 
     async def paid(number):

@@ -39,7 +39,7 @@ from secagg.server.admin.channel import (
 )
 from secagg.server.admin.operations import OPERATIONS
 from secagg.server.admin.socket import AdminSocket
-from secagg.server.admin.views import find_task, tasks_view
+from secagg.server.admin.views import StoreViews, find_task
 from secagg.server.server import OperatedServer
 from secagg.server.supervisor import TaskSupervisor
 from secagg.server.task.setup import prepare_task
@@ -140,8 +140,9 @@ class World:
         return {each["task"]: each["state"] for each in answer["tasks"]}
 
     async def offline(self):
-        with reading(self.directory / "state" / STORE_FILE) as store:
-            return await tasks_view(store)
+        state = self.directory / "state"
+        with reading(state / STORE_FILE) as store:
+            return await StoreViews(store, state).tasks()
 
 
 @pytest.fixture
@@ -999,7 +1000,7 @@ async def test_what_is_said_at_one_server_is_done_by_all(worlds):
 
 async def test_a_server_that_has_not_heard_of_a_pause_opens_nothing(worlds):
     one, other = worlds
-    one.server.follow_with(_nothing)  # deaf
+    one.server.aggregator.when_changed(_nothing)  # deaf
     await other.both_give("t")
     await until(one, "t", sums=1)
     await other.ask("task.pause", task="t", reason="lunch")

@@ -22,7 +22,7 @@ from secagg.protocol.policy import (
     ClientPolicy,
     ExactSumWaiver,
 )
-from secagg.server.admin.views import show_session
+from secagg.server.admin.views import StoreViews
 from secagg.server.server import OperatedServer
 from secagg.server.session.report import SessionReports, report_of, reports_in
 from secagg.server.task.setup import Cohort, PreparedTask
@@ -107,7 +107,7 @@ def page_of(deployment, tmp_path, capsys):
     settings = load_task_settings(tmp_path / "task.toml")
     task = Task(TASK_ID, TaskState.RUNNING, encode_settings(settings), b"", "")
     assert ask(store.commit(PutTask(task, expect_version=0)))
-    shown = ask(show_session(store, TASK_ID, 1, reports=reports_in(tmp_path)))
+    shown = ask(StoreViews(store, tmp_path).session(TASK_ID, 1))
     assert shown["report"] is None
     _print_session(json.loads(json.dumps(shown)), Output(as_json=False))
     return capsys.readouterr().out
