@@ -241,42 +241,85 @@ class _RecentClients:
         )
 
 
-class _ClientRequestHandler:
-    """Answers the calls of clients.
+def _as_answer(update: Envelope) -> Envelope | Reference:
+    """Return an update, or where to read it: links break, and a chunk is resumed."""
+    if len(update.data) > MAX_INLINE_BYTES:
+        return Reference.instead_of(update)
+    return update
+
+
+class Aggregator:
+    """Runs tasks and answers clients.
 
     Args:
-        sessions: Those that run, and those that clients still ask about.
-        tasks: Those that run, and what became of others.
-        context: What all sessions share.
+        book: The durable book; closed by whoever opened it.
+        spool: Uploads, payloads and sums.
+        name: Under which it offers sessions: that of its certificate.
+        clock: Time; the machine's by default.
+        entropy: Nonces and graph seeds; the operating system's by default.
+        workers: Threads for blocking calls.
+        masks: Removes masks; on `workers` by default.
         limits: How much clients may use.
-        stopping: Set when no session is offered any more.
-        hear_of_tasks: Has the keeper look for a task that nobody here has heard of.
-
-    Attributes:
-        offers: Rung whenever there may be another session to offer.
-        attendance: Who has called, and who is still expected.
-        refusals: How many calls were refused of late, and why.
+        on_aborted: Takes the audit receipt of each session that released no sum.
+        on_ended: Takes what is known of each session when it is over.
+        meter: Takes measurements; nobody by default.
+        replica: Who this is among those that share the book.
     """
 
-    def __init__(  # noqa: PLR0913 - it stands between clients and all that runs
+    def __init__(  # noqa: PLR0913 - every part can be exchanged
         self,
-        sessions: SessionRegistry,
-        tasks: _KnownTasks,
-        context: ServerDependencies,
-        limits: AggregatorLimits,
+        store: Store,
+        spool: Spool,
         *,
-        stopping: asyncio.Event,
-        hear_of_tasks: Callable[[], Awaitable[None]],
+        name: str = UNCERTIFIED_AGGREGATOR,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        workers: Workers | None = None,
+        masks: MaskExecutor | None = None,
+        limits: AggregatorLimits | None = None,
+        on_aborted: OnAborted | None = None,
+        on_ended: OnEnded | None = None,
+        meter: Meter | None = None,
+        replica: Replica | None = None,
     ) -> None:
-        self._sessions = sessions
-        self._tasks = tasks
-        self._context = context
+        self._replica = replace(replica or Replica("alone", "", ""), aggregator=name)
+        self._following: tuple[asyncio.Task[None], ...] = ()
+        self._on_change: Callable[[], Awaitable[None]] | None = None
+        clock, limits = clock or SystemClock(), limits or AggregatorLimits()
+        self._task_look = SingleFlight(self._look_at_tasks, clock)
+        self._waiting_for_store = SingleFlight(self._wait_for_store, clock)
         self._limits = limits
-        self._stopping = stopping
-        self._hear_of_tasks = hear_of_tasks
-        self.offers = Notifier(context.clock)
-        self.attendance = _RecentClients(context.clock, limits)
-        self.refusals = RefusalCounts(context.clock)
+        self._workers = workers or Workers()
+        self._feed = ProgressFeed()
+        self._context = ServerDependencies(
+            store=store,
+            spool=spool,
+            workers=self._workers,
+            masks=masks or MaskExecutor(self._workers),
+            clock=clock,
+            entropy=entropy or SystemEntropy(),
+            slots=UploadSlots(
+                limits.concurrent_chunks, waiting_bytes=limits.waiting_bytes
+            ),
+            publish=self._feed.publish,
+            keep_seconds=limits.keep_seconds,
+            meter=meter or SilentMeter(),
+            replica=self._replica.name,
+        )
+        self._sessions = SessionRegistry(
+            name,
+            self._context,
+            kept_sessions=limits.kept_sums,
+            on_aborted=on_aborted,
+            on_ended=on_ended,
+        )
+        self._tasks = _KnownTasks()
+        # Set when no session is offered any more.
+        self._stopping = asyncio.Event()
+        # Rung whenever there may be another session to offer.
+        self._offers = Notifier(clock)
+        self._recent = _RecentClients(clock, limits)
+        self._refusals = RefusalCounts(clock)
         self._watches = ConcurrencyLimit(limits.watches_per_identity, limits.watches)
         # A piece of a payload or sum, of 1 MiB at most; neither ever changes.
         self._last_read: tuple[FetchChunk, tuple[bytes, int]] | None = None
@@ -298,6 +341,8 @@ class _ClientRequestHandler:
             FetchChunk: self._chunk,
         }
 
+    # --- for clients ------------------------------------------------------------------
+
     async def answer(self, identity: str, request: Request[_Answer]) -> _Answer:
         """Answer a call of a client.
 
@@ -310,11 +355,6 @@ class _ClientRequestHandler:
             self._check_caller(identity)
             request.check()  # whatever carried it, and whoever made it
             return cast("_Answer", await self._answered(identity, request))
-
-    def note_refusal(self, code: ErrorCode) -> None:
-        """Count a refused call, by its code."""
-        self._context.meter.add(metrics.REFUSALS, code=code.name)
-        self.refusals.note(code)
 
     async def _answered(self, identity: str, request: Request[Any]) -> object:
         answer = self._answers[type(request)]
@@ -358,8 +398,8 @@ class _ClientRequestHandler:
                     if isinstance(update, Wait):
                         yield update
                         continue
-                    self.attendance.note_call()
-                    self.attendance.note_told(identity, update)
+                    self._recent.note_call()
+                    self._recent.note_told(identity, update)
                     yield _as_answer(update)
             else:
                 update_of_ended = session.update_for(identity, request.after)
@@ -372,7 +412,7 @@ class _ClientRequestHandler:
         """Answer a question for a session, when there is one or its time is up."""
         clock = self._context.clock
         ends = self._held_until(request.wait_ms)
-        ringing = self.offers.listen()
+        ringing = self._offers.listen()
         answer = await self._offer(identity, request)
         if (
             not isinstance(answer, Wait)
@@ -382,8 +422,8 @@ class _ClientRequestHandler:
             return answer
         with self._held.taken_by(identity):
             while isinstance(answer, Wait) and clock.now() <= ends:
-                await self.offers.heard(ringing, HELD_LOOK_SECONDS)
-                ringing = self.offers.listen()
+                await self._offers.heard(ringing, HELD_LOOK_SECONDS)
+                ringing = self._offers.listen()
                 answer = await self._offer(identity, request)
         return Wait(_AGAIN_SECONDS) if isinstance(answer, Wait) else answer
 
@@ -395,7 +435,7 @@ class _ClientRequestHandler:
     async def _offer(
         self, identity: str, request: GetOffer
     ) -> SessionDescriptor | Wait:
-        self.attendance.note_back(identity)
+        self._recent.note_back(identity)
         self._sessions.note_back(identity, request.task_id)
         if self._tasks.get(request.task_id) is None:
             await self._hear_of_tasks()
@@ -436,7 +476,7 @@ class _ClientRequestHandler:
                 identity
             ):
                 return descriptor
-        self.attendance.note_waiting(identity)
+        self._recent.note_waiting(identity)
         return Wait(self._limits.join_poll_seconds)
 
     async def _take(self, identity: str, request: SendMessage) -> None:
@@ -471,7 +511,7 @@ class _ClientRequestHandler:
             retry = _AGAIN_SECONDS
         if update is None:
             return session.wait_of(identity, retry or self._limits.poll_seconds)
-        self.attendance.note_told(identity, update)
+        self._recent.note_told(identity, update)
         return _as_answer(update)
 
     async def _chunk(self, identity: str, request: FetchChunk) -> BlobChunk:
@@ -540,7 +580,7 @@ class _ClientRequestHandler:
         return found
 
     def _check_caller(self, identity: str) -> None:
-        self.attendance.note_call(identity)
+        self._recent.note_call(identity)
         if not 0 < len(identity.encode()) <= MAX_IDENTITY_BYTES or "\0" in identity:
             raise ErrorCode.UNAUTHENTICATED.error(
                 f"an identity has 1 to {MAX_IDENTITY_BYTES} bytes, none of them zero",
@@ -554,112 +594,10 @@ class _ClientRequestHandler:
             return session
         raise came_too_late(identity)
 
-
-def _as_answer(update: Envelope) -> Envelope | Reference:
-    """Return an update, or where to read it: links break, and a chunk is resumed."""
-    if len(update.data) > MAX_INLINE_BYTES:
-        return Reference.instead_of(update)
-    return update
-
-
-class Aggregator:
-    """Runs tasks and answers clients.
-
-    Args:
-        book: The durable book; closed by whoever opened it.
-        spool: Uploads, payloads and sums.
-        name: Under which it offers sessions: that of its certificate.
-        clock: Time; the machine's by default.
-        entropy: Nonces and graph seeds; the operating system's by default.
-        workers: Threads for blocking calls.
-        masks: Removes masks; on `workers` by default.
-        limits: How much clients may use.
-        on_aborted: Takes the audit receipt of each session that released no sum.
-        on_ended: Takes what is known of each session when it is over.
-        meter: Takes measurements; nobody by default.
-        replica: Who this is among those that share the book.
-    """
-
-    def __init__(  # noqa: PLR0913 - every part can be exchanged
-        self,
-        store: Store,
-        spool: Spool,
-        *,
-        name: str = UNCERTIFIED_AGGREGATOR,
-        clock: Clock | None = None,
-        entropy: Entropy | None = None,
-        workers: Workers | None = None,
-        masks: MaskExecutor | None = None,
-        limits: AggregatorLimits | None = None,
-        on_aborted: OnAborted | None = None,
-        on_ended: OnEnded | None = None,
-        meter: Meter | None = None,
-        replica: Replica | None = None,
-    ) -> None:
-        self._replica = replace(replica or Replica("alone", "", ""), aggregator=name)
-        self._following: tuple[asyncio.Task[None], ...] = ()
-        self._on_change: Callable[[], Awaitable[None]] | None = None
-        self._task_look = SingleFlight(self._look_at_tasks, clock or SystemClock())
-        self._waiting_for_store = SingleFlight(
-            self._wait_for_store, clock or SystemClock()
-        )
-        self._limits = limits or AggregatorLimits()
-        self._workers = workers or Workers()
-        self._feed = ProgressFeed()
-        self._context = ServerDependencies(
-            store=store,
-            spool=spool,
-            workers=self._workers,
-            masks=masks or MaskExecutor(self._workers),
-            clock=clock or SystemClock(),
-            entropy=entropy or SystemEntropy(),
-            slots=UploadSlots(
-                self._limits.concurrent_chunks, waiting_bytes=self._limits.waiting_bytes
-            ),
-            publish=self._feed.publish,
-            keep_seconds=self._limits.keep_seconds,
-            meter=meter or SilentMeter(),
-            replica=self._replica.name,
-        )
-        self._sessions = SessionRegistry(
-            name,
-            self._context,
-            kept_sessions=self._limits.kept_sums,
-            on_aborted=on_aborted,
-            on_ended=on_ended,
-        )
-        self._tasks = _KnownTasks()
-        self._stopping = asyncio.Event()
-        self._desk = _ClientRequestHandler(
-            self._sessions,
-            self._tasks,
-            self._context,
-            self._limits,
-            stopping=self._stopping,
-            hear_of_tasks=self._hear_of_tasks,
-        )
-
-    # --- for clients ------------------------------------------------------------------
-
-    async def answer(self, identity: str, request: Request[_Answer]) -> _Answer:
-        """Answer a call of a client.
-
-        Raises:
-            RemoteProtocolError: The client may not ask this, or not now.
-            ServiceError: STORAGE_FAILED, OVERLOADED, UNKNOWN_SESSION, SHUTTING_DOWN
-                or UPLOAD_CORRUPT; the message says whether to come back.
-        """
-        return await self._desk.answer(identity, request)
-
-    def watch(
-        self, identity: str, request: WatchSession
-    ) -> AsyncIterator[Envelope | Reference | Wait]:
-        """Yield updates as they come, and that there is none; ends with the session.
-
-        Raises:
-            ServiceError: OVERLOADED when too many streams are open; poll instead.
-        """
-        return self._desk.watch(identity, request)
+    def note_refusal(self, code: ErrorCode) -> None:
+        """See `AggregatorService.note_refusal`."""
+        self._context.meter.add(metrics.REFUSALS, code=code.name)
+        self._refusals.note(code)
 
     # --- for the operator -------------------------------------------------------------
 
@@ -755,7 +693,7 @@ class Aggregator:
             self._context,
             stopping=self._stopping,
             wait_for_store=self.wait_for_store,
-            offering=self._desk.offers.ring,
+            offering=self._offers.ring,
             next_payload=next_payload,
             on_sum=on_sum,
         )
@@ -770,7 +708,7 @@ class Aggregator:
             raise
         finally:
             self._tasks.end(task.task_id, is_over=is_over)
-            self._desk.offers.ring()
+            self._offers.ring()
 
     async def end_task(self, task_id: str, reason: str) -> None:
         """End a task: its operator wants no more sums, or its date has come.
@@ -809,7 +747,7 @@ class Aggregator:
         run = self._tasks.get(task_id)
         if run is not None:
             run.task.gate.resume()
-            self._desk.offers.ring()
+            self._offers.ring()
 
     def hold_task(self, task_id: str) -> None:
         """Tell clients of a task that does not run here, and may again, to come back.
@@ -856,13 +794,9 @@ class Aggregator:
         if isinstance(session, SessionRunner):
             await session.abort(ErrorCode.CANCELLED, reason)
 
-    def note_refusal(self, code: ErrorCode) -> None:
-        """See `AggregatorService.note_refusal`."""
-        self._desk.note_refusal(code)
-
     def refused(self) -> dict[str, int]:
         """Return how many calls were refused in the last hour, by name of the code."""
-        return self._desk.refusals.of_last_hour()
+        return self._refusals.of_last_hour()
 
     def progress(
         self, at_first: Iterable[SessionProgress] = ()
@@ -877,7 +811,7 @@ class Aggregator:
     def drain(self) -> None:
         """Offer no further sessions; those that run go on."""
         self._stopping.set()
-        self._desk.offers.ring()
+        self._offers.ring()
         self._tasks.wake()
 
     def ended_before(self) -> bool:
@@ -899,17 +833,17 @@ class Aggregator:
             at_most_seconds: How long to wait.
             silent_seconds: How long to wait while nobody calls.
         """
-        clock, attendance = self._context.clock, self._desk.attendance
+        clock, recent = self._context.clock, self._recent
         began = clock.now()
         while (now := clock.now()) < (
             deadline := min(
                 began + at_most_seconds,
-                max(began, attendance.last_call) + silent_seconds,
+                max(began, recent.last_call) + silent_seconds,
             )
         ):
-            quiet_at = attendance.quiet_at
+            quiet_at = recent.quiet_at
             if now >= quiet_at and not (
-                self._sessions.has_untold() or attendance.has_expected()
+                self._sessions.has_untold() or recent.has_expected()
             ):
                 try:
                     await self._sessions.note_settled()
@@ -948,7 +882,7 @@ class Aggregator:
     async def close(self) -> None:
         """Release threads and end progress streams; sessions resume after a restart."""
         self._stopping.set()
-        self._desk.offers.ring()
+        self._offers.ring()
         for following in self._following:
             following.cancel()
         if self._following:

@@ -50,7 +50,7 @@ from contextlib import (
 )
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from secagg.config import HostSettings, ServerSettings, TaskSettings, end_of_task
@@ -94,7 +94,6 @@ from secagg.transport.tls import TLSIdentity
 
 # Two looks may be late before the manager loses its patience.
 _LEAST_PATIENCE_SECONDS: Final = 3 * PROBE_EVERY_SECONDS
-_Server = TypeVar("_Server", bound=Server)
 _LOOK_EVERY_SECONDS: Final = 0.2
 
 
@@ -431,7 +430,7 @@ async def serve(  # noqa: PLR0913 - who is told what, and what is run
             TASK_OVER.
     """
     server = server_of(
-        Server, settings.host, on_progress=observer.progress, on_aborted=on_aborted
+        settings.host, on_progress=observer.progress, on_aborted=on_aborted
     )
     async with server:
         keep_what_is_loaded()
@@ -480,17 +479,15 @@ async def serve(  # noqa: PLR0913 - who is told what, and what is run
 
 
 def server_of(
-    kind: type[_Server],
     settings: HostSettings,
     *,
     accept_restored: bool = False,
     on_progress: Callable[[SessionProgress], None] | None = None,
     on_aborted: Callable[[SessionDescriptor, bytes], Awaitable[None]] | None = None,
-) -> _Server:
+) -> OperatedServer:
     """Return the server that settings describe, not yet open.
 
     Args:
-        kind: Its class.
         settings: Where to listen, where to store.
         accept_restored: As for `Server`.
         on_progress: As for `Server`.
@@ -499,7 +496,7 @@ def server_of(
     Raises:
         ServiceError: BAD_CERTIFICATE or BAD_SETTINGS.
     """
-    return kind(
+    return OperatedServer(
         settings.server.listen,
         identity=TLSIdentity.load(
             certificate=settings.tls.certificate,
@@ -670,7 +667,6 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
             check_task=check_task,
         )
         server = server_of(
-            OperatedServer,
             settings,
             accept_restored=accept_restored,
             on_progress=progress,
@@ -860,5 +856,5 @@ async def _finish_sessions(server: ServedAggregator) -> None:
     await server.settle()
 
 
-async def _drain(server: Server | ServedAggregator) -> None:
+async def _drain(server: ServedAggregator) -> None:
     server.drain()

@@ -4,8 +4,10 @@ import ast
 import importlib
 import importlib.util
 import pkgutil
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import cryptography
@@ -65,6 +67,23 @@ def test_the_import_contracts_hold():
         [program, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_every_module_of_the_server_has_one_of_nine_layers():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (layers,) = (
+        each["layers"]
+        for each in settings["tool"]["importlinter"]["contracts"]
+        if each["name"] == "secagg.server: nine layers"
+    )
+    assert len(layers) == 9
+    placed = re.findall(r"secagg\.server\.[\w.]+", " ".join(layers))
+    for name in modules():
+        if not name.startswith("secagg.server."):
+            continue
+        places = [each for each in placed if f"{name}.".startswith(f"{each}.")]
+        holds_others = any(each.startswith(f"{name}.") for each in placed)
+        assert len(places) == (0 if holds_others else 1), name
 
 
 def calls_of(path: Path, name: str) -> bool:

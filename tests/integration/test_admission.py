@@ -16,7 +16,6 @@ from secagg.client.grpc_connection import GrpcConnection
 from secagg.config.files import load_host_settings
 from secagg.errors import ErrorCode, ServiceError
 from secagg.server.rpc.grpc_server import GrpcServer
-from secagg.server.server import Server
 from secagg.server.service import server_of
 from secagg.transport.address import Address
 from secagg.transport.channel_options import HEALTH_SERVICE
@@ -217,5 +216,5 @@ def test_what_the_settings_say_is_what_the_server_enforces(deployment, tmp_path)
     changed = load_host_settings(
         path, environment={}, overrides=["admission.relay=on", "admission.waiting=7"]
     ).settings
-    server = server_of(Server, changed)
+    server = server_of(changed)
     assert server._admission == AdmissionLimits(relay="on", waiting=7)

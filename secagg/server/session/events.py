@@ -178,7 +178,7 @@ def named(identities: Sequence[str], at_most: int) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-class SessionLog:
+class SessionEvents:
     """Tells the operator of one session.
 
     Args:

@@ -60,7 +60,7 @@ from secagg.protocol.server.states import RosterFixed, ServerStep
 from secagg.runtime import log_events as telemetry
 from secagg.server.dependencies import ServerDependencies
 from secagg.server.notifier import Notifier
-from secagg.server.session.events import SessionLog, SessionProgress
+from secagg.server.session.events import SessionEvents, SessionProgress
 from secagg.server.session.lease import SessionLease
 from secagg.server.session.record import SessionRecord
 from secagg.server.session.report import SessionFacts, SessionReceipt
@@ -127,7 +127,7 @@ class SumRelease:
         durable: DurableState,
         lease: SessionLease,
         desk: UploadReceiver,
-        log: SessionLog,
+        log: SessionEvents,
         is_resumed: bool,
     ) -> None:
         self._session_id = session_id
@@ -305,7 +305,9 @@ class SessionRunner:
         self._is_restored = is_restored
         self._notifier = Notifier(context.clock)
         self._facts = SessionFacts(record.descriptor, record.left_out)
-        self.log = SessionLog(record.descriptor, Measures(context.meter, context.clock))
+        self.log = SessionEvents(
+            record.descriptor, Measures(context.meter, context.clock)
+        )
         self._readable = ReadableUpdates()
         # Set whenever whoever drives the session should look at it again.
         self._woken = asyncio.Event()
