@@ -7,7 +7,7 @@ from secagg_testing import manual_clock
 from secagg_testing.cohorts import parameters_for
 from secagg_testing.inline_store import inline_store
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
@@ -62,7 +62,8 @@ def test_it_starts_under_the_old_name_or_when_no_session_is_open():
         running, same = await offered(again)
         assert same == offer
         await again.end_task("t", "drained")
-        await asyncio.wait({running})
+        with pytest.raises(SessionAbortedError, match="drained"):
+            await running
         await process("b").recover()
 
     manual_clock.run(main)
