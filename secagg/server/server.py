@@ -651,10 +651,19 @@ class Server:
         it is over.
 
         Args:
-            task_id: Which.
+            task_id: One that was added.
             reason: Why, in words for the clients.
+
+        Raises:
+            LocalProtocolError: No task of this name was added.
         """
-        await self._opened().aggregator.end_task(task_id, reason)
+        aggregator = self._opened().aggregator
+        if task_id not in self._tasks:
+            raise LocalProtocolError(
+                f"there is no task {task_id!r} here",
+                next_step=f"Name one that was added: {', '.join(sorted(self._tasks))}.",
+            )
+        await aggregator.end_task(task_id, reason)
 
     async def settle(self) -> None:
         """Wait until clients know how their sessions ended.

@@ -438,7 +438,7 @@ class TaskSupervisor:
             row = await self._rows.unchanged(task_id, expect_version)
             if row.task.state is not TaskState.STOPPED:
                 row = await self._rows.say(row, TaskState.STOPPED, reason)
-            await self._server.end_task(task_id, reason)
+            await self._server.aggregator.end_task(task_id, reason)
             return row
 
     # --- the server -------------------------------------------------------------------
@@ -507,7 +507,7 @@ class TaskSupervisor:
             case TaskState.PAUSED:
                 await self._server.aggregator.pause_task(task_id, row.task.reason)
             case TaskState.STOPPED:
-                await self._server.end_task(task_id, row.task.reason)
+                await self._server.aggregator.end_task(task_id, row.task.reason)
             case TaskState.RUNNING:
                 self._server.aggregator.resume_task(task_id)
 
@@ -602,7 +602,7 @@ class TaskSupervisor:
                 raise
             task = row.task
             if task.state is TaskState.STOPPED:
-                await self._server.end_task(task.task_id, task.reason)
+                await self._server.aggregator.end_task(task.task_id, task.reason)
                 return
             if task.state is TaskState.RUNNING:
                 await self._rows.say(row, TaskState.PAUSED, str(error))
@@ -621,7 +621,7 @@ class TaskSupervisor:
         )
         is_open = bool(latest) and latest[0].ended is None
         if state == "done" or (state == "stopped" and not is_open):
-            await self._server.end_task(task_id, row.task.reason)
+            await self._server.aggregator.end_task(task_id, row.task.reason)
             because = row.task.reason or "it has released all its sums"
             self._tell(f"task {task_id!r} is over ({state}): {because}")
             return

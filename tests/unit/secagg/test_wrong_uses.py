@@ -197,6 +197,12 @@ async def twice(world):
         await server.add_task("sums", world.plan)
 
 
+async def end_other(world):
+    async with secagg.Server(None) as server:
+        await server.add_task("a", world.plan)
+        await server.end_task("other", "enough")
+
+
 async def late(_):
     return GOOD
 
@@ -369,6 +375,14 @@ ROWS = [
     ("attempts", task("a", attempts=0), LOCAL, MISUSE, "at least 1", "attempts=1"),
     ("payload", task("a", payload="model"), LOCAL, MISUSE, "got str", "tobytes"),
     ("twice", lambda w: asyncio.run(twice(w)), LOCAL, MISUSE, "runs already", "name"),
+    (
+        "ended",
+        lambda w: asyncio.run(end_other(w)),
+        LOCAL,
+        MISUSE,
+        "no task",
+        "added: a",
+    ),
     ("anonymous", client(name=""), LOCAL, MISUSE, "1 to 255", "short name"),
     (
         *("no identity", lambda _: secagg.Server("127.0.0.1:0"), LOCAL, MISUSE),
