@@ -56,6 +56,11 @@ class Store(StoreReader, Protocol):
         """Whether other processes may write to it at the same time."""
         ...
 
+    @property
+    def keeps_what_is_erased(self) -> bool:
+        """Whether row versions, a log or backups hold what was erased."""
+        ...
+
     async def commit(self, command: Command[_Answer]) -> _Answer:
         """Write what a command says, whole or not at all.
 

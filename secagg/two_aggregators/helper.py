@@ -181,7 +181,7 @@ class Helper(Party[_Session]):
     ) -> SessionDescriptor | Wait:
         self._check_task(request)
         if is_leader:
-            async with self._turn:
+            async with self._writing():
                 await self._open(request.after_session)
         return self._offered(request.after_session)
 
@@ -271,7 +271,7 @@ class Helper(Party[_Session]):
                 retry_after_seconds=0.0,
                 next_offset=0,
             )
-        async with self._turn:
+        async with self._writing():
             session = self._collecting(chunk.session_id)
             known = session.shares.get(identity)
             if known is None:
@@ -298,7 +298,7 @@ class Helper(Party[_Session]):
         if chunk.total_size > MAX_ACCEPTED_BYTES:
             raise second_upload(self._leader)
         session_id, spool = chunk.session_id, self._storage.spool
-        async with self._turn:
+        async with self._writing():
             known = await self._digest_of(session_id)
             if known is not None and known != chunk.digest:
                 raise second_upload(self._leader)

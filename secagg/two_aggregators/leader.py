@@ -72,6 +72,7 @@ from secagg.two_aggregators.refusals import (
     no_more_sums,
     no_such_call,
     no_such_session,
+    nothing_offered,
     participations_given,
     refused_by_helper,
     second_upload,
@@ -164,7 +165,6 @@ class Leader(Party[_Session]):
         )
         self._is_summing = False
         self._is_waiting = False
-        self._was_interrupted = False
         self._is_over = False
         self._helper_answers: bool | None = None
         self._facts: TaskHistory | None = None
@@ -196,14 +196,16 @@ class Leader(Party[_Session]):
             raise LocalProtocolError("a leader works on one sum at a time")
         self._is_summing = True
         try:
-            if self._was_interrupted:
-                await self.recover()  # the book knows how far the last call came
+            if self._is_unsure:
+                await self.recover()  # the store knows how far the last call came
+            self._is_unsure = True
             session = self._live or await self._open()
             await self._collect(session)
-            return await self._release(session)
+            released = await self._release(session)
+            self._is_unsure = False
+            return released
         finally:
             self._is_summing = False
-            self._was_interrupted = self._live is not None
 
     @property
     def is_working(self) -> bool:
@@ -293,15 +295,17 @@ class Leader(Party[_Session]):
         tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
         facts = await self._task_facts()
         if tally.spent >= self._max_sessions or facts.sums >= self._steps:
-            self._is_over = True
+            self._is_over, self._helper_answers = True, None
             raise no_more_sums(self._task)
-        self._is_waiting = not self.may_open
-        await self._may_open.wait()
-        self._is_waiting = False
+        if not self.may_open:
+            self._is_waiting, self._helper_answers = True, None  # it is not asked
+            await self._may_open.wait()
+            self._is_waiting = False
         parameters, date = self._noise.parameters, int(self._clock.date())
         known = int.from_bytes(tally.facts[:_COUNTER_BYTES], "big")
         try:
             self._calls.bind(None)
+            self._calls.has_been_answered = False
             helper = await self._calls.next_offer(
                 self._task,
                 after_session=known,
@@ -309,6 +313,9 @@ class Leader(Party[_Session]):
             )
         except (RemoteProtocolError, ServiceError, SessionAbortedError) as error:
             refused = self._refused(error)
+            if self._calls.has_been_answered and self._calls.failure is None:
+                self._helper_answers = True  # it says to wait
+                refused = nothing_offered(self._helper.aggregator)
             self._is_over = refused.code in FOR_GOOD
             raise refused from None
         self._helper_answers, self._is_over = True, False

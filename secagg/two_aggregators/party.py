@@ -2,13 +2,16 @@
 
 Rule 1: after a restart the newest session goes on. Others, and all that were put back
         from a backup, are given up: nobody knows what was said in them.
-Rule 2: an offer is shown as long as its session takes shares.
+Rule 2: an offer is shown as long as its session takes shares, and not behind its end.
+Rule 3: of a commit that failed nothing is known. What is in the store is read again
+        before another one.
 """
 
 import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from itertools import count
 from typing import (
     Any,
@@ -27,7 +30,7 @@ from secagg.config.two_aggregators import refuse_database
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.crypto.signature import IdentityKey
 from secagg.distributed_dp import AggregatorNoise
-from secagg.errors import ErrorCode, LocalProtocolError, printable
+from secagg.errors import ErrorCode, LocalProtocolError, SecAggError, printable
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import MAX_REASON_BYTES, Envelope, Round
 from secagg.runtime import metrics
@@ -166,7 +169,7 @@ class Party(ABC, Generic[_Session]):
         self._max_sessions = budget.max_sessions(self._steps)
         self._name = options["name"]
         self._storage = options["storage"]
-        refuse_database(getattr(self._storage.store, "keeps_what_is_erased", False))
+        refuse_database(self._storage.store.keeps_what_is_erased)
         self._receipt_key = options["receipt_key"]
         self._retention = options.get("retention") or KEPT
         self._clock = options.get("clock") or SystemClock()
@@ -175,6 +178,7 @@ class Party(ABC, Generic[_Session]):
         self._measures = Measures(options.get("meter") or SilentMeter(), self._clock)
         self._turn = asyncio.Lock()
         self._live: _Session | None = None
+        self._is_unsure = False  # what the store holds
         self._openings = count()
         self._state = TaskState.RUNNING
         self._is_draining = False
@@ -182,7 +186,7 @@ class Party(ABC, Generic[_Session]):
         self._set_gate()
 
     async def recover(self) -> None:
-        """Load what an earlier process left; call it before the transport opens.
+        """Load what is in the store; call it before the transport opens.
 
         Raises:
             ServiceError: STORAGE_FAILED, or STATE_DAMAGED; BAD_SETTINGS where a session
@@ -198,13 +202,30 @@ class Party(ABC, Generic[_Session]):
         refuse_sessions_of_another(
             self._name, (session.offer for _, session in interrupted)
         )
+        newest: _Session | None = None
         for place, (stored, session) in enumerate(interrupted):
             if place or stored.restored:
                 await self._give_up(session)
             else:
-                self._live = session
-                self._log(SESSION_RESUMED, session.offer)
-                await self._go_on(session)
+                newest = session
+        self._live, self._is_unsure = newest, False
+        if newest is not None:
+            self._log(SESSION_RESUMED, newest.offer)
+            await self._go_on(newest)
+
+    @asynccontextmanager
+    async def _writing(self) -> AsyncIterator[None]:
+        """Write to the store alone, from what is in it (rule 3)."""
+        async with self._turn:
+            if self._is_unsure:
+                await self.recover()
+            self._is_unsure = True
+            try:
+                yield
+            except SecAggError as error:
+                self._is_unsure = error.code is ErrorCode.STORAGE_FAILED
+                raise
+            self._is_unsure = False
 
     async def _purge(self) -> None:
         """Let go of old receipts now and then; called for each session.
@@ -419,6 +440,7 @@ class Party(ABC, Generic[_Session]):
             live is None
             or not live.takes_shares
             or live.offer.session_number <= after_session
+            or live.offer.session_end <= self._clock.date()
         ):
             return Wait(POLL_SECONDS)
         return live.offer

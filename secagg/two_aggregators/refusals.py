@@ -33,6 +33,15 @@ def no_more_sums(task: str) -> SecAggError:
     )
 
 
+def nothing_offered(helper: str) -> SessionAbortedError:
+    """Return how a leader's question ends that its helper only told to wait."""
+    return SessionAbortedError(
+        f"{helper!r} answers, and offers no session",
+        code=ErrorCode.DEADLINE,
+        next_step="Ask the helper's operator whether it drains, or pauses the task.",
+    )
+
+
 def participations_given(identity: str, *, given: int, most: int) -> SecAggError:
     """Return what a client is told that is in as many sums as it may be."""
     return ErrorCode.TASK_OVER.error(

@@ -104,6 +104,8 @@ class PartyTask:
         history, budget = self.history(tally), self.noise.budget
         most = budget.max_sessions(self.steps)
         is_over = history.sums >= self.steps or tally.spent >= most
+        # What the helper refuses for good, only the process that asked it knows.
+        is_over |= self.party is not None and not self.party.may_serve
         state = TaskState.RUNNING if row is None else row.task.state
         finished = history.finished(budget.participations)
         return {

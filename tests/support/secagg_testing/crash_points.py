@@ -105,6 +105,11 @@ class CrashingStore:
         """See `Store.is_shared`."""
         return self._inner.is_shared
 
+    @property
+    def keeps_what_is_erased(self) -> bool:
+        """See `Store.keeps_what_is_erased`."""
+        return self._inner.keeps_what_is_erased
+
     async def commit(self, command: Command[_Answer]) -> _Answer:
         """See `Store.commit`."""
         self._switch.check()

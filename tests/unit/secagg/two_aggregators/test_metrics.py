@@ -10,6 +10,7 @@ from secagg_testing.two_aggregators import TASK, Between, TwoAggregators, noise_
 
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
 from secagg.server.telemetry.prometheus import PrometheusMeter
+from secagg.storage.rows import TaskState
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import GetOffer, UploadChunk
 
@@ -147,6 +148,30 @@ def test_a_helper_that_is_away_is_seen_before_a_session_fails(code, answers) -> 
     found = run(main)
     assert found['secagg_peer_up{which="helper"}'] == answers
     assert not any("secagg_sessions_total{" in name for name in found)
+
+
+def test_a_helper_that_is_paused_answers() -> None:
+    """And of a leader that asks for nothing, nothing is said."""
+
+    async def main(clock):
+        house, scraped = houses(clock)
+        await house.helper.say(TaskState.PAUSED)
+        with pytest.raises(SessionAbortedError, match="answers, and offers no") as one:
+            await house.leader.next_sum()
+        assert one.value.code is ErrorCode.DEADLINE
+        paused = (await scraped())[0]
+        # Its silence of before would otherwise be told for as long as it is paused.
+        house.leader._helper_answers = False
+        await house.leader.say(TaskState.PAUSED)
+        waiting = asyncio.ensure_future(house.leader.next_sum())
+        await clock.sleep_until(clock.now() + 1)
+        idle = (await scraped())[0]
+        waiting.cancel()
+        return paused, idle
+
+    paused, idle = run(main)
+    assert paused['secagg_peer_up{which="helper"}'] == 1
+    assert not any("peer" in name for name in idle)
 
 
 def test_a_book_that_refuses_is_counted(monkeypatch) -> None:

@@ -16,6 +16,7 @@ from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.packing import pack
 from secagg.two_aggregators.messages import NoisyShare
 from secagg.two_aggregators.program import ReleasingLeader
+from secagg.two_aggregators.views import PartyTask
 from secagg.wire.calls import (
     BlobChunk,
     FetchChunk,
@@ -174,6 +175,7 @@ def test_a_helper_that_has_no_more_sessions_is_not_asked_for_ever(tmp_path, is_s
         program = Program(house, clock, tmp_path)
         await program.start()
         assert not house.leader.may_serve
+        assert (await PartyTask.of(house.leader).view())["state"] == "done"
         left = [reading[1] for reading in (await house.leader.readings())[:3]]
         with pytest.raises(ServiceError) as over:
             await house.client("late").contribute(ZEROS)

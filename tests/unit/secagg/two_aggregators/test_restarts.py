@@ -33,6 +33,7 @@ from secagg.storage.queries import ListCharges, ListSessions, LoadSession, ReadT
 from secagg.storage.spool import SUM, UploadSpool
 from secagg.transport.in_memory import InMemoryConnection
 from secagg.two_aggregators.messages import HelperShare, NoisyShare
+from secagg.two_aggregators.refusals import SILENCE
 from secagg.two_aggregators.verification import verify_shared_receipt
 from secagg.wire.calls import (
     Blob,
@@ -706,3 +707,63 @@ def test_a_helper_whose_settings_were_put_right_is_stood_upon() -> None:
     released, right = run(main)
     assert released.inputs == 4
     assert released.noise.parameters == right.parameters
+
+
+class _LostAnswer:
+    """A disk that writes one change of a kind, and says that it has not."""
+
+    def __init__(self, store, is_it):
+        self._commit, self._is_it = store.commit, is_it
+        self.has_lost = False
+        store.commit = self
+
+    async def __call__(self, command):
+        done = await self._commit(command)
+        if not self.has_lost and self._is_it(command):
+            self.has_lost = True
+            raise ServiceError("lost", code=ErrorCode.STORAGE_FAILED)
+        return done
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize(
+    "is_it",
+    [
+        lambda change: getattr(change, "create", None) is not None,
+        lambda change: bool(getattr(change, "records", ())) and not change.spend,
+        lambda change: getattr(change, "spend", False),
+        lambda change: getattr(change, "end", None) is not None,
+    ],
+    ids=["opened", "share", "agreed", "ended"],
+)
+def test_one_lost_answer_of_a_disk_holds_up_no_further_sum(place, is_it) -> None:
+    """No process has to be started again: each reads what the commit has done."""
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for(participations=5))
+        lossy = _LostAnswer(house.storages[place].store, is_it)
+
+        async def lead():
+            while True:
+                try:
+                    await house.leader.next_sum()
+                except (SessionAbortedError, ServiceError) as error:
+                    assert error.code in {ErrorCode.U3_TOO_SMALL, *SILENCE}
+                    await clock.sleep_until(clock.now() + 1.0)
+
+        def give():
+            return asyncio.gather(
+                *(
+                    house.client(f"c{k}").contribute(vector)
+                    for k, vector in enumerate(VECTORS)
+                ),
+                return_exceptions=True,
+            )
+
+        leading = asyncio.ensure_future(lead())
+        await give()
+        assert lossy.has_lost
+        assert [each.is_included for each in await give()] == [True] * 4
+        leading.cancel()
+
+    run(main)
