@@ -707,28 +707,33 @@ class Mechanism(abc.ABC):
         given, rate = self._parameters, selection_rate
         unit = Fraction(given.scale_factor) * magnification
         clip = Fraction(given.l2_clip) / magnification
-        size = Fraction(given.scale_factor * given.l2_clip) ** 2 / self.rotated_dim
+        # What is not mixed may lie in one entry, vectors and their errors alike.
+        mixed = 1 if self.flatness is None else self.rotated_dim
+        size = Fraction(given.scale_factor * given.l2_clip) ** 2 / mixed
+        rounded, bias = inputs * rounding_variance_bound(size), Fraction(0)
         match self.rounding:
             case Rounding.EXACT:
-                rounded = Fraction(0)
+                rounded = bias
             case Rounding.TOWARD_ZERO:
-                # Less than a step and than the coordinate; they may all point one way.
+                # Less than a step and than the coordinate; they may all point one way,
+                # and the rotation that is taken back bring them into one entry.
                 rounded = inputs**2 * min(Fraction(1), size)
-            case _:
-                # Rounding again until a norm bound holds prefers short vectors. The
-                # effect is negligible beside noise and is not counted.
-                rounded = inputs * rounding_variance_bound(size)
+                bias = rounded * mixed
+            case Rounding.CONDITIONAL:
+                # Where at most a part β is rounded again, the mean of an error of
+                # variance 1/4 moves by at most √(β/(1 − β))/2 (Cauchy-Schwarz).
+                again = Fraction(given.rounding_bias)
+                bias = inputs**2 * again / (4 * (1 - again))
         # A vector that is not selected adds neither entries nor rounding to the sum.
         error = SumError(
             (noise_variance + rate * rounded) / (unit * rate) ** 2
             + (1 / rate - 1) * inputs * clip**2 / self.dim,
-            None if self.flatness is not None else 1 / unit,
+            None if mixed > 1 else 1 / unit,
         )
         if rate != 1:
             error = error.with_flaw("secret selection decides which vectors it adds up")
-        is_biased = self.rounding is Rounding.TOWARD_ZERO
-        if is_biased and rounded > noise_variance * _HIDDEN_BIAS:
-            error = error.with_flaw("rounding towards zero shortens every vector")
+        if bias > noise_variance * _HIDDEN_BIAS:
+            error = error.with_flaw("rounding may shorten every vector, noise or not")
         if self.mixture_norm_bound(self.l2_clip_squared_steps) is not None:
             error = error.with_flaw(
                 f"the clip of {self.name} also shortens vectors within l2_clip"

@@ -3,8 +3,9 @@
 * An error is stated where it can be bounded: noise that is in the sum, rounding of the
   vectors that arrived, secret selection, local randomisers. What a clip takes off a
   vector, and what wraps around the modulus, is in no figure here.
-* An interval exists where all error is noise and rounding. Noise hides nothing then
-  that lies where the data lie; a rotation spreads the rest over all entries.
+* An interval exists where all error is noise and rounding, and holds for every entry,
+  whatever the vectors are. A rotation spreads variance over all entries, but no bias:
+  rounding that shortens vectors is a flaw unless noise hides its most in one entry.
 * A sum with another error has its reason in `flaws`, and no interval: a bound that
   holds for any data would be too wide to be of use.
 * Figures are rounded up. Noise of less variance than stated is nearer to zero, so that

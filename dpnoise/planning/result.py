@@ -156,12 +156,6 @@ class Plan:
         return noise + self.selection_mse
 
     @property
-    def most_estimate_mse(self) -> float:
-        """The same where no client takes noise back, of the worst roster."""
-        more = self.most_noise_mse - self.forecast.noise_mse
-        return self.estimate_mse + more / float(self.request.selection) ** 2
-
-    @property
     def standard_error(self) -> float:
         """Root of `estimate_mse`: of one entry of the sum of all vectors, rounded up.
 

@@ -59,7 +59,6 @@ _BLOCK: Final = 1 << 16  # samples per block: words, cells and results stay in L
 _FIXED_STEPS_BLOCK: Final = 1 << 13
 _BYTE_MAX: Final = 255
 _THRESHOLD_BYTES: Final = CDF_BITS // 8
-_LOW_BITS: Final = 192
 _NARROW_BITS: Final = 16
 _WIDE_BITS: Final = 20
 _INT16_REACH: Final = 30_000

@@ -117,6 +117,10 @@ def contribution_of(  # noqa: PLR0913 - what a client knows of a session
         grounds = privacy.grounds(graph_delta=added)
     elif residues is not None:
         values = decode_integers(residues, parameters.modulus)
+    if replaced is not None:
+        error = error.with_flaw("zeros replaced this client's vector")
+    elif shortened_by is not None and shortened_by > 1.0:
+        error = error.with_flaw("this client's vector was shortened")
     return Contribution(
         session_number=descriptor.session_number,
         inputs=released.survivors,

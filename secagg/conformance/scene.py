@@ -107,7 +107,7 @@ class Scene:
         """Return what a server of this task is made of."""
         task = self.task
         report = None if task is None else task.report()
-        return PreparedTask(self.parameters, task, report, None)
+        return PreparedTask(self.parameters, task, report)
 
 
 def _parameters(clients: int, threshold: int, **fields: Any) -> ProtocolParameters:

@@ -57,7 +57,7 @@ class ServerDriver:
         encoded = Reader(bytes.fromhex(line["parameters"]), "parameters")
         parameters = ProtocolParameters.decode_from(encoded)
         self._server = StepServer(
-            PreparedTask(parameters, None, None, None),
+            PreparedTask(parameters, None, None),
             aggregator=line["aggregator"],
             task_id=line["task"],
             session_number=line["session_number"],

@@ -583,19 +583,6 @@ class NoisyTask:
         return local_privacy(self.randomiser, sessions=self.budget.charges)
 
     @property
-    def randomiser_mse(self) -> float:
-        """What randomising adds to the mean squared error of one entry of a sum.
-
-        Caller's units squared, for the largest cohort of the shortest vectors or of
-        the longest, whichever is more; 0 without a randomiser.
-        """
-        return randomised_mse(
-            self.randomiser,
-            clients=self.mechanism.parameters.num_clients,
-            selection_rate=self.selection_rate,
-        )
-
-    @property
     def max_rosters(self) -> int | None:
         """Rosters that one client accepts over the whole task; None for any number.
 

@@ -593,7 +593,7 @@ async def _end_in_time(settings: ServerSettings, server: Server) -> None:
     if moment is not None:
         await until(
             moment,
-            lambda: server.aggregator.end_task(
+            lambda: server.end_task(
                 settings.task.id, f"the end date of the task has come ({moment})"
             ),
             clock=SystemClock(),

@@ -81,7 +81,7 @@ def test_a_client_that_forgot_its_ring_claims_no_certainty():
 
 
 def test_the_sum_of_another_task_is_not_replaced(tmp_path):
-    prepared = PreparedTask(SAFE, None, None, None)
+    prepared = PreparedTask(SAFE, None, None)
     receipt, _ = run(SAFE)
     residues = np.zeros(SAFE.dimension, np.uint64)
     released = ReleasedSum(
@@ -113,7 +113,7 @@ def test_the_report_of_a_sum_never_says_certified_of_a_ring_that_may_be_cut(
     tmp_path, worst_case_safe, ladder
 ):
     noised = NoisyTask.from_parameters(with_noise(SAFE, ladder=ladder))
-    prepared = PreparedTask(noised.parameters, noised, noised.report(), 0.1)
+    prepared = PreparedTask(noised.parameters, noised, noised.report())
     receipt, _ = run(SAFE)
     ring = RingRisk(50.0, math.inf, worst_case_safe=worst_case_safe)
     residues = np.zeros(noised.parameters.dimension, np.uint64)
@@ -137,9 +137,7 @@ def test_the_report_of_a_sum_never_says_certified_of_a_ring_that_may_be_cut(
     assert report["privacy"]["grounds"] == f"{word}, with 9.09e-12 added to delta"
     doubt = "" if worst_case_safe else ", with 9.09e-13 added to delta"
     assert report["privacy"]["grounds_of_session"] == word + doubt
-    # Where survivors may take noise back, the sum may have less of it than is stated.
-    assert report["privacy"]["expected_rmse"] == 0.1
-    assert report["privacy"]["expected_rmse_is_upper_bound"] is (ladder > 0)
+    assert report["standard_error"] == 0.0
     assert report["receipt"]["ring"] == {
         "holder_bits": 50.0,
         "cut_bits": None,

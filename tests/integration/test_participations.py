@@ -109,7 +109,7 @@ async def test_four_sums_of_which_each_client_is_in_two(tmp_path):
             expected = sum(vector_of(name) for name in cohort)
             # A correct release is beyond once in 10^15 entries.
             error = np.abs(total.values - expected)
-            assert np.all(error < 8 * PREPARED.forecast_rmse)
+            assert np.all(error < 8 * total.standard_error)
             seen.update(cohort)
             for name, each in zip(cohort, given, strict=True):
                 assert each.sessions_left == 2 - seen[name]

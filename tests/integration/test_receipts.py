@@ -416,7 +416,7 @@ def test_a_receipt_without_a_sum_is_a_file_of_its_own(tmp_path):
     deployment, _ = run(SIGNED, 5, fault_of=nobody_uploads, max_attempts=1)
     data = deployment.aborted[1]
     written = []
-    prepared = PreparedTask(SIGNED, None, None, None)
+    prepared = PreparedTask(SIGNED, None, None)
     files = SumWriter(tmp_path, prepared, tell=written.append)
     descriptor = verified(data).descriptor
     asyncio.run(files.write_aborted(descriptor, data))

@@ -156,3 +156,46 @@ def test_an_interval_of_one_number_covers_94_to_96_percent():
     errors, stated = errors_of(made, vector_of=within, repeats=10_000)
     # As in rule 1, with a deviation of 0.22 percent: once in 2·10^5.
     assert 0.94 <= covered(errors, stated) <= 0.96
+
+
+def test_an_interval_of_one_number_ends_on_its_grid():
+    """The normal law covers less than it says there, as of counts above."""
+    made = secagg.plan(
+        clients=2, dimension=1, l2_clip=1.0, epsilon=8.0, delta=1e-6, bits=4
+    )
+    stated = stated_of(made)
+    steps = Fraction(stated.half_width()) * Fraction(made.parameters.scale_factor)
+    assert steps.denominator == 1
+
+
+def stated_of(made):
+    encoder = make_mechanism(made.parameters)
+    noise = encoder.total_noise_variance
+    return encoder.sum_error(noise, inputs=made.request.clients)
+
+
+def test_without_a_rotation_one_entry_may_lose_more_by_rounding_than_others():
+    """Halfway between two steps, where all others are 0: a quarter of a vector each."""
+    made = secagg.plan(
+        **LONG | {"clients": 60},
+        epsilon=20.0,
+        bits=9,
+        rotation="none",
+        mechanism="skellam-mixture",
+    )
+    steps = Fraction(made.parameters.scale_factor)
+    noise = make_mechanism(made.parameters).total_noise_variance
+    assert stated_of(made).mean_square * steps**2 == noise + Fraction(60, 4)
+
+
+@pytest.mark.parametrize(("clients", "flaws"), [(20, 0), (1000, 1)])
+def test_rounding_that_shortens_vectors_has_no_interval_unless_noise_hides_it(
+    clients, flaws
+):
+    """Rounded until a norm bound holds, equal vectors may all lose in one entry."""
+    made = secagg.plan(
+        **LONG | {"clients": clients, "dimension": 64},
+        epsilon=4.0,
+        mechanism="skellam",
+    )
+    assert len(stated_of(made).flaws) == flaws

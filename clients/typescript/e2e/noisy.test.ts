@@ -82,7 +82,7 @@ for (const one of CASES) {
       const released = readNpy(deployment.path('sums/sum-1.npy'));
       const report = JSON.parse(readFileSync(deployment.path('sums/report-1.json'), 'utf8')) as {
         fitted: number | null;
-        privacy: { expected_rmse: number };
+        standard_error: number;
       };
       printed.forEach((client, i) => {
         assert.equal(client.released, true);
@@ -105,7 +105,7 @@ for (const one of CASES) {
       // The announced error is an upper bound. 1.5 times as much has, with 90 entries or
       // more, less than one chance in 10^9 (a chi-square variable 2.25 times its mean).
       const rms = Math.sqrt(squares / one.dim);
-      assert.ok(rms < 1.5 * report.privacy.expected_rmse, `an error of ${rms}`);
+      assert.ok(rms < 1.5 * report.standard_error, `an error of ${rms}`);
       // Part of the vectors' common direction that the sum holds: 1 if all are in it, at
       // most 1/3 without those of the TypeScript clients. Noise of the announced error moves
       // it by 0.1 (standard deviation): one chance in 10^8 that it is off by 0.6.

@@ -231,9 +231,6 @@ class SumWriter:
             "budget_epsilon": noised.budget.epsilon,
             "budget_delta": noised.budget.delta,
             "charges_in_budget": noised.budget.charges,
-            "expected_rmse": self._prepared.forecast_rmse,
-            # It counts all layers that survivors may be asked to take back.
-            "expected_rmse_is_upper_bound": noised.parameters.noise_layers > 0,
             "mechanism": noised.mechanism.parameters.to_dict(),
         }
 

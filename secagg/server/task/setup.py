@@ -11,7 +11,6 @@ Rule 3: what is left open in the settings gets the safest value that works: a ma
 """
 
 import asyncio
-import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -278,9 +277,6 @@ class PreparedTask:
         parameters: Of every session of the task.
         noised: Mechanism and budget; None for a task that releases exact sums.
         report: What the whole task costs its users; None with `noised`.
-        forecast_rmse: Expected error of one entry of the estimate of everybody's sum,
-            with the most noise that can be left in it, caller's units; None with
-            `noised`.
         payload: Bytes handed to every client; b"" for none.
         enrolment: Whose credentials count; None where none are asked for.
         steps: Sums that the task releases; None for as many as may hold one client's
@@ -290,7 +286,6 @@ class PreparedTask:
     parameters: ProtocolParameters
     noised: NoisyTask | None
     report: PrivacyReport | None
-    forecast_rmse: float | None
     payload: bytes = field(default=b"", repr=False)
     enrolment: PublishedEnrolment | None = None
     steps: int | None = None
@@ -342,7 +337,6 @@ class PreparedTask:
             noised.parameters,
             noised,
             noised.report(),
-            math.sqrt(made.most_estimate_mse + noised.randomiser_mse),
             enrolment=cohort.enrolment,
             steps=made.request.steps,
         )
@@ -389,7 +383,7 @@ class PreparedTask:
             )
         parameters = cohort.parameters(dimension=dimension, modulus=1 << modulus_bits)
         check_transportable(parameters.validate())
-        return cls(parameters, None, None, None, enrolment=cohort.enrolment)
+        return cls(parameters, None, None, enrolment=cohort.enrolment)
 
 
 async def settle_task(
@@ -417,7 +411,7 @@ async def settle_task(
         )
         if known is not None and row is not None and row.task.settings == text:
             return prepared
-        planned = known or StoredTask(prepared.parameters, prepared.forecast_rmse)
+        planned = known or StoredTask(prepared.parameters)
         plan = planned.encode()
         task = (
             Task(task_id, TaskState.RUNNING, text, plan)
@@ -487,7 +481,6 @@ def prepare_task(
         parameters=parameters,
         noised=noised,
         report=_report(noised, reports, keep=keep),
-        forecast_rmse=task.forecast_rmse,
         payload=payload,
         enrolment=enrolment,
         steps=settings.task.steps,
@@ -656,7 +649,7 @@ def _work_out(
 ) -> StoredTask:
     protocol = _protocol_parameters(settings, enrolment)
     if settings.noise.none:
-        return StoredTask(protocol.validate(), None)
+        return StoredTask(protocol.validate())
     made = plan_noise(settings)
     noised = NoisyTask.from_plan(
         made,
@@ -664,8 +657,7 @@ def _work_out(
         randomiser=_local_randomiser(settings),
         clip=adaptive_clip(settings),
     )
-    expected = made.most_estimate_mse + noised.randomiser_mse
-    return StoredTask(noised.parameters, math.sqrt(expected))
+    return StoredTask(noised.parameters)
 
 
 def _protocol_parameters(

@@ -59,20 +59,13 @@ class StoredTask:
 
     Attributes:
         parameters: Of every session.
-        forecast_rmse: Expected error of one entry of a sum, with the most noise that
-            can be left in it, caller's units; None without noise.
     """
 
     parameters: ProtocolParameters
-    forecast_rmse: float | None
 
     def encode(self) -> bytes:
         """Return the plan to store."""
-        document = {
-            "parameters": self.parameters.encode().hex(),
-            "forecast_rmse": self.forecast_rmse,
-        }
-        return json.dumps(document, sort_keys=True).encode()
+        return json.dumps({"parameters": self.parameters.encode().hex()}).encode()
 
     @classmethod
     def decode(cls, plan: bytes) -> Self:
@@ -86,8 +79,7 @@ class StoredTask:
             reader = Reader(bytes.fromhex(document["parameters"]), "parameters")
             parameters = ProtocolParameters.decode_from(reader)
             reader.end()
-            rmse = document["forecast_rmse"]
-            return cls(parameters, None if rmse is None else float(rmse))
+            return cls(parameters)
         except (ValueError, KeyError, TypeError, RemoteProtocolError):
             raise ErrorCode.STORAGE_FAILED.error(
                 "the stored plan of the task cannot be read",

@@ -46,9 +46,9 @@ def memory_directory() -> Iterator[Path]:
 def prepared(parameters: ProtocolParameters) -> PreparedTask:
     """Return the task of some parameters, with or without noise."""
     if not parameters.noise_block:
-        return PreparedTask(parameters, None, None, None)
+        return PreparedTask(parameters, None, None)
     task = NoisyTask.from_parameters(parameters)
-    return PreparedTask(parameters, task, report_of(task), None)
+    return PreparedTask(parameters, task, report_of(task))
 
 
 def enrolled(name: str, parameters: ProtocolParameters) -> EnrolledClient | None:

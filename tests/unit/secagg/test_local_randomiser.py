@@ -1,7 +1,6 @@
 """A local randomiser inside a task: from the settings to the released sum."""
 
 import json
-import math
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -67,7 +66,8 @@ async def test_a_sum_of_randomised_vectors_is_released_and_estimated(task):
     async with secagg.local(task, clients=4, privacy_limits=FLOORS) as cohort:
         released = await cohort.sum(vectors)
     # Ten standard deviations of the stated error, once in 10^20 for a normal law.
-    assert np.allclose(released.values, sum(vectors), atol=10 * task.forecast_rmse)
+    near = 10 * released.standard_error
+    assert np.allclose(released.values, sum(vectors), atol=near)
     local = task.report.broken_masks
     assert local.total_epsilon == 60.0
     assert not local.is_exact
@@ -125,7 +125,8 @@ def test_every_randomiser_runs_through_a_task(name):
     assert offered.budget.randomiser == given
     randomiser = offered.randomiser
     worst = max(randomiser.mse(0.0), randomiser.mse(randomiser.largest_norm))
-    assert offered.randomiser_mse == pytest.approx(3 * worst / dim)
+    added = randomised_mse(randomiser, clients=3, selection_rate=Fraction(1))
+    assert added == pytest.approx(3 * worst / dim)
     total = np.zeros(task.parameters.dimension, np.uint64)
     for each in range(3):
         secrets = NoiseSecrets(
@@ -137,7 +138,8 @@ def test_every_randomiser_runs_through_a_task(name):
         total += encoded.vector.residues
     found = offered.decode(total % task.parameters.modulus, session_id=b"i" * 32)
     # Ten standard deviations of the stated error; seeds are fixed.
-    assert np.allclose(found, 1.5, atol=10 * task.forecast_rmse)
+    error = offered.sum_error(inputs=3, certificate=None)
+    assert np.allclose(found, 1.5, atol=10 * error.standard_error)
 
 
 def test_a_lost_coin_shows_nothing_of_what_was_randomised(task):
@@ -280,9 +282,11 @@ def test_settings_plan_the_noise_for_what_comes_out_of_the_randomiser():
     assert noised.mechanism.parameters.l2_clip == noised.randomiser.output_norm
     assert noised.randomiser.parameters.bound == 2.0
     assert prepared.report.broken_masks.epsilon == 30.0
-    bare = prepare_task(settings())
-    assert prepared.forecast_rmse > math.sqrt(noised.randomiser_mse)
-    assert prepared.forecast_rmse > bare.forecast_rmse
+    bare = prepare_task(settings()).noised
+    stated = noised.sum_error(inputs=4, certificate=None)
+    added = randomised_mse(noised.randomiser, clients=4, selection_rate=Fraction(1))
+    assert stated.mean_square > bare.sum_error(inputs=4, certificate=None).mean_square
+    assert stated.mean_square > added
 
 
 def test_settings_plan_the_modulus_for_the_sum_of_what_comes_out():

@@ -137,7 +137,6 @@ def prepared_of(kind: Kind) -> PreparedTask:
         parameters,
         noised,
         None if noised is None else noised.report(),
-        None,
         payload=PAYLOAD,
         enrolment=published_in_simulation()
         if parameters.profile.has_identities

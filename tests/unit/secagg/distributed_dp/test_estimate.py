@@ -190,6 +190,26 @@ async def test_one_session_states_its_error_to_operator_and_clients(monkeypatch)
     assert "&lt;i&gt;client-2" in shown
 
 
+async def test_a_client_whose_vector_was_changed_has_no_interval(monkeypatch):
+    contribute, got = secagg.Client.contribute, []
+
+    async def watched(client, vector):
+        got.append(await contribute(client, vector))
+        return got[-1]
+
+    monkeypatch.setattr(secagg.Client, "contribute", watched)
+    made = secagg.plan(clients=3, dimension=2, l2_clip=1.0, epsilon=8.0, delta=1e-5)
+    given = [lambda _: np.ones(2), lambda _: np.full(2, np.nan), lambda _: np.zeros(2)]
+    async with secagg.local(made) as people:
+        with pytest.warns(advanced.ClippingWarning):
+            await people.sum(given)
+    assert sorted(each.error.flaws for each in got) == [
+        (),
+        ("this client's vector was shortened",),
+        ("zeros replaced this client's vector",),
+    ]
+
+
 async def test_a_task_without_noise_needs_its_waiver_in_one_process_too():
     waiver = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
     cohort = secagg.Cohort(min_clients=3, max_clients=3, min_survivors=3)
