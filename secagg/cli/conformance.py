@@ -69,6 +69,7 @@ def drive(  # noqa: PLR0913 - every option of the verb
     Example: secagg conformance drive --profile 1 -- node build/conformance.js
     """
     import tempfile
+    from dataclasses import replace
     from hashlib import sha256
 
     from secagg.cli.exit_codes import EXIT_OK, exit_code_of
@@ -106,7 +107,7 @@ def drive(  # noqa: PLR0913 - every option of the verb
                     ),
                     known,
                 )
-                verdicts.append(verdict)
+                verdicts.append(replace(verdict, lines=()))
                 why = f": {verdict.why}" if verdict.why else ""
                 output.line(
                     f"{verdict.state:<8} {case.rules[0]:<8} {case.id}{why}",
@@ -117,14 +118,17 @@ def drive(  # noqa: PLR0913 - every option of the verb
                     report.write_transcript(transcript, verdict, errors)
         finally:
             program.end()
-    found = report.certificate(abilities, verdicts, seed=seed)
+    found = report.certificate(abilities, verdicts, role=role, seed=seed)
     if junit is not None:
         junit.write_text(report.junit(verdicts), encoding="utf-8")
     output.line()
     for line in report.certificate_text(found):
         output.line(line)
     code = EXIT_OK
-    if any(verdict.is_bad for verdict in verdicts):
+    # A program that claims nothing that a case is about has shown nothing.
+    if any(verdict.is_bad for verdict in verdicts) or not found["counts"].get(
+        kit.State.PASSED
+    ):
         code = exit_code_of(ErrorCode.NOT_CONFORMING)
     output.result(
         {

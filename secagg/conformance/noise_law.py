@@ -18,6 +18,7 @@ LEAST_ENTRIES: Final = 4096
 """Shorter vectors are not checked: their variance says little."""
 # P[|N(0, 1)| > 6.5] = 8.1e-11; sample variances of this many entries are as normal.
 _SIGMAS: Final = 6.5
+_ROUNDING: Final = 0.25  # the most that rounding adds to the variance of an entry
 _BINS: Final = 16
 # Laurent and Massart (2000), Lemma 1: P[chi2_k >= k + 2 sqrt(k x) + 2 x] <= exp(-x).
 _X: Final = 9.0 * math.log(10.0)
@@ -37,12 +38,15 @@ def complaint_about(noise: npt.NDArray[Any], variance: float) -> str:
     drawn = noise.astype(np.float64)
     d, stddev = drawn.size, math.sqrt(variance)
     found = float(np.mean(drawn * drawn))
-    # An entry of variance v has a fourth moment of 3 v^2 + v: of Skellam noise.
-    spread = _SIGMAS * math.sqrt((2.0 + 1.0 / variance) / d)
-    if not abs(found / variance - 1.0) <= spread:
+    # An entry of variance v has a fourth moment of 3 v^2 + v: of Skellam noise. The sum
+    # of squares is bounded as that of as many normal numbers.
+    low = 2.0 * math.sqrt((1.0 + 0.5 / variance) * _X / d)
+    least = variance * (1.0 - low)
+    most = (variance + _ROUNDING) * (1.0 + low + 2.0 * _X / d)
+    if not least <= found <= most:
         return (
-            f"the noise has the variance {found:.4g}, and {variance:.4g} is promised, "
-            f"within {spread:.1%}"
+            f"the noise has the variance {found:.4g}, and {variance:.4g} is promised: "
+            f"by chance {least:.4g} to {most:.4g}"
         )
     if abs(float(drawn.sum())) > _SIGMAS * stddev * math.sqrt(d):
         return f"the noise has the mean {float(drawn.mean()):.4g}, not 0"

@@ -21,8 +21,9 @@ from typing import Any, Final, Protocol
 STATE_VARIABLE: Final = "SECAGG_KIT_STATE"
 """Environment variable that names the directory for the program's own state."""
 
-# The sum of the longest case in hexadecimal has a few hundred kilobytes.
-MAX_LINE_BYTES: Final = 1 << 26
+# The longest sum, read, has a few hundred kilobytes; parsed, JSON takes fifty times its
+# length, and the lines of a case are kept until its end.
+MAX_LINE_BYTES: Final = 1 << 22
 _KEPT_ERROR_BYTES: Final = 1 << 14
 _PIECE: Final = 1 << 16
 _LONGEST_END: Final = 10.0

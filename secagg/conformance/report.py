@@ -18,6 +18,7 @@ from secagg.conformance.kit import (
     State,
     Verdict,
     cases,
+    chosen,
     digest,
 )
 from secagg.conformance.server_role import server_cases
@@ -25,6 +26,14 @@ from secagg.errors import printable
 
 _MAX_TEXT: Final = 1000
 _MAX_LISTED: Final = 1 << 20
+_WITHOUT_CASES: Final[Mapping[str, tuple[str, ...]]] = {
+    "client": (
+        "what not_live.toml lists",
+        "timing",
+        "how secrets are drawn and erased",
+    ),
+    "server": ("noise", "receipts", "restarts", "deadlines", "several sessions"),
+}
 
 
 def known_failing(path: Path) -> frozenset[str]:
@@ -113,10 +122,18 @@ def write_transcript(directory: Path, verdict: Verdict, errors: bytes) -> None:
 
 
 def certificate(
-    abilities: Abilities, verdicts: Sequence[Verdict], *, seed: int
+    abilities: Abilities, verdicts: Sequence[Verdict], *, role: str, seed: int
 ) -> dict[str, Any]:
-    """Return what was tested, with what, and how it went."""
+    """Return what was tested, with what, how it went, and what was not tested.
+
+    Args:
+        abilities: What the program claims.
+        verdicts: Of the cases that were chosen.
+        role: What the program is: client, or server.
+        seed: Of the run.
+    """
     by_state: dict[str, list[str]] = {}
+    every = len(chosen((1, 2), role=role))
     for verdict in verdicts:
         by_state.setdefault(verdict.state, []).append(verdict.case.id)
     return {
@@ -128,12 +145,15 @@ def certificate(
             printable(each, max_bytes=_MAX_TEXT) for each in abilities.mechanisms
         ),
         "restart": abilities.restart or None,
+        "role": role,
         "protocol": "secagg.v1",
         "lines": PROTOCOL,
         "kit": metadata.version("secagg"),
         "cases": digest(),
         "seed": seed,
         "counts": {state: len(ids) for state, ids in sorted(by_state.items())},
+        "not_chosen": every - len(verdicts),
+        "without_cases": list(_WITHOUT_CASES[role]),
         "skipped": by_state.get(State.SKIPPED, []),
         "known_failing": by_state.get(State.KNOWN, []),
     }
@@ -142,21 +162,24 @@ def certificate(
 def certificate_text(found: Mapping[str, Any]) -> list[str]:
     """Return the certificate in lines for people."""
     counts = found["counts"]
-    passed, total = counts.get(State.PASSED, 0), sum(counts.values())
+    passed, omitted = counts.get(State.PASSED, 0), found["not_chosen"]
+    total = sum(counts.values()) + omitted
     skipped, known = found["skipped"], found["known_failing"]
     return [
         (
             f"{found['program']} {found['version']} has passed {passed} of {total} "
-            f"cases of the kit of secagg {found['kit']} for {found['protocol']}."
+            f"cases for a {found['role']} of the kit of secagg {found['kit']} for "
+            f"{found['protocol']}."
         ),
         (
-            f"Profiles {', '.join(map(str, found['profiles']))}; "
+            f"It claims profiles {', '.join(map(str, found['profiles']))}; "
             f"graphs {', '.join(found['graphs'])}; "
             f"mechanisms {', '.join(found['mechanisms']) or 'none'}; "
             f"restart {found['restart'] or 'not claimed'}; seed {found['seed']}."
         ),
         f"Cases: SHA-256 {found['cases']}.",
-        f"Skipped: {', '.join(skipped) or 'none'}.",
+        f"Skipped: {', '.join(skipped) or 'none'}; not chosen: {omitted}.",
+        f"The kit has no case for: {', '.join(found['without_cases'])}.",
         f"Known to fail: {', '.join(known) or 'none'}.",
         "It says that these cases passed, and nothing more.",
     ]

@@ -56,7 +56,8 @@ KIND_NAMES: Final[Mapping[int, str]] = {
 _ORDER: Final = ("roster", "delivery", "survivors", "quorum", "ending")
 # Complaints about all others, and the message of the round.
 _MOST_MESSAGES: Final = 64
-_ANSWERS: Final = frozenset({"messages", "left", "ended", "released"})
+_ENDS: Final = frozenset({"left", "ended", "released"})
+_ANSWERS: Final = _ENDS | {"messages"}
 _VIEW_AT: Final = 1 + 8 + 32
 LIMITS: Final[Mapping[str, Any]] = {
     "profiles": [1, 2],
@@ -117,7 +118,7 @@ class Answer:
         is_text = all(isinstance(each, str) for each in (left, ended, view))
         is_list = isinstance(said, list) and len(said) <= _MOST_MESSAGES
         try:
-            if known and is_text and is_list:
+            if known and len(known & _ENDS) <= 1 and is_text and is_list:
                 messages = tuple(map(_message, said))
                 shown, released = bytes.fromhex(view), content.get("released") is True
                 return cls(messages, shown, left, ended, released, content)
@@ -126,6 +127,12 @@ class Answer:
         raise ProgramFailedError(
             f"the program's answer is not of the contract: {str(content)[:100]}"
         )
+
+
+def _integer(entry: object) -> int:
+    if not isinstance(entry, str):
+        raise TypeError("without noise, entries are decimal strings")
+    return int(entry)
 
 
 def _message(text: str) -> bytes:
@@ -458,7 +465,7 @@ class Run:
         if result is None or not isinstance(said, list):
             raise BrokenRuleError("the program cannot read the sum")
         try:
-            read = [float(x) if task else int(x) for x in said]
+            read = [float(x) if task else _integer(x) for x in said]
         except (TypeError, ValueError, OverflowError):
             raise BrokenRuleError(
                 "the program's sum has entries that are no numbers"

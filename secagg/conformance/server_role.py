@@ -26,6 +26,7 @@ from secagg.protocol.packing import unpack
 from secagg.simulation.enrolled import issued_to
 
 _FIRST: Final = "client-a"
+_TASK: Final = "kit-task"
 # More rounds than any profile has: an aggregator that never ends is left.
 _MOST_ROUNDS: Final = 9
 Change = Callable[[bytes, "ServerRun"], bytes]
@@ -184,7 +185,7 @@ class ServerRun:
                 "do": "open",
                 "parameters": scene.parameters.encode().hex(),
                 "aggregator": AGGREGATOR,
-                "task": "kit-task",
+                "task": _TASK,
                 "session_number": 1,
                 "now": NOW,
             }
@@ -193,8 +194,19 @@ class ServerRun:
             self.offer = SessionDescriptor.decode(bytes.fromhex(told["offer"]))
         except (KeyError, TypeError, ValueError, RemoteProtocolError):
             raise BrokenRuleError("it offers nothing that decodes (§3.2)") from None
-        if self.offer.parameters != scene.parameters:
-            raise BrokenRuleError("it offers other parameters than it was told")
+        expected = replace(
+            self.offer,
+            parameters=scene.parameters,
+            aggregator=AGGREGATOR,
+            task_id=_TASK,
+            session_number=1,
+        )
+        if self.offer != expected:
+            raise BrokenRuleError("it offers another session than it was told to")
+        try:
+            self.offer.check_clock(NOW)
+        except RemoteProtocolError as error:
+            raise BrokenRuleError(f"its clients refuse the offer: {error}") from None
         names = sorted((TESTED, *scene.peers))
         self.peers = {name: Peer(name, self.offer, seed=seed) for name in names}
         self._heard = dict.fromkeys(names, b"")

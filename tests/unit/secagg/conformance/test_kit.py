@@ -6,6 +6,7 @@ import re
 import select
 import sys
 import textwrap
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -27,6 +28,7 @@ from secagg.conformance.server_role import server_cases
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode
+from secagg.protocol.descriptor import SessionDescriptor
 
 ROOT = Path(__file__).parents[4]
 RULE = re.compile(r"\bR\d+(?:\.\d+)?-\d+\b")
@@ -106,6 +108,13 @@ def _with_one_code(_line, answer):
     return {"refused": "INTERNAL"} if "refused" in answer else answer
 
 
+def _of_another_session(line, answer):
+    if line["do"] != "open":
+        return answer
+    offer = SessionDescriptor.decode(bytes.fromhex(answer["offer"]))
+    return {"offer": replace(offer, session_number=2).encode().hex()}
+
+
 def _with_no_sum(_line, answer):
     return {"failed": "INTERNAL"} if "packed" in answer else answer
 
@@ -119,6 +128,7 @@ def _with_an_update_for_all(line, answer):
     [
         (_without_refusals, 19),
         (_with_one_code, 19),
+        (_of_another_session, 27),
         (_with_no_sum, 20),
         (_with_an_update_for_all, 20),
         (lambda _, __: {}, 27),
@@ -214,6 +224,11 @@ def program(home):
         ("print('{\"messages\": 7}', flush=True)", 20, "not of the contract"),
         ('print(\'{"messages": ["zz"]}\', flush=True)', 20, "not of the contract"),
         (
+            "print(json.dumps({'left': 'DEADLINE', 'released': True}), flush=True)",
+            20,
+            "not of the contract",
+        ),
+        (
             "print(json.dumps({'messages': ['00'] * 65}), flush=True)",
             20,
             "not of the contract",
@@ -280,7 +295,7 @@ def test_no_answer_ends_the_kit(seed):
         assert verdict.state in {kit.State.PASSED, kit.State.FAILED}
 
 
-@pytest.mark.parametrize("entry", [math.nan, math.inf, "x", None, [], "9" * 5000])
+@pytest.mark.parametrize("entry", [math.nan, math.inf, "x", None, [], "9" * 5000, 0.5])
 def test_a_sum_that_is_read_wrongly_is_noticed(play, entry):
     class Faulty(Driver):
         def answer(self, line):
@@ -389,13 +404,19 @@ def test_a_known_failure_must_fail(home):
 
 def test_the_certificate_says_what_was_tested():
     abilities = kit.Abilities.of(HELLO | {"name": "a\x1b[31mred"})
-    found = report.certificate(abilities, _verdicts(), seed=7)
+    found = report.certificate(abilities, _verdicts(), role="client", seed=7)
     assert "\x1b" not in found["program"]
     assert found["cases"] == kit.digest()
     assert found["counts"] == {"failed": 1, "passed": 1, "skipped": 1, "timeout": 1}
     lines = report.certificate_text(found)
-    assert "has passed 1 of 4 cases" in lines[0]
+    # Cases that were not chosen have not passed.
+    assert f"has passed 1 of {len(kit.cases())} cases for a client" in lines[0]
+    assert f"not chosen: {len(kit.cases()) - 4}." in lines[3]
+    assert "It claims profiles" in lines[1]
     assert lines[-1] == "It says that these cases passed, and nothing more."
+    of_server = report.certificate(abilities, [], role="server", seed=7)
+    assert {"noise", "restarts"} <= set(of_server["without_cases"])
+    assert "no case for: noise, " in "".join(report.certificate_text(of_server))
 
 
 # --- the page -------------------------------------------------------------------------
@@ -444,6 +465,15 @@ def test_the_command_drives_a_process(home, capsys, json_answer):
     said = (home / "said" / "roster-cut.jsonl").read_text().splitlines()
     assert json.loads(said[0])["line"]["do"] == "begin"
     assert json.loads(said[-1]) == {"verdict": "passed", "why": ""}
+
+
+def test_a_program_that_claims_no_case_has_not_conformed(capsys):
+    nothing = json.dumps(HELLO | {"graphs": []})
+    words = ["conformance", "drive", "--json", "--", sys.executable, "-S", "-c"]
+    assert main([*words, f"input(); print({nothing!r})"]) == exit_code_of(
+        ErrorCode.NOT_CONFORMING
+    )
+    assert not json.loads(capsys.readouterr().out.splitlines()[-1])["ok"]
 
 
 def test_the_command_fails_with_its_own_code(capsys):
