@@ -61,6 +61,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from secagg.errors import ErrorCode, SecAggError
+from secagg.runtime.durable_files import sync_directory
 
 STORE_ID_BYTES: Final = 8
 SLOT_BYTES: Final = 4096
@@ -228,7 +229,7 @@ class RollbackMark:
         try:
             check()
             self.path.unlink()
-            _sync_directory(self.path.parent)
+            sync_directory(self.path.parent)
         except OSError as error:
             raise self._failure("removed", error) from None
         finally:
@@ -291,7 +292,7 @@ class RollbackMark:
             _write_durably(temporary, 2 * _slot(mark))
             self._tried.add(mark)
             temporary.replace(self.path)
-            _sync_directory(self.path.parent)
+            sync_directory(self.path.parent)
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()
@@ -472,12 +473,3 @@ def _write_durably(path: Path, data: bytes) -> None:
         stream.write(data)
         stream.flush()
         os.fsync(stream.fileno())
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make a rename durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from secagg.conformance import VECTOR_FILES, read_vectors
 from secagg.errors import ErrorCode
-from secagg.protocol.diagrams import state_diagrams
+from tests.architecture.state_diagrams import state_diagrams
 
 ROOT = Path(__file__).parents[2]
 PROTOCOL = (ROOT / "protos" / "PROTOCOL.md").read_text()

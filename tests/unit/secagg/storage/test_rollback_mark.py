@@ -427,12 +427,12 @@ async def test_a_mark_whose_rename_was_not_made_durable_is_made_again(
 
     going = RollbackMark(mark)
     with monkeypatch.context() as patch:
-        patch.setattr("secagg.storage.rollback_mark._sync_directory", fail)
+        patch.setattr("secagg.storage.rollback_mark.sync_directory", fail)
         with pytest.raises(ServiceError, match="cannot be written"):
             going.write(Mark(bytes(8), 0))
     assert generation(mark) == 0
     synced = []
-    monkeypatch.setattr("secagg.storage.rollback_mark._sync_directory", synced.append)
+    monkeypatch.setattr("secagg.storage.rollback_mark.sync_directory", synced.append)
     going.write(Mark(bytes(8), 3))
     assert synced == [mark.parent]
     assert generation(mark) == 3

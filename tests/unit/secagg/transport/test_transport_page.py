@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import secagg
-from secagg.client.error_table import error_table
 from secagg.client.grpc_connection import CallDeadlines
 from secagg.errors import ErrorCode
 from secagg.pki.expiry import WARNED_BEFORE
@@ -32,6 +31,7 @@ from secagg.transport.relay.handshake_limits import (
 from secagg.transport.relay.relay import Rejection
 from secagg.transport.status import usual_error
 from secagg.wire import limits
+from tests.architecture.error_table import error_table
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "transport.md").read_text()
 
