@@ -5,7 +5,7 @@ Threads, processes and a Dask cluster of two workers always; `make engines` adds
 
 import logging
 import os
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -145,6 +145,39 @@ def test_keys_cross_no_network_in_the_clear(setting, words):
     with pytest.raises(ServiceError, match=words) as caught:
         open_engine(setting)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
+
+
+@pytest.mark.parametrize(
+    ("worker", "is_refused"),
+    [
+        ("tcp://127.0.0.1:4000", False),
+        ("tls://192.0.2.1:4000", False),
+        ("tcp://192.0.2.1:4000", True),
+        ("tcp://worker:4000", True),
+    ],
+)
+def test_a_scheduler_on_this_machine_hands_keys_to_no_worker_beyond_it(
+    worker, is_refused
+):
+    from secagg.server.engine.dask import _DaskExecutor  # noqa: PLC0415 - an extra
+
+    class Cluster:
+        """A client of a scheduler that a worker has joined."""
+
+        def nthreads(self):
+            return {worker: 1}
+
+        def get_executor(self, **_):
+            return self
+
+        def submit(self, call):
+            return call()
+
+    handed = []
+    executor = _DaskExecutor(Cluster())
+    with pytest.raises(ServiceError, match="TLS") if is_refused else nullcontext():
+        executor.submit(lambda: handed.append(worker))
+    assert bool(handed) is not is_refused
 
 
 @pytest.mark.services

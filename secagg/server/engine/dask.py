@@ -1,6 +1,8 @@
 """Workers of a Dask cluster.
 
 Rule 1: which files TLS uses is said where Dask is told (`distributed.comm.tls`).
+        Without TLS every worker is on this machine; looked at before every call, since
+        workers may join.
 Rule 2: a call whose worker is lost is run again by another, twice at most; so is one
         that failed on a worker.
 """
@@ -8,11 +10,14 @@ Rule 2: a call whose worker is lost is run again by another, twice at most; so i
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Final, ParamSpec, TypeVar
+from urllib.parse import urlsplit
 
 from distributed import Client
 from distributed.security import Security
 
+from secagg.errors import ErrorCode
 from secagg.server.engine.engine import Pool
+from secagg.server.engine.ray import is_here
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -37,8 +42,19 @@ class _DaskExecutor(Executor):
         **kwargs: _Parameters.kwargs,
     ) -> Future[_Result]:
         """Run a call on some worker."""
+        self._check_network()
         future: Future[_Result] = self._executor.submit(fn, *args, **kwargs)
         return future
+
+    def _check_network(self) -> None:
+        for address in self._client.nthreads():
+            parts = urlsplit(address)
+            if parts.scheme != "tls" and not is_here(parts.hostname or ""):
+                raise ErrorCode.BAD_SETTINGS.error(
+                    f"the Dask worker {address} is on a network, without TLS",
+                    fix="Give the cluster certificates (distributed.comm.tls) and set "
+                    "server.engine to dask:tls://host:port.",
+                )
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - as `Executor` says
         """Leave the cluster; it stays as it is."""

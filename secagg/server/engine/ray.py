@@ -71,7 +71,7 @@ def _check_network(ray: ModuleType) -> None:
     if os.environ.get("RAY_USE_TLS") == "1":
         return
     for node in ray.nodes():
-        if node["Alive"] and not _is_here(node["NodeManagerAddress"]):
+        if node["Alive"] and not is_here(node["NodeManagerAddress"]):
             raise ErrorCode.BAD_SETTINGS.error(
                 f"the Ray node {node['NodeManagerAddress']} is on a network, and Ray "
                 "does without TLS",
@@ -80,8 +80,8 @@ def _check_network(ray: ModuleType) -> None:
             )
 
 
-def _is_here(address: str) -> bool:
-    """Whether an address is one of this machine: only such can be bound."""
+def is_here(address: str) -> bool:
+    """Return whether an address is one of this machine: only such can be bound."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:

@@ -36,10 +36,14 @@ def checked_address(url: str) -> str:
         options = parse_qs(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
         raise _refused("cannot be read", _EXAMPLE) from None
-    named = (parts.netloc.rpartition("@")[2], *options.get("host", ()))
+    # The driver takes all behind the first @ for hosts, and no host has one.
+    user, is_behind, rest = parts.netloc.partition("@")
+    named = (rest if is_behind else user, *options.get("host", ()))
     hosts = [host for names in named for host in names.split(",") if host]
     if parts.password:
         raise _refused("holds a password", "Write it into a file for passfile=.")
+    if any("@" in host for host in hosts):
+        raise _refused("has more than one @", "Write %40 for an @ in the user's name.")
     unknown = sorted(set(options) - _OPTIONS)
     if unknown:
         raise _refused(

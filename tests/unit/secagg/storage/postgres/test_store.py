@@ -519,6 +519,8 @@ def test_an_address_that_may_be_dialled_is_kept(url):
         ("postgresql://user@localhost/name?host=db.example", "without a check"),
         ("postgresql://user@127.0.0.1.example/name", "without a check"),
         ("postgresql://user@localhost/name?host", "cannot be read"),
+        ("postgresql://user@db.example,x@localhost/name", "more than one @"),
+        (f"postgresql://user:{SECRET}@db.example,x@localhost/name", "a password"),
     ],
 )
 def test_an_address_that_must_not_be_dialled_is_refused(url, complaint):
