@@ -4,19 +4,22 @@ Rule 1: an input is one row of numbers in numpy's ``.npy`` format; nothing in a 
         ever executed.
 Rule 2: a file appears whole or not at all (`secagg.runtime.durable_files`).
 Rule 3: an existing file is only ever replaced by the same result.
+Rule 4: reports, receipts and payloads are their owner's alone: they name clients.
 """
 
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from secagg.errors import ErrorCode, InputError
 from secagg.protocol.vectors import as_vector
-from secagg.runtime.durable_files import replace_with
+from secagg.runtime.durable_files import PUBLIC, replace_with
+
+_PRIVATE: Final = 0o600
 
 
 def load_vector(path: Path) -> npt.NDArray[Any]:
@@ -76,13 +79,15 @@ def write_bytes(path: Path, data: bytes) -> None:
     Raises:
         ServiceError: STORAGE_FAILED.
     """
-    _replace(path, lambda stream: stream.write(data))
+    _replace(path, lambda stream: stream.write(data), mode=_PRIVATE)
 
 
-def _replace(path: Path, save: Callable[[IO[bytes]], object]) -> None:
+def _replace(
+    path: Path, save: Callable[[IO[bytes]], object], *, mode: int = PUBLIC
+) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_with(path, save)
+        replace_with(path, save, mode=mode)
     except OSError as error:
         raise ErrorCode.STORAGE_FAILED.error(
             f"{path} cannot be written: {error.strerror}",

@@ -5,7 +5,12 @@ import numpy as np
 import pytest
 
 from secagg.errors import ErrorCode, InputError, ServiceError
-from secagg.runtime.vector_files import load_vector, write_json, write_vector
+from secagg.runtime.vector_files import (
+    load_vector,
+    write_bytes,
+    write_json,
+    write_vector,
+)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.uint8])
@@ -61,3 +66,12 @@ def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ServiceError, match="cannot be written"):
         write_vector(tmp_path / "file" / "x.npy", np.zeros(1))
+
+
+def test_what_names_clients_is_read_by_its_owner_alone(tmp_path):
+    write_bytes(tmp_path / "receipt-1.bin", b"members")
+    write_json(tmp_path / "report-1.json", {"survivors": ["a"]})
+    write_vector(tmp_path / "sum-1.npy", np.zeros(2))
+    modes = {path.name: path.stat().st_mode & 0o077 for path in tmp_path.iterdir()}
+    assert modes["receipt-1.bin"] == modes["report-1.json"] == 0
+    assert modes["sum-1.npy"]
