@@ -175,6 +175,7 @@ class Party(ABC, Generic[_Session]):
         self._clock = options.get("clock") or SystemClock()
         self._entropy = options.get("entropy") or SystemEntropy()
         self._workers = options.get("workers") or Workers()
+        self._owns_workers = options.get("workers") is None
         self._measures = Measures(options.get("meter") or SilentMeter(), self._clock)
         self._turn = asyncio.Lock()
         self._live: _Session | None = None
@@ -237,7 +238,8 @@ class Party(ABC, Generic[_Session]):
 
     def close(self) -> None:
         """Release the threads; what was handed in is the caller's."""
-        self._workers.close()
+        if self._owns_workers:
+            self._workers.close()
 
     # --- its operator -----------------------------------------------------------------
 

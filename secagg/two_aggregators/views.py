@@ -17,6 +17,7 @@ from secagg.protocol.messages import Aborted
 from secagg.server.admin.operations import SessionFilter, View
 from secagg.server.admin.views import (
     found_session,
+    listed_at_most,
     running_view,
     sessions_view,
     unknown_task,
@@ -194,7 +195,7 @@ class PartyViews:
                 each.store, chosen, live=each.live, ended=each.ended
             )
         found.sort(key=lambda view: str(view["opened"]), reverse=True)
-        return found[: chosen.limit]
+        return found[: listed_at_most(chosen)]
 
     async def session(self, task_id: str, number: int) -> View:
         """See `OperatorViews.session`."""

@@ -359,6 +359,11 @@ def _noised(row: TaskRow) -> NoisyTask | None:
     return NoisyTask.from_parameters(parameters) if parameters.noise_block else None
 
 
+def listed_at_most(chosen: SessionFilter) -> int:
+    """Return how many sessions are listed at most, whatever is asked for."""
+    return max(1, min(chosen.limit or MAX_LISTED, MAX_LISTED))
+
+
 async def sessions_view(
     store: StoreReader,
     chosen: SessionFilter,
@@ -379,7 +384,7 @@ async def sessions_view(
         ServiceError: STORAGE_FAILED or STATE_DAMAGED.
     """
     found: list[View] = []
-    limit = max(1, min(chosen.limit or _MAX_LISTED, _MAX_LISTED))
+    limit = listed_at_most(chosen)
     since, outcome = chosen.since, chosen.outcome
     rows = await store.read(
         ListSessions(

@@ -19,6 +19,7 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
+from secagg.runtime.workers import Workers
 from secagg.server.admin.operations import SessionFilter
 from secagg.server.storage import ServerStorage
 from secagg.storage.change import Role
@@ -290,6 +291,9 @@ def test_views_tell_what_each_party_knows():
                 await views.session("counts", 2)
             with pytest.raises(ServiceError, match="no task 'weights'"):
                 await views.budgets(task="weights")
+        await both.give("heights")
+        for limit, count in ((0, 2), (-1, 1), (1, 1), (None, 2)):
+            assert len(await leader.sessions(SessionFilter(limit=limit))) == count
         # A session that the leader leaves is one without an answer.
         await both.servers["helper"].answer("leader", GetOffer("counts", 1))
         await both.servers["helper"].answer("leader", GetOffer("counts", 2))
@@ -319,5 +323,18 @@ def test_a_database_is_refused_where_seeds_must_be_erased():
         for parties in ([], [pair.helper, pair.helper]):
             with pytest.raises(LocalProtocolError, match="one party for each task"):
                 PartyServer(parties, Address("127.0.0.1", 0), None)
+
+    run(main)
+
+
+def test_a_server_that_ends_leaves_the_threads_of_its_caller(monkeypatch):
+    closed = []
+    monkeypatch.setattr(Workers, "close", closed.append)
+
+    async def main(clock):
+        both = Both(clock)
+        async with both.servers["helper"]:
+            pass
+        assert closed == []  # which another task, or another server, may use
 
     run(main)
