@@ -361,7 +361,7 @@ def _noised(row: TaskRow) -> NoisyTask | None:
 
 def listed_at_most(chosen: SessionFilter) -> int:
     """Return how many sessions are listed at most, whatever is asked for."""
-    return max(1, min(chosen.limit or MAX_LISTED, MAX_LISTED))
+    return max(1, min(chosen.limit or _MAX_LISTED, _MAX_LISTED))
 
 
 async def sessions_view(
