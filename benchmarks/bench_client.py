@@ -10,9 +10,8 @@ from secagg_testing.cohorts import one_hot, parameters_for
 from secagg.crypto.modular import bit_width
 from secagg.protocol import masking
 from secagg.protocol.client import machine as client
-from secagg.protocol.events import Received
+from secagg.protocol.events import MaskAndUpload, Received
 from secagg.protocol.messages import Envelope, Round, Upload
-from secagg.protocol.outputs import MaskAndUpload
 from secagg.protocol.packing import pack
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation import InProcessSession, identity_of

@@ -20,15 +20,15 @@ from secagg_testing.scripted_service import ScriptedService
 
 from secagg.client.edge_connection import EdgeConnection
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.protocol.enrolment.client_identity import ClientIdentity
+from secagg.protocol.enrolment.credential import ClientIdentity
 from secagg.runtime.clock import SystemClock
-from secagg.runtime.connection import AggregatorConnection
 from secagg.server.call_guards import CallGuards, CallLimits
 from secagg.server.http_edge.listener import HttpEdge
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.transport.address import Address
+from secagg.transport.connection import AggregatorConnection
+from secagg.transport.handshake_limits import AdmissionLimits
 from secagg.transport.peer_identity import Role
-from secagg.transport.relay.handshake_limits import AdmissionLimits
 from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import (
     Blob,

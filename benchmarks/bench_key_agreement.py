@@ -12,8 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import (
 from measurement import cpu_seconds, emit
 
 from secagg.crypto import key_derivation as kdf
-from secagg.crypto.aead import open_sealed, seal
-from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.cipher_suite import CipherSuite, open_sealed, seal
 from secagg.crypto.entropy import SystemEntropy
 from secagg.crypto.key_agreement import KeyPair
 from secagg.crypto.signature import IdentityKey, verify

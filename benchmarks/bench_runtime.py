@@ -15,7 +15,7 @@ from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.entropy import SystemEntropy
 from secagg.crypto.modular import zeros
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.protocol.outputs import ComputeSum, SurvivorSeed
+from secagg.protocol.events import ComputeSum, SurvivorSeed
 from secagg.protocol.packing import pack
 from secagg.runtime.workers import Workers
 from secagg.server.engine.engine import thread_engine

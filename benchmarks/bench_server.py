@@ -7,9 +7,14 @@ from measurement import emit
 from secagg_testing.cohorts import one_hot, parameters_for
 
 from secagg.crypto.modular import UnsignedArray
-from secagg.protocol.events import Received, RoundClosed, ServerEvent
+from secagg.protocol.events import (
+    ComputeSum,
+    Received,
+    RoundClosed,
+    ServerEvent,
+    ServerOutput,
+)
 from secagg.protocol.messages import Advert, Bundles, Round, Shares, Upload
-from secagg.protocol.outputs import ComputeSum, ServerOutput
 from secagg.simulation import InProcessSession, run_session
 
 _NAME_OF = {

@@ -23,8 +23,7 @@ from secagg.server.rpc.certificates import server_credentials
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
-from secagg.transport.reloading_identity import ReloadingIdentity
-from secagg.transport.tls import TLSIdentity
+from secagg.transport.tls import ReloadingIdentity, TLSIdentity
 from secagg.wire.calls import AdvertiseKeys, UploadChunk, UploadStatus
 
 _BARE = "/bare.Service/Echo"

@@ -37,16 +37,16 @@ _MODULES: Final = {
     ),
     "secagg.pki.certificate_authority": ("CertificateAuthority", "IssuedCertificate"),
     "secagg.pki.development": ("DevelopmentEnrolment",),
-    "secagg.pki.published_enrolment": ("PublishedEnrolment",),
+    "secagg.pki.key_files": ("PublishedEnrolment",),
     "secagg.protocol.descriptor": ("SessionDescriptor",),
     "secagg.protocol.graphs.ring_safety": ("RingRisk",),
     "secagg.protocol.messages": ("Round",),
-    "secagg.protocol.noise_certificate": ("NoiseCertificate",),
+    "secagg.protocol.noise_terms": ("NoiseCertificate",),
     "secagg.protocol.parameters": ("Graph", "ProtocolParameters"),
     "secagg.protocol.policy": ("NO_NOISE_ACKNOWLEDGEMENT", "TotalBudget"),
     "secagg.protocol.profiles": ("RoundDeadlines",),
     "secagg.runtime.clock": ("Clock",),
-    "secagg.runtime.connection": ("AggregatorConnection",),
+    "secagg.transport.connection": ("AggregatorConnection",),
     "secagg.server.http_edge.listener": ("EdgeOptions",),
     "secagg.server.server": ("RunningTask",),
     "secagg.server.session.events": (
@@ -64,7 +64,7 @@ _MODULES: Final = {
     "secagg.storage.rows": ("Retention",),
     "secagg.transport.address": ("Address",),
     "secagg.transport.peer_identity": ("PeerIdentity", "Role"),
-    "secagg.transport.relay.handshake_limits": ("AdmissionLimits",),
+    "secagg.transport.handshake_limits": ("AdmissionLimits",),
     "secagg.transport.tls": ("TLSFiles",),
 }
 

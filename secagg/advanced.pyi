@@ -41,11 +41,11 @@ from secagg.pki.certificate_authority import (
     IssuedCertificate as IssuedCertificate,
 )
 from secagg.pki.development import DevelopmentEnrolment as DevelopmentEnrolment
-from secagg.pki.published_enrolment import PublishedEnrolment as PublishedEnrolment
+from secagg.pki.key_files import PublishedEnrolment as PublishedEnrolment
 from secagg.protocol.descriptor import SessionDescriptor as SessionDescriptor
 from secagg.protocol.graphs.ring_safety import RingRisk as RingRisk
 from secagg.protocol.messages import Round as Round
-from secagg.protocol.noise_certificate import NoiseCertificate as NoiseCertificate
+from secagg.protocol.noise_terms import NoiseCertificate as NoiseCertificate
 from secagg.protocol.parameters import (
     Graph as Graph,
     ProtocolParameters as ProtocolParameters,
@@ -56,7 +56,7 @@ from secagg.protocol.policy import (
 )
 from secagg.protocol.profiles import RoundDeadlines as RoundDeadlines
 from secagg.runtime.clock import Clock as Clock
-from secagg.runtime.connection import AggregatorConnection as AggregatorConnection
+from secagg.transport.connection import AggregatorConnection as AggregatorConnection
 from secagg.server.http_edge.listener import EdgeOptions as EdgeOptions
 from secagg.server.server import RunningTask as RunningTask
 from secagg.server.session.events import (
@@ -74,5 +74,5 @@ from secagg.simulation.in_process import (
 from secagg.storage.rows import Retention as Retention
 from secagg.transport.address import Address as Address
 from secagg.transport.peer_identity import PeerIdentity as PeerIdentity, Role as Role
-from secagg.transport.relay.handshake_limits import AdmissionLimits as AdmissionLimits
+from secagg.transport.handshake_limits import AdmissionLimits as AdmissionLimits
 from secagg.transport.tls import TLSFiles as TLSFiles

@@ -17,11 +17,11 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
+from dpnoise.accounting.conversion import epsilon_behind
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev
 from dpnoise.accounting.loss.composed_loss import DELTA_FLOOR
 from dpnoise.accounting.loss.gaussian_pld import GaussianPLDAccountant
 from dpnoise.accounting.root_search import least_root
-from dpnoise.accounting.single_selection import epsilon_behind
 from dpnoise.errors import TheoremNotApplicableError
 from dpnoise.events import (
     Adversary,

@@ -25,8 +25,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpnoise.bench.inputs import Inputs, Vectors, cohort
-from dpnoise.bench.keywords import NO_SETTINGS, plan_keywords
+from dpnoise.bench.arguments import NO_SETTINGS, Inputs, Vectors, cohort, plan_keywords
 from dpnoise.bench.table import Comparison, Row
 from dpnoise.bench.trial import derived_seed, noisy_sum, refuse_one_draw
 from dpnoise.errors import DPNoiseError, ParameterError

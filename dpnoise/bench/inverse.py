@@ -16,7 +16,7 @@ from dpnoise.accounting import (
     default_accountants,
     make_accountant,
 )
-from dpnoise.bench.keywords import NO_SETTINGS, plan_keywords
+from dpnoise.bench.arguments import NO_SETTINGS, plan_keywords
 from dpnoise.errors import (
     CalibrationError,
     DPNoiseError,

@@ -7,12 +7,17 @@
 * Lengths are points of 1/72 inch from the upper left corner.
 
 It computes nothing and writes nothing.
+
+A drawing as SVG, by the standard library.
+
+It places nothing; `picture` does.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Final, Literal
 
 # Colours that stay apart for colour-blind readers, after M. Okabe and K. Ito.
@@ -225,3 +230,39 @@ def _ticks(low: float, high: float) -> list[float]:
         if len(found) > 2:  # noqa: PLR2004 - fewer show no scale
             return found[:: math.ceil(len(found) / 8)]
     return [1.0]
+
+
+def svg_text(sheet: Sheet) -> str:
+    """Return the document; equal sheets give equal text.
+
+    Args:
+        sheet: What to show.
+    """
+    made = drawing(sheet)
+    size = f"{made.width:.1f} {made.height:.1f}"
+    width, height = size.split()
+    lines = [
+        '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif"',
+        f' viewBox="0 0 {size}" width="{width}pt" height="{height}pt">',
+        f"<title>{escape(sheet.title)}</title>",
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+    ]
+    for part in made.parts:
+        if isinstance(part, Stroke):
+            points = " ".join(f"{x:.2f},{y:.2f}" for x, y in part.points)
+            dashes = ' stroke-dasharray="4 3"' if part.broken else ""
+            lines.append(
+                f'<polyline points="{points}" fill="none" stroke="{part.colour}" '
+                f'stroke-width="{part.width:g}"{dashes}/>'
+            )
+        elif isinstance(part, Disc):
+            lines.append(
+                f'<circle cx="{part.x:.2f}" cy="{part.y:.2f}" r="{part.radius:g}" '
+                f'fill="{part.colour}"/>'
+            )
+        else:
+            lines.append(
+                f'<text x="{part.x:.2f}" y="{part.y:.2f}" font-size="{part.size:g}" '
+                f'text-anchor="{part.anchor}">{escape(part.text)}</text>'
+            )
+    return "\n".join([*lines, "</svg>", ""])

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpnoise.bench.picture import Curve, Panel, Point, Sheet
-from dpnoise.bench.svg import svg_text
+from dpnoise.bench.picture import Curve, Panel, Point, Sheet, svg_text
 from dpnoise.errors import MissingExtraError
 
 

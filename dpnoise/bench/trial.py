@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dpnoise.bench.inputs import Vectors
+from dpnoise.bench.arguments import Vectors
 from dpnoise.encoding import sum_residues, wrap
 from dpnoise.encoding.clipping import check_matrix
 from dpnoise.errors import ParameterError

@@ -20,9 +20,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dpnoise.encoding.clipping import check_vector, require_positive
+from dpnoise.encoding.clipping import (
+    check_vector,
+    integer_squared_norm,
+    require_positive,
+)
 from dpnoise.encoding.scaling import FRACTIONAL_BITS, FixedPointVector
-from dpnoise.encoding.vector_norm import integer_squared_norm
 from dpnoise.errors import CertificateError
 from dpnoise.samplers.parameters import whole_parameter
 

@@ -18,9 +18,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dpnoise.encoding.clipping import require_positive
+from dpnoise.encoding.clipping import integer_squared_norm, require_positive
 from dpnoise.encoding.scaling import FRACTIONAL_BITS, FixedPointVector
-from dpnoise.encoding.vector_norm import integer_squared_norm
 from dpnoise.errors import ParameterError
 from dpnoise.samplers.bit_source import PositionedBits
 

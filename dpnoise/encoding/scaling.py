@@ -18,8 +18,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dpnoise.encoding.clipping import check_vector, require_positive
-from dpnoise.encoding.vector_norm import squared_norm_bound
+from dpnoise.encoding.clipping import check_vector, require_positive, squared_norm_bound
 from dpnoise.errors import CertificateError, ParameterError
 
 FRACTIONAL_BITS: Final = 32

@@ -4,7 +4,7 @@ from dpnoise.local.reconstruction import (
     epsilon_against_reconstruction as epsilon_against_reconstruction,
     reconstruction_probability as reconstruction_probability,
 )
-from dpnoise.local.registry import (
+from dpnoise.local.randomiser import (
     make_randomiser as make_randomiser,
     randomiser_names as randomiser_names,
 )

@@ -9,12 +9,19 @@
 * The draws are a function of a secret seed. A seed serves one vector, once.
 
 It handles one vector of one party and no aggregate noise; see `dpnoise.mechanisms`.
+
+The local randomisers by name; a name always means the same one.
+
+A module is imported when its randomiser is first asked for.
 """
 
 import abc
+import importlib
 import math
 import sys
 from fractions import Fraction
+from functools import lru_cache
+from types import MappingProxyType
 from typing import ClassVar, Final
 
 import numpy as np
@@ -22,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpnoise.encoding.clipping import check_vector
 from dpnoise.local.draws import Draws
-from dpnoise.local.parameters import LocalParameters
+from dpnoise.local.parameters import RANDOMISER_NAMES, LocalParameters
 from dpnoise.local.sum_error import Scatter, largest_sum
 
 LOCAL_LABEL: Final = b"dpnoise/v1/local"
@@ -193,3 +200,31 @@ def split(vector: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
 def _log(positive: Fraction) -> float:
     """Logarithm of a rational whose float may be too small to be exact."""
     return math.log(positive.numerator) - math.log(positive.denominator)
+
+
+_PLACES: Final = MappingProxyType(
+    {
+        "separated": "separated:Separated",
+        "privunit2": "unit_vector:PrivUnit2",
+        "privunit-inf": "unit_vector:PrivUnitInf",
+        "scalar-dp": "magnitude:ScalarDP",
+    }
+)
+
+
+def randomiser_names() -> tuple[str, ...]:
+    """Return the names of all local randomisers, the one for everyday vectors first."""
+    return RANDOMISER_NAMES
+
+
+@lru_cache(maxsize=16)  # every client of a simulated session asks for the same
+def make_randomiser(parameters: LocalParameters) -> LocalRandomiser:
+    """Build, or fetch, the randomiser that the parameters name.
+
+    Args:
+        parameters: They have been checked when built.
+    """
+    module, _, class_name = _PLACES[parameters.randomiser].partition(":")
+    imported = importlib.import_module(f"dpnoise.local.{module}")
+    chosen: type[LocalRandomiser] = getattr(imported, class_name)
+    return chosen(parameters)

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from secagg.cli.stopping import StopSignals
+from secagg.cli.failures import StopSignals
 from secagg.runtime.garbage import seldom_collected
 
 __all__ = ["main"]
@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Words after ``secagg``; None for those of the process.
 
     Returns:
-        The exit code, see `secagg.cli.exit_codes`.
+        The exit code, see `secagg.cli.failures`.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     with StopSignals() as signals, seldom_collected():

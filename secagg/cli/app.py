@@ -25,7 +25,7 @@ from secagg.cli import (
     client,
     conformance,
     demo,
-    enrol,
+    enrolment,
     graph,
     load,
     pki,
@@ -39,8 +39,7 @@ from secagg.cli import (
     two_aggregators,
 )
 from secagg.cli.checks import doctor
-from secagg.cli.exit_codes import EXIT_OK, EXIT_UNREAD, EXIT_USAGE, exit_code_of
-from secagg.cli.failures import give_up
+from secagg.cli.failures import EXIT_OK, EXIT_UNREAD, EXIT_USAGE, exit_code_of, give_up
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode, SecAggError
 
@@ -105,7 +104,7 @@ app.command("budget", rich_help_panel=_OPERATE)(status.budget)
 app.command("drain", rich_help_panel=_OPERATE)(status.drain)
 app.add_typer(state.app, name="state", rich_help_panel=_OPERATE)
 app.add_typer(pki.app, name="pki", rich_help_panel=_SET_UP)
-app.add_typer(enrol.app, name="enrol", rich_help_panel=_SET_UP)
+app.add_typer(enrolment.app, name="enrol", rich_help_panel=_SET_UP)
 app.command("doctor", rich_help_panel=_SET_UP)(doctor.doctor)
 app.command("plan", rich_help_panel=_STUDY)(plan.plan)
 app.command("graph", rich_help_panel=_STUDY)(graph.graph)
@@ -130,7 +129,7 @@ def run(words: list[str], *, was_stopped: Callable[[], bool]) -> int:
             that is its consequence, not a fault.
 
     Returns:
-        The exit code, see `secagg.cli.exit_codes`.
+        The exit code, see `secagg.cli.failures`.
 
     Raises:
         KeyboardInterrupt: A signal stopped the command.

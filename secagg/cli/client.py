@@ -129,14 +129,13 @@ def client(  # noqa: PLR0913 - one parameter per flag
     import os
     from dataclasses import replace
 
-    from secagg.cli.checks.preflight import require_all
+    from secagg.cli.checks.preflight import require_all, show_checked
     from secagg.cli.checks.setup_checks import (
         ClientSetup,
         shown_findings,
         start_findings,
     )
-    from secagg.cli.logs import log_to_stderr
-    from secagg.cli.settings_view import show_checked
+    from secagg.cli.output import log_to_stderr
     from secagg.client.input_files import FileInput, check_reuse
     from secagg.client.program import client_policy
     from secagg.config import load_client_settings

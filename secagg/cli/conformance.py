@@ -72,7 +72,7 @@ def drive(  # noqa: PLR0913 - every option of the verb
     from dataclasses import replace
     from hashlib import sha256
 
-    from secagg.cli.exit_codes import EXIT_OK, exit_code_of
+    from secagg.cli.failures import EXIT_OK, exit_code_of
     from secagg.cli.output import Output
     from secagg.conformance import kit, report
     from secagg.conformance.program import Program, ProgramFailedError

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secagg.cli.exit_codes import exit_code_of
+from secagg.cli.failures import exit_code_of
 from secagg.cli.options import (
     JSONOption,
     ProfileOption,
@@ -93,7 +93,7 @@ def demo(  # noqa: PLR0913 - one parameter per flag
     from secagg.storage.directories import new_directory
     from secagg.testbed.demo.cohort import Loss
     from secagg.testbed.demo.director import run_demo
-    from secagg.testbed.demo.settings_file import DemoPlan
+    from secagg.testbed.demo.layout import DemoPlan
     from secagg.testbed.run_folder import client_name
 
     output = Output(as_json=as_json)

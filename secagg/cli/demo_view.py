@@ -13,7 +13,7 @@ from secagg.cli.output import Output
 from secagg.distributed_dp import error_text
 from secagg.protocol.messages import Round
 from secagg.protocol.rounds import ROUNDS
-from secagg.testbed.demo.settings_file import DemoPlan
+from secagg.testbed.demo.layout import DemoPlan
 from secagg.testbed.demo.sum_check import SessionCheck
 
 

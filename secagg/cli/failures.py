@@ -5,14 +5,37 @@ Rule 1: a failure names what happened and the next step, in either form, and nev
 Rule 2: what nobody can be told is lost; the exit code stays what it is.
 
 Nothing heavy is imported here: a command may fail before its libraries are loaded.
+
+Exit codes of the `secagg` command: one per `ErrorCode`, stable.
+
+Rule 3: 0 is success, 2 is a mistake on the command line (as in every Unix tool),
+        128 + a number is a signal; every other failure is 10 + the number of its
+        `ErrorCode`.
+Rule 4: a script may branch on these numbers; `docs/exit-codes.md` explains each.
+
+How a command ends when somebody stops it: quietly, and with one code per signal.
+
+Rule 5: SIGTERM (a supervisor) and SIGHUP (a closed terminal) take the way of Ctrl-C:
+        the work is cancelled, and whatever was opened is closed.  The code is 128 + the
+        number of the signal, as shells count: 129, 130, 143.
+Rule 6: a signal that was ignored when the process started (`nohup`) stays ignored.
+Rule 7: a server that listens is the exception: it takes SIGINT and SIGTERM over, drains
+        and ends with 0 (`secagg.server.rpc.grpc_server.run_until_signalled`).
+
+Nothing heavy is imported here: signals are caught before the libraries are loaded.
 """
 
 import json
 import math
 import os
+import signal
 import sys
+import threading
 from collections.abc import Mapping
-from typing import IO
+from types import FrameType
+from typing import IO, Any, Final, NoReturn, Self
+
+from secagg.errors import ErrorCode, SecAggError
 
 
 def give_up(stream: IO[str]) -> None:
@@ -74,3 +97,94 @@ def _strict(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_strict(each) for each in value]
     return value
+
+
+EXIT_OK: Final = 0
+EXIT_USAGE: Final = 2
+# Leaves 3 to 9 for shells and supervisors, which use them for their own purposes.
+FIRST_ERROR_EXIT_CODE: Final = 10
+# As shells count: 130 for SIGINT, 143 for SIGTERM.
+FIRST_SIGNAL_EXIT_CODE: Final = 128
+# SIGPIPE, which Python turns into an error: the reader of the output has gone.
+EXIT_UNREAD: Final = 141
+
+
+def exit_code_of(error: SecAggError | ErrorCode) -> int:
+    """Return the exit code of a failure, 11 to 89."""
+    code = error if isinstance(error, ErrorCode) else error.code
+    return FIRST_ERROR_EXIT_CODE + int(code)
+
+
+_LIKE_CTRL_C: Final = (signal.SIGTERM, signal.SIGHUP)
+
+
+class StopSignals:
+    """Lets SIGTERM and SIGHUP do what Ctrl-C does; use it as a context manager.
+
+    Attributes:
+        received: The signal that stopped the command; None while it runs.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        # Python runs handlers on the main thread only, and refuses them elsewhere.
+        if threading.current_thread() is threading.main_thread():
+            for number in _LIKE_CTRL_C:
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    self._before[number] = signal.signal(number, self._stop)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.received = signal.Signals(number)
+        # asyncio puts a handler there that cancels its main task; else Python's own
+        # raises KeyboardInterrupt.
+        interrupt = signal.getsignal(signal.SIGINT)
+        if callable(interrupt):
+            interrupt(number, frame)
+        else:
+            # A background job of a shell: SIGINT is ignored, this signal is not.
+            _interrupt()
+
+    def end(self, *, as_json: bool) -> int:
+        """Say that the command was stopped.
+
+        Args:
+            as_json: Whether a program reads standard output.
+
+        Returns:
+            The exit code.
+        """
+        received = self.received or signal.SIGINT
+        code = FIRST_SIGNAL_EXIT_CODE + received
+        write_failure(
+            f"stopped by {received.name}",
+            next_step="Run it again; a server or a client goes on where it stood.",
+            name="STOPPED",
+            exit_code=code,
+            as_json=as_json,
+        )
+        return code
+
+
+def _interrupt() -> None:
+    """End the loop that runs, or what runs without one."""
+    asyncio = sys.modules.get("asyncio")
+    try:
+        loop = None if asyncio is None else asyncio.get_running_loop()
+    except RuntimeError:
+        loop = None
+    if loop is None:
+        _raise()
+    # Not at once: a finaliser may be at work, out of which no exception comes.
+    loop.call_soon_threadsafe(_raise)
+
+
+def _raise() -> NoReturn:
+    raise KeyboardInterrupt

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from secagg.crypto.merkle import NODE_SIZE
-from secagg.crypto.shamir_codec import SHARE_SIZE
+from secagg.crypto.shamir import SHARE_SIZE
 from secagg.protocol.enrolment.credential import Credential
 from secagg.protocol.graphs.choice import GraphChoice
 from secagg.protocol.messages import (

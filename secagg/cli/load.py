@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secagg.cli.exit_codes import exit_code_of
+from secagg.cli.failures import exit_code_of
 from secagg.cli.options import (
     JSONOption,
     ProfileOption,

@@ -128,7 +128,7 @@ async def _stored(
     arguments: dict[str, object],
 ) -> dict[str, Any]:
     from secagg.errors import ErrorCode
-    from secagg.storage.reader import StoreInUseError
+    from secagg.storage.open_store import StoreInUseError
 
     server = settings.server
     try:
@@ -153,7 +153,7 @@ async def _views_of(
 ) -> "AsyncIterator[OperatorViews]":
     """Open the stores of an aggregator that does not run, to read them."""
     from secagg.config import HostSettings
-    from secagg.storage.reader import looking
+    from secagg.storage.open_store import looking
 
     server = settings.server
     if isinstance(settings, HostSettings):

@@ -8,16 +8,20 @@ Rule 2: what cannot be printed ends a command that is there to say something.  O
 Rule 3: colours and boxes appear on a terminal only; a pipe gets plain lines.
 
 Failures are written by `secagg.cli.failures`.
+
+Where log lines go: standard error, one line each (names: `runtime.log_events`).
 """
 
 import io
+import json
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Final
 
-from secagg.cli.exit_codes import exit_code_of
-from secagg.cli.failures import give_up, to_json_line, write_failure
+from secagg.cli.failures import exit_code_of, give_up, to_json_line, write_failure
 from secagg.errors import SecAggError
 
 
@@ -147,3 +151,48 @@ class Output:
             exit_code=exit_code,
             as_json=self.as_json,
         )
+
+
+_TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+
+class JSONLines(logging.Formatter):
+    """Writes a record as one line of JSON.
+
+    `ts` (UTC), `level`, `logger` and `event` are always there; an event's facts stand
+    beside them under their own names, numbers as numbers.  A line that is no event of
+    `secagg.runtime.log_events` has its text as `message`; a failure has its traceback
+    as `exception`.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, without its end."""
+        ts = datetime.fromtimestamp(record.created, UTC)
+        event = getattr(record, "event", None)
+        facts = getattr(record, "facts", {"message": record.getMessage()})
+        line = {
+            **facts,
+            "ts": ts.isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": event,
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def log_to_stderr(level: str, style: str) -> None:
+    """Send the log lines of this package to standard error.
+
+    Args:
+        level: Least severe level: debug, info, warning or error.
+        style: text or json.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JSONLines() if style == "json" else logging.Formatter(_TEXT))
+    # The handler's level too: others may listen to less severe lines.
+    handler.setLevel(level.upper())
+    logger = logging.getLogger("secagg")
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())

@@ -218,8 +218,8 @@ def sign(  # noqa: PLR0913 - one parameter per flag
 
     Example: secagg pki sign pki hospital-a.csr --as client/hospital-a --fingerprint ...
     """
+    from secagg.pki.certificate_authority import read_request
     from secagg.pki.issuance_ledger import IssuanceLedger, parse_holder
-    from secagg.pki.signing_requests import read_request
     from secagg.transport.peer_identity import Role
 
     output = Output(as_json=as_json)
@@ -279,8 +279,8 @@ def renew(  # noqa: PLR0913 - one parameter per flag
     Example: secagg pki renew pki hospital-a
     """
     from secagg.errors import ErrorCode
+    from secagg.pki.certificate_authority import read_request
     from secagg.pki.issuance_ledger import IssuanceLedger, parse_holder
-    from secagg.pki.signing_requests import read_request
 
     output, now = Output(as_json=as_json), int(time.time())
     if name is None and (request is not None or destination is not None):
@@ -422,8 +422,7 @@ def _renew_here(  # noqa: PLR0913, PLR0917 - whose, for how long, where to
     """Renew a certificate without a request, and its key too if it was made here."""
     from secagg.crypto.entropy import SystemEntropy
     from secagg.pki.certificate_authority import key_pem, new_key
-    from secagg.runtime.durable_files import replace_file
-    from secagg.runtime.files import disk
+    from secagg.runtime.files import disk, replace_file
 
     stem = _stem_of(directory, holder)
     path, key_path = directory / f"{stem}.pem", directory / f"{stem}.key"
@@ -454,8 +453,7 @@ def _stem_of(directory: Path, holder: "PeerIdentity") -> str:
 
 
 def _write_certificate(path: Path, certificate: bytes) -> None:
-    from secagg.runtime.durable_files import replace_file
-    from secagg.runtime.files import disk
+    from secagg.runtime.files import disk, replace_file
 
     with disk(path):
         replace_file(path, certificate)
@@ -464,7 +462,7 @@ def _write_certificate(path: Path, certificate: bytes) -> None:
 def _confirmed(fingerprint: str | None, request: Path) -> str:
     """Return the fingerprint that a person has confirmed, or say which one to ask."""
     from secagg.errors import ErrorCode
-    from secagg.pki.signing_requests import fingerprint_of, read_request
+    from secagg.pki.certificate_authority import fingerprint_of, read_request
 
     if fingerprint is None:
         shown = fingerprint_of(read_request(request))

@@ -276,7 +276,7 @@ def plan(  # noqa: PLR0913 - one parameter per flag
     if plot is not None:
         _check_picture(plot)
     from secagg import distributed_dp
-    from secagg.config.rates import parse_rate
+    from secagg.config.common import parse_rate
 
     output = Output(as_json=as_json)
     layer: LocalRandomiser | None = None

@@ -67,7 +67,7 @@ def server(  # noqa: PLR0913 - one argument per option
     import os
     from dataclasses import replace
 
-    from secagg.cli.checks.preflight import require_all
+    from secagg.cli.checks.preflight import require_all, show_checked
     from secagg.cli.checks.setup_checks import (
         ServerSetup,
         owner_of,
@@ -75,8 +75,7 @@ def server(  # noqa: PLR0913 - one argument per option
         start_findings,
         tasks_in_folder,
     )
-    from secagg.cli.logs import log_to_stderr
-    from secagg.cli.settings_view import show_checked
+    from secagg.cli.output import log_to_stderr
     from secagg.config import load_host_settings, load_server_settings, names_a_task
     from secagg.server.task.setup import prepare_task
     from secagg.storage.postgres.address import checked_address

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from secagg.cli.exit_codes import exit_code_of
+from secagg.cli.failures import exit_code_of
 from secagg.cli.options import (
     JSONOption,
     ProfileOption,
@@ -15,7 +15,7 @@ from secagg.cli.output import Output
 
 if TYPE_CHECKING:
     from secagg.crypto.entropy import Entropy
-    from secagg.protocol.noise_certificate import NoiseCertificate
+    from secagg.protocol.noise_terms import NoiseCertificate
     from secagg.protocol.parameters import ProtocolParameters
     from secagg.protocol.profiles import Profile
     from secagg.simulation import SimulatedSession
@@ -327,8 +327,7 @@ def _drawn(
     """
     from dataclasses import replace
 
-    from secagg.protocol.graphs.edge_bounds import judge_edges
-    from secagg.protocol.graphs.ring_bounds import server_demand
+    from secagg.protocol.graphs.bounds import judge_edges, server_demand
     from secagg.protocol.profiles import RoundDeadlines, SparseParameters
     from secagg.simulation.enrolled import simulated_trust
 

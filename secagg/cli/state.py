@@ -61,13 +61,12 @@ def check(  # noqa: C901 - what was found is said in one place
     import asyncio
 
     from secagg.cli.checks.setup_checks import check_mark_alone, refuse_unmarked
-    from secagg.cli.exit_codes import EXIT_OK, exit_code_of
+    from secagg.cli.failures import EXIT_OK, exit_code_of
     from secagg.errors import SecAggError
+    from secagg.storage.blobs import open_blobs
     from secagg.storage.directories import STORE_FILE
     from secagg.storage.integrity_check import StateFault, find_state_faults, set_aside
-    from secagg.storage.open_blobs import open_blobs
-    from secagg.storage.open_store import store_exists
-    from secagg.storage.reader import looking
+    from secagg.storage.open_store import looking, store_exists
 
     output = Output(as_json=as_json)
     place, states = _states_of(server_file(config), overrides or ())

@@ -118,7 +118,7 @@ def _client_budget(
     """
     import asyncio
 
-    from secagg.config.total_budget import total_budget
+    from secagg.config.common import total_budget
     from secagg.storage.budget_ledger import (
         BudgetKey,
         ChargeRow,
@@ -126,7 +126,7 @@ def _client_budget(
         budget_of,
     )
     from secagg.storage.directories import STORE_FILE
-    from secagg.storage.reader import reading
+    from secagg.storage.open_store import reading
 
     state_dir = settings.client.state_dir
     wanted = task or settings.client.task

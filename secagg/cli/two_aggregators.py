@@ -143,15 +143,14 @@ def client(  # noqa: PLR0913 - one parameter per flag
     import os
     from dataclasses import replace
 
-    from secagg.cli.checks.preflight import require_all
+    from secagg.cli.checks.preflight import require_all, show_checked
     from secagg.cli.checks.setup_checks import (
         SharingSetup,
         shown_findings,
         start_findings,
     )
     from secagg.cli.client import accepts_restored
-    from secagg.cli.logs import log_to_stderr
-    from secagg.cli.settings_view import show_checked
+    from secagg.cli.output import log_to_stderr
     from secagg.client.input_files import FileInput
     from secagg.config.two_aggregators import (
         SharingClientSettings,
@@ -242,14 +241,13 @@ def _run(  # noqa: PLR0913 - an aggregator, and what its flags say
     import asyncio
     import os
 
-    from secagg.cli.checks.preflight import require_all
+    from secagg.cli.checks.preflight import require_all, show_checked
     from secagg.cli.checks.setup_checks import (
         PartySetup,
         shown_findings,
         start_findings,
     )
-    from secagg.cli.logs import log_to_stderr
-    from secagg.cli.settings_view import show_checked
+    from secagg.cli.output import log_to_stderr
     from secagg.config.two_aggregators import load_two_server_settings, tasks_of_party
     from secagg.distributed_dp import TwoAggregatorReport
     from secagg.errors import SecAggError

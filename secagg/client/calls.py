@@ -27,8 +27,8 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import NO_VIEW, Envelope, Message, Round
 from secagg.protocol.packing import MAX_CHUNK_BYTES
 from secagg.runtime.clock import Clock, finish_before
-from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
+from secagg.transport.connection import AggregatorConnection
 from secagg.transport.handshake import UnexpectedPeerError
 from secagg.wire.calls import (
     Blob,

@@ -89,11 +89,11 @@ from secagg.protocol.policy import (
 )
 from secagg.protocol.vectors import as_vector
 from secagg.runtime import log_events as telemetry
-from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.storage.retention import purge_once
 from secagg.storage.rows import Retention
 from secagg.transport.address import Address
+from secagg.transport.connection import AggregatorConnection
 from secagg.transport.tls import TLSIdentity
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)

@@ -28,7 +28,7 @@ from secagg.protocol.messages import (
     RosterFrame,
     Survivors,
 )
-from secagg.protocol.noise_certificate import NoiseCertificate
+from secagg.protocol.noise_terms import NoiseCertificate
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.receipts.receipt import (
     AuditReceipt,

@@ -21,7 +21,7 @@ from secagg.distributed_dp.plain_sums import decode_integers
 from secagg.errors import ErrorCode
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Released
-from secagg.protocol.noise_certificate import NoiseCertificate
+from secagg.protocol.noise_terms import NoiseCertificate
 from secagg.protocol.packing import packed_size, unpack
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.receipts.receipt import AuditReceipt, Outcome

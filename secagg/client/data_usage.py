@@ -16,7 +16,7 @@ from secagg.distributed_dp import (
     spent,
 )
 from secagg.protocol.policy import TotalBudget
-from secagg.storage.data_claims import Claim, ClaimRow
+from secagg.storage.budget_ledger import Claim, ClaimRow
 
 
 @dataclass(frozen=True, slots=True)

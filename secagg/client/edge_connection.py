@@ -30,7 +30,7 @@ from secagg.errors import (
     ServiceError,
 )
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.client_identity import ClientIdentity
+from secagg.protocol.enrolment.credential import ClientIdentity
 from secagg.protocol.messages import Envelope, Round
 from secagg.transport.address import Address
 from secagg.transport.request_proof import (

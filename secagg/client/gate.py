@@ -35,14 +35,13 @@ from secagg.client.gate_checks import (
 from secagg.client.total_claim import OwnTotal, claim_for
 from secagg.distributed_dp import NoisyTask, PrivacyReport
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.client_identity import ClientIdentity
+from secagg.protocol.enrolment.credential import ClientIdentity
 from secagg.protocol.enrolment.revocation_list import RevocationList, read_revocations
 from secagg.protocol.enrolment.verification import VerifiedCredentials
 from secagg.protocol.membership import Membership
 from secagg.protocol.policy import ClientPolicy, ExactSumWaiver, PrivacyLimits
 from secagg.protocol.profiles import Trust
-from secagg.storage.budget_ledger import ChargeRow
-from secagg.storage.data_claims import Claim, ClaimRow
+from secagg.storage.budget_ledger import ChargeRow, Claim, ClaimRow
 
 
 @unique

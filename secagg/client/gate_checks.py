@@ -31,8 +31,14 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.enrolment.revocation_list import refuse_older
 from secagg.protocol.policy import PrivacyLimits, TotalBudget
 from secagg.protocol.profiles import Trust
-from secagg.storage.budget_ledger import Charge, ChargeRow, is_new_charge
-from secagg.storage.data_claims import Claim, ClaimAdversary, ClaimRow
+from secagg.storage.budget_ledger import (
+    Charge,
+    ChargeRow,
+    Claim,
+    ClaimAdversary,
+    ClaimRow,
+    is_new_charge,
+)
 
 _DIGITS: Final = 4
 _DELTA_DIGITS: Final = 3

@@ -25,9 +25,8 @@ from secagg.transport.address import Address
 from secagg.transport.channel_options import SERVICE, TEST_IDENTITY_KEY
 from secagg.transport.grpc_channel import AggregatorChannel
 from secagg.transport.peer_identity import PeerIdentity, Role
-from secagg.transport.reloading_identity import ReloadingIdentity
 from secagg.transport.status import error_of
-from secagg.transport.tls import TLSIdentity
+from secagg.transport.tls import ReloadingIdentity, TLSIdentity
 from secagg.wire.calls import (
     CALLS,
     Call,

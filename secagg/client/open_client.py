@@ -47,10 +47,13 @@ from secagg.protocol.client import machine as client
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import (
     AbortRequested,
+    ClientOutput,
     InputReady,
+    MaskAndUpload,
     NoisyVector,
     PlainVector,
     Received,
+    Send,
 )
 from secagg.protocol.masking import mask_input
 from secagg.protocol.messages import (
@@ -62,7 +65,6 @@ from secagg.protocol.messages import (
     Round,
     Upload,
 )
-from secagg.protocol.outputs import ClientOutput, MaskAndUpload, Send
 from secagg.protocol.packing import pack
 from secagg.protocol.vectors import as_vector
 from secagg.runtime import log_events as telemetry

@@ -9,7 +9,7 @@ from secagg.client.client import Client
 from secagg.client.enrolment import ClientEnrolment
 from secagg.client.session_driver import ClientProgress
 from secagg.config import ClientSettings
-from secagg.config.total_budget import total_budget
+from secagg.config.common import total_budget
 from secagg.crypto.cipher_suite import CipherSuite
 from secagg.errors import ErrorCode
 from secagg.protocol.parameters import Graph

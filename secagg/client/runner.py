@@ -69,11 +69,11 @@ from secagg.protocol.messages import Round
 from secagg.protocol.profiles import Trust
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock, SystemClock
-from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.storage.change import Role
 from secagg.storage.client_store import ClientRecords
 from secagg.storage.queries import ReadTally
+from secagg.transport.connection import AggregatorConnection
 from secagg.wire.calls import Blob
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)

@@ -46,6 +46,7 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import (
     AbortRequested,
     ClientEvent,
+    ClientOutput,
     InputBound,
     InputReady,
     Received,
@@ -54,7 +55,6 @@ from secagg.protocol.events import (
 from secagg.protocol.membership import Membership
 from secagg.protocol.messages import Roster, Round
 from secagg.protocol.noise_terms import NoiseSecrets
-from secagg.protocol.outputs import ClientOutput
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.receipts.receipt import AuditReceipt
 from secagg.runtime.inline import Runner

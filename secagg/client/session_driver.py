@@ -33,7 +33,7 @@ from secagg.client.calls import ClientCalls, repeated
 from secagg.client.contribution import check_size_of_sum, read_residues
 from secagg.client.retry_policy import ErrorStage
 from secagg.client.session import ClientSession
-from secagg.crypto.client_bitmap import ClientBitmap
+from secagg.crypto.transcript import ClientBitmap
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -42,7 +42,16 @@ from secagg.errors import (
 )
 from secagg.protocol.client import machine as client
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.events import InputReady, NoisyVector, PlainVector, Received
+from secagg.protocol.events import (
+    ClientOutput,
+    Finish,
+    InputReady,
+    MaskAndUpload,
+    NoisyVector,
+    PlainVector,
+    Received,
+    Send,
+)
 from secagg.protocol.graphs.ring_safety import is_worst_case_safe
 from secagg.protocol.masking import mask_input
 from secagg.protocol.messages import (
@@ -59,7 +68,6 @@ from secagg.protocol.messages import (
     is_neighbourhood,
 )
 from secagg.protocol.noise_terms import NoiseSecrets
-from secagg.protocol.outputs import ClientOutput, Finish, MaskAndUpload, Send
 from secagg.protocol.packing import pack
 from secagg.protocol.profiles import RoundDeadlines
 from secagg.protocol.rounds import ROUNDS

@@ -65,7 +65,7 @@ from secagg.protocol.policy import (
 )
 from secagg.runtime.inline import InlineRunner, run_inline
 from secagg.storage.client_store import ClientRecords, ClientStore
-from secagg.storage.file_lock import TURN_SECONDS, claims_lock, open_lock
+from secagg.storage.directories import TURN_SECONDS, claims_lock, open_lock
 from secagg.storage.rows import Retention
 
 _Result = TypeVar("_Result")

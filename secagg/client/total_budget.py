@@ -13,17 +13,16 @@ from secagg.distributed_dp import TaskLoss
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.policy import TotalBudget
 from secagg.runtime.inline import Runner
-from secagg.storage.data_claims import ClaimAdversary
-from secagg.storage.directories import STORE_FILE
-from secagg.storage.file_lock import (
+from secagg.storage.budget_ledger import ClaimAdversary
+from secagg.storage.directories import (
     POLL_SECONDS,
+    STORE_FILE,
     TURN_SECONDS,
     claims_lock,
     open_lock,
 )
-from secagg.storage.open_store import open_state
+from secagg.storage.open_store import open_state, reading
 from secagg.storage.queries import ListClaims
-from secagg.storage.reader import reading
 from secagg.storage.store import Store
 
 _Result = TypeVar("_Result")

@@ -16,7 +16,7 @@ from secagg.distributed_dp import (
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.policy import PrivacyLimits, TotalBudget
-from secagg.storage.data_claims import Claim, ClaimAdversary
+from secagg.storage.budget_ledger import Claim, ClaimAdversary
 
 
 class TotalBudgetExceededError(RemoteProtocolError):

@@ -42,9 +42,9 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.policy import PrivacyLimits, TotalBudget
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.inline import Runner
+from secagg.storage.budget_ledger import Claim, ClaimAdversary, ClaimRow
 from secagg.storage.changes import PutClaim
 from secagg.storage.client_store import ClientRecords
-from secagg.storage.data_claims import Claim, ClaimAdversary, ClaimRow
 from secagg.storage.queries import ListClaims, ReadMark
 
 _Result = TypeVar("_Result")

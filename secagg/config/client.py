@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from secagg.config.common import DataSection, ProgramSection, TLSSection, total_budget
 from secagg.config.loader import setting
-from secagg.config.program import ProgramSection, TLSSection
-from secagg.config.total_budget import DataSection, total_budget
 from secagg.errors import ErrorCode
 from secagg.pki.key_files import parse_key
 from secagg.protocol.policy import GROUNDS

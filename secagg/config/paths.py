@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from secagg.config.client import ClientSettings
-from secagg.config.program import ProcessSection
+from secagg.config.common import DataSection, ProcessSection
 from secagg.config.server import HostSection, HostSettings
 from secagg.config.task import TaskSettings
-from secagg.config.total_budget import DataSection
 from secagg.config.two_aggregators import (
     HelperSettings,
     LeaderSettings,

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from secagg.config.common import ProgramSection, TLSSection
 from secagg.config.loader import setting
-from secagg.config.program import ProgramSection, TLSSection
 from secagg.config.task import EnrolmentSection, TaskSettings
 from secagg.errors import ErrorCode
 from secagg.protocol.profiles import MAX_DEADLINE_SECONDS
-from secagg.transport.relay.handshake_limits import AdmissionLimits
+from secagg.transport.handshake_limits import AdmissionLimits
 
 _USUAL: Final = AdmissionLimits()
 

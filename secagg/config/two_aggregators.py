@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
+from secagg.config.common import DataSection, ProcessSection, TLSSection
 from secagg.config.loader import LoadedSettings, load_settings, setting
-from secagg.config.program import ProcessSection, TLSSection
 from secagg.config.server import AdmissionSection, HostSection, files_in
-from secagg.config.total_budget import DataSection
 from secagg.errors import ErrorCode
 from secagg.protocol.policy import GROUNDS
 from secagg.protocol.profiles import MAX_DEADLINE_SECONDS

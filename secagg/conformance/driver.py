@@ -32,8 +32,7 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.client_identity import ClientIdentity
-from secagg.protocol.enrolment.credential import IssuedCredential
+from secagg.protocol.enrolment.credential import ClientIdentity, IssuedCredential
 from secagg.protocol.messages import Aborted
 from secagg.protocol.parameters import Graph
 from secagg.protocol.policy import (

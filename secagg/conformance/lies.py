@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from secagg.conformance.run import Run
 from secagg.conformance.scene import LIST, NOW, REVOKED_SERIAL, TESTED, Peer, serial_of
-from secagg.crypto.aead import seal
 from secagg.crypto.canonical import Writer
+from secagg.crypto.cipher_suite import seal
 from secagg.crypto.key_derivation import share_channel_key
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey
@@ -28,6 +28,7 @@ from secagg.protocol.messages import (
     Aborted,
     Advert,
     Delivery,
+    Fate,
     Neighbourhood,
     Quorum,
     Released,
@@ -35,7 +36,6 @@ from secagg.protocol.messages import (
     RosterProof,
     Survivors,
 )
-from secagg.protocol.messages.outcome import Fate
 from secagg.simulation.enrolled import identity_in_simulation, issued_to, membership_of
 
 BUNDLE: Final = 96

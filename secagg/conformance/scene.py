@@ -23,14 +23,17 @@ from secagg.distributed_dp.plain_sums import encode_integers
 from secagg.protocol.client import machine
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import (
+    ClientOutput,
     InputReady,
+    MaskAndUpload,
+    NoiseRemoval,
     Received,
+    Send,
     SessionOffered,
 )
 from secagg.protocol.masking import mask_input
 from secagg.protocol.messages import KINDS, Envelope, Upload
 from secagg.protocol.noise_terms import NoiseSecrets
-from secagg.protocol.outputs import ClientOutput, MaskAndUpload, NoiseRemoval, Send
 from secagg.protocol.packing import pack
 from secagg.protocol.parameters import Graph, ProtocolParameters
 from secagg.protocol.policy import ClientPolicy

@@ -15,10 +15,41 @@ Rule 4: shares are not authenticated.  A reconstructed secret counts only after 
 Batches are the interface: no loop runs over clients and limbs.
 
 Source: A. Shamir, How to share a secret, 1979; PROTOCOL §7.
+
+One Shamir share in 34 bytes.
+
+Rule 5: a secret of 32 bytes is 16 limbs of 16 bits, big-endian, limb 0 first; each limb
+        is shared in the field of 65537 elements.
+Rule 6: a share is 16 limb values as big-endian u16 and a big-endian u16 of flags. The
+        one value that needs 17 bits, 65536, is stored as 0 with flag bit i set for limb
+        i.
+Rule 7: a flag over a limb that is not 0 is invalid.  Decoding refuses it, so that a
+        share has one encoding.
+
+A wrong share cannot be recognised by itself; the rebuilt secret is checked.
+
+Source: PROTOCOL §7.1 and §7.2.
+
+Location of wrong shares of one secret.
+
+Rule 8: shares are a Reed-Solomon code word.  Of m shares with threshold t, up to ⌊(m -
+        t)/2⌋ wrong ones are found, whatever their values.
+Rule 9: a holder is faulty if any limb of its share is wrong.  A limb is decoded, the
+        holders found are erased, and the next limb is decoded among the rest, until all
+        limbs agree.
+Rule 10: with more wrong shares the result itself may be wrong.  The caller always
+        compares it with the dealer's commitment.
+
+A dealer with inconsistent shares looks like many faulty holders; the protocol tells the
+two apart.
+
+Source: Syndrome decoding by the Berlekamp-Massey algorithm.  It finds the same code
+word as the equations of Berlekamp and Welch, in quadratic instead of cubic time.
+PROTOCOL §7.3.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -32,21 +63,218 @@ from secagg.crypto.prime_field import (
     evaluate,
     lagrange_at_zero,
     lagrange_at_zero_batch,
+    locate_roots,
+    parity_check,
     reduce_products,
     weigh_bytes,
 )
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.crypto.shamir_codec import (
-    LIMBS,
-    SECRET_SIZE,
-    SHARE_SIZE,
-    decode_shares,
-    encode_shares,
-    flagged_limbs,
-    limbs_of,
-    secrets_of,
-)
-from secagg.crypto.shamir_correction import UncorrectableError, find_faulty
+
+SECRET_SIZE: Final = 32
+LIMBS: Final = 16
+SHARE_SIZE: Final = 2 * LIMBS + 2
+
+_BIG_ENDIAN: Final = np.dtype(">u2")
+_FLAG_BITS: Final = (1 << np.arange(LIMBS)).astype(np.uint16)
+
+
+class BadShareError(ValueError):
+    """The bytes are not an encoding of a share.
+
+    Their sender is at fault; continue without that holder.
+    """
+
+
+def limbs_of(secrets: npt.NDArray[np.uint8]) -> FieldArray:
+    """Split secrets into limbs: (..., 32) bytes to (..., 16) integers below 2^16."""
+    return np.ascontiguousarray(secrets).view(_BIG_ENDIAN).astype(np.int64)
+
+
+def secrets_of(limbs: FieldArray) -> npt.NDArray[np.uint8]:
+    """Join limbs below 2^16 to secrets: (..., 16) integers to (..., 32) bytes."""
+    return np.ascontiguousarray(limbs.astype(_BIG_ENDIAN)).view(np.uint8)
+
+
+def encode_shares(values: FieldArray) -> npt.NDArray[np.uint8]:
+    """Encode share values.
+
+    Args:
+        values: Field elements, shape (..., 16).
+
+    Returns:
+        Shape (..., 34).
+    """
+    words = np.empty((*values.shape[:-1], LIMBS + 1), _BIG_ENDIAN)
+    wide = values == PRIME - 1
+    # 65536 loses its 17th bit here, which leaves the 0 that rule 6 asks for.
+    words[..., :LIMBS] = values.astype(np.uint16)
+    words[..., LIMBS] = wide @ _FLAG_BITS
+    return words.view(np.uint8)
+
+
+def decode_shares(encoded: npt.NDArray[np.uint8]) -> FieldArray:
+    """Decode shares and refuse any that is not canonical.
+
+    Args:
+        encoded: Shape (..., 34).
+
+    Returns:
+        Field elements, shape (..., 16).
+
+    Raises:
+        BadShareError: The last axis is not 34 bytes long, or a flag stands over a
+            limb that is not 0.  Use `check_shares` first where one bad share must
+            not spoil a batch.
+    """
+    words = _words(encoded)
+    values = words[..., :LIMBS].astype(np.int64)
+    # One limb in 65537 is flagged: handle the few alone.
+    flat = encoded.reshape(-1, 1, SHARE_SIZE)
+    rows, _, limbs = flagged_limbs(flat)
+    values.reshape(-1, LIMBS)[rows, limbs] = PRIME - 1
+    return values
+
+
+def flagged_limbs(
+    encoded: npt.NDArray[np.uint8],
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Find the limbs of value 65536.
+
+    Args:
+        encoded: Shape (rows, columns, 34).
+
+    Returns:
+        Row, column and limb of each, as three arrays.
+
+    Raises:
+        BadShareError: As of `decode_shares`.
+    """
+    words = _words(encoded)
+    rows, columns = np.nonzero(words[..., LIMBS])
+    flags = _flag_matrix(words[rows, columns, LIMBS])
+    which, limbs = np.nonzero(flags)
+    rows, columns = rows[which], columns[which]
+    if np.any(words[rows, columns, limbs]):  # R7.2-1
+        raise BadShareError("a share has a flag over a limb that is not zero")
+    return rows, columns, limbs
+
+
+def check_shares(encoded: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+    """Return which shares are canonical.
+
+    Args:
+        encoded: Shape (..., 34).
+
+    Returns:
+        Shape (...): True if `decode_shares` would accept the share.
+
+    Raises:
+        BadShareError: The last axis is not 34 bytes long.
+    """
+    words = _words(encoded).reshape(-1, LIMBS + 1)
+    canonical = np.ones(len(words), np.bool_)
+    flagged = np.flatnonzero(words[:, LIMBS])
+    chosen = words[flagged]
+    broken = (chosen[:, :LIMBS] != 0) & _flag_matrix(chosen[:, LIMBS])
+    canonical[flagged] = ~broken.any(axis=1)
+    return canonical.reshape(encoded.shape[:-1])
+
+
+def _words(encoded: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+    if (
+        encoded.dtype != np.uint8
+        or encoded.ndim == 0
+        or encoded.shape[-1] != SHARE_SIZE
+    ):
+        raise BadShareError(f"a share has {SHARE_SIZE} bytes")
+    return np.ascontiguousarray(encoded).view(_BIG_ENDIAN)
+
+
+def _flag_matrix(flags: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Spread flag words (k,) over limbs (k, 16)."""
+    spread: npt.NDArray[np.bool_] = (flags[:, None] & _FLAG_BITS) != 0
+    return spread
+
+
+class UncorrectableError(ValueError):
+    """More shares are wrong than their number allows to locate.
+
+    The dealer or too many holders are at fault; the secret cannot be recovered.
+    """
+
+
+def find_faulty(
+    abscissae: npt.NDArray[np.int64], values: FieldArray, threshold: int
+) -> npt.NDArray[np.bool_]:
+    """Find the holders whose values are wrong.
+
+    Args:
+        abscissae: Distinct elements of [1, 65536], shape (m,), m >= threshold.
+        values: Limb values of one secret, one row per holder, shape (m, limbs).
+        threshold: t; the values belong to polynomials of degree below t.
+
+    Returns:
+        Shape (m,), True for holders whose row is wrong somewhere.  The others agree
+        on all limbs and are at least t.
+
+    Raises:
+        UncorrectableError: Too many rows are wrong.
+    """
+    kept = np.arange(abscissae.size)
+    while True:
+        syndromes = parity_check(abscissae[kept], values[kept], threshold)
+        inconsistent = np.flatnonzero(syndromes.any(axis=0))
+        if not inconsistent.size:
+            faulty = np.ones(abscissae.size, np.bool_)
+            faulty[kept] = False
+            return faulty
+        wrong = _wrong_positions(abscissae[kept], syndromes[:, inconsistent[0]])
+        kept = kept[~wrong]
+
+
+def _wrong_positions(
+    abscissae: npt.NDArray[np.int64], syndromes: FieldArray
+) -> npt.NDArray[np.bool_]:
+    """Locate the wrong values of one limb from its syndromes."""
+    locator = _error_locator(syndromes)
+    errors = locator.size - 1
+    if not 0 < errors <= syndromes.size // 2:
+        raise UncorrectableError("too many shares are wrong")
+    wrong = locate_roots(abscissae, locator)
+    if int(wrong.sum()) != errors:
+        raise UncorrectableError("too many shares are wrong")
+    return wrong
+
+
+def _error_locator(syndromes: FieldArray) -> FieldArray:
+    """Return the shortest recurrence of the syndromes, Λ_0 = 1 first.
+
+    Source:
+        J. Massey, Shift-register synthesis and BCH decoding, 1969, Algorithm 2.
+    """
+    size = syndromes.size + 1
+    current = np.zeros(size, np.int64)
+    previous = np.zeros(size, np.int64)
+    current[0] = previous[0] = 1
+    length, shift, last = 0, 1, 1
+    for index in range(syndromes.size):
+        # At most 2^15 products below 2^34 each: no overflow.
+        recent = syndromes[index - length : index + 1][::-1]
+        discrepancy = int(current[: length + 1] @ recent) % PRIME
+        if discrepancy == 0:
+            shift += 1
+            continue
+        factor = discrepancy * pow(last, -1, PRIME) % PRIME
+        updated = current.copy()
+        updated[shift:] -= factor * previous[: size - shift]
+        updated %= PRIME
+        if 2 * length <= index:
+            length, previous, last, shift = index + 1 - length, current, discrepancy, 1
+        else:
+            shift += 1
+        current = updated
+    return current[: length + 1]
+
 
 MIN_THRESHOLD: Final = 2
 

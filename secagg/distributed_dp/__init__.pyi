@@ -51,7 +51,7 @@ from secagg.distributed_dp.data_budget import (
     loss_between_two as loss_between_two,
 )
 from secagg.distributed_dp.estimate import EXACT as EXACT, SumEstimate as SumEstimate
-from secagg.distributed_dp.local_layer import (
+from secagg.distributed_dp.report import (
     local_parameters as local_parameters,
     local_privacy as local_privacy,
     randomised_mse as randomised_mse,

@@ -15,9 +15,8 @@ from secagg.distributed_dp.task import NoisyTask
 from secagg.distributed_dp.units import read_unit, unit_terms
 from secagg.errors import InternalError
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.noise_certificate import NoiseCertificate, NoiseCost
-from secagg.protocol.noise_terms import NoiseTerms
-from secagg.protocol.outputs import NoiseRemoval
+from secagg.protocol.events import NoiseRemoval
+from secagg.protocol.noise_terms import NoiseCertificate, NoiseCost, NoiseTerms
 from secagg.protocol.parameters import ProtocolParameters
 
 if TYPE_CHECKING:  # a client plans nothing

@@ -26,7 +26,6 @@ from dpnoise.mechanisms import (
 )
 from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.transcript import hash_parts
-from secagg.distributed_dp.local_layer import local_privacy, randomised_mse
 from secagg.distributed_dp.noise_block import (
     NoiseBlock,
     NoiseBudget,
@@ -41,14 +40,15 @@ from secagg.distributed_dp.report import (
     LocalPrivacy,
     PrivacyReport,
     check_claim,
+    local_privacy,
+    randomised_mse,
     statement,
 )
 from secagg.distributed_dp.units import UnitBounds, read_unit
 from secagg.errors import ErrorCode, InputError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import NoisyVector
-from secagg.protocol.noise_certificate import NoiseCertificate
-from secagg.protocol.noise_terms import NoiseSecrets
+from secagg.protocol.noise_terms import NoiseCertificate, NoiseSecrets
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.policy import PrivacyLimits
 

@@ -11,12 +11,15 @@ from secagg.crypto.entropy import Entropy
 from secagg.crypto.signature import IdentityKey
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
 from secagg.pki.key_files import read_key, write_key
-from secagg.protocol.enrolment.client_identity import ClientIdentity
-from secagg.protocol.enrolment.credential import CredentialRequest, IssuedCredential
-from secagg.protocol.enrolment.documents import is_name, not_a_name
+from secagg.protocol.enrolment.credential import (
+    ClientIdentity,
+    CredentialRequest,
+    IssuedCredential,
+    is_name,
+    not_a_name,
+)
 from secagg.protocol.enrolment.verification import EnrolmentRules, check_credential
-from secagg.runtime.durable_files import replace_file
-from secagg.runtime.files import disk, read_small
+from secagg.runtime.files import disk, read_small, replace_file
 
 IDENTITY_SEED: Final = "identity.seed"
 REQUEST: Final = "request.bin"

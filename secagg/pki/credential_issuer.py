@@ -36,11 +36,11 @@ from secagg.protocol.enrolment.credential import (
     Credential,
     CredentialRequest,
     IssuedCredential,
+    is_name,
+    not_a_name,
 )
-from secagg.protocol.enrolment.documents import is_name, not_a_name
 from secagg.protocol.enrolment.revocation_list import RevocationList
-from secagg.runtime.durable_files import replace_file
-from secagg.runtime.files import disk
+from secagg.runtime.files import disk, replace_file
 
 ISSUER_SEED: Final = "issuer.seed"
 RECORD: Final = "issued.jsonl"

@@ -1,6 +1,6 @@
 """Warnings about certificates that expire soon, with rising severity.
 
-It renews nothing (`secagg.transport.reloading_identity`) and refuses nothing.
+It renews nothing (`secagg.transport.tls`) and refuses nothing.
 """
 
 import logging

@@ -31,21 +31,18 @@ from cryptography.hazmat.primitives import serialization
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import ErrorCode, SecAggError
 from secagg.pki.certificate_authority import (
+    FINGERPRINT,
     LEAF_DAYS,
     CertificateAuthority,
     IssuedCertificate,
     PublicKey,
+    fingerprint_of,
     key_pem,
     new_key,
-)
-from secagg.pki.certificate_revocations import revoked_line, revoked_text
-from secagg.pki.signing_requests import (
-    FINGERPRINT,
-    fingerprint_of,
     spki_of,
 )
-from secagg.runtime.durable_files import replace_file
-from secagg.runtime.files import disk
+from secagg.pki.certificate_revocations import revoked_line, revoked_text
+from secagg.runtime.files import disk, replace_file
 from secagg.runtime.json_lines import DurableLines
 from secagg.transport.peer_identity import PeerIdentity, Role
 from secagg.transport.tls import CertificateNumber

@@ -16,8 +16,7 @@ from typing import Any, Final, Self
 
 from secagg.crypto.signature import verify
 from secagg.pki.key_files import key_text
-from secagg.protocol.enrolment.credential import Credential
-from secagg.protocol.enrolment.documents import is_name
+from secagg.protocol.enrolment.credential import Credential, is_name
 from secagg.runtime.json_lines import DurableLines
 
 _ALGORITHM: Final = "ed25519:"

@@ -18,7 +18,7 @@ from typing import Final, Self
 from secagg.crypto.canonical import Reader, Writer
 from secagg.crypto.transcript import hash_parts
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.protocol.graphs.ring_bounds import client_demand
+from secagg.protocol.graphs.bounds import client_demand
 from secagg.protocol.parameters import ProtocolParameters
 
 # The longest name that a certificate can hold.

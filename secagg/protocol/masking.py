@@ -21,7 +21,7 @@ import numpy.typing as npt
 from secagg.crypto.key_agreement import KeyPair
 from secagg.crypto.key_derivation import pair_mask_key, self_mask_key
 from secagg.crypto.prg import Mask, add_masks
-from secagg.protocol.outputs import ComputeSum, MaskJob
+from secagg.protocol.events import ComputeSum, MaskJob
 
 Residues = npt.NDArray[np.unsignedinteger[Any]]
 

@@ -22,10 +22,11 @@ from secagg.errors import (
     LocalProtocolError,
     SecAggError,
 )
-from secagg.protocol.graphs.edge_bounds import EdgeBound, judge_edges
-from secagg.protocol.graphs.ring_bounds import (
+from secagg.protocol.graphs.bounds import (
+    EdgeBound,
     bits_of,
     client_demand,
+    judge_edges,
     log_corrupt_holders,
 )
 from secagg.protocol.profiles import (

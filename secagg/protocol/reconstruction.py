@@ -9,7 +9,7 @@ Rule 2: wrong shares are corrected while there are enough right ones, and their 
         polynomial, and the blame to honest holders of an honest dealer.
 Rule 3: for each client of U2 one of its two secrets is rebuilt, never both.
 
-Source: PROTOCOL §7.3; error correction in `secagg.crypto.shamir_correction`.
+Source: PROTOCOL §7.3; error correction in `secagg.crypto.shamir`.
 """
 
 from collections import defaultdict
@@ -22,14 +22,18 @@ import numpy.typing as npt
 
 from secagg.crypto.key_agreement import public_key_of
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.crypto.shamir import decode_with_errors, reconstruct, reconstruct_sparse
-from secagg.crypto.shamir_codec import SHARE_SIZE
-from secagg.crypto.shamir_correction import UncorrectableError
+from secagg.crypto.shamir import (
+    SHARE_SIZE,
+    UncorrectableError,
+    decode_with_errors,
+    reconstruct,
+    reconstruct_sparse,
+)
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.context import self_mask_commitment
+from secagg.protocol.events import DroppedKey, SurvivorSeed
 from secagg.protocol.graphs.neighbours import SharingGraph
 from secagg.protocol.messages import Advert, Roster
-from secagg.protocol.outputs import DroppedKey, SurvivorSeed
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.share_bundles import Answer
 

@@ -14,15 +14,18 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from secagg.crypto.aead import AuthenticationError, open_sealed, seal
 from secagg.crypto.canonical import Reader, Writer
-from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.cipher_suite import (
+    AuthenticationError,
+    CipherSuite,
+    open_sealed,
+    seal,
+)
 from secagg.crypto.entropy import Entropy
 from secagg.crypto.key_agreement import BadPublicKeyError, KeyPair
 from secagg.crypto.key_derivation import share_channel_key
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.crypto.shamir import share_secrets
-from secagg.crypto.shamir_codec import SHARE_SIZE, check_shares
+from secagg.crypto.shamir import SHARE_SIZE, check_shares, share_secrets
 from secagg.crypto.transcript import decode_set, domain_tag, encode_set
 from secagg.errors import ErrorCode
 from secagg.protocol.client.checks import RosterView

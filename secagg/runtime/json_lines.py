@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from secagg.errors import ErrorCode, SecAggError
-from secagg.runtime.durable_files import create_file
-from secagg.runtime.files import disk
+from secagg.runtime.files import create_file, disk
 
 
 class DurableLines:

@@ -4,7 +4,7 @@ Rule 1: every name that leaves the process is a constant in this file.
 Rule 2: a log record carries identities, counts, rounds, codes and digests; never a key,
         seed, share, vector entry or free bytes of a peer.
 Rule 3: one event is one line, made by `log_event` or `log_defect`: its name, then
-        facts.  The writer of lines (`secagg.cli.logs`) finds both on the record,
+        facts.  The writer of lines (`secagg.cli.output`) finds both on the record,
         unformatted.
 
 This module configures no logging and knows no metrics backend.

@@ -2,7 +2,7 @@
 
 Rule 1: an input is one row of numbers in numpy's ``.npy`` format; nothing in a file is
         ever executed.
-Rule 2: a file appears whole or not at all (`secagg.runtime.durable_files`).
+Rule 2: a file appears whole or not at all (`secagg.runtime.files`).
 Rule 3: an existing file is only ever replaced by the same result.
 Rule 4: reports, receipts and payloads are their owner's alone: they name clients.
 """
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from secagg.errors import ErrorCode, InputError
 from secagg.protocol.vectors import as_vector
-from secagg.runtime.durable_files import PUBLIC, replace_with
+from secagg.runtime.files import PUBLIC, replace_with
 
 _PRIVATE: Final = 0o600
 

@@ -36,13 +36,12 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.graphs.ring_bounds import server_demand
+from secagg.protocol.graphs.bounds import server_demand
 from secagg.protocol.messages import MAX_IDENTITY_BYTES, Envelope, Released, Round
 from secagg.protocol.profiles import Profile
 from secagg.runtime import log_events as telemetry
 from secagg.runtime import metrics
 from secagg.runtime.clock import Clock, SystemClock
-from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.runtime.metrics import Meter, SilentMeter
 from secagg.runtime.workers import Workers
 from secagg.server.dependencies import ServerDependencies
@@ -68,6 +67,7 @@ from secagg.storage.leases import Heartbeat
 from secagg.storage.rows import Replica
 from secagg.storage.spool import PAYLOAD, SUM, Spool
 from secagg.storage.store import AWAY_SECONDS, Store, StoreUnavailableError
+from secagg.transport.connection import UNCERTIFIED_AGGREGATOR
 from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,

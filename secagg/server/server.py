@@ -40,7 +40,6 @@ from secagg.protocol.arguments import (
 from secagg.protocol.descriptor import MAX_TASK_ID_BYTES, SessionDescriptor
 from secagg.protocol.messages import MAX_IDENTITY_BYTES
 from secagg.runtime.clock import SystemClock
-from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection
 from secagg.runtime.metrics import Meter
 from secagg.runtime.workers import Workers
 from secagg.server.admin.views import StoreViews
@@ -66,8 +65,12 @@ from secagg.server.task.setup import PreparedTask
 from secagg.storage.rows import Replica, Retention
 from secagg.storage.store import Store
 from secagg.transport.address import Address
-from secagg.transport.in_memory import InMemoryConnection
-from secagg.transport.relay.handshake_limits import AdmissionLimits
+from secagg.transport.connection import (
+    UNCERTIFIED_AGGREGATOR,
+    AggregatorConnection,
+    InMemoryConnection,
+)
+from secagg.transport.handshake_limits import AdmissionLimits
 from secagg.transport.tls import TLSIdentity
 
 # A client polls a few times a minute at most.  Whoever is there only for those that

@@ -44,6 +44,7 @@ from secagg.protocol.arguments import (
 from secagg.protocol.descriptor import MAX_TASK_ID_BYTES, SessionDescriptor
 from secagg.protocol.events import (
     AbortRequested,
+    ComputeSum,
     Received,
     RoundClosed,
     ServerEvent,
@@ -58,7 +59,6 @@ from secagg.protocol.messages import (
     Round,
     Upload,
 )
-from secagg.protocol.outputs import ComputeSum
 from secagg.protocol.packing import pack, packed_size, unpack
 from secagg.protocol.server import machine as server
 from secagg.protocol.server.handlers import check_view

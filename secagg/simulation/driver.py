@@ -27,26 +27,24 @@ from secagg.protocol.context import view_of
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import (
     ClientEvent,
+    ClientOutput,
+    ComputeSum,
+    DropClient,
     InputReady,
+    MaskAndUpload,
     NoisyVector,
     PlainVector,
     Received,
     RoundClosed,
+    Send,
     ServerEvent,
+    ServerOutput,
     SessionOffered,
     SumComputed,
 )
 from secagg.protocol.membership import Membership
 from secagg.protocol.messages import Envelope, Round, Upload
 from secagg.protocol.noise_terms import NoiseReader
-from secagg.protocol.outputs import (
-    ClientOutput,
-    ComputeSum,
-    DropClient,
-    MaskAndUpload,
-    Send,
-    ServerOutput,
-)
 from secagg.protocol.packing import pack, packed_size, unpack
 from secagg.protocol.parameters import Graph, ProtocolParameters
 from secagg.protocol.policy import ClientPolicy

@@ -10,9 +10,12 @@ from typing import Final
 
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey
-from secagg.pki.published_enrolment import PublishedEnrolment
-from secagg.protocol.enrolment.client_identity import ClientIdentity
-from secagg.protocol.enrolment.credential import Credential, IssuedCredential
+from secagg.pki.key_files import PublishedEnrolment
+from secagg.protocol.enrolment.credential import (
+    ClientIdentity,
+    Credential,
+    IssuedCredential,
+)
 from secagg.protocol.enrolment.revocation_list import RevocationList
 from secagg.protocol.membership import Membership
 from secagg.protocol.profiles import Trust

@@ -34,10 +34,13 @@ from secagg.crypto.signature import IdentityKey
 from secagg.distributed_dp import NoisyTask, Plan
 from secagg.distributed_dp.plain_sums import encode_integers
 from secagg.errors import LocalProtocolError
-from secagg.pki.published_enrolment import PublishedEnrolment
+from secagg.pki.key_files import PublishedEnrolment
 from secagg.protocol.arguments import as_path, check_whole, says_which_argument
-from secagg.protocol.enrolment.client_identity import ClientIdentity
-from secagg.protocol.enrolment.credential import Credential, IssuedCredential
+from secagg.protocol.enrolment.credential import (
+    ClientIdentity,
+    Credential,
+    IssuedCredential,
+)
 from secagg.protocol.policy import (
     ClientPolicy,
     ExactSumWaiver,

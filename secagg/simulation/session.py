@@ -31,20 +31,17 @@ from secagg.protocol import masking
 from secagg.protocol.client import machine as client
 from secagg.protocol.events import (
     ClientEvent,
+    ClientOutput,
+    ComputeSum,
     InputReady,
+    MaskAndUpload,
     Received,
     ServerEvent,
+    ServerOutput,
     SessionOffered,
 )
 from secagg.protocol.messages import Advert, Envelope, Round, Shares, Upload
-from secagg.protocol.noise_certificate import NoiseCertificate
-from secagg.protocol.noise_terms import NoiseSecrets
-from secagg.protocol.outputs import (
-    ClientOutput,
-    ComputeSum,
-    MaskAndUpload,
-    ServerOutput,
-)
+from secagg.protocol.noise_terms import NoiseCertificate, NoiseSecrets
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.rounds import ROUNDS
 from secagg.protocol.server import machine as server

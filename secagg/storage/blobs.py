@@ -9,19 +9,38 @@ Rule 3: nothing is lost that was stored before `sync` has returned.
 
 Calls block: run them on threads.  Whatever implements `Blobs` can be sent to worker
 processes, and holds no secret that a worker must not have.
+
+Immutable objects in a bucket of an S3-compatible store.
+
+Rule 4: an object is created under a condition (``If-None-Match: *``), which the store
+        checks.  Some that call themselves compatible do not: `check` finds them.
+Rule 5: secrets come from the environment of each process (``AWS_*``), never from the
+        address, which travels to workers and into logs.
+Rule 6: beyond this machine the store is reached over TLS.
+
+Source:
+    `secagg.storage.blobs`, whose contract this implements with the library obstore.
+
+The one way to a store of blobs: by URL, whatever keeps them.
 """
 
 import os
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import lru_cache
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
 
-from secagg.errors import ErrorCode, InternalError
+from secagg.crypto.entropy import Entropy, SystemEntropy
+from secagg.errors import ErrorCode, InternalError, LocalProtocolError, SecAggError
+from secagg.runtime.vector_files import write_bytes
 
 RETRY_SECONDS: Final = 30.0
 """When to come back after a store has refused."""
@@ -370,3 +389,328 @@ def _sync(path: str | Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+_ADDRESS: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w.-]+)*")
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_OBJECTS: Final = "objects"
+_PROBES: Final = "probes"  # apart, so that nobody takes them for a session
+# A chunk waits for its answer no longer than a client waits for the aggregator.
+_ANSWER_SECONDS: Final = 20
+_TRIES: Final = 3
+_PROBE_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class S3Blobs:
+    """Implements `Blobs` in a bucket, which several machines may share.
+
+    What was created is durable when the store has answered.
+
+    Attributes:
+        address: ``s3://bucket/prefix``.
+
+    Raises:
+        LocalProtocolError: BAD_SETTINGS; it is no such address, the way to the store
+            is not private, or the library is not installed.
+    """
+
+    address: str
+
+    def __post_init__(self) -> None:
+        """Judge the address; nobody is asked yet."""
+        if not _ADDRESS.fullmatch(self.address):
+            raise _bad(
+                f"{self.address!r} is no address of a bucket",
+                "Write s3://bucket/prefix; keys belong into the environment.",
+            )
+        if any(not _is_here(host) for host in _plain_endpoints()):
+            raise _bad(
+                "the endpoint in the environment is on another machine, without TLS",
+                "Use an address that begins with https://.",
+            )
+        _library()
+
+    def check(self) -> None:
+        """Find out whether the store can be used, and keeps its word.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; it does not answer, or refuses.
+            LocalProtocolError: BAD_SETTINGS; it lets an object be replaced.
+        """
+        name = f"{_PROBES}/{SystemEntropy().token(_PROBE_BYTES).hex()}"
+        with self._failures() as obstore:
+            try:
+                obstore.put(self._store, name, b"1", mode="create")
+                try:
+                    obstore.put(self._store, name, b"2", mode="create")
+                except obstore.exceptions.AlreadyExistsError:
+                    return
+            finally:
+                obstore.delete(self._store, [name])
+        raise _bad(
+            f"the store of {self.address} replaces objects that exist",
+            "Take one that heeds If-None-Match, as Amazon's and MinIO do.",
+        )
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Store an object under a name that is free."""
+        with self._failures() as obstore:
+            try:
+                obstore.put(self._store, _place(name), data, mode="create")
+            except obstore.exceptions.AlreadyExistsError:
+                return False
+        return True
+
+    def sync(self, prefix: str) -> None:
+        """Do nothing: what was created is durable."""
+
+    def read(
+        self, name: str, offset: int = 0, max_bytes: int | None = None
+    ) -> tuple[bytes, int] | None:
+        """Return a piece of an object and the size of the whole, or None."""
+        with self._failures() as obstore:
+            try:
+                if max_bytes is None and not offset:
+                    found = obstore.get(self._store, _place(name))
+                    return bytes(found.bytes()), found.meta["size"]
+                size: int = obstore.head(self._store, _place(name))["size"]
+                end = size if max_bytes is None else min(size, offset + max_bytes)
+                if offset >= end:
+                    return b"", size
+                piece = obstore.get_range(
+                    self._store, _place(name), start=offset, end=end
+                )
+                return bytes(piece), size
+            except FileNotFoundError:
+                return None
+
+    def below(self, prefix: str) -> tuple[Blob, ...]:
+        """Return the objects whose names begin with these parts, by name."""
+        found = (
+            Blob(each["path"].removeprefix(f"{_OBJECTS}/"), each["size"])
+            for each in self._listed(prefix)
+        )
+        return tuple(sorted(found, key=lambda blob: blob.name))
+
+    def homes(self) -> tuple[str, ...]:
+        """Return the first parts of all names, in order."""
+        with self._failures() as obstore:
+            found = obstore.list_with_delimiter(self._store, _OBJECTS)
+            places = [*found["common_prefixes"], *(o["path"] for o in found["objects"])]
+        return tuple(sorted(place.rpartition("/")[2] for place in places))
+
+    def age_seconds(self, home: str) -> float:
+        """Return how long ago something was stored in a home, to the second."""
+        dates = [each["last_modified"] for each in self._listed(home)]
+        if not dates:
+            return 0.0
+        name = f"{_PROBES}/{SystemEntropy().token(_PROBE_BYTES).hex()}"
+        with self._failures() as obstore:
+            obstore.put(self._store, name, b"")  # its time is of the same clock
+            now = obstore.head(self._store, name)["last_modified"]
+            obstore.delete(self._store, [name])
+        age: timedelta = now - max(dates)
+        return age.total_seconds()
+
+    def remove(self, prefix: str) -> None:
+        """Remove the objects whose names begin with these parts."""
+        places = [_place(prefix), *(each["path"] for each in self._listed(prefix))]
+        with self._failures() as obstore:
+            obstore.delete(self._store, places)
+
+    def free_bytes(self) -> int | None:
+        """Return None: a bucket has no end."""
+        return None
+
+    @property
+    def _store(self) -> Any:  # noqa: ANN401 - the library comes with an extra
+        return _opened(self.address, os.getpid())
+
+    def _listed(self, prefix: str) -> list[Mapping[str, Any]]:
+        with self._failures() as obstore:
+            pieces = obstore.list(self._store, _place(prefix))
+            return [each for piece in pieces for each in piece]
+
+    @contextmanager
+    def _failures(self) -> Iterator[Any]:
+        obstore = _library()
+        try:
+            yield obstore
+        except (obstore.exceptions.BaseError, OSError) as error:
+            # What the store says may quote headers of ours.
+            raise ErrorCode.STORAGE_FAILED.error(
+                f"the store of {self.address} cannot be used: {type(error).__name__}",
+                fix="Check its state, and AWS_ACCESS_KEY_ID and its companions.",
+                retry_after_seconds=RETRY_SECONDS,
+            ) from None
+
+
+def _place(name: str) -> str:
+    return f"{_OBJECTS}/{checked_name(name)}"
+
+
+def _plain_endpoints() -> list[str]:
+    """Return the hosts that the environment has us reach without TLS."""
+    named = [urlsplit(os.environ[name]) for name in _ENDPOINTS if name in os.environ]
+    return [each.hostname or "" for each in named if each.scheme != "https"]
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _library() -> Any:  # noqa: ANN401 - the library comes with an extra
+    try:
+        import obstore  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise _bad(
+            "the library for buckets is not installed", "Install secagg[objects]."
+        ) from None
+    return obstore
+
+
+@lru_cache(maxsize=8)
+def _opened(address: str, _process: int) -> Any:  # noqa: ANN401 - as above
+    """Return the store of an address: one in each process, never a parent's."""
+    _library()
+    from obstore.store import from_url  # noqa: PLC0415 - an extra
+
+    return from_url(
+        address,
+        client_options={
+            "allow_http": any(map(_is_here, _plain_endpoints())),
+            "timeout": timedelta(seconds=_ANSWER_SECONDS),
+        },
+        retry_config={
+            "max_retries": _TRIES,
+            "retry_timeout": timedelta(seconds=_ANSWER_SECONDS),
+        },
+    )
+
+
+def _bad(complaint: str, next_step: str) -> LocalProtocolError:
+    return ErrorCode.BAD_SETTINGS.error(
+        f"server.blobs: {complaint}", kind=LocalProtocolError, fix=next_step
+    )
+
+
+_FILE: Final = "file:"
+_BUCKET: Final = "s3:"
+_NAME_BYTES: Final = 16
+_NAME_FILE: Final = "blobs-name"
+_OWNER: Final = f"{STORE_HOME}/owner"
+
+
+def open_blobs(url: str) -> Blobs:
+    """Open a store of blobs, and make it if it does not exist.
+
+    Args:
+        url: `file:/absolute/directory` or `s3://bucket/prefix`, either of which several
+            machines may share.
+
+    Raises:
+        LocalProtocolError: BAD_SETTINGS; the URL cannot be used, or the store does not
+            keep what `Blobs` promises.
+        ServiceError: STORAGE_FAILED; it cannot be opened.
+    """
+    if url.startswith(_BUCKET):
+        bucket = S3Blobs(url)
+        bucket.check()
+        return bucket
+    path = directory_of(url)
+    if not path:
+        scheme = url.partition(":")[0]
+        complaint = (
+            "needs an absolute path"
+            if scheme == "file"
+            else f"names a store, {scheme!r}, that this release does not have"
+        )
+        raise ErrorCode.BAD_SETTINGS.error(
+            f"the address of the blobs {complaint}",
+            kind=LocalProtocolError,
+            fix=f"Write {_FILE}/absolute/directory or s3://bucket/prefix "
+            "in server.blobs.",
+        )
+    return FileBlobs(path)
+
+
+def directory_of(url: str) -> Path | None:
+    """Return the directory of a store of blobs; None for a bucket, or no store."""
+    path = Path(url.removeprefix(_FILE))
+    return path if url.startswith(_FILE) and path.is_absolute() else None
+
+
+class BlobBindingFile:
+    """Remembers the name of a store beside a book that one aggregator has alone.
+
+    Args:
+        directory: The aggregator's state; locked, so that nobody else writes it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / _NAME_FILE
+
+    async def bind(self, name: bytes | None) -> bytes | None:
+        """Return the name; see `secagg.storage.leases.BindBlobs`."""
+        if name is not None and not self._path.exists():
+            write_bytes(self._path, name)
+        return self._path.read_bytes() if self._path.exists() else None
+
+
+async def refuse_other_blobs(
+    blobs: Blobs,
+    bind: Callable[[bytes | None], Awaitable[bytes | None]],
+    entropy: Entropy | None = None,
+) -> None:
+    """Refuse a store that is not the one of this book, or is another book's too.
+
+    Whoever would keep uploads elsewhere than the others would lose them their sessions.
+    And who starts removes what belongs to no session that its book knows.
+
+    Args:
+        blobs: The store.
+        book: The book.
+        entropy: Names a new store; the operating system's by default.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; it is another one. STORAGE_FAILED.
+    """
+    # The owner is written after its book has said so: a book that has no name yet is
+    # not the owner's.
+    owner = blobs.read(_OWNER)
+    if owner is not None and await bind(None) is None:
+        raise _anothers_store()
+    name = (entropy or SystemEntropy()).token(_NAME_BYTES)
+    # Before the book says so: a store that is named there can always be found.
+    blobs.create(_place_of(name), b"")
+    known = await bind(name)
+    if known == name:
+        blobs.sync(_place_of(name))
+    else:
+        blobs.remove(_place_of(name))
+    if known is None or blobs.read(_place_of(known)) is None:
+        raise ErrorCode.BAD_SETTINGS.error(
+            "server.blobs is not the store in which this book has its uploads",
+            fix="Set it to that one on every machine; a directory must be the "
+            "same one, mounted on all of them.",
+        )
+    if blobs.create(_OWNER, known):
+        blobs.sync(_OWNER)
+    elif blobs.read(_OWNER) != (known, len(known)):
+        raise _anothers_store()
+
+
+def _place_of(name: bytes) -> str:
+    return f"{STORE_HOME}/{name.hex()}"
+
+
+def _anothers_store() -> SecAggError:
+    return ErrorCode.BAD_SETTINGS.error(
+        "server.blobs is the store of another book",
+        fix="Give each book a directory or a prefix of its own.  If that book is "
+        f"gone for good, remove the object {_OWNER!r} of the store.",
+    )

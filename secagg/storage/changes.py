@@ -19,7 +19,9 @@ from secagg.protocol.profiles import Trust
 from secagg.storage.budget_ledger import (
     Charge,
     ChargeState,
+    Claim,
     Settlement,
+    columns_of,
     is_new_charge,
     settled,
 )
@@ -37,7 +39,6 @@ from secagg.storage.change import (
     Update,
     first_number_after_restore,
 )
-from secagg.storage.data_claims import Claim, columns_of
 from secagg.storage.queries import (
     ListCharges,
     ListClaims,

@@ -16,13 +16,16 @@ from typing import Any, Final, Protocol, Self, TypeVar, cast
 
 from secagg.crypto.entropy import Entropy
 from secagg.errors import ErrorCode
-from secagg.runtime.durable_files import replace_file, sync_directory
+from secagg.runtime.files import replace_file, sync_directory
 from secagg.storage.change import Change, Command, Query, Update
-from secagg.storage.directories import STORE_FILE, check_mark_place, state_directory
-from secagg.storage.file_lock import open_lock
+from secagg.storage.directories import (
+    STORE_FILE,
+    check_mark_place,
+    open_lock,
+    state_directory,
+)
 from secagg.storage.rollback_mark import RollbackMark, default_mark
-from secagg.storage.sqlite.file import SQLiteFile
-from secagg.storage.sqlite.transactions import SQLiteTransactions
+from secagg.storage.sqlite.file import SQLiteFile, SQLiteTransactions
 from secagg.storage.store import StoreReader
 
 _Answer = TypeVar("_Answer")

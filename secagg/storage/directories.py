@@ -1,9 +1,29 @@
-"""Directories that programs make for themselves."""
+"""Directories that programs make for themselves.
 
+Whether a directory lies on another machine: no place for a store in a file.
+
+SQLite needs locks that hold and a log that is on the disk when it says so.  Network
+file systems promise neither, and two machines that share one would both believe that
+they have the store alone.
+
+A lock on a directory that several processes open for a moment each.
+
+A store in a file belongs to the process that has it open, and two that open it at the
+same instant would each wait for the other to let go.  So they take turns before they
+open it.  The operating system gives the turn of a process that dies to the next one.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from secagg.errors import ErrorCode, LocalProtocolError
+from secagg.errors import ErrorCode, LocalProtocolError, SecAggError
 
 STORE_FILE: Final = "store.sqlite3"
 """The store of a party that keeps its state in a directory."""
@@ -60,3 +80,138 @@ def check_mark_place(mark: Path, store: Path) -> None:
             kind=LocalProtocolError,
             fix="Choose a place that no backup of the state contains.",
         )
+
+
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_NETWORK: Final = frozenset(
+    {
+        *("afs", "ceph", "cifs", "lustre", "nfs", "nfs4", "smb3", "smbfs"),
+        *("fuse.glusterfs", "fuse.s3fs", "fuse.sshfs"),
+    }
+)
+_MOUNT_POINT: Final = 4
+_OCTAL: Final = re.compile(r"\\([0-7]{3})")
+
+
+def refuse_network_disk(directory: Path) -> None:
+    """Refuse a directory on a network file system; a system that says nothing passes.
+
+    Args:
+        directory: Of the store; what does not exist yet counts as what is above it.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
+    kind = _kind_of(directory.resolve())
+    if kind in _NETWORK:
+        raise ErrorCode.BAD_SETTINGS.error(
+            f"{directory} is on a network file system ({kind}), where a book in a file "
+            "is not safe",
+            fix="Keep state_dir on a disk of this machine, even if your home "
+            "directory is not on one; what `secagg server` keeps may be in a database "
+            "instead (server.store).",
+        )
+
+
+def _kind_of(path: Path) -> str:
+    """Return the file system of a path, as `proc(5)` names it; empty if unknown."""
+    try:
+        lines = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # another system than Linux
+        return ""
+    kind, depth = "", -1
+    for line in lines:
+        mounted, _, source = line.partition(" - ")
+        escaped = mounted.split(" ")[_MOUNT_POINT]
+        point = Path(_OCTAL.sub(lambda found: chr(int(found[1], 8)), escaped))
+        # Of two at one place the later one hides the other.
+        if path.is_relative_to(point) and len(point.parts) >= depth:
+            kind, depth = source.partition(" ")[0], len(point.parts)
+    return kind
+
+
+TURN_SECONDS: Final = 30.0
+"""How long others may take: a turn takes some milliseconds, and a hundred may wait."""
+POLL_SECONDS: Final = 0.02
+
+# "process 4294967295": a number in a file that any program may have written.
+_MAX_HOLDER_BYTES: Final = 32
+
+
+class FileLock:
+    """A lock that one process at a time has; made by `open_lock`."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path: Final = path
+        self._descriptor = descriptor
+
+    def take(self) -> bool:
+        """Take the lock if it is free, and say in its file which process has it.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; it cannot be locked.
+        """
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise _refused(self.path, f"cannot be locked: {error.strerror}") from None
+        with contextlib.suppress(OSError):  # it only helps a person
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, str(os.getpid()).encode(), 0)
+        return True
+
+    def wait(self, seconds: float) -> None:
+        """Take the lock, and block until it is free.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; it cannot be locked, or others keep it.
+        """
+        deadline = time.monotonic() + seconds
+        while not self.take():
+            if time.monotonic() >= deadline:
+                raise self.held()
+            time.sleep(POLL_SECONDS)  # noqa: TID251 - no event loop is blocked
+
+    def held(self) -> SecAggError:
+        """Build the error for a lock that another process keeps."""
+        with contextlib.suppress(OSError):
+            holder = os.pread(self._descriptor, _MAX_HOLDER_BYTES, 0)
+            if holder.isdigit():
+                return _refused(self.path, f"is held by process {int(holder)}")
+        return _refused(self.path, "is held by another process")
+
+
+@contextmanager
+def open_lock(path: Path) -> Iterator[FileLock]:
+    """Give out the lock in a file, not taken yet; it is free after the block.
+
+    Args:
+        path: The file; its directory is made, readable by its owner only.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; it cannot be made.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise _refused(path, f"cannot be made: {error.strerror}") from None
+    try:
+        yield FileLock(path, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def claims_lock(directory: Path) -> Path:
+    """Return the file whose lock keeps others away from claims that clients share."""
+    return directory / "turn.lock"
+
+
+def _refused(path: Path, complaint: str) -> SecAggError:
+    return ErrorCode.STORAGE_FAILED.error(
+        f"{path} {complaint}",
+        fix="Check that the directory is on a disk of this machine, that its "
+        "owner can write, and that no other program keeps it.",
+    )

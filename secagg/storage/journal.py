@@ -28,8 +28,7 @@ from secagg.errors import (
 from secagg.protocol.client.machine import resume_answered
 from secagg.protocol.client.states import Answered, Completed, Failed
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.client_identity import ClientIdentity
-from secagg.protocol.enrolment.credential import Credential
+from secagg.protocol.enrolment.credential import ClientIdentity, Credential
 from secagg.protocol.enrolment.verification import VerifiedCredentials
 from secagg.protocol.events import (
     AbortRequested,

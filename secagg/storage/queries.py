@@ -10,7 +10,13 @@ from typing import Final
 
 from secagg.errors import LocalProtocolError
 from secagg.protocol.profiles import Trust
-from secagg.storage.budget_ledger import BudgetKey, ChargeRow, ChargeState
+from secagg.storage.budget_ledger import (
+    BudgetKey,
+    ChargeRow,
+    ChargeState,
+    ClaimRow,
+    claim_of,
+)
 from secagg.storage.change import (
     Change,
     Ended,
@@ -20,7 +26,6 @@ from secagg.storage.change import (
     Record,
     Role,
 )
-from secagg.storage.data_claims import ClaimRow, claim_of
 from secagg.storage.rollback_mark import Mark, mark_in
 from secagg.storage.rows import (
     Finding,

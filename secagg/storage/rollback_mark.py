@@ -61,7 +61,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from secagg.errors import ErrorCode, SecAggError
-from secagg.runtime.durable_files import sync_directory
+from secagg.runtime.files import sync_directory
 
 STORE_ID_BYTES: Final = 8
 SLOT_BYTES: Final = 4096

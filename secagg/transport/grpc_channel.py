@@ -25,9 +25,9 @@ import grpc.aio
 
 from secagg.errors import ErrorCode, LocalProtocolError, SecAggError, ServiceError
 from secagg.runtime.clock import Clock, SystemClock
-from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.transport.address import Address
 from secagg.transport.channel_options import CLIENT_OPTIONS
+from secagg.transport.connection import UNCERTIFIED_AGGREGATOR
 from secagg.transport.handshake import Expected, UnexpectedPeerError, meet, unreachable
 from secagg.transport.peer_identity import PeerIdentity, Role
 from secagg.transport.tls import TLSIdentity

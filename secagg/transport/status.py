@@ -22,8 +22,13 @@ from secagg.errors import (
     SessionAbortedError,
     printable,
 )
-from secagg.wire.errors import decode_error, encode_error, seen_by_peer
-from secagg.wire.google_status import STATUS_KEY, encode_google_status
+from secagg.wire.errors import (
+    STATUS_KEY,
+    decode_error,
+    encode_error,
+    encode_google_status,
+    seen_by_peer,
+)
 from secagg.wire.limits import MAX_ERROR_TEXT_BYTES
 
 # The suffix makes it a binary header in gRPC.

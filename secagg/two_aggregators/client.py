@@ -45,12 +45,11 @@ from secagg.protocol.packing import pack, packed_size, unpack
 from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
 from secagg.protocol.vectors import as_vector
 from secagg.runtime.clock import Clock, SystemClock
-from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
-from secagg.storage.budget_ledger import Charge, ChargeState, Settlement
+from secagg.storage.budget_ledger import Charge, ChargeState, ClaimAdversary, Settlement
 from secagg.storage.change import Change, Committed, NewSession, NumberTakenError, Role
-from secagg.storage.data_claims import ClaimAdversary
 from secagg.storage.queries import ListCharges, LoadSession, ReadTally
+from secagg.transport.connection import AggregatorConnection
 from secagg.two_aggregators.gate import PairRequest, PairRules, admit_pair
 from secagg.two_aggregators.messages import HelperShare
 from secagg.two_aggregators.receipt import (

@@ -45,7 +45,6 @@ from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Round, U
 from secagg.protocol.packing import pack, packed_size, unpack
 from secagg.runtime import metrics
 from secagg.runtime.clock import is_set_before
-from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.log_events import SESSION_ABORTED, SESSION_COMPLETED, SESSION_OPENED
 from secagg.server.rpc.limits import UploadSlots
 from secagg.server.session.uploads import UploadReceiver
@@ -56,6 +55,7 @@ from secagg.storage.integrity_check import SpoolUse
 from secagg.storage.queries import ListSessions, ReadTally
 from secagg.storage.rows import SessionRow, SessionState, StoredSession, Tally
 from secagg.storage.spool import SUM
+from secagg.transport.connection import AggregatorConnection
 from secagg.two_aggregators.helper_answer import AgreedAnswer, HelperAnswer
 from secagg.two_aggregators.leader_outcome import LeaderOutcome
 from secagg.two_aggregators.messages import (

@@ -22,7 +22,7 @@ from secagg.server.session.events import LiveSession, SessionProgress
 from secagg.storage.rows import TaskState
 from secagg.storage.store import Store
 from secagg.transport.address import Address
-from secagg.transport.relay.handshake_limits import AdmissionLimits
+from secagg.transport.handshake_limits import AdmissionLimits
 from secagg.transport.tls import TLSIdentity
 from secagg.two_aggregators.helper import Helper
 from secagg.two_aggregators.leader import Leader

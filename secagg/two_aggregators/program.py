@@ -20,8 +20,7 @@ import numpy.typing as npt
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.open_storage import open_storage as open_client_storage
 from secagg.client.program import suites_of
-from secagg.config.program import TLSSection
-from secagg.config.total_budget import total_budget
+from secagg.config.common import TLSSection, total_budget
 from secagg.config.two_aggregators import (
     HelperSettings,
     LeaderSettings,
@@ -49,8 +48,7 @@ from secagg.server.service import Service, ServiceManager, run_process
 from secagg.server.storage import open_storage as open_server_storage
 from secagg.server.task.stored import folder_of
 from secagg.storage.directories import STORE_FILE, state_directory
-from secagg.storage.open_store import store_exists
-from secagg.storage.reader import looking
+from secagg.storage.open_store import looking, store_exists
 from secagg.storage.rows import Retention
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role

@@ -20,8 +20,7 @@ from secagg.crypto.merkle import NODE_SIZE, MerkleTree, proven_top
 from secagg.crypto.signature import IDENTITY_SIZE, SIGNATURE_SIZE
 from secagg.crypto.transcript import domain_tag, hash_parts
 from secagg.errors import ErrorCode, SecAggError
-from secagg.protocol.messages import MAX_IDENTITY_BYTES
-from secagg.protocol.messages.encoding import decode
+from secagg.protocol.messages import MAX_IDENTITY_BYTES, decode
 from secagg.protocol.parameters import MAX_CLIENTS
 from secagg.protocol.receipts.receipt import SHARED_MAGIC, Outcome
 from secagg.two_aggregators.messages import MAX_NAMES_BYTES, names_of, write_names

@@ -5,11 +5,21 @@ Rule 1: class and number of an error survive the way from the aggregator to the 
 Rule 2: a fault of the aggregator itself travels as INTERNAL without its text.
 Rule 3: text of a peer is cut to length and freed of control characters before it is
         shown.
+
+google.rpc.Status, which gRPC tools show for a failed call: written and never read.
+
+Gateways, command-line clients and the wrappers of other languages know the trailer
+`STATUS_KEY`.  They show reason and wait; the detail of this package would stay bytes to
+them.
+
+Rule 4: it repeats what `secagg.wire.errors` states of the same error, and nothing else.
 """
 
 from typing import Final, cast
 
-from google.protobuf.message import DecodeError
+from google.protobuf.any_pb2 import Any
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError, Message
 
 from secagg.errors import (
     FIRST_LOCAL,
@@ -23,7 +33,7 @@ from secagg.errors import (
     printable,
 )
 from secagg.protocol.messages import MAX_IDENTITY_BYTES
-from secagg.v1 import errors_pb2
+from secagg.v1 import errors_pb2, google_status_pb2
 from secagg.wire.limits import (
     MAX_DETAIL_BYTES,
     MAX_ERROR_TEXT_BYTES,
@@ -125,3 +135,38 @@ def seen_by_peer(error: SecAggError) -> SecAggError:
     """Return `error` as its receiver sees it."""
     seen = decode_error(encode_error(error))
     return error if seen is None else seen
+
+
+# The suffix makes it a binary header in gRPC; the name is gRPC's own.
+STATUS_KEY: Final = "grpc-status-details-bin"
+# The domain of these reasons.
+DOMAIN: Final = "secagg"
+_TYPE_URL: Final = "type.googleapis.com/google.rpc."
+
+
+def encode_google_status(error: SecAggError, number: int) -> bytes:
+    """Return a serialised google.rpc.Status.
+
+    Args:
+        error: The error as its reader sees it (`secagg.wire.errors.seen_by_peer`).
+        number: The call's gRPC status.
+    """
+    details = [
+        _packed(google_status_pb2.ErrorInfo(reason=error.code.name, domain=DOMAIN))
+    ]
+    if isinstance(error, ServiceError) and error.retry_after_seconds is not None:
+        wait = Duration()
+        wait.FromMilliseconds(max(1, round(error.retry_after_seconds * 1000)))
+        details.append(_packed(google_status_pb2.RetryInfo(retry_delay=wait)))
+    return google_status_pb2.Status(
+        code=number,
+        message=printable(str(error), max_bytes=MAX_ERROR_TEXT_BYTES),
+        details=details,
+    ).SerializeToString()
+
+
+def _packed(detail: Message) -> Any:
+    """Wrap a detail under the type name that its readers know."""
+    return Any(
+        type_url=_TYPE_URL + detail.DESCRIPTOR.name, value=detail.SerializeToString()
+    )

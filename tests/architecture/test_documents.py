@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from secagg.cli import main
-from secagg.cli.exit_codes import (
+from secagg.cli.failures import (
     EXIT_OK,
     EXIT_USAGE,
     FIRST_SIGNAL_EXIT_CODE,

@@ -192,7 +192,7 @@ def test_a_client_that_checks_and_encodes_loads_what_that_needs():
         *("grpc", "asyncio", "typer", "rich", "google.protobuf", "cryptography.x509"),
         *("secagg.pki", "secagg.wire", "secagg.transport", "secagg.server"),
         *("dpnoise.planning", "dpnoise.answers", "dpnoise.accounting.calibration"),
-        *("dpnoise.local.separated", "dpnoise.mechanisms.binomial"),
+        *("dpnoise.local.separated", "dpnoise.mechanisms.conditional_rounding"),
     )
     count, loaded = own_modules(CLIENT, heavy, server.offer)
     assert not loaded

@@ -43,8 +43,8 @@ from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.transport.address import Address
 from secagg.transport.channel_options import SERVICE
-from secagg.transport.relay.handshake_limits import AdmissionLimits
-from secagg.transport.relay.relay import Relay
+from secagg.transport.handshake_limits import AdmissionLimits
+from secagg.transport.relay import Relay
 from secagg.wire.limits import MAX_MESSAGE_BYTES
 
 FILES = 1024

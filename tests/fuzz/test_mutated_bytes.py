@@ -42,7 +42,7 @@ from secagg.protocol.client import machine as client
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.enrolment.credential import Credential, CredentialRequest
 from secagg.protocol.enrolment.revocation_list import RevocationList
-from secagg.protocol.events import NoisyVector, Received, SessionOffered
+from secagg.protocol.events import Finish, NoisyVector, Received, SessionOffered
 from secagg.protocol.messages import (
     KINDS,
     Aborted,
@@ -53,7 +53,6 @@ from secagg.protocol.messages import (
     Released,
     Roster,
 )
-from secagg.protocol.outputs import Finish
 from secagg.protocol.packing import BadVectorError, pack, unpack
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.profiles import MaliciousParameters, RoundDeadlines

@@ -44,7 +44,6 @@ from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Survivor
 from secagg.protocol.packing import pack
 from secagg.protocol.policy import PrivacyLimits
 from secagg.protocol.profiles import RoundDeadlines
-from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.server.aggregator import Aggregator
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.task.definition import TaskDefinition
@@ -54,7 +53,7 @@ from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.queries import ListCharges
 from secagg.storage.spool import UploadSpool
 from secagg.transport.address import Address
-from secagg.transport.in_memory import InMemoryConnection
+from secagg.transport.connection import UNCERTIFIED_AGGREGATOR, InMemoryConnection
 from secagg.wire.calls import (
     AdvertiseKeys,
     BlobChunk,

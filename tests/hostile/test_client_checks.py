@@ -12,8 +12,7 @@ from secagg_testing.cohorts import (
 )
 from secagg_testing.observed_session import ObservedSession
 
-from secagg.crypto.aead import seal
-from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.cipher_suite import CipherSuite, seal
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.transcript import decode_set, encode_set
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
@@ -22,6 +21,7 @@ from secagg.protocol.client import machine as client
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import (
     AbortRequested,
+    Finish,
     InputReady,
     NoisyVector,
     PlainVector,
@@ -39,7 +39,6 @@ from secagg.protocol.messages import (
     Round,
     Survivors,
 )
-from secagg.protocol.outputs import Finish
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.profiles import MaliciousParameters, Trust
 from secagg.protocol.refund import Charge

@@ -7,7 +7,7 @@ from secagg_testing.cohorts import one_hot, parameters_for
 
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.client import machine as client
-from secagg.protocol.events import Received
+from secagg.protocol.events import Received, Send
 from secagg.protocol.messages import (
     BUNDLE_BYTES,
     Bundles,
@@ -16,7 +16,6 @@ from secagg.protocol.messages import (
     Round,
     Shares,
 )
-from secagg.protocol.outputs import Send
 from secagg.protocol.rounds import DropReason
 from secagg.protocol.server import machine as server
 from secagg.simulation import InProcessSession, identity_of

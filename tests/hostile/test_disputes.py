@@ -16,7 +16,7 @@ from secagg_testing.deployment import Deployment
 from secagg_testing.inline_store import ask
 
 from secagg.client.session_driver import ClientSettings, SessionOutcome
-from secagg.crypto.shamir_codec import SHARE_SIZE
+from secagg.crypto.shamir import SHARE_SIZE
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.agreement import sign_bundles
 from secagg.protocol.context import roster_context, session_context

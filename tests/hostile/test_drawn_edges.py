@@ -16,11 +16,10 @@ from secagg_testing.observed_session import ObservedSession
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.client import machine as client
 from secagg.protocol.client.checks import check_edge_odds
-from secagg.protocol.events import Received, RoundClosed, SessionOffered
+from secagg.protocol.events import Finish, Received, RoundClosed, SessionOffered
 from secagg.protocol.graphs.edge_selection import EdgeTrees, sign_edges
 from secagg.protocol.messages import Edges, Envelope, Fate, Round
 from secagg.protocol.noise_terms import NoiseTerms, noise_terms
-from secagg.protocol.outputs import Finish
 from secagg.protocol.parameters import Graph
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.profiles import Profile

@@ -34,10 +34,10 @@ from secagg.protocol.messages import (
     Survivors,
 )
 from secagg.protocol.policy import ClientPolicy
-from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR
 from secagg.simulation.driver import identity_of
 from secagg.storage.change import Role
 from secagg.storage.queries import ListSessions, ReadTally
+from secagg.transport.connection import UNCERTIFIED_AGGREGATOR
 from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,

@@ -21,7 +21,14 @@ from secagg.protocol import agreement
 from secagg.protocol.client import machine as client
 from secagg.protocol.client.states import Answered, Masked, Signed
 from secagg.protocol.enrolment.credential import Credential
-from secagg.protocol.events import InputBound, InputReady, Received, SessionOffered
+from secagg.protocol.events import (
+    Finish,
+    InputBound,
+    InputReady,
+    Received,
+    Send,
+    SessionOffered,
+)
 from secagg.protocol.membership import Member, signed_advert
 from secagg.protocol.messages import (
     BUNDLE_BYTES,
@@ -41,7 +48,6 @@ from secagg.protocol.messages import (
     Survivors,
     Upload,
 )
-from secagg.protocol.outputs import Finish, Send
 from secagg.protocol.profiles import MaliciousParameters
 from secagg.protocol.refund import Charge
 from secagg.protocol.rounds import rounds_of

@@ -33,7 +33,7 @@ from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.runner import ClientRunner
 from secagg.client.session_driver import ClientSettings, SessionOutcome
 from secagg.crypto.key_derivation import noise_seed
-from secagg.crypto.shamir_codec import SHARE_SIZE
+from secagg.crypto.shamir import SHARE_SIZE
 from secagg.distributed_dp import NoisyTask, plan, read_noise_terms
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.pki.certificate_authority import CertificateAuthority

@@ -8,7 +8,7 @@ from secagg_testing.cohorts import RecordedSession, one_hot, parameters_for
 
 from secagg.crypto.key_agreement import KeyPair
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.crypto.shamir_codec import SHARE_SIZE
+from secagg.crypto.shamir import SHARE_SIZE
 from secagg.errors import SecAggError
 from secagg.protocol.client.handlers import _own_secrets
 from secagg.protocol.events import Received

@@ -16,10 +16,9 @@ from secagg.crypto.transcript import domain_tag
 from secagg.distributed_dp import NoisyTask, plan
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.client import machine as client
-from secagg.protocol.events import InputReady, Received
+from secagg.protocol.events import ComputeSum, InputReady, Received
 from secagg.protocol.messages import Envelope, Round, Shares
 from secagg.protocol.noise_terms import layer_secret, noise_secrets
-from secagg.protocol.outputs import ComputeSum
 from secagg.protocol.profiles import MaliciousParameters, RoundDeadlines
 from secagg.protocol.rounds import DropReason
 from secagg.protocol.server import machine as server

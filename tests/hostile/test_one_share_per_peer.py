@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from secagg_testing.cohorts import one_hot, parameters_for
 from secagg_testing.observed_session import ObservedSession
 
-from secagg.crypto.shamir_codec import SHARE_SIZE
+from secagg.crypto.shamir import SHARE_SIZE
 from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode
 from secagg.protocol.client import machine as client
 from secagg.protocol.client.states import Answered, Failed, Masked
-from secagg.protocol.events import InputBound, InputReady, Received
+from secagg.protocol.events import InputBound, InputReady, Received, Send
 from secagg.protocol.messages import Envelope, Round, Shares, Survivors, rank_key
-from secagg.protocol.outputs import Send
 from secagg.simulation.driver import accepting, identity_of
 
 CLIENTS = 6

@@ -22,7 +22,7 @@ from secagg_testing.cohorts import (
 )
 
 from secagg.cli import main
-from secagg.cli.exit_codes import EXIT_OK, exit_code_of
+from secagg.cli.failures import EXIT_OK, exit_code_of
 from secagg.client.gate import GateRequest, GateStage, KnownFacts, OwnRules, admit
 from secagg.crypto.modular import zeros
 from secagg.crypto.transcript import encode_set
@@ -37,7 +37,7 @@ from secagg.distributed_dp.noise_block import decode_block
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.pki.key_files import key_text
 from secagg.protocol.client import machine as client
-from secagg.protocol.events import InputReady, NoisyVector, PlainVector, Received
+from secagg.protocol.events import InputReady, NoisyVector, PlainVector, Received, Send
 from secagg.protocol.messages import (
     Delivery,
     Envelope,
@@ -47,7 +47,6 @@ from secagg.protocol.messages import (
     Round,
     Survivors,
 )
-from secagg.protocol.outputs import Send
 from secagg.protocol.packing import packed_size
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
@@ -55,8 +54,13 @@ from secagg.protocol.policy import (
     PrivacyLimits,
 )
 from secagg.protocol.profiles import MaliciousParameters
-from secagg.protocol.receipts.comparison import check_one_session, shown_in
-from secagg.protocol.receipts.receipt import AuditReceipt, Outcome, WrittenBy
+from secagg.protocol.receipts.receipt import (
+    AuditReceipt,
+    Outcome,
+    WrittenBy,
+    check_one_session,
+    shown_in,
+)
 from secagg.protocol.receipts.verifier import (
     Finding,
     ReceiptError,

@@ -21,7 +21,7 @@ from secagg_testing.observed_session import ObservedSession
 from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode
 from secagg.protocol.client import machine as client
-from secagg.protocol.events import AbortRequested, Received
+from secagg.protocol.events import AbortRequested, MaskAndUpload, Received
 from secagg.protocol.messages import (
     Aborted,
     Delivery,
@@ -31,7 +31,6 @@ from secagg.protocol.messages import (
     Round,
     Survivors,
 )
-from secagg.protocol.outputs import MaskAndUpload
 from secagg.protocol.parameters import Profile
 from secagg.protocol.refund import Charge, ReachedStage, charge_after
 from secagg.simulation import identity_of

@@ -19,13 +19,13 @@ from secagg.protocol.events import (
     AbortRequested,
     InputBound,
     InputReady,
+    MaskAndUpload,
     NoisyVector,
     PlainVector,
     Received,
     RoundClosed,
 )
 from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Round, Shares
-from secagg.protocol.outputs import MaskAndUpload
 from secagg.protocol.refund import Charge
 from secagg.protocol.rounds import rounds_of
 from secagg.protocol.server import machine as server

@@ -9,15 +9,17 @@ from hypothesis import strategies as st
 from secagg_testing.cohorts import one_hot, parameters_for
 from secagg_testing.observed_session import ObservedSession
 
-from secagg.crypto.shamir_codec import SHARE_SIZE
+from secagg.crypto.shamir import SHARE_SIZE
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.protocol import reconstruction
 from secagg.protocol.client import machine as client
 from secagg.protocol.disputes import left_out
 from secagg.protocol.events import (
     AbortRequested,
+    DealerFailed,
     Received,
     RoundClosed,
+    ShareDisputed,
     SumComputed,
 )
 from secagg.protocol.messages import (
@@ -33,7 +35,6 @@ from secagg.protocol.messages import (
     Shares,
     Upload,
 )
-from secagg.protocol.outputs import DealerFailed, ShareDisputed
 from secagg.protocol.parameters import Profile
 from secagg.protocol.rounds import DropReason, rounds_of
 from secagg.protocol.server import machine as server

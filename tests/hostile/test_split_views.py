@@ -20,7 +20,7 @@ from secagg_testing.cohorts import one_hot, signing_parameters_for
 from secagg_testing.knowledge import Facts, check
 from secagg_testing.observed_session import ObservedSession
 
-from secagg.crypto.shamir_codec import SHARE_SIZE
+from secagg.crypto.shamir import SHARE_SIZE
 from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode
 from secagg.protocol.agreement import sign_context
@@ -28,7 +28,7 @@ from secagg.protocol.client import checks
 from secagg.protocol.client import machine as client
 from secagg.protocol.client.states import Failed, Masked, Signed
 from secagg.protocol.context import unmask_context
-from secagg.protocol.events import InputBound, InputReady, Received
+from secagg.protocol.events import InputBound, InputReady, Received, Send, Step
 from secagg.protocol.messages import (
     Consistency,
     Envelope,
@@ -37,7 +37,6 @@ from secagg.protocol.messages import (
     Shares,
     Survivors,
 )
-from secagg.protocol.outputs import Send, Step
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.profiles import Profile
 from secagg.simulation import identity_of

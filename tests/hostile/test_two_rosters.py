@@ -40,8 +40,10 @@ from secagg.protocol.client.states import Failed, ReadyForInput, Signed
 from secagg.protocol.context import mask_context, unmask_context
 from secagg.protocol.events import (
     InputReady,
+    MaskAndUpload,
     PlainVector,
     Received,
+    Send,
     SessionOffered,
 )
 from secagg.protocol.messages import (
@@ -57,7 +59,6 @@ from secagg.protocol.messages import (
     Shares,
     Survivors,
 )
-from secagg.protocol.outputs import MaskAndUpload, Send
 from secagg.protocol.packing import packed_size
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.receipts.receipt import AuditReceipt, Outcome, WrittenBy

@@ -19,8 +19,8 @@ from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.service import server_of
 from secagg.transport.address import Address
 from secagg.transport.channel_options import HEALTH_SERVICE
-from secagg.transport.relay.handshake_limits import AdmissionLimits
-from secagg.transport.relay.relay import Rejection
+from secagg.transport.handshake_limits import AdmissionLimits
+from secagg.transport.relay import Rejection
 from secagg.wire.calls import AdvertiseKeys
 
 CALL = AdvertiseKeys(bytes(32), b"advert")
@@ -35,7 +35,7 @@ from secagg.server.service import server_of
 from secagg.server.server import Server
 from secagg_testing.scripted_service import ScriptedService
 from secagg.transport.address import Address
-from secagg.transport.relay.handshake_limits import AdmissionLimits
+from secagg.transport.handshake_limits import AdmissionLimits
 from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity
 

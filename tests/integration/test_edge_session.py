@@ -18,7 +18,7 @@ from secagg.pki.development import DevelopmentEnrolment
 from secagg.pki.key_files import key_text
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.server.http_edge.listener import EdgeOptions
-from secagg.transport.relay.relay import Rejection
+from secagg.transport.relay import Rejection
 from secagg.wire.calls import (
     AdvertiseKeys,
     GetOffer,

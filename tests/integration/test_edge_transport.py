@@ -26,8 +26,8 @@ from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.enrolment.revocation_list import RevocationList
 from secagg.server.rpc.certificates import LOOK_EVERY_SECONDS
 from secagg.transport.address import Address
-from secagg.transport.relay.handshake_limits import AdmissionLimits
-from secagg.transport.relay.relay import Rejection
+from secagg.transport.handshake_limits import AdmissionLimits
+from secagg.transport.relay import Rejection
 from secagg.wire.calls import (
     Blob,
     BlobChunk,

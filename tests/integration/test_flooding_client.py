@@ -20,7 +20,7 @@ from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
 from secagg.transport.address import Address
-from secagg.transport.relay.handshake_limits import AdmissionLimits
+from secagg.transport.handshake_limits import AdmissionLimits
 from secagg.wire.calls import GetOffer, GetUpdate, UploadChunk, WatchSession
 
 CLIENTS, DIMENSION = 5, 16

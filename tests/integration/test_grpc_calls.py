@@ -31,7 +31,7 @@ from secagg.protocol.parameters import ProtocolParameters
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.transport.address import Address
 from secagg.transport.channel_options import TEST_IDENTITY_KEY
-from secagg.transport.in_memory import InMemoryConnection
+from secagg.transport.connection import InMemoryConnection
 from secagg.v1 import google_status_pb2
 from secagg.wire.calls import (
     CALLS,

@@ -30,7 +30,7 @@ from secagg.transport.channel_options import (
     SERVICE,
     TEST_IDENTITY_KEY,
 )
-from secagg.transport.relay.handshake_limits import AdmissionLimits
+from secagg.transport.handshake_limits import AdmissionLimits
 from secagg.transport.status import error_of
 from secagg.wire.calls import (
     AdvertiseKeys,

@@ -25,8 +25,7 @@ from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.rpc.guards import TLSAuthenticator
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
-from secagg.transport.reloading_identity import ReloadingIdentity
-from secagg.transport.tls import TLSIdentity
+from secagg.transport.tls import ReloadingIdentity, TLSIdentity
 
 DAY = 24 * 3600
 STEP = 3 * 3600

@@ -33,7 +33,7 @@ from secagg.server.task.setup import PreparedTask, settle_task
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.budget_ledger import BudgetSpentError
 from secagg.storage.spool import UploadSpool
-from secagg.transport.in_memory import InMemoryConnection
+from secagg.transport.connection import InMemoryConnection
 from secagg.wire.calls import GetOffer
 
 DIM = 6

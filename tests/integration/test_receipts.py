@@ -27,15 +27,16 @@ from secagg.protocol import context, refund
 from secagg.protocol.client.states import Completed
 from secagg.protocol.events import Received
 from secagg.protocol.messages import Delivery, Fate, Quorum, Released, RosterFrame
-from secagg.protocol.noise_certificate import NoiseCertificate
+from secagg.protocol.noise_terms import NoiseCertificate
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.profiles import HonestCuriousParameters, MaliciousParameters
-from secagg.protocol.receipts.comparison import check_one_session, shown_in
 from secagg.protocol.receipts.receipt import (
     AuditReceipt,
     Outcome,
     RosterCommitment,
     WrittenBy,
+    check_one_session,
+    shown_in,
 )
 from secagg.protocol.receipts.verifier import (
     Finding,

@@ -13,7 +13,7 @@ from secagg_testing.deployment import TASK_ID, Deployment
 from secagg_testing.inline_store import ask, inline_store
 from secagg_testing.lossy_connection import Fault
 
-from secagg.cli.logs import JSONLines
+from secagg.cli.output import JSONLines
 from secagg.client.session_driver import ClientSettings, SessionOutcome
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.events import Received

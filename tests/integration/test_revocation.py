@@ -14,8 +14,8 @@ from secagg.pki.certificate_revocations import revoked_line
 from secagg.server.rpc.certificates import LOOK_EVERY_SECONDS
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.transport.address import Address
-from secagg.transport.relay.handshake_limits import AdmissionLimits
-from secagg.transport.relay.relay import Rejection
+from secagg.transport.handshake_limits import AdmissionLimits
+from secagg.transport.relay import Rejection
 from secagg.transport.tls import number_in_pem
 from secagg.wire.calls import AdvertiseKeys, WatchSession
 

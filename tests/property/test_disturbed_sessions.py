@@ -25,11 +25,17 @@ from secagg_testing.observed_session import ObservedSession
 
 from secagg.client.client_receipt import concluded, seen_at_offer, seen_with
 from secagg.crypto.modular import add_into, reduce_in_place, zeros
-from secagg.crypto.shamir_codec import SHARE_SIZE
+from secagg.crypto.shamir import SHARE_SIZE
 from secagg.distributed_dp import TaskNoiseVerifier, subtract_layers
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.client import machine as client
-from secagg.protocol.events import InputBound, InputReady, NoisyVector, Received
+from secagg.protocol.events import (
+    ComputeSum,
+    InputBound,
+    InputReady,
+    NoisyVector,
+    Received,
+)
 from secagg.protocol.messages import (
     Complaint,
     Envelope,
@@ -39,7 +45,6 @@ from secagg.protocol.messages import (
     Survivors,
     Upload,
 )
-from secagg.protocol.outputs import ComputeSum
 from secagg.protocol.profiles import Profile
 from secagg.protocol.receipts.receipt import Outcome
 from secagg.protocol.receipts.verifier import Finding, verify_receipt

@@ -13,9 +13,8 @@ from secagg_testing.observed_session import ObservedSession
 
 from secagg.errors import ErrorCode
 from secagg.protocol.client import machine as client
-from secagg.protocol.events import Received, RoundClosed
+from secagg.protocol.events import Received, RoundClosed, Send
 from secagg.protocol.messages import Advert, Bundles, Round, Shares
-from secagg.protocol.outputs import Send
 from secagg.protocol.parameters import Profile
 from secagg.protocol.rounds import rounds_of
 from secagg.protocol.server import machine as server

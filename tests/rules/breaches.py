@@ -27,11 +27,10 @@ from secagg.errors import ErrorCode
 from secagg.pki.client_identity import load_client_identity
 from secagg.pki.key_files import parse_key
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.client_identity import ClientIdentity
+from secagg.protocol.enrolment.credential import ClientIdentity
 from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
 from secagg.protocol.profiles import Trust
-from secagg.storage.budget_ledger import ChargeRow, ChargeState
-from secagg.storage.data_claims import ClaimAdversary
+from secagg.storage.budget_ledger import ChargeRow, ChargeState, ClaimAdversary
 from secagg.two_aggregators.gate import PairRequest, PairRules
 from tests.rules import drivers
 

@@ -47,7 +47,7 @@ from secagg.protocol.policy import (
     TotalBudget,
 )
 from secagg.protocol.profiles import MaliciousParameters, Profile, Trust
-from secagg.transport.in_memory import InMemoryConnection
+from secagg.transport.connection import InMemoryConnection
 from secagg.two_aggregators.client import total_between_two
 from secagg.wire.calls import (
     AdvertiseKeys,

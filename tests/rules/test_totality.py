@@ -13,7 +13,7 @@ import pytest
 from secagg.client import program
 from secagg.client.enrolment import ClientEnrolment
 from secagg.config import load_client_settings
-from secagg.config.total_budget import total_budget
+from secagg.config.common import total_budget
 from secagg.config.two_aggregators import (
     SharingClientSettings,
     load_two_server_settings,

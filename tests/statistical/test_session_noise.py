@@ -17,9 +17,8 @@ from dpnoise.encoding import centre
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import NoisyTask, plan
 from secagg.protocol.client import machine as client
-from secagg.protocol.events import InputReady, Received
+from secagg.protocol.events import ComputeSum, InputReady, Received
 from secagg.protocol.messages import Envelope, Round, Shares
-from secagg.protocol.outputs import ComputeSum
 from secagg.protocol.profiles import (
     HonestCuriousParameters,
     MaliciousParameters,

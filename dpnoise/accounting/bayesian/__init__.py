@@ -9,8 +9,8 @@ from dpnoise.accounting.bayesian.accountant import (
     BayesianAccountant,
     Level,
     PopulationStatement,
+    SampledGaussian,
 )
-from dpnoise.accounting.bayesian.divergence import SampledGaussian
 from dpnoise.accounting.bayesian.interval import Interval, upper_mean
 from dpnoise.accounting.bayesian.typical import typical_epsilon
 

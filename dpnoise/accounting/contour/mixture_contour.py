@@ -33,7 +33,7 @@ from dpnoise.accounting.contour.integral import (
     least_contour,
 )
 from dpnoise.accounting.contour.moment_table import CoordinateNorm
-from dpnoise.accounting.single_selection import epsilon_before, epsilon_behind
+from dpnoise.accounting.conversion import epsilon_before, epsilon_behind
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.errors import TheoremNotApplicableError
 from dpnoise.events import (

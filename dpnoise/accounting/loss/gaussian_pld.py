@@ -22,6 +22,7 @@ from typing import Final, Self, TypeAlias
 import numpy as np
 
 from dpnoise.accounting.accountant import Accountant
+from dpnoise.accounting.conversion import epsilon_before, epsilon_behind
 from dpnoise.accounting.gaussian import (
     gaussian_delta,
     gaussian_epsilon,
@@ -33,7 +34,6 @@ from dpnoise.accounting.loss.composed_loss import (
     ComposedLoss,
 )
 from dpnoise.accounting.loss.dominating_pair import LOSS_ERROR, DominatingPair
-from dpnoise.accounting.single_selection import epsilon_before, epsilon_behind
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.errors import ParameterError
 from dpnoise.events import (

@@ -23,8 +23,11 @@ import numpy as np
 
 from dpnoise.accounting.accountant import Accountant
 from dpnoise.accounting.conversion import renyi_epsilons, renyi_log_deltas
-from dpnoise.accounting.renyi.curve import RenyiCurve
-from dpnoise.accounting.renyi.subsampling import MAX_SAMPLED_ORDER, sampled_divergences
+from dpnoise.accounting.renyi.curve import (
+    MAX_SAMPLED_ORDER,
+    RenyiCurve,
+    sampled_divergences,
+)
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.events import (
     Adjacency,

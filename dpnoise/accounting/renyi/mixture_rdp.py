@@ -45,7 +45,7 @@ import numpy as np
 from dpnoise.accounting.accountant import ReleaseSize
 from dpnoise.accounting.conversion import renyi_epsilons
 from dpnoise.accounting.renyi.accountant import RenyiAccountant, gaussian_curve
-from dpnoise.accounting.renyi.curve import RenyiCurve
+from dpnoise.accounting.renyi.curve import MAX_SAMPLED_ORDER, RenyiCurve
 from dpnoise.accounting.renyi.skellam_lattice import (
     MAX_LATTICE_VARIANCE,
     SUM_MARGIN,
@@ -56,7 +56,6 @@ from dpnoise.accounting.renyi.skellam_rdp import (
     exact_skellam_curve,
     published_shift_bound,
 )
-from dpnoise.accounting.renyi.subsampling import MAX_SAMPLED_ORDER
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.events import (
     Adjacency,

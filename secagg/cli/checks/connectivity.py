@@ -6,8 +6,7 @@ import ssl
 import time
 from typing import Final
 
-from secagg.cli.check_results import Caution
-from secagg.cli.checks.preflight import identity_of
+from secagg.cli.checks.preflight import Caution, identity_of
 from secagg.client.enrolment_files import read_enrolled
 from secagg.client.gate import (
     GateRequest,

@@ -23,9 +23,9 @@ def doctor(
     """
     import asyncio
 
-    from secagg.cli.check_results import State
+    from secagg.cli.checks.preflight import State
     from secagg.cli.checks.setup_checks import doctor_findings
-    from secagg.cli.exit_codes import EXIT_OK, exit_code_of
+    from secagg.cli.failures import EXIT_OK, exit_code_of
 
     output = Output(as_json=as_json)
     path = server_file(config)

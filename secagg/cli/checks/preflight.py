@@ -8,6 +8,15 @@ Rule 3: a check says what it found in one line; its error is the one that the pr
 
 Whether the budget can be met is the planner's to say, and what the other side demands
 is said by the other side.
+
+What a numbered check of the doctor has found, and how checks hang together.
+
+Rule 4: checks stand in branches.  What fails ends its branch, because all that follows
+        would fail for the same reason; other branches go on.
+Rule 5: a check says what it found in one line; its error is the one that the program
+        would meet, with the same exit code and a next step.
+
+What `--show-settings` prints: every setting, and what each check of them found.
 """
 
 import contextlib
@@ -16,20 +25,21 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Generic, TypeAlias, TypeVar
 
-from secagg.cli.check_results import Finding, State
+from secagg.cli.output import Output
 from secagg.client.enrolment_files import read_enrolled
 from secagg.client.program import client_enrolment
 from secagg.config import ClientSettings, HostSettings, TaskSettings
+from secagg.config.common import TLSSection
 from secagg.config.paths import refuse_shared_paths, server_paths
-from secagg.config.program import TLSSection
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.pki.credential_issuer import ISSUER_SEED
-from secagg.pki.key_files import is_readable_by_others, parse_key
-from secagg.pki.published_enrolment import PublishedEnrolment
+from secagg.pki.key_files import PublishedEnrolment, is_readable_by_others, parse_key
 from secagg.protocol.enrolment.revocation_list import read_revocations
 from secagg.protocol.packing import packed_size
 from secagg.runtime.files import SESSION_PLACE, nearest_place
@@ -38,6 +48,122 @@ from secagg.storage.spool import MIN_FREE_BYTES
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity
+
+S = TypeVar("S")
+
+
+class State:
+    """What became of a check."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check and what it found.
+
+    Attributes:
+        number: Such as D120; never reused.
+        subject: What was looked at.
+        state: One of `State`.
+        found: What there is, or what is wrong.
+        next_step: What to do about it; "" where nothing is wrong.
+        error: Of a check that failed.
+    """
+
+    number: str
+    subject: str
+    state: str
+    found: str
+    next_step: str = ""
+    error: SecAggError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Caution:
+    """Something that works and should not stay so."""
+
+    found: str
+    next_step: str
+
+
+Found: TypeAlias = str | Caution | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetupCheck(Generic[S]):
+    """One numbered thing that a part needs.
+
+    Attributes:
+        number: Such as D120; never reused.
+        subject: What is looked at: the setting or option that names it, or a noun.
+        run: Says what there is; None where the settings name no such thing.  Raises
+            what is wrong, as the program would.
+        starts: Whether a start looks at it before anything else; what it does not look
+            at it meets by itself, with the same error.
+        is_local: Whether this machine alone can tell; else the doctor alone looks.
+    """
+
+    number: str
+    subject: str
+    run: Callable[[S], Found | Awaitable[Found]]
+    starts: bool = False
+    is_local: bool = True
+
+
+Branch: TypeAlias = tuple[SetupCheck[S], ...]
+
+
+async def findings_of(
+    branches: Sequence[Branch[S]],
+    setup: S,
+    *,
+    only: Callable[[SetupCheck[S]], bool] = lambda _: True,
+) -> list[Finding]:
+    """Run checks; what follows a failure in its branch is skipped.
+
+    Args:
+        branches: Checks that hang together, in the order in which they are run.
+        setup: What they look at.
+        only: Says which are run.
+
+    Returns:
+        What was found, by number.
+    """
+    findings: list[Finding] = []
+    for branch in branches:
+        failed = ""
+        for check in filter(only, branch):
+            if failed:
+                reason = f"needs {failed} to be right"
+                findings.append(
+                    Finding(check.number, check.subject, State.SKIPPED, reason)
+                )
+                continue
+            finding = await _finding_of(check, setup)
+            if finding is not None:
+                findings.append(finding)
+                failed = check.number if finding.error else ""
+    return sorted(findings, key=lambda each: each.number)
+
+
+async def _finding_of(check: SetupCheck[S], setup: S) -> Finding | None:
+    number, subject = check.number, check.subject
+    try:
+        found = check.run(setup)
+        if not isinstance(found, str | Caution | None):
+            found = await found
+    except SecAggError as error:
+        step = error.at_command or error.next_step
+        return Finding(number, subject, State.FAILED, str(error), step, error)
+    if found is None:
+        return None
+    if isinstance(found, str):
+        return Finding(number, subject, State.OK, found)
+    return Finding(number, subject, State.WARNING, found.found, found.next_step)
 
 
 def written_files(outputs: Mapping[str, Path]) -> list[tuple[str, Path]]:
@@ -326,3 +452,31 @@ def _unwritable(
         code=ErrorCode.STORAGE_FAILED,
         next_step="Check the path, its owner and the free space, or choose another.",
     )
+
+
+def show_checked(
+    rows: Sequence[tuple[str, str, str]], findings: Sequence[Finding], output: Output
+) -> None:
+    """Print settings and checks.
+
+    Raises:
+        SecAggError: The first problem among the checks; all of them are printed.
+    """
+    output.table(("setting", "value", "from"), rows, title="Settings")
+    output.table(
+        ("check", "of", "found"),
+        [
+            (
+                each.number,
+                each.subject,
+                f"ERROR: {each.found}"
+                if each.error
+                else f"{each.found}; {each.next_step}"
+                if each.next_step
+                else each.found,
+            )
+            for each in findings
+        ],
+        title="Checks",
+    )
+    require_all(findings)

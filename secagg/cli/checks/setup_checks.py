@@ -22,17 +22,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from secagg.cli.check_results import (
+from secagg.cli.checks.connectivity import ConnectivityCheck
+from secagg.cli.checks.preflight import (
     Branch,
     Caution,
     Finding,
     Found,
     SetupCheck,
     State,
-    findings_of,
-)
-from secagg.cli.checks.connectivity import ConnectivityCheck
-from secagg.cli.checks.preflight import (
     check_client_enrolment,
     check_output,
     check_payload,
@@ -41,6 +38,7 @@ from secagg.cli.checks.preflight import (
     check_server_paths,
     check_state_dir,
     check_writable,
+    findings_of,
     identity_of,
     written_files,
 )
@@ -58,15 +56,14 @@ from secagg.config import (
     load_task_settings,
     names_a_task,
 )
+from secagg.config.common import TLSSection, total_budget
 from secagg.config.files import is_file_of_two_aggregators, party_of
 from secagg.config.paths import (
     client_paths,
     refuse_shared_paths,
     two_aggregator_paths,
 )
-from secagg.config.program import TLSSection
 from secagg.config.server import HostSection, ServerSection, files_in
-from secagg.config.total_budget import total_budget
 from secagg.config.two_aggregators import (
     HelperSettings,
     LeaderSettings,
@@ -94,13 +91,16 @@ from secagg.server.http_edge.listener import WebCertificate
 from secagg.server.service import check_collector, edge_options, meter_of, page_address
 from secagg.server.session.runner import MOST_ATTEMPTS
 from secagg.server.task.setup import prepare_task
-from secagg.storage.blobs import STORE_HOME
+from secagg.storage.blobs import STORE_HOME, directory_of, open_blobs
 from secagg.storage.change import Role as StoreRole
-from secagg.storage.directories import STORE_FILE
+from secagg.storage.directories import STORE_FILE, refuse_network_disk
 from secagg.storage.journal import decode_server_event, sums_begun
-from secagg.storage.network_disk import refuse_network_disk
-from secagg.storage.open_blobs import directory_of, open_blobs
-from secagg.storage.open_store import check_postgres_package, store_exists
+from secagg.storage.open_store import (
+    StoreInUseError,
+    check_postgres_package,
+    looking,
+    store_exists,
+)
 from secagg.storage.postgres.address import checked_address
 from secagg.storage.queries import (
     FindFaults,
@@ -109,7 +109,6 @@ from secagg.storage.queries import (
     LoadSession,
     ReadMark,
 )
-from secagg.storage.reader import StoreInUseError, looking
 from secagg.storage.rollback_mark import (
     STORE_ID_BYTES,
     Mark,
@@ -117,17 +116,16 @@ from secagg.storage.rollback_mark import (
     default_mark,
     refuse_restored,
 )
-from secagg.storage.rows import Replica
+from secagg.storage.rows import Replica, refuse_other_names
 from secagg.storage.store import StateDamagedError, StoreNotFoundError, StoreReader
-from secagg.storage.store_identity import refuse_other_names
 from secagg.transport.address import Address
 from secagg.transport.grpc_channel import aggregator_named
-from secagg.transport.peer_identity import Role
-from secagg.transport.relay.handshake_limits import (
+from secagg.transport.handshake_limits import (
     FILES_PER_CONNECTION,
     RESERVED_FILES,
     raise_file_limit,
 )
+from secagg.transport.peer_identity import Role
 from secagg.transport.tls import read_certificates
 from secagg.two_aggregators.client import refuse_one_key
 from secagg.two_aggregators.program import (

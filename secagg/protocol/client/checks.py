@@ -9,12 +9,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Self
 
-from secagg.crypto.client_bitmap import ClientBitmap
 from secagg.crypto.key_agreement import BadPublicKeyError, check_public_key
+from secagg.crypto.transcript import ClientBitmap
 from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.context import roster_context
+from secagg.protocol.graphs.bounds import client_demand
 from secagg.protocol.graphs.neighbours import HararyRing, SharingGraph, sharing_graph
-from secagg.protocol.graphs.ring_bounds import client_demand
 from secagg.protocol.graphs.ring_safety import graph_shortcoming, holder_bits
 from secagg.protocol.membership import Member, check_adverts, check_form
 from secagg.protocol.messages import (

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from secagg.crypto.client_bitmap import ClientBitmap
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.key_agreement import KeyPair
 from secagg.crypto.modular import word_dtype
 from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.transcript import ClientBitmap
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -56,10 +56,14 @@ from secagg.protocol.enrolment.verification import check_credential
 from secagg.protocol.events import (
     InputBound,
     InputReady,
+    MaskAndUpload,
+    MaskJob,
     NoisyVector,
     PlainVector,
     Received,
+    Send,
     SessionOffered,
+    Step,
 )
 from secagg.protocol.graphs.edge_selection import (
     check_published,
@@ -78,7 +82,6 @@ from secagg.protocol.messages import (
     is_neighbourhood,
 )
 from secagg.protocol.noise_terms import noise_terms
-from secagg.protocol.outputs import MaskAndUpload, MaskJob, Send, Step
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.profiles import HonestCuriousParameters

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from secagg.crypto.client_bitmap import ClientBitmap
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey
+from secagg.crypto.transcript import ClientBitmap
 from secagg.errors import ErrorCode
 from secagg.protocol.agreement import Signers
 from secagg.protocol.client.checks import RosterView
+from secagg.protocol.events import ClientOutput, MaskJob, Step
 from secagg.protocol.graphs.neighbours import SharingGraph
 from secagg.protocol.membership import Member
 from secagg.protocol.messages import Advert, Bundles, Edges, Released, Round
 from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, no_noise
-from secagg.protocol.outputs import ClientOutput, MaskJob, Step
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.refund import Charge
 from secagg.protocol.share_bundles import HeldShares

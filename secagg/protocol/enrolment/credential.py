@@ -11,10 +11,18 @@ Rule 3: signed bytes start with a domain tag of their own.  Enrolment precedes a
 session.
 
 Source: PROTOCOL §2.1.
+
+Common parts of enrolment documents: names, tags, version and errors.
+
+Enrolment precedes any session, hence its domain tags name no suite.
+
+A client's key and its credential, in memory.
 """
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from secagg.crypto.canonical import Reader, Writer
 from secagg.crypto.signature import (
@@ -25,15 +33,94 @@ from secagg.crypto.signature import (
     check_identity,
     verify,
 )
+from secagg.crypto.transcript import domain_tag
 from secagg.errors import ErrorCode
-from secagg.protocol.enrolment.documents import (
-    VERSION,
-    decoded,
-    enrolment_tag,
-    is_name,
-    not_a_name,
-    read_header,
-)
+
+_Value = TypeVar("_Value")
+
+VERSION: Final = 1
+"""The first byte of every document."""
+
+MAX_NAME_BYTES: Final = 255
+"""Longest name of a client or of a trust domain that a certificate can hold."""
+
+# Plain enough to be a file name, a log field and a table cell.
+_NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_NAME_BYTES}}}", re.ASCII)
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text may name a client or a trust domain (R2.1-2)."""
+    return _NAME.fullmatch(text) is not None
+
+
+def not_a_name(text: str) -> str:
+    """Return the complaint about a text that is not a valid name."""
+    return (
+        f"{text[:60]!r} is not 1 to {MAX_NAME_BYTES} of the characters "
+        "A-Z a-z 0-9 . _ -"
+    )
+
+
+def enrolment_tag(role: str, usage: str) -> bytes:
+    """Return the domain tag of one kind of document."""
+    return domain_tag(role, usage, None)
+
+
+def decoded(what: str, data: bytes, read: Callable[[Reader], _Value]) -> _Value:
+    """Decode a whole document.
+
+    Args:
+        what: The kind of document, for the error.
+        data: Its bytes.
+        read: Decodes the fields; may raise ValueError.
+
+    Raises:
+        RemoteProtocolError: BAD_ENCODING.
+    """
+    reader = Reader(data, what)
+    try:
+        value = read(reader)
+        reader.end()
+    except ValueError as error:
+        raise ErrorCode.BAD_ENCODING.error(
+            f"{what} is malformed: {error}",
+            fix="Make it again with a release that supports this version.",
+        ) from None
+    return value
+
+
+def read_version(reader: Reader) -> None:
+    """Read the version that every document starts with.
+
+    Raises:
+        ValueError: Another version.
+    """
+    version = reader.u8()
+    if version != VERSION:
+        raise ValueError(f"it has version {version}, this release reads {VERSION}")
+
+
+def read_name(reader: Reader) -> str:
+    """Read a name.
+
+    Raises:
+        ValueError: It has other characters.
+    """
+    text = reader.text(max_bytes=MAX_NAME_BYTES)
+    if not is_name(text):
+        raise ValueError(not_a_name(text))
+    return text
+
+
+def read_header(reader: Reader) -> tuple[str, str]:
+    """Read version, trust domain and name; return the latter two.
+
+    Raises:
+        ValueError: Another version, or a name of other characters.
+    """
+    read_version(reader)
+    return read_name(reader), read_name(reader)
+
 
 CREDENTIAL_BYTES: Final = IDENTITY_SIZE + 8 + 8 + 4 + SIGNATURE_SIZE
 """Bytes of `Credential.encode_into`: everything but the name."""
@@ -216,3 +303,18 @@ class CredentialRequest:
     def _body(self) -> bytes:
         writer = Writer().u8(VERSION).text(self.trust_domain).text(self.name)
         return writer.fixed(self.identity_key).u64(self.made_at).getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class ClientIdentity:
+    """A client's signing key and its credential.
+
+    Attributes:
+        key: Signs in sessions; its representation shows the public half only.
+        issued: The credential, with its trust domain.
+        enrolment_key: The pinned key that signed it, 32 bytes.
+    """
+
+    key: IdentityKey
+    issued: IssuedCredential
+    enrolment_key: bytes

@@ -22,7 +22,7 @@ from secagg.crypto.signature import (
     verify,
 )
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.protocol.enrolment.documents import (
+from secagg.protocol.enrolment.credential import (
     VERSION,
     decoded,
     enrolment_tag,

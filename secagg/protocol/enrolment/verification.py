@@ -23,8 +23,7 @@ from secagg.crypto.signature import (
     verify,
 )
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.protocol.enrolment.credential import Credential
-from secagg.protocol.enrolment.documents import is_name, not_a_name
+from secagg.protocol.enrolment.credential import Credential, is_name, not_a_name
 
 # Two full rosters of the largest cohort, at about 120 bytes each.
 _MAX_REMEMBERED: Final = 1 << 17

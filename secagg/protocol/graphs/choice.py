@@ -1,7 +1,7 @@
 """The choice of a cohort's graph: the sparsest safe one, with degree and threshold.
 
-Rule 1: a choice is a search over `secagg.protocol.graphs.ring_bounds` and
-        `secagg.protocol.graphs.edge_bounds`.  Server and clients later check the
+Rule 1: a choice is a search over `secagg.protocol.graphs.bounds` and
+        `secagg.protocol.graphs.bounds`.  Server and clients later check the
         parameters by the same functions, so that they accept what is chosen.
 Rule 2: everything is counted in clients.  Fractions of a cohort are exact rationals:
         0.29 of 100 is 29, which binary floats miss.
@@ -33,9 +33,10 @@ from fractions import Fraction
 from typing import Final, Self
 
 from secagg.errors import ErrorCode, SecAggError
-from secagg.protocol.graphs.edge_bounds import EdgeBound, judge_edges
-from secagg.protocol.graphs.ring_bounds import (
+from secagg.protocol.graphs.bounds import (
+    EdgeBound,
     bits_of,
+    judge_edges,
     log_corrupt_holders,
     log_planned_cut,
     log_short_of_holders,

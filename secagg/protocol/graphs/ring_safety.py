@@ -36,9 +36,9 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from secagg.crypto.client_bitmap import ClientBitmap
+from secagg.crypto.transcript import ClientBitmap
+from secagg.protocol.graphs.bounds import bits_of, log_corrupt_holders
 from secagg.protocol.graphs.neighbours import HararyRing, SharingGraph
-from secagg.protocol.graphs.ring_bounds import bits_of, log_corrupt_holders
 from secagg.protocol.parameters import ProtocolParameters
 
 _Living = npt.NDArray[np.bool_]

@@ -14,43 +14,43 @@ acceptable.  `envelope` lists all messages; each other module is named for the s
 of its messages.
 """
 
-from secagg.protocol.messages.advert import (
-    MAX_ADVERT_BYTES,
-    MAX_IDENTITY_BYTES,
-    Advert,
-    advert_parts,
-)
-from secagg.protocol.messages.edges import (
-    MAX_EDGES_BYTES,
-    Edges,
-    EdgesPublished,
-    ListProof,
-)
-from secagg.protocol.messages.encoding import DIGEST_BYTES, SIGNATURE_BYTES
-from secagg.protocol.messages.envelope import (
-    KINDS,
-    Envelope,
-    Message,
-    Update,
-    is_neighbourhood,
-)
-from secagg.protocol.messages.outcome import MAX_REASON_BYTES, Aborted, Fate, Released
-from secagg.protocol.messages.roster import Neighbourhood, Roster, RosterFrame, rank_key
-from secagg.protocol.messages.round import Round
-from secagg.protocol.messages.shares import (
+from secagg.protocol.messages import (
     BUNDLE_BYTES,
+    DIGEST_BYTES,
+    KINDS,
+    MAX_ADVERT_BYTES,
+    MAX_EDGES_BYTES,
+    MAX_IDENTITY_BYTES,
+    MAX_REASON_BYTES,
+    NO_VIEW,
+    SIGNATURE_BYTES,
+    Aborted,
+    Advert,
     Bundles,
     Complaint,
-    Delivery,
-    Shares,
-)
-from secagg.protocol.messages.survivors import (
     Consistency,
+    Delivery,
+    Edges,
+    EdgesPublished,
+    Envelope,
+    Fate,
+    ListProof,
+    Message,
+    Neighbourhood,
     Quorum,
+    Released,
+    Roster,
+    RosterFrame,
     RosterProof,
+    Round,
+    Shares,
     Survivors,
+    Update,
+    Upload,
+    advert_parts,
+    is_neighbourhood,
+    rank_key,
 )
-from secagg.protocol.messages.upload import NO_VIEW, Upload
 
 __all__ = [
     "BUNDLE_BYTES",

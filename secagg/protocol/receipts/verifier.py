@@ -46,8 +46,13 @@ from secagg.protocol.enrolment.revocation_list import read_revocations
 from secagg.protocol.graphs.neighbours import SharingGraph, sharing_graph
 from secagg.protocol.membership import check_adverts, enrolment_rules
 from secagg.protocol.messages import DIGEST_BYTES, Advert, Quorum, Roster, RosterFrame
-from secagg.protocol.noise_certificate import NoiseCertificate, NoiseCost
-from secagg.protocol.noise_terms import NoiseTerms, no_noise, noise_terms
+from secagg.protocol.noise_terms import (
+    NoiseCertificate,
+    NoiseCost,
+    NoiseTerms,
+    no_noise,
+    noise_terms,
+)
 from secagg.protocol.packing import packed_size
 from secagg.protocol.parameters import Graph, ProtocolParameters
 from secagg.protocol.profiles import HonestCuriousParameters

@@ -21,14 +21,18 @@ from secagg.errors import (
 )
 from secagg.protocol import context
 from secagg.protocol.agreement import Signers, check_bundle_signature
-from secagg.protocol.events import Received, RoundClosed
+from secagg.protocol.events import (
+    Received,
+    RoundClosed,
+    Step,
+)
+from secagg.protocol.graphs.bounds import server_demand
 from secagg.protocol.graphs.edge_selection import (
     EdgeTrees,
     check_edges,
     check_edges_signature,
 )
 from secagg.protocol.graphs.neighbours import SharingGraph, sharing_graph
-from secagg.protocol.graphs.ring_bounds import server_demand
 from secagg.protocol.graphs.ring_safety import graph_risk
 from secagg.protocol.membership import check_adverts, check_form
 from secagg.protocol.messages import (
@@ -46,9 +50,6 @@ from secagg.protocol.messages import (
     Upload,
 )
 from secagg.protocol.noise_terms import noise_terms
-from secagg.protocol.outputs import (
-    Step,
-)
 from secagg.protocol.parameters import Graph, ProtocolParameters
 from secagg.protocol.rounds import DropReason
 from secagg.protocol.server.outcomes import abort, dropped_for, too_few

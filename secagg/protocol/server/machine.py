@@ -38,9 +38,11 @@ from secagg.protocol.events import (
     Received,
     RoundClosed,
     ServerEvent,
+    ServerOutput,
+    Step,
     SumComputed,
 )
-from secagg.protocol.graphs.ring_bounds import server_demand
+from secagg.protocol.graphs.bounds import server_demand
 from secagg.protocol.membership import enrolment_rules
 from secagg.protocol.messages import (
     BUNDLE_BYTES,
@@ -60,7 +62,6 @@ from secagg.protocol.messages import (
     Upload,
 )
 from secagg.protocol.noise_terms import NoiseReader, no_noise
-from secagg.protocol.outputs import ServerOutput, Step
 from secagg.protocol.parameters import Graph
 from secagg.protocol.profiles import HonestCuriousParameters, Profile
 from secagg.protocol.rounds import FROM_CLIENTS

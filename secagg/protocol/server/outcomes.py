@@ -7,9 +7,14 @@ enough clients: a handler that aborts returns the result of `too_few` or `abort`
 from collections.abc import Set as AbstractSet
 
 from secagg.errors import ErrorCode, LocalProtocolError
-from secagg.protocol.events import AbortRequested, SumComputed
+from secagg.protocol.events import (
+    AbortRequested,
+    DropClient,
+    ServerOutput,
+    Step,
+    SumComputed,
+)
 from secagg.protocol.messages import Aborted, Fate, Released
-from secagg.protocol.outputs import DropClient, ServerOutput, Step
 from secagg.protocol.rounds import DropReason
 from secagg.protocol.server.states import (
     Cohort,

@@ -14,6 +14,7 @@ from secagg.errors import ErrorCode
 from secagg.protocol.agreement import Signers
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.enrolment.verification import EnrolmentRules, VerifiedCredentials
+from secagg.protocol.events import ComputeSum, ServerOutput, Step
 from secagg.protocol.graphs.edge_selection import EdgeTrees
 from secagg.protocol.graphs.neighbours import SharingGraph
 from secagg.protocol.messages import (
@@ -34,7 +35,6 @@ from secagg.protocol.messages import (
     Upload,
 )
 from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, no_noise
-from secagg.protocol.outputs import ComputeSum, ServerOutput, Step
 from secagg.protocol.share_bundles import Answer
 
 _NAME_OF: Final[Mapping[type[Message], str]] = {

@@ -12,17 +12,18 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode, InternalError
 from secagg.protocol import context, reconstruction
 from secagg.protocol.agreement import check_signature
-from secagg.protocol.events import Received, RoundClosed
-from secagg.protocol.messages import Consistency, Envelope, Quorum, Round, Shares
-from secagg.protocol.noise_terms import layer_secret
-from secagg.protocol.outputs import (
+from secagg.protocol.events import (
     ComputeSum,
     DealerFailed,
     NoiseRemoval,
+    Received,
+    RoundClosed,
     ServerOutput,
     ShareDisputed,
     Step,
 )
+from secagg.protocol.messages import Consistency, Envelope, Quorum, Round, Shares
+from secagg.protocol.noise_terms import layer_secret
 from secagg.protocol.rounds import DropReason
 from secagg.protocol.server.outcomes import abort, dropped_for, too_few
 from secagg.protocol.server.states import (

@@ -15,7 +15,7 @@ from secagg.pki.expiry import expiries_of
 from secagg.runtime import metrics
 from secagg.server.admin.operations import OperatorViews, ServedAggregator, View
 from secagg.server.telemetry.prometheus import Reading
-from secagg.transport.relay.relay import Relay
+from secagg.transport.relay import Relay
 
 
 class StatusSnapshot:

@@ -33,8 +33,8 @@ from secagg.crypto.prg import Mask, add_masks
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import subtract_layers
 from secagg.errors import InternalError
+from secagg.protocol.events import ComputeSum, NoiseRemoval
 from secagg.protocol.masking import removal_masks
-from secagg.protocol.outputs import ComputeSum, NoiseRemoval
 from secagg.protocol.packing import chunks, pack, unpack
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.metrics import ENGINE_JOBS, MASK_COORDINATES, Meter, SilentMeter

@@ -38,7 +38,6 @@ from secagg.errors import (
     SecAggError,
     ServiceError,
 )
-from secagg.runtime.connection import AggregatorService
 from secagg.runtime.limited_log import LimitedLog
 from secagg.runtime.log_events import (
     CALL_FAILED,
@@ -50,6 +49,7 @@ from secagg.runtime.log_events import (
 )
 from secagg.server.call_guards import Caller, CallGuards, OpenCalls, note_caller
 from secagg.server.http_edge.proof import RequestProof
+from secagg.transport.connection import AggregatorService
 from secagg.transport.request_proof import CONTENT_TYPE, content_digest, path_of
 from secagg.transport.status import DETAIL_KEY, status_of
 from secagg.wire.calls import CALLS, Call, UploadChunk

@@ -30,12 +30,11 @@ from cryptography.exceptions import UnsupportedAlgorithm
 
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.pki.expiry import Expiry, ExpiryWarnings
-from secagg.pki.published_enrolment import PublishedEnrolment
+from secagg.pki.key_files import PublishedEnrolment
 from secagg.protocol.arguments import says_which_argument
 from secagg.protocol.enrolment.revocation_list import RevocationList
 from secagg.protocol.profiles import Profile
 from secagg.runtime.clock import Clock
-from secagg.runtime.connection import AggregatorService
 from secagg.runtime.log_events import (
     CERTIFICATE_REFUSED,
     CERTIFICATE_RENEWED,
@@ -55,8 +54,9 @@ from secagg.server.http_edge.app import EdgeApplication
 from secagg.server.http_edge.proof import RequestProof, UnknownCredentialBudget
 from secagg.server.rpc.certificates import LOOK_EVERY_SECONDS
 from secagg.transport.address import Address
-from secagg.transport.relay.handshake_limits import AdmissionLimits, raise_file_limit
-from secagg.transport.relay.relay import Relay, begins_tls
+from secagg.transport.connection import AggregatorService
+from secagg.transport.handshake_limits import AdmissionLimits, raise_file_limit
+from secagg.transport.relay import Relay, begins_tls
 from secagg.transport.tls import MAX_PEM_BYTES, read_certificate_pair
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)

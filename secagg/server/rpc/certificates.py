@@ -20,7 +20,7 @@ from secagg.pki.certificate_revocations import CertificateRevocations
 from secagg.pki.expiry import ExpiryWarnings
 from secagg.runtime.clock import Clock
 from secagg.runtime.log_events import MONITORING_FAILED, TRANSPORT_LOGGER, log_defect
-from secagg.transport.reloading_identity import ReloadingIdentity
+from secagg.transport.tls import ReloadingIdentity
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 

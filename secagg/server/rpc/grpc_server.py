@@ -26,7 +26,6 @@ from grpc_health.v1._async import HealthServicer
 from secagg.errors import ErrorCode, LocalProtocolError, SecAggError
 from secagg.pki.certificate_revocations import CertificateRevocations
 from secagg.runtime.clock import Clock, SystemClock
-from secagg.runtime.connection import AggregatorService
 from secagg.runtime.log_events import (
     TRANSPORT_DRAINING,
     TRANSPORT_LOGGER,
@@ -63,14 +62,14 @@ from secagg.transport.channel_options import (
     SERVER_OPTIONS,
     SERVICE,
 )
-from secagg.transport.relay.handshake_limits import (
+from secagg.transport.connection import AggregatorService
+from secagg.transport.handshake_limits import (
     PROBES,
     AdmissionLimits,
     raise_file_limit,
 )
-from secagg.transport.relay.relay import Relay, begins_http2, begins_tls
-from secagg.transport.reloading_identity import ReloadingIdentity
-from secagg.transport.tls import TLSIdentity
+from secagg.transport.relay import Relay, begins_http2, begins_tls
+from secagg.transport.tls import ReloadingIdentity, TLSIdentity
 from secagg.wire.calls import CALLS, Call, UploadChunk, WatchSession
 from secagg.wire.codec import parse
 

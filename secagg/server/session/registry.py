@@ -29,7 +29,7 @@ from secagg.errors import (
     ServiceError,
 )
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.graphs.ring_bounds import server_demand
+from secagg.protocol.graphs.bounds import server_demand
 from secagg.protocol.messages import Released, Round
 from secagg.protocol.packing import unpack
 from secagg.runtime import log_events as telemetry
@@ -67,9 +67,8 @@ from secagg.storage.queries import (
     ReadClock,
     ReadTally,
 )
-from secagg.storage.rows import SessionState, StoredSession
+from secagg.storage.rows import SessionState, StoredSession, refuse_sessions_of_another
 from secagg.storage.spool import PAYLOAD, SUM
-from secagg.storage.store_identity import refuse_sessions_of_another
 
 _NONCE_BYTES: Final = 32
 # Payloads are stored before their sessions: younger ones may be somebody's next.

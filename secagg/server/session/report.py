@@ -33,6 +33,13 @@ from secagg.distributed_dp import NoisyTask
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol import context
 from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.events import (
+    ComputeSum,
+    DealerFailed,
+    DropClient,
+    ServerOutput,
+    ShareDisputed,
+)
 from secagg.protocol.graphs.ring_safety import RingRisk, graph_risk
 from secagg.protocol.messages import (
     Aborted,
@@ -43,20 +50,13 @@ from secagg.protocol.messages import (
     RosterProof,
     Round,
 )
-from secagg.protocol.noise_certificate import NoiseCertificate
-from secagg.protocol.outputs import (
-    ComputeSum,
-    DealerFailed,
-    DropClient,
-    ServerOutput,
-    ShareDisputed,
-)
+from secagg.protocol.noise_terms import NoiseCertificate
 from secagg.protocol.receipts.receipt import AuditReceipt, Dispute, Outcome, WrittenBy
 from secagg.protocol.rounds import ROUNDS, DropReason
 from secagg.protocol.server import machine as server
 from secagg.protocol.server.states import RosterFixed
 from secagg.runtime import log_events as telemetry
-from secagg.runtime.durable_files import replace_file
+from secagg.runtime.files import replace_file
 from secagg.server.session.events import DroppedClient, SessionPhase, SessionProgress
 from secagg.server.task.stored import folder_of
 from secagg.storage.change import Role

@@ -41,7 +41,13 @@ from secagg.errors import (
     ServiceError,
 )
 from secagg.protocol.descriptor import CLOCK_TOLERANCE_SECONDS, SessionDescriptor
-from secagg.protocol.events import AbortRequested, Received, RoundClosed, SumComputed
+from secagg.protocol.events import (
+    AbortRequested,
+    ComputeSum,
+    Received,
+    RoundClosed,
+    SumComputed,
+)
 from secagg.protocol.messages import (
     Aborted,
     Consistency,
@@ -51,7 +57,6 @@ from secagg.protocol.messages import (
     Round,
     Upload,
 )
-from secagg.protocol.outputs import ComputeSum
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.receipts.receipt import AuditReceipt
 from secagg.protocol.server import handlers as server_rounds

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from secagg.config import TaskSettings
-from secagg.config.rates import parse_rate
+from secagg.config.common import parse_rate
 from secagg.distributed_dp import (
     ClippingSchedule,
     DPNoiseError,
@@ -38,8 +38,7 @@ from secagg.errors import (
     LocalProtocolError,
     RemoteProtocolError,
 )
-from secagg.pki.key_files import parse_key
-from secagg.pki.published_enrolment import PublishedEnrolment
+from secagg.pki.key_files import PublishedEnrolment, parse_key
 from secagg.protocol.arguments import (
     check_kind,
     check_member,

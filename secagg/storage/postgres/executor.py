@@ -46,7 +46,7 @@ _Result = TypeVar("_Result")
 
 
 class PostgresExecutor:
-    """Implements `secagg.storage.table_store.Engine`; belongs to one event loop.
+    """Implements `secagg.storage.store.Engine`; belongs to one event loop.
 
     Make it with `open`.
     """

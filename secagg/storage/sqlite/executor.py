@@ -23,8 +23,7 @@ from secagg.errors import ErrorCode, SecAggError
 from secagg.storage.change import Change, Outcome, Query, Update
 from secagg.storage.queries import ReadClock
 from secagg.storage.rollback_mark import RollbackMark
-from secagg.storage.sqlite.file import SQLiteFile
-from secagg.storage.sqlite.transactions import SQLiteTransactions
+from secagg.storage.sqlite.file import SQLiteFile, SQLiteTransactions
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")

@@ -17,20 +17,43 @@ Rule 6: the process that has opened the file is the one that uses it.  A fork ha
 
 Calls block and belong on one thread.  The file does not encrypt: use an encrypted disk
 where the machine may be stolen.
+
+A connection to SQLite as the statements of a store expect one: it never waits.
+
+The statements are coroutines because PostgreSQL waits for its network.  Here nothing
+waits, so that one step runs such a coroutine from its beginning to its end.
+
+Transactions of a store in one SQLite file or in memory; every call blocks.
+
+Rule 7: several changes share one transaction, and each has a savepoint of its own.  A
+        refused one takes no other with it, and none is answered before all are on the
+        disk, refusals included.
+Rule 8: what a change has erased is overwritten before it is answered.
 """
 
 import os
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 from secagg.crypto.entropy import Entropy
 from secagg.errors import ErrorCode, SecAggError
 from secagg.runtime.inline import run_inline
-from secagg.storage.changes import mark_restored, skip_numbers
-from secagg.storage.network_disk import refuse_network_disk
+from secagg.storage.change import Change, Outcome, Query, Update
+from secagg.storage.changes import (
+    PlaceTakenError,
+    SessionRows,
+    apply_change,
+    mark_restored,
+    skip_numbers,
+    taken_place,
+)
+from secagg.storage.directories import refuse_network_disk
+from secagg.storage.leases import Leases
 from secagg.storage.queries import ReadMark
 from secagg.storage.rollback_mark import (
     STORE_ID_BYTES,
@@ -39,8 +62,86 @@ from secagg.storage.rollback_mark import (
     mark_in,
     refuse_restored,
 )
-from secagg.storage.sqlite.connection import SQLiteConnection
 from secagg.storage.store import StateDamagedError
+from secagg.storage.tables import MILLISECONDS, Row, Sharing
+
+_Value: TypeAlias = Any  # what SQLite takes, which `object` is not
+
+
+@cache
+def _numbered(sql: str) -> str:
+    """Return a statement with its arguments numbered as SQLite numbers them."""
+    return sql.replace("$", "?")
+
+
+class SQLiteConnection:
+    """Implements `Connection` without waiting; see `secagg.runtime.inline.run_inline`.
+
+    Args:
+        database: The connection; in a transaction, where something is written.
+        now: The store's clock, in Unix seconds.
+        leases: Of the process that has the store to itself.
+    """
+
+    is_checksummed = True
+    is_attended = True
+    duplicate_error: type[Exception] = sqlite3.IntegrityError
+
+    def __init__(
+        self,
+        database: sqlite3.Connection,
+        now: Callable[[], float] = time.time,
+        leases: Sharing | None = None,
+    ) -> None:
+        self._database = database
+        self._now = now
+        self.sharing: Sharing = leases or Leases(now)
+
+    async def execute(self, sql: str, *arguments: _Value) -> None:
+        """Run a statement."""
+        self._database.execute(_numbered(sql), arguments)
+
+    async def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Run a statement once for each sequence of arguments."""
+        self._database.executemany(_numbered(sql), rows)
+
+    async def fetch(self, sql: str, *arguments: _Value) -> Sequence[Row]:
+        """Return the rows of a query."""
+        return self._database.execute(_numbered(sql), arguments).fetchall()
+
+    async def fetchrow(self, sql: str, *arguments: _Value) -> Row | None:
+        """Return the first row of a query, or None."""
+        row: Row | None = self._database.execute(_numbered(sql), arguments).fetchone()
+        return row
+
+    async def now(self) -> int:
+        """Return the store's time in milliseconds."""
+        return int(self._now() * MILLISECONDS)
+
+    async def lock(self, name: str) -> None:
+        """Do nothing: a transaction that writes has the file to itself."""
+
+    async def next_position(self) -> int:
+        """Return the position of a new session."""
+        query = "SELECT coalesce(max(position), 0) + 1 FROM session"
+        (position,) = self._database.execute(query).fetchone()
+        return int(position)
+
+    async def timeline(self) -> str:
+        """Return nothing: a file does not fail over."""
+        return ""
+
+    async def notify(self) -> None:
+        """Do nothing: no other process reads."""
+
+    async def faults(self) -> list[str]:
+        """Return what SQLite finds wrong with the structure of its file."""
+        found = self._database.execute("PRAGMA integrity_check").fetchall()
+        faults = [complaint for (complaint,) in found if complaint != "ok"]
+        for table, row, *_ in self._database.execute("PRAGMA foreign_key_check"):
+            faults.append(f"row {row} of {table!r} belongs to nothing")
+        return faults
+
 
 SCHEMA_VERSION: Final = 1
 
@@ -496,3 +597,74 @@ def _schema_of(database: sqlite3.Connection) -> set[str]:
 def stored_text(data: bytes) -> str:
     """Return a TEXT value; bytes that are no text then fail its row's checksum."""
     return data.decode(errors="surrogateescape")
+
+
+_Result = TypeVar("_Result")
+
+
+class SQLiteTransactions:
+    """Runs what a store is told and asked; one call at a time.
+
+    Args:
+        file: The file; this closes it.
+        now: The store's clock, in Unix seconds.
+        leases: Of the process that has the file to itself.
+    """
+
+    def __init__(
+        self,
+        file: SQLiteFile,
+        now: Callable[[], float],
+        leases: Leases | None = None,
+    ) -> None:
+        self.file: Final = file
+        self.now: Final = now
+        self._leases: Final = leases or Leases(now)
+        self.connection: Final = SQLiteConnection(file.database, now, self._leases)
+        self._must_erase = False
+
+    def apply(self, changes: Sequence[Change]) -> list[Outcome | Exception]:
+        """Apply changes in one transaction; an error is of one change alone.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; nothing is known of any of them.
+        """
+        outcomes: list[Outcome | Exception] = []
+        with self.file.writing() as database:
+            rows = SessionRows(self.connection)
+            for change in changes:
+                if change.create is not None:
+                    # Before its savepoint, which takes back its own only.
+                    run_inline(rows.write())
+                # Noted before the commit, whose failure may come after the deed.
+                self._must_erase |= change.end is not None or change.reseal is not None
+                database.execute("SAVEPOINT change")
+                try:
+                    self._leases.check(change.lease)
+                    outcome: Outcome | Exception = run_inline(
+                        apply_change(rows, change)
+                    )
+                except sqlite3.Error:
+                    raise  # the disk's fault, and every caller's
+                except Exception as error:  # noqa: BLE001 - of one caller only
+                    database.execute("ROLLBACK TO change")
+                    outcome = error
+                    if isinstance(error, PlaceTakenError):
+                        outcome = run_inline(taken_place(rows.connection, change))
+                database.execute("RELEASE change")
+                outcomes.append(outcome)
+            run_inline(rows.write())
+        if self._must_erase:
+            self.file.erase()
+            self._must_erase = False
+        return outcomes
+
+    def write(self, update: Update[_Result]) -> _Result:
+        """Run an update in a transaction of its own."""
+        with self.file.writing():
+            return run_inline(update.run(self.connection))
+
+    def read(self, query: Query[_Result]) -> _Result:
+        """Return the answer to a query."""
+        with self.file.reading():
+            return run_inline(query.run(self.connection))

@@ -7,8 +7,7 @@ from typing import Any
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.testbed.child_process import ChildProcess, start_child
-from secagg.testbed.demo.layout import DemoLayout
-from secagg.testbed.demo.settings_file import DemoPlan
+from secagg.testbed.demo.layout import DemoLayout, DemoPlan
 from secagg.testbed.run_folder import client_name
 
 # Starting an interpreter keeps a core busy; more at once only compete.

@@ -29,13 +29,14 @@ from secagg.server.service import plan_task
 from secagg.server.task.setup import plan_noise
 from secagg.testbed.child_process import ChildProcess, start_child
 from secagg.testbed.demo.cohort import Cohort, Loss
-from secagg.testbed.demo.digits import Shard, deal_out, save_shard
-from secagg.testbed.demo.layout import DemoLayout
-from secagg.testbed.demo.reference_runs import (
+from secagg.testbed.demo.layout import DemoLayout, DemoPlan, write_server_settings
+from secagg.testbed.demo.model import (
+    Shard,
     central_gaussian_accuracies,
+    deal_out,
     nonprivate_accuracies,
+    save_shard,
 )
-from secagg.testbed.demo.settings_file import DemoPlan, write_server_settings
 from secagg.testbed.demo.sum_check import SessionCheck, check_session
 from secagg.testbed.run_folder import client_name
 

@@ -9,14 +9,20 @@ Rule 2: for the demo's check of exactness it writes the integers that it is abou
         of `secagg_testing`; the product has no switch for it.
 Rule 3: a client that is to drop out stops before the given message, reports it, and
         waits to be killed.
+
+A connection that stops for ever before one message: a client that is to drop out.
+
+A client that records what it is about to mask, so that a sum can be checked.
+
+Never use it with vectors that matter: it discloses what masks exist to hide.
 """
 
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,22 +39,120 @@ from secagg import (
     SessionInfo,
     TLSIdentity,
 )
-from secagg.advanced import (
-    Address,
-    ClientEnrolment,
-    Graph,
-    GrpcConnection,
-    Role,
-)
+from secagg.advanced import Address, ClientEnrolment, Graph, GrpcConnection, Role
+from secagg.client.client import Client
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.events import NoisyVector, PlainVector
+from secagg.protocol.messages import Envelope
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.share_bundles import NOISE_SEED_BYTES
 from secagg.runtime.vector_files import write_vector
 from secagg.testbed.child_process import say, say_failed
-from secagg.testbed.demo.digits import load_shard
 from secagg.testbed.demo.layout import TASK_ID, DemoLayout
-from secagg.testbed.demo.pausing_connection import PAUSES, PausingConnection
-from secagg.testbed.demo.recording_client import RecordingClient
-from secagg.testbed.demo.softmax_model import DIMENSION, SoftmaxModel
+from secagg.testbed.demo.model import DIMENSION, SoftmaxModel, load_shard
+from secagg.transport.connection import AggregatorConnection
+from secagg.wire.calls import (
+    ChooseEdges,
+    Reference,
+    Request,
+    RevealShares,
+    ShareKeys,
+    SignConsistency,
+    UploadChunk,
+    Wait,
+    WatchSession,
+)
+
+_Answer = TypeVar("_Answer")
+
+# The calls before which a client can stop, by the name of the message.
+PAUSES: Final[dict[str, type[Request[Any]]]] = {
+    "choose": ChooseEdges,
+    "share": ShareKeys,
+    "upload": UploadChunk,
+    "sign": SignConsistency,
+    "reveal": RevealShares,
+}
+
+
+class PausingConnection:
+    """Stops for ever before one kind of message of one session.
+
+    Args:
+        connection: Where calls go.
+        session_number: In which session to stop; 0 for never.
+        before: One of `PAUSES`.
+        on_pause: Called once it has stopped.
+    """
+
+    def __init__(
+        self,
+        connection: AggregatorConnection,
+        *,
+        session_number: int,
+        before: str,
+        on_pause: Callable[[], None],
+    ) -> None:
+        self._connection = connection
+        self._session_number = session_number
+        self._before = before
+        self._on_pause = on_pause
+        self._current = 0
+        self.identity: Final = connection.identity
+
+    @property
+    def aggregator(self) -> str:
+        """Return the aggregator of the connection."""
+        return self._connection.aggregator
+
+    async def meet(self) -> str:
+        """Return the aggregator that answers now."""
+        return await self._connection.meet()
+
+    @property
+    def trust_domain(self) -> str | None:
+        """Return the trust domain of the connection."""
+        return self._connection.trust_domain
+
+    async def call(self, request: Request[_Answer]) -> _Answer:
+        """Record the session, and stop at the chosen call."""
+        is_chosen = isinstance(request, PAUSES[self._before])
+        if is_chosen and self._current == self._session_number:
+            self._on_pause()
+            await asyncio.Event().wait()
+        answer = await self._connection.call(request)
+        if isinstance(answer, SessionDescriptor):
+            self._current = answer.session_number
+        return answer
+
+    def watch(
+        self, request: WatchSession
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
+        """Yield the updates of the connection."""
+        return self._connection.watch(request)
+
+
+# Called with the number of the session, the residues, and the secrets of their noise;
+# on a thread.
+Record = Callable[[int, npt.NDArray[np.unsignedinteger[Any]], NoiseSecrets], None]
+
+
+class RecordingClient(Client):
+    """A `Client` that records its integers, noise included, before it masks them.
+
+    Attributes:
+        record: Receives the integers; None until it is set.
+    """
+
+    record: Record = staticmethod(lambda _number, _residues, _secrets: None)
+
+    def _make_input(
+        self, descriptor: SessionDescriptor, payload: bytes, secrets: NoiseSecrets
+    ) -> PlainVector | NoisyVector:
+        made = super()._make_input(descriptor, payload, secrets)
+        self.record(descriptor.session_number, made.residues, secrets)
+        return made
+
 
 # How long a client of the demo waits for the next step while others are restarted.
 _WAIT_SECONDS: Final = 60.0

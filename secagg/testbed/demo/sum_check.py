@@ -14,11 +14,10 @@ import numpy as np
 from secagg.crypto.modular import add_into, reduce_in_place, zeros
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import subtract_layers
-from secagg.protocol.outputs import NoiseRemoval
+from secagg.protocol.events import NoiseRemoval
 from secagg.protocol.parameters import ProtocolParameters
-from secagg.testbed.demo.digits import Shard
 from secagg.testbed.demo.layout import DemoLayout
-from secagg.testbed.demo.softmax_model import SoftmaxModel
+from secagg.testbed.demo.model import Shard, SoftmaxModel
 from secagg.testbed.run_folder import client_name
 
 # A client that drops out in one of these is not in the sum.

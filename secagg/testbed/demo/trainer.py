@@ -24,7 +24,7 @@ from secagg.server.session.events import SessionProgress
 from secagg.server.task.outputs import ReleasedSum
 from secagg.testbed.child_process import say, say_failed
 from secagg.testbed.demo.layout import DemoLayout
-from secagg.testbed.demo.softmax_model import SoftmaxModel
+from secagg.testbed.demo.model import SoftmaxModel
 
 
 class _Trainer:

@@ -25,7 +25,7 @@ from secagg.server.service import Observer, plan_task, serve
 from secagg.server.session.events import SessionProgress
 from secagg.server.task.outputs import ReleasedSum
 from secagg.testbed.child_process import say, say_failed
-from secagg.testbed.load.layout import LoadLayout
+from secagg.testbed.load.plan import LoadLayout
 
 _SAMPLE_SECONDS: Final = 0.5
 # The progress of a cohort that gathers is reported in steps of so many clients.

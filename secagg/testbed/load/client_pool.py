@@ -10,6 +10,10 @@ Rule 2: a client that is to drop out vanishes when it is asked for its vector: i
         shared its keys, sends nothing more, and closes its connection.
 Rule 3: a client arrives when one before it has joined, so that a busy host makes them
         slower and not late.
+
+One client's connection to several aggregators that share a store, one at a time.
+
+In service, a name with several addresses, or a balancer of connections, does the same.
 """
 
 import argparse
@@ -17,11 +21,11 @@ import asyncio
 import hashlib
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -43,12 +47,93 @@ from secagg.advanced import (
     GrpcConnection,
     Role,
 )
+from secagg.errors import ErrorCode, ServiceError
+from secagg.protocol.messages import Envelope
 from secagg.testbed.child_process import say, say_failed
-from secagg.testbed.load.connection import SpreadConnection
-from secagg.testbed.load.layout import TASK_ID, LoadLayout
-from secagg.testbed.load.plan import LoadPlan
-from secagg.testbed.load.vectors import vector_of
+from secagg.testbed.load.plan import TASK_ID, LoadLayout, LoadPlan, vector_of
 from secagg.testbed.run_folder import client_name
+from secagg.wire.calls import Reference, Request, Wait, WatchSession
+
+_Answer = TypeVar("_Answer")
+
+# A busy aggregator may fail one call, so one failure is not enough.
+_FAILURES_OF_ONE: Final = 3
+_MAY_BE_GONE: Final = frozenset({ErrorCode.UNREACHABLE, ErrorCode.SHUTTING_DOWN})
+
+
+class SpreadConnection:
+    """An `AggregatorConnection` that changes its aggregator when that fails.
+
+    The caller repeats a failed call: this class only directs the next attempt to
+    another aggregator.
+
+    Args:
+        ways: A connection to each aggregator.
+        first: Index of the one to begin with.
+
+    Attributes:
+        ways: As given.
+    """
+
+    def __init__(self, ways: Sequence[GrpcConnection], first: int) -> None:
+        self.ways: Final = tuple(ways)
+        self._at = first
+        self._failures = 0
+
+    @property
+    def identity(self) -> str:
+        """The caller of all calls."""
+        return self.ways[self._at].identity
+
+    @property
+    def aggregator(self) -> str:
+        """The name that all aggregators share."""
+        return self.ways[self._at].aggregator
+
+    async def meet(self) -> str:
+        """Return the aggregator that answers now."""
+        try:
+            return await self.ways[self._at].meet()
+        except ServiceError as error:
+            self._note_failure(error)
+            raise
+
+    @property
+    def trust_domain(self) -> str | None:
+        """Of all of them, which have one authority."""
+        return self.ways[self._at].trust_domain
+
+    async def call(self, request: Request[_Answer]) -> _Answer:
+        """Pass the call to the present aggregator."""
+        try:
+            answer = await self.ways[self._at].call(request)
+        except ServiceError as error:
+            self._note_failure(error)
+            raise
+        self._failures = 0
+        return answer
+
+    async def watch(
+        self, request: WatchSession
+    ) -> AsyncIterator[Envelope | Reference | Wait]:
+        """Yield the updates of the present aggregator."""
+        try:
+            async for update in self.ways[self._at].watch(request):
+                self._failures = 0
+                yield update
+        except ServiceError as error:
+            self._note_failure(error)
+            raise
+
+    def _note_failure(self, error: ServiceError) -> None:
+        """Change to the next aggregator when this one fails repeatedly."""
+        if error.code not in _MAY_BE_GONE:
+            return
+        self._failures += 1
+        if self._failures >= _FAILURES_OF_ONE:
+            self._failures = 0
+            self._at = (self._at + 1) % len(self.ways)
+
 
 # Clients of one process that are joining the session (rule 3).
 _ARRIVING: Final = 8

@@ -24,12 +24,20 @@ import numpy as np
 from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.testbed.child_process import ChildProcess, Listener, start_child
 from secagg.testbed.load.database import Database
-from secagg.testbed.load.layout import LoadLayout
 from secagg.testbed.load.machine import Machine, check_machine, crowds_of
-from secagg.testbed.load.plan import LoadPlan, write_server_settings
-from secagg.testbed.load.process_output import Heard, HeardServer
-from secagg.testbed.load.result import LoadResult, ServerCost, mean_traffic
-from secagg.testbed.load.vectors import expected_sum
+from secagg.testbed.load.plan import (
+    LoadLayout,
+    LoadPlan,
+    expected_sum,
+    write_server_settings,
+)
+from secagg.testbed.load.result import (
+    Heard,
+    HeardServer,
+    LoadResult,
+    ServerCost,
+    mean_traffic,
+)
 from secagg.testbed.run_folder import client_name
 
 ALLOCATOR: Final = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "131072"}

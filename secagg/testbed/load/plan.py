@@ -1,14 +1,48 @@
-"""The numbers of one load test, and the aggregator's settings file made of them."""
+"""The numbers of one load test, and the aggregator's settings file made of them.
 
+The files of one load test.
+
+Inputs of a load test: a client's number determines its vector.
+
+No two clients have the same one.  So a sum with an input twice, or without one of its
+inputs, is detected.
+"""
+
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from secagg.config import ServerSettings, load_server_settings
 from secagg.protocol.parameters import Graph
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy
 from secagg.protocol.profiles import Profile
-from secagg.testbed.load.layout import TASK_ID, LoadLayout
-from secagg.testbed.run_folder import settings_head
+from secagg.testbed.run_folder import RunFolder, settings_head
+
+TASK_ID = "load"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadLayout(RunFolder):
+    """The directory of one run."""
+
+    def settings_of(self, server: int) -> Path:
+        """Settings file of one aggregator, counted from 1."""
+        return self.root / f"server-{server}.toml"
+
+    @property
+    def blobs(self) -> Path:
+        """The blobs that aggregators of one store share."""
+        return self.root / "blobs"
+
+    @property
+    def released(self) -> Path:
+        """The sum as the aggregator released it, modulo m."""
+        return self.root / "released.npy"
+
 
 # One client in so many may fail beside those that vanish: a fault is then a figure of
 # the result, and not the end of the session.
@@ -148,3 +182,26 @@ def write_server_settings(
         )
         written.append(load_server_settings(path, environment={}).settings)
     return written
+
+
+# The largest prime below 2^12: 65 535 clients stay below 2^28.
+_PRIME: Final = 4093
+
+
+def vector_of(number: int, dimension: int) -> npt.NDArray[np.int64]:
+    """Return the vector of one client, shape (dimension,), entries below 2^12.
+
+    Args:
+        number: Of the client, counted from 1.
+        dimension: Entries.
+    """
+    places = np.arange(1, dimension + 1, dtype=np.int64)
+    return (number * places + number // _PRIME) % _PRIME
+
+
+def expected_sum(numbers: Iterable[int], dimension: int) -> npt.NDArray[np.int64]:
+    """Return the sum of the vectors of these clients, shape (dimension,)."""
+    total = np.zeros(dimension, dtype=np.int64)
+    for number in numbers:
+        total += vector_of(number, dimension)
+    return total

@@ -9,11 +9,9 @@ from secagg.client.gate import OwnRules
 from secagg.crypto.modular import UnsignedArray, zeros
 from secagg.distributed_dp import NoisyTask, PrivacyReport, plan
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.events import ClientEvent, ServerEvent
-from secagg.protocol.graphs.edge_bounds import judge_edges
-from secagg.protocol.graphs.ring_bounds import server_demand
+from secagg.protocol.events import ClientEvent, ClientOutput, ServerEvent, ServerOutput
+from secagg.protocol.graphs.bounds import judge_edges, server_demand
 from secagg.protocol.noise_terms import NoiseTerms
-from secagg.protocol.outputs import ClientOutput, ServerOutput
 from secagg.protocol.parameters import Graph, ProtocolParameters
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,

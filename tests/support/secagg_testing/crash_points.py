@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import Envelope
-from secagg.runtime.connection import AggregatorConnection
 from secagg.storage.change import Change, Command, Query
 from secagg.storage.changes import (
     PurgeReceipts,
@@ -26,6 +25,7 @@ from secagg.storage.changes import (
 )
 from secagg.storage.spool import Spool
 from secagg.storage.store import Store
+from secagg.transport.connection import AggregatorConnection
 from secagg.wire.calls import CALLS, Reference, Request, Wait, WatchSession
 
 _Answer = TypeVar("_Answer")

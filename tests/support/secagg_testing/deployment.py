@@ -28,13 +28,12 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.client_identity import ClientIdentity
+from secagg.protocol.enrolment.credential import ClientIdentity
 from secagg.protocol.events import NoisyVector, PlainVector
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.policy import ClientPolicy
 from secagg.runtime.clock import Clock
-from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.server.engine.mask_removal import MaskExecutor
@@ -48,7 +47,7 @@ from secagg.storage.queries import ListCharges
 from secagg.storage.spool import Spool, UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.storage.store import Store
-from secagg.transport.in_memory import InMemoryConnection
+from secagg.transport.connection import AggregatorConnection, InMemoryConnection
 from secagg.wire.calls import Request
 from secagg_testing.cohorts import LENIENT_POLICY, lenient_rules
 from secagg_testing.crash_points import (

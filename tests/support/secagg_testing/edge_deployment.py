@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from secagg.client.edge_connection import EdgeConnection
-from secagg.protocol.enrolment.client_identity import ClientIdentity
+from secagg.protocol.enrolment.credential import ClientIdentity
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.server.call_guards import CallGuards, CallLimits
 from secagg.server.http_edge.listener import EdgeOptions, HttpEdge
 from secagg.transport.address import Address
-from secagg.transport.relay.handshake_limits import AdmissionLimits
+from secagg.transport.handshake_limits import AdmissionLimits
 from secagg_testing.edge_requests import EdgeIssuer, EdgeRequest
 from secagg_testing.tls_deployment import TLSDeployment
 

@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 from secagg.crypto.entropy import SystemEntropy
 from secagg.storage.rollback_mark import RollbackMark
 from secagg.storage.sqlite.executor import InlineExecutor, SQLiteExecutor
-from secagg.storage.sqlite.file import SQLiteFile
-from secagg.storage.sqlite.transactions import SQLiteTransactions
-from secagg.storage.table_store import TableStore
+from secagg.storage.sqlite.file import SQLiteFile, SQLiteTransactions
+from secagg.storage.store import TableStore
 
 _Answer = TypeVar("_Answer")
 

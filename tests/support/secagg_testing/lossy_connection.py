@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import Envelope
-from secagg.runtime.connection import AggregatorConnection
+from secagg.transport.connection import AggregatorConnection
 from secagg.wire.calls import (
     Reference,
     Request,

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, TypeVar, cast
 
 from secagg.protocol.messages import Envelope
-from secagg.runtime.connection import AggregatorConnection
+from secagg.transport.connection import AggregatorConnection
 from secagg.wire.calls import Reference, Request, Wait, WatchSession
 
 _Answer = TypeVar("_Answer")

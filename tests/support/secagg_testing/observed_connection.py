@@ -20,7 +20,7 @@ from secagg.errors import LocalProtocolError, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Envelope
 from secagg.protocol.packing import unpack
-from secagg.runtime.connection import AggregatorConnection
+from secagg.transport.connection import AggregatorConnection
 from secagg.wire.calls import (
     Blob,
     BlobChunk,

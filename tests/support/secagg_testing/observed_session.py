@@ -15,9 +15,15 @@ from dataclasses import dataclass, field, replace
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.protocol.agreement import sign_bundles
 from secagg.protocol.client import machine as client
-from secagg.protocol.events import ClientEvent, Received, SessionOffered
+from secagg.protocol.events import (
+    ClientEvent,
+    ClientOutput,
+    MaskAndUpload,
+    Received,
+    Send,
+    SessionOffered,
+)
 from secagg.protocol.messages import BUNDLE_BYTES, Bundles, Envelope, Upload
-from secagg.protocol.outputs import ClientOutput, MaskAndUpload, Send
 from secagg.protocol.refund import Charge
 from secagg.simulation.driver import identity_of
 from secagg_testing.cohorts import RecordedSession

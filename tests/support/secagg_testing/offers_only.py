@@ -2,7 +2,7 @@
 
 from typing import TypeVar
 
-from secagg.transport.in_memory import InMemoryConnection
+from secagg.transport.connection import InMemoryConnection
 from secagg.wire.calls import GetOffer, Request
 
 _Answer = TypeVar("_Answer")

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from secagg.errors import ErrorCode, SecAggError, ServiceError
-from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.server.engine.mask_removal import MaskExecutor
@@ -23,7 +22,7 @@ from secagg.simulation import identity_of
 from secagg.storage.rows import Replica
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.storage.store import Store
-from secagg.transport.in_memory import InMemoryConnection
+from secagg.transport.connection import AggregatorConnection, InMemoryConnection
 from secagg_testing.crash_points import (
     CrashingSpool,
     CrashingStore,

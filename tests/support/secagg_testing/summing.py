@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.crypto.modular import UnsignedArray, word_dtype
+from secagg.protocol.events import ComputeSum
 from secagg.protocol.messages import Round
-from secagg.protocol.outputs import ComputeSum
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.simulation import InProcessSession
 from secagg.storage.spool import Spool

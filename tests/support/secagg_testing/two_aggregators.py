@@ -18,7 +18,6 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey
 from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters
 from secagg.protocol.policy import ClientPolicy, PrivacyLimits
-from secagg.runtime.connection import AggregatorConnection
 from secagg.runtime.metrics import Meter
 from secagg.runtime.workers import Workers
 from secagg.server.storage import ServerStorage
@@ -26,7 +25,7 @@ from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.storage.store import Store
-from secagg.transport.in_memory import InMemoryConnection
+from secagg.transport.connection import AggregatorConnection, InMemoryConnection
 from secagg.two_aggregators import (
     Helper,
     Leader,

@@ -12,8 +12,7 @@ from secagg_testing.cohorts import offer_of
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.protocol import parameters as module
 from secagg.protocol.descriptor import MAX_COUNT
-from secagg.protocol.graphs.edge_bounds import EdgeBound
-from secagg.protocol.graphs.ring_bounds import bits_of, log_corrupt_holders
+from secagg.protocol.graphs.bounds import EdgeBound, bits_of, log_corrupt_holders
 from secagg.protocol.parameters import (
     MAX_CLIENTS,
     MAX_DIMENSION,

@@ -20,7 +20,7 @@ from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.policy import PrivacyLimits, TotalBudget
 from secagg.server.task.setup import plan_noise, prepare_task
-from secagg.transport.in_memory import InMemoryConnection
+from secagg.transport.connection import InMemoryConnection
 
 ROOT = Path(__file__).parents[3]
 DIM = 6

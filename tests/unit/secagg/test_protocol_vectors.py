@@ -17,14 +17,13 @@ from secagg_testing.scripted_entropy import ScriptedEntropy
 from secagg.conformance import VECTOR_FILES, read_vectors
 from secagg.crypto import key_derivation as kdf
 from secagg.crypto import shamir
-from secagg.crypto.aead import open_sealed, seal
 from secagg.crypto.canonical import CanonicalEncodingError, Reader
-from secagg.crypto.cipher_suite import CipherSuite
+from secagg.crypto.cipher_suite import CipherSuite, open_sealed, seal
 from secagg.crypto.key_agreement import KeyPair
 from secagg.crypto.modular import word_dtype, zeros
 from secagg.crypto.prg import Mask, add_masks, expand
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.crypto.shamir_codec import (
+from secagg.crypto.shamir import (
     BadShareError,
     check_shares,
     decode_shares,

@@ -32,11 +32,18 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol import context, masking, rounds
 from secagg.protocol.client import machine as client
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.client_identity import ClientIdentity
-from secagg.protocol.enrolment.credential import Credential, IssuedCredential
+from secagg.protocol.enrolment.credential import (
+    ClientIdentity,
+    Credential,
+    IssuedCredential,
+)
 from secagg.protocol.enrolment.revocation_list import read_revocations
 from secagg.protocol.events import (
+    ComputeSum,
+    DropClient,
+    Finish,
     InputReady,
+    MaskAndUpload,
     NoisyVector,
     PlainVector,
     Received,
@@ -57,7 +64,6 @@ from secagg.protocol.messages import (
     Upload,
 )
 from secagg.protocol.noise_terms import NoiseTerms, no_noise
-from secagg.protocol.outputs import ComputeSum, DropClient, Finish, MaskAndUpload
 from secagg.protocol.packing import pack, packed_size, unpack
 from secagg.protocol.profiles import HonestCuriousParameters, Profile, Trust
 from secagg.protocol.rounds import ROUNDS, DropReason

@@ -24,7 +24,7 @@ from secagg.distributed_dp import read_noise_terms
 from secagg.protocol import context, share_bundles
 from secagg.protocol.client import handlers as client_rounds
 from secagg.protocol.client.checks import RosterView
-from secagg.protocol.events import InputReady, NoisyVector, PlainVector, Received
+from secagg.protocol.events import InputReady, NoisyVector, PlainVector, Received, Send
 from secagg.protocol.graphs.neighbours import sharing_graph
 from secagg.protocol.messages import (
     BUNDLE_BYTES,
@@ -37,7 +37,6 @@ from secagg.protocol.messages import (
     Round,
     Survivors,
 )
-from secagg.protocol.outputs import Send
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation.driver import SessionResult, identity_of, run_session
 

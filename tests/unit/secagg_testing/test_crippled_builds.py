@@ -19,8 +19,9 @@ from secagg.protocol import agreement, parameters
 from secagg.protocol.client import checks
 from secagg.protocol.client import handlers as client_rounds
 from secagg.protocol.client import machine as client
-from secagg.protocol.client import outcomes as client_endings
+from secagg.protocol.client import machine as client_endings
 from secagg.protocol.client.states import Failed, Masked, Shared, Signed
+from secagg.protocol.events import Finish, Send, Step
 from secagg.protocol.graphs import ring_safety
 from secagg.protocol.messages import (
     Delivery,
@@ -32,7 +33,6 @@ from secagg.protocol.messages import (
     Shares,
     Survivors,
 )
-from secagg.protocol.outputs import Finish, Send, Step
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.profiles import Profile
 from secagg.protocol.refund import Charge

@@ -28,15 +28,19 @@ from typing import Final
 
 import numpy as np
 
-from secagg.crypto.aead import TAG_SIZE, AuthenticationError, open_sealed
 from secagg.crypto.canonical import Reader, Writer
+from secagg.crypto.cipher_suite import TAG_SIZE, AuthenticationError, open_sealed
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.key_agreement import KeyPair, public_key_of
 from secagg.crypto.key_derivation import share_channel_key
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.crypto.shamir import decode_with_errors, reconstruct
-from secagg.crypto.shamir_codec import SHARE_SIZE, check_shares
-from secagg.crypto.shamir_correction import UncorrectableError
+from secagg.crypto.shamir import (
+    SHARE_SIZE,
+    UncorrectableError,
+    check_shares,
+    decode_with_errors,
+    reconstruct,
+)
 from secagg.crypto.transcript import domain_tag
 from secagg.protocol import context
 from secagg.protocol.messages import Advert

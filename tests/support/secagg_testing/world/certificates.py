@@ -22,7 +22,6 @@ from secagg.pki.certificate_revocations import (
 )
 from secagg.protocol.messages import Envelope
 from secagg.runtime.clock import SystemClock
-from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection
 from secagg.server.call_guards import OpenCalls
 from secagg.server.rpc.certificates import CertificateWatch
 from secagg.server.rpc.guards import (
@@ -30,9 +29,9 @@ from secagg.server.rpc.guards import (
     TLSAuthenticator,
 )
 from secagg.transport.channel_options import SERVICE
+from secagg.transport.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection
 from secagg.transport.peer_identity import Role
-from secagg.transport.reloading_identity import ReloadingIdentity
-from secagg.transport.tls import TLSIdentity, number_in_pem
+from secagg.transport.tls import ReloadingIdentity, TLSIdentity, number_in_pem
 from secagg.wire.calls import CALLS, Reference, Request, WatchSession
 from secagg_testing.world.dice import entropy_of
 from secagg_testing.world.loop import Process

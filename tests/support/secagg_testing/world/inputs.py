@@ -17,8 +17,7 @@ from secagg.crypto.modular import UnsignedArray, zeros
 from secagg.distributed_dp import NoisyTask, certify
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import NoisyVector, PlainVector
-from secagg.protocol.noise_certificate import NoiseCertificate
-from secagg.protocol.noise_terms import NoiseSecrets
+from secagg.protocol.noise_terms import NoiseCertificate, NoiseSecrets
 from secagg.protocol.parameters import ProtocolParameters
 
 

@@ -30,12 +30,9 @@ from secagg.storage.queries import ReadClock
 from secagg.storage.rollback_mark import Mark, RollbackMark
 from secagg.storage.rows import Task
 from secagg.storage.spool import UploadSpool
-from secagg.storage.sqlite.connection import SQLiteConnection
 from secagg.storage.sqlite.executor import SQLiteExecutor
-from secagg.storage.sqlite.file import SQLiteFile
-from secagg.storage.sqlite.transactions import SQLiteTransactions
-from secagg.storage.store import StoreUnavailableError
-from secagg.storage.table_store import TableStore
+from secagg.storage.sqlite.file import SQLiteConnection, SQLiteFile, SQLiteTransactions
+from secagg.storage.store import StoreUnavailableError, TableStore
 from secagg.storage.tables import MILLISECONDS, SESSIONS
 from secagg_testing.world.loop import (
     OneThread,

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.protocol.messages import Envelope
-from secagg.runtime.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection
+from secagg.transport.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection
 from secagg.wire.calls import Reference, Request, Wait, WatchSession
 from secagg_testing.world.certificates import Door
 from secagg_testing.world.dice import Dice

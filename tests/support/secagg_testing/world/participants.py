@@ -12,8 +12,8 @@ from secagg.errors import LocalProtocolError, SecAggError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import NoisyVector, PlainVector
 from secagg.protocol.noise_terms import NoiseSecrets
-from secagg.runtime.connection import AggregatorConnection
 from secagg.simulation.enrolled import identity_in_simulation
+from secagg.transport.connection import AggregatorConnection
 from secagg_testing.cohorts import LENIENT_POLICY
 from secagg_testing.world.tasks import WorldTask, privacy_limits_of
 from secagg_testing.world.witness import Witness

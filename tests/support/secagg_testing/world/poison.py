@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 from unittest import mock
 
-from secagg.protocol.outputs import ComputeSum
+from secagg.protocol.events import ComputeSum
 from secagg.server.engine.mask_removal import MaskExecutor, UploadReader
 from secagg_testing.world.loop import own_process
 from secagg_testing.world.servers_seen import ServersSeen

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from dpnoise.accounting.single_selection import epsilon_before, epsilon_behind
+from dpnoise.accounting.conversion import epsilon_before, epsilon_behind
 
 
 def divergence(one, other, epsilon):

@@ -6,17 +6,15 @@ import math
 import numpy as np
 import pytest
 
-from dpnoise.encoding.hadamard import (
-    hadamard_matrix,
-    kronecker_factors,
-    kronecker_product,
-    padded_dim,
-)
 from dpnoise.encoding.rotation import (
     MAX_ROTATED_DIM,
     encoded_dim,
     flatness,
+    hadamard_matrix,
+    kronecker_factors,
+    kronecker_product,
     make_rotation,
+    padded_dim,
     rotation_names,
 )
 from dpnoise.errors import InputError, ParameterError

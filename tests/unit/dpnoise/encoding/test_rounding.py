@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from dpnoise.encoding.clipping import integer_squared_norm
 from dpnoise.encoding.rounding import (
     MAX_ROUNDING_ATTEMPTS,
     conditional_norm_bound,
@@ -16,7 +17,6 @@ from dpnoise.encoding.rounding import (
     round_toward_zero,
 )
 from dpnoise.encoding.scaling import FixedPointVector
-from dpnoise.encoding.vector_norm import integer_squared_norm
 from dpnoise.errors import ParameterError
 from dpnoise.samplers import BitSource
 

@@ -8,7 +8,7 @@ import pytest
 from secagg_testing.cohorts import offer_of, parameters_for
 
 from secagg.cli import main
-from secagg.cli.exit_codes import exit_code_of
+from secagg.cli.failures import exit_code_of
 from secagg.distributed_dp import NoisyTask, plan
 from secagg.errors import ErrorCode, RemoteProtocolError
 

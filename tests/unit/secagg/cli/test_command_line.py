@@ -16,8 +16,7 @@ from secagg_testing.cohorts import parameters_for
 
 from secagg import distributed_dp
 from secagg.cli import main
-from secagg.cli.exit_codes import exit_code_of
-from secagg.cli.failures import to_json_line
+from secagg.cli.failures import exit_code_of, to_json_line
 from secagg.cli.output import Output
 from secagg.cli.plan import error_figure
 from secagg.cli.server import _graph_of

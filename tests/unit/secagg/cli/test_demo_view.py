@@ -4,7 +4,7 @@ from rich.console import Console
 
 from secagg.cli.demo_view import DemoLines
 from secagg.cli.output import Output
-from secagg.testbed.demo.settings_file import DemoPlan
+from secagg.testbed.demo.layout import DemoPlan
 from secagg.testbed.demo.sum_check import SessionCheck
 
 PLAN = DemoPlan(

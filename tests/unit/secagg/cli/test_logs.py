@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from secagg.cli.logs import JSONLines, log_to_stderr
+from secagg.cli.output import JSONLines, log_to_stderr
 from secagg.runtime import log_events as telemetry
 
 SESSION = {"task": "digits", "number": 7}

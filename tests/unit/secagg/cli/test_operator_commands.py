@@ -20,10 +20,16 @@ from secagg.server.admin.views import StoreViews, sessions_view
 from secagg.server.session.report import SessionReceipt
 from secagg.server.task.setup import settle_task
 from secagg.server.task.stored import privacy_folder_of
-from secagg.storage.budget_ledger import BudgetKey, Charge, ChargeState, Settlement
+from secagg.storage.budget_ledger import (
+    BudgetKey,
+    Charge,
+    ChargeState,
+    Claim,
+    ClaimAdversary,
+    Settlement,
+)
 from secagg.storage.change import Change, NewSession, Role
 from secagg.storage.changes import PutClaim, SettleCharge
-from secagg.storage.data_claims import Claim, ClaimAdversary
 from secagg.storage.open_store import open_store
 
 HOST = """

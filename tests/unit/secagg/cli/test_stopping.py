@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from secagg.cli.stopping import StopSignals
+from secagg.cli.failures import StopSignals
 
 
 @pytest.fixture

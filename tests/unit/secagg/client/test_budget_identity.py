@@ -20,14 +20,14 @@ from secagg.storage.budget_ledger import (
     BudgetKey,
     ChargeRow,
     ChargeState,
+    Claim,
     NoiseChangedError,
     is_new_charge,
 )
-from secagg.storage.data_claims import Claim
 from secagg.storage.open_store import open_state
 from secagg.storage.queries import ListCharges
 from secagg.storage.spool import UploadSpool
-from secagg.transport.in_memory import InMemoryConnection
+from secagg.transport.connection import InMemoryConnection
 
 NAMES = ("alice", "bob", "carol")
 COHORT = parameters_for(3, dimension=4, threshold=3)

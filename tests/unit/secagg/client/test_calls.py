@@ -38,8 +38,8 @@ from secagg.protocol.messages import (
 )
 from secagg.runtime.workers import Workers
 from secagg.storage.sqlite.executor import InlineExecutor
+from secagg.transport.connection import InMemoryConnection
 from secagg.transport.handshake import UnexpectedPeerError
-from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import (
     Blob,
     BlobChunk,

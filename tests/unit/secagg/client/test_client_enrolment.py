@@ -22,8 +22,11 @@ from secagg.pki.client_identity import (
 )
 from secagg.pki.credential_issuer import Issuer
 from secagg.pki.key_files import key_text
-from secagg.protocol.enrolment.client_identity import ClientIdentity
-from secagg.protocol.enrolment.credential import Credential, IssuedCredential
+from secagg.protocol.enrolment.credential import (
+    ClientIdentity,
+    Credential,
+    IssuedCredential,
+)
 from secagg.protocol.enrolment.revocation_list import RevocationList
 from secagg.protocol.enrolment.verification import check_credential
 from secagg.protocol.profiles import MaliciousParameters, Trust

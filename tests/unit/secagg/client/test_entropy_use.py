@@ -20,7 +20,7 @@ from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.transport.in_memory import InMemoryConnection
+from secagg.transport.connection import InMemoryConnection
 
 NONCE, GRAPH_SEED = b"n" * 32, b"g" * 32
 

@@ -18,8 +18,8 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
-from secagg.testbed.demo.pausing_connection import PausingConnection
-from secagg.transport.in_memory import InMemoryConnection
+from secagg.testbed.demo.participant import PausingConnection
+from secagg.transport.connection import InMemoryConnection
 
 DIMENSION = 4
 COHORT = parameters_for(3, dimension=DIMENSION, threshold=3, modulus=1 << 16)

@@ -60,8 +60,8 @@ from secagg.storage.change import Role
 from secagg.storage.queries import ListCharges, ListSessions
 from secagg.storage.rows import SessionState
 from secagg.storage.sqlite.executor import InlineExecutor
+from secagg.transport.connection import InMemoryConnection
 from secagg.transport.handshake import UnexpectedPeerError
-from secagg.transport.in_memory import InMemoryConnection
 from secagg.wire.calls import (
     AdvertiseKeys,
     Blob,

@@ -16,7 +16,7 @@ from secagg.client.client import Client
 from secagg.client.session_driver import Conductor
 from secagg.config import ClientSettings
 from secagg.config.client import ClientSection, IdentitySection, PolicySection
-from secagg.config.program import TLSSection
+from secagg.config.common import TLSSection
 from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import NoisyTask
@@ -27,7 +27,7 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
-from secagg.transport.in_memory import InMemoryConnection
+from secagg.transport.connection import InMemoryConnection
 
 CLIENTS, DIM = 4, 6
 TRAINING_SECONDS = 20.0

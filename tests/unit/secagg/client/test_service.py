@@ -25,7 +25,7 @@ from secagg.errors import (
 from secagg.runtime.clock import finish_before
 from secagg.runtime.workers import Workers
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.transport.in_memory import InMemoryConnection
+from secagg.transport.connection import InMemoryConnection
 from secagg.transport.tls import TLSFiles
 from secagg.wire.calls import GetOffer
 

@@ -34,7 +34,7 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.pki.published_enrolment import PublishedEnrolment
+from secagg.pki.key_files import PublishedEnrolment
 from secagg.protocol.messages import Aborted, Envelope, Fate, Round, Upload
 from secagg.protocol.policy import PrivacyLimits, TotalBudget
 from secagg.protocol.receipts.receipt import AuditReceipt, Outcome

@@ -47,11 +47,11 @@ from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.data_claims import ClaimAdversary
+from secagg.storage.budget_ledger import ClaimAdversary
 from secagg.storage.queries import ListClaims, LoadSession
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.transport.in_memory import InMemoryConnection
+from secagg.transport.connection import InMemoryConnection
 
 NAMES = ("alice", "bob", "carol")
 DIMENSION = 4

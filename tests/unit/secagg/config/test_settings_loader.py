@@ -9,8 +9,8 @@ from secagg.config import (
     load_client_settings,
     load_server_settings,
 )
+from secagg.config.common import total_budget
 from secagg.config.task import TaskSection
-from secagg.config.total_budget import total_budget
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.protocol.policy import (
     GROUNDS,

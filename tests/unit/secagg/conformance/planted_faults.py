@@ -21,7 +21,7 @@ from secagg.distributed_dp import report as privacy_report
 from secagg.distributed_dp.task import NoisyTask
 from secagg.errors import RemoteProtocolError
 from secagg.protocol import agreement, membership, share_bundles
-from secagg.protocol.client import checks, handlers, outcomes
+from secagg.protocol.client import checks, handlers, machine
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.enrolment import verification
 from secagg.protocol.messages import Advert, Upload
@@ -139,7 +139,7 @@ without("rings may be cut", "R5.5-7", handlers, "check_ring_survivors")
 without("quorums are not verified", "R5.5-4", handlers, "check_quorum")
 without("quorums of any size", "R5.5-2", handlers, "check_quorum")
 without("dealings are not verified", "R5.3-13", agreement, "check_bundle_signature")
-without("any fate", "R5.6-2", outcomes, "_check_fate")
+without("any fate", "R5.6-2", machine, "_check_fate")
 without("sets of any size", "R3.2-5", ProtocolParameters, "_cohort_rules", NONE)
 without("any deadline", "R3.2-4", ProtocolParameters, "_round_rules", NONE)
 without("any range", "R3.2-3", ProtocolParameters, "_ranges", NONE)

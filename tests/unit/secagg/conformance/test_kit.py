@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from secagg.cli import main
-from secagg.cli.exit_codes import exit_code_of
+from secagg.cli.failures import exit_code_of
 from secagg.conformance import kit, noise_law, report
 from secagg.conformance.driver import Driver
 from secagg.conformance.lies import LIES

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg.crypto.aead import TAG_SIZE, AuthenticationError, open_sealed, seal
+from secagg.crypto.cipher_suite import TAG_SIZE, AuthenticationError, open_sealed, seal
 from secagg.crypto.secret_bytes import SecretBytes
 
 KEY = SecretBytes(bytes(range(32)))

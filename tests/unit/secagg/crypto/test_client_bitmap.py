@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secagg.crypto.canonical import CanonicalEncodingError
-from secagg.crypto.client_bitmap import ClientBitmap
-from secagg.crypto.transcript import decode_set, encode_set
+from secagg.crypto.transcript import ClientBitmap, decode_set, encode_set
 
 
 @st.composite

@@ -9,13 +9,15 @@ from scipy.stats import chi2
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.shamir import (
+    BadShareError,
+    UncorrectableError,
+    decode_shares,
     decode_with_errors,
+    encode_shares,
     reconstruct,
     reconstruct_sparse,
     share_secrets,
 )
-from secagg.crypto.shamir_codec import BadShareError, decode_shares, encode_shares
-from secagg.crypto.shamir_correction import UncorrectableError
 
 
 class ScriptedWords:

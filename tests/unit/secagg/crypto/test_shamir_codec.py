@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg.crypto.shamir_codec import (
+from secagg.crypto.shamir import (
     BadShareError,
     check_shares,
     decode_shares,

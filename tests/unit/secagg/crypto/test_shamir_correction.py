@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from secagg.crypto.prime_field import PRIME, evaluate, parity_check
-from secagg.crypto.shamir_correction import UncorrectableError, find_faulty
+from secagg.crypto.shamir import UncorrectableError, find_faulty
 
 POINTS = np.arange(3, 33)
 

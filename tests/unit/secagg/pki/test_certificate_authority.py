@@ -13,8 +13,12 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.server.rpc.certificates import server_credentials
 from secagg.transport.peer_identity import PeerIdentity, Role
-from secagg.transport.reloading_identity import ReloadingIdentity
-from secagg.transport.tls import TLSIdentity, identity_in_pem, identity_of
+from secagg.transport.tls import (
+    ReloadingIdentity,
+    TLSIdentity,
+    identity_in_pem,
+    identity_of,
+)
 
 NOW = dt.datetime(2026, 5, 1, tzinfo=dt.UTC)
 DAY = dt.timedelta(days=1)

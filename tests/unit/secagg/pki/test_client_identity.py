@@ -17,7 +17,7 @@ from secagg.pki.client_identity import (
 )
 from secagg.pki.credential_issuer import Issuer
 from secagg.pki.key_files import key_text, parse_key
-from secagg.runtime.durable_files import create_file, replace_file
+from secagg.runtime.files import create_file, replace_file
 
 DOMAIN = "deployment.example"
 NOW = 1_000_000
@@ -206,7 +206,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch, write):
     path = tmp_path / "file"
     if write is replace_file:
         path.write_bytes(b"old")
-    monkeypatch.setattr("secagg.runtime.durable_files.os.fsync", fail)
+    monkeypatch.setattr("secagg.runtime.files.os.fsync", fail)
     with pytest.raises(OSError, match="No space"):
         write(path, b"new", mode=0o600)
     found = {each.name: each.read_bytes() for each in tmp_path.iterdir()}

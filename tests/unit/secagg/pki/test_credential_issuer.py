@@ -10,8 +10,7 @@ from secagg.crypto.signature import IdentityKey
 from secagg.errors import ErrorCode, SecAggError
 from secagg.pki.credential_issuer import ISSUER_SEED, RECORD, REVOCATIONS, Issuer
 from secagg.pki.key_files import key_text
-from secagg.protocol.enrolment.credential import CredentialRequest
-from secagg.protocol.enrolment.documents import enrolment_tag
+from secagg.protocol.enrolment.credential import CredentialRequest, enrolment_tag
 from secagg.protocol.enrolment.revocation_list import RevocationList
 from secagg.protocol.enrolment.verification import EnrolmentRules, check_credential
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 
-from secagg.protocol.noise_certificate import NoiseCertificate
+from secagg.protocol.noise_terms import NoiseCertificate
 
 CERTIFICATE = NoiseCertificate(
     sharers=10,

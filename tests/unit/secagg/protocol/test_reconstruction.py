@@ -10,8 +10,7 @@ from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.key_agreement import public_key_of
 from secagg.crypto.prime_field import PRIME, lagrange_at_zero
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.crypto.shamir import share_secrets
-from secagg.crypto.shamir_codec import decode_shares, encode_shares
+from secagg.crypto.shamir import decode_shares, encode_shares, share_secrets
 from secagg.crypto.transcript import encode_set
 from secagg.protocol import reconstruction
 from secagg.protocol.context import self_mask_commitment

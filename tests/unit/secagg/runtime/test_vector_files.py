@@ -53,7 +53,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("secagg.runtime.durable_files.os.replace", full)
+    monkeypatch.setattr("secagg.runtime.files.os.replace", full)
     with pytest.raises(ServiceError, match="No space left") as caught:
         write_json(path, {"sum": 2})
     assert caught.value.code is ErrorCode.STORAGE_FAILED

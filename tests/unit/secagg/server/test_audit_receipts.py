@@ -15,7 +15,7 @@ from secagg_testing.cohorts import (
 )
 
 from secagg.cli import main
-from secagg.cli.exit_codes import EXIT_OK, exit_code_of
+from secagg.cli.failures import EXIT_OK, exit_code_of
 from secagg.client.client import Client
 from secagg.conformance import read_vectors
 from secagg.crypto.secret_bytes import SecretBytes

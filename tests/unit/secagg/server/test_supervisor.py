@@ -26,7 +26,7 @@ from secagg.protocol.policy import (
     ClientPolicy,
     ExactSumWaiver,
 )
-from secagg.runtime import durable_files
+from secagg.runtime import files
 from secagg.server import supervisor as task_keeper
 from secagg.server import supervisor as task_rows
 from secagg.server.admin.channel import (
@@ -47,10 +47,10 @@ from secagg.server.task.stored import encode_settings, folder_of
 from secagg.storage.change import Role
 from secagg.storage.changes import PutTask
 from secagg.storage.directories import STORE_FILE
+from secagg.storage.open_store import reading
 from secagg.storage.queries import ListSessions
-from secagg.storage.reader import reading
 from secagg.storage.rows import SessionState, TaskState
-from secagg.testbed.demo.pausing_connection import PausingConnection
+from secagg.testbed.demo.participant import PausingConnection
 from secagg.wire.calls import GetOffer, Wait
 
 WAIVER = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
@@ -642,7 +642,7 @@ def full_disk(world, monkeypatch):
     def replace_with(path, save, **options):
         if path.parent in full:
             raise OSError(errno.ENOSPC, "No space left on device")
-        durable_files.replace_with(path, save, **options)
+        files.replace_with(path, save, **options)
 
     monkeypatch.setattr("secagg.runtime.vector_files.replace_with", replace_with)
     return full

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.storage import network_disk
+from secagg.storage import directories
 from secagg.storage.open_store import open_store
 
 # As Linux shows them: a root, a share with a space in its name, a disk inside the
@@ -23,19 +23,19 @@ MOUNTS = """\
 def root(tmp_path, monkeypatch):
     table = tmp_path / "mountinfo"
     table.write_text(MOUNTS.format(root=tmp_path))
-    monkeypatch.setattr(network_disk, "_MOUNTS", table)
+    monkeypatch.setattr(directories, "_MOUNTS", table)
     return tmp_path
 
 
 @pytest.mark.parametrize("place", ["state", "my share/disk/state", "hidden/state"])
 def test_a_disk_of_this_machine_will_do(root, place):
-    network_disk.refuse_network_disk(root / place)
+    directories.refuse_network_disk(root / place)
 
 
 @pytest.mark.parametrize("place", ["my share", "my share/a/state", "my share/diskette"])
 def test_a_share_is_refused_by_name(root, place):
     with pytest.raises(ServiceError, match=r"\(nfs4\)") as caught:
-        network_disk.refuse_network_disk(root / place)
+        directories.refuse_network_disk(root / place)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
     assert "server.store" in caught.value.next_step
 
@@ -49,5 +49,5 @@ async def test_no_book_is_made_on_a_share(root):
 
 
 def test_a_system_that_says_nothing_is_believed(monkeypatch, tmp_path):
-    monkeypatch.setattr(network_disk, "_MOUNTS", Path("/nowhere/mountinfo"))
-    network_disk.refuse_network_disk(tmp_path)
+    monkeypatch.setattr(directories, "_MOUNTS", Path("/nowhere/mountinfo"))
+    directories.refuse_network_disk(tmp_path)

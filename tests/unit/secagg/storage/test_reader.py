@@ -8,7 +8,7 @@ import pytest
 from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.change import Change, NewSession, Role
 from secagg.storage.changes import PutTask
-from secagg.storage.open_store import open_store
+from secagg.storage.open_store import StoreInUseError, open_store, reading
 from secagg.storage.queries import (
     FindFaults,
     ListCharges,
@@ -17,7 +17,6 @@ from secagg.storage.queries import (
     LoadSession,
     ReadTally,
 )
-from secagg.storage.reader import StoreInUseError, reading
 from secagg.storage.rows import SessionState, Task, TaskState
 from secagg.storage.store import StateDamagedError, StoreNotFoundError
 

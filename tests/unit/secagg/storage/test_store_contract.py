@@ -29,6 +29,8 @@ from secagg.storage.budget_ledger import (
     BudgetSpentError,
     Charge,
     ChargeState,
+    Claim,
+    ClaimAdversary,
     NoiseChangedError,
     Settlement,
     budget_of,
@@ -57,7 +59,6 @@ from secagg.storage.changes import (
     SettleCharge,
     Touch,
 )
-from secagg.storage.data_claims import Claim, ClaimAdversary
 from secagg.storage.journal import decode_server_event, record_of
 from secagg.storage.leases import AcquireLease, ReleaseLease, RenewLease
 from secagg.storage.open_store import open_store

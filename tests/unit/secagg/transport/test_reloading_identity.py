@@ -6,8 +6,7 @@ from secagg_testing.manual_clock import ManualClock
 
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.transport.peer_identity import Role
-from secagg.transport.reloading_identity import ReloadingIdentity
-from secagg.transport.tls import TLSIdentity
+from secagg.transport.tls import ReloadingIdentity, TLSIdentity
 
 NOW = dt.datetime(2027, 1, 15, 8, tzinfo=dt.UTC)
 

@@ -21,14 +21,14 @@ from secagg.server.call_guards import (
 from secagg.server.rpc.limits import AggregatorLimits
 from secagg.transport import channel_options
 from secagg.transport.handshake import HANDSHAKE_SECONDS
-from secagg.transport.peer_identity import PeerIdentity, Role
-from secagg.transport.relay.handshake_limits import (
+from secagg.transport.handshake_limits import (
     MOST_CONNECTIONS,
     PROBES,
     RESERVED_FILES,
     AdmissionLimits,
 )
-from secagg.transport.relay.relay import Rejection
+from secagg.transport.peer_identity import PeerIdentity, Role
+from secagg.transport.relay import Rejection
 from secagg.transport.status import usual_error
 from secagg.wire import limits
 from tests.architecture.error_table import error_table

@@ -24,7 +24,7 @@ from secagg.protocol.packing import packed_size
 from secagg.storage.change import Role
 from secagg.storage.queries import ListSessions, ReadTally
 from secagg.storage.rows import Retention, SessionState
-from secagg.transport.in_memory import InMemoryConnection
+from secagg.transport.connection import InMemoryConnection
 from secagg.two_aggregators import party
 from secagg.two_aggregators.messages import AcceptedShares, HelperShare, NoisyShare
 from secagg.wire.calls import (

@@ -11,7 +11,7 @@ from secagg_testing.two_aggregators import TASK, Between, TwoAggregators, noise_
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
 from secagg.server.telemetry.prometheus import PrometheusMeter
 from secagg.storage.rows import TaskState
-from secagg.transport.in_memory import InMemoryConnection
+from secagg.transport.connection import InMemoryConnection
 from secagg.wire.calls import GetOffer, UploadChunk
 
 VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]

@@ -27,9 +27,9 @@ from secagg.storage.postgres.executor import PostgresExecutor
 from secagg.storage.queries import ReadTally
 from secagg.storage.rows import TaskState
 from secagg.storage.spool import SUM
-from secagg.storage.table_store import TableStore
+from secagg.storage.store import TableStore
 from secagg.transport.address import Address
-from secagg.transport.in_memory import InMemoryConnection
+from secagg.transport.connection import InMemoryConnection
 from secagg.two_aggregators import Helper, PartyServer
 from secagg.wire.calls import Blob, FetchChunk, GetOffer, GetUpdate, Wait, WatchSession
 

@@ -19,7 +19,7 @@ from secagg_testing.two_aggregators import (
 )
 
 from secagg.cli import main
-from secagg.cli.exit_codes import EXIT_OK, exit_code_of
+from secagg.cli.failures import EXIT_OK, exit_code_of
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey
 from secagg.distributed_dp import AggregatorNoise
@@ -33,8 +33,7 @@ from secagg.pki.key_files import key_text
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Envelope, Fate, Released
 from secagg.protocol.policy import PrivacyLimits
-from secagg.protocol.receipts.comparison import check_one_session
-from secagg.protocol.receipts.receipt import Outcome
+from secagg.protocol.receipts.receipt import Outcome, check_one_session
 from secagg.protocol.receipts.verifier import ReceiptError, Step
 from secagg.two_aggregators.messages import NoisyShare
 from secagg.two_aggregators.receipt import NameList, PartStatement, TwoAggregatorReceipt

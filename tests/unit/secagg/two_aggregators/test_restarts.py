@@ -31,7 +31,7 @@ from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Role
 from secagg.storage.queries import ListCharges, ListSessions, LoadSession, ReadTally
 from secagg.storage.spool import SUM, UploadSpool
-from secagg.transport.in_memory import InMemoryConnection
+from secagg.transport.connection import InMemoryConnection
 from secagg.two_aggregators.messages import HelperShare, NoisyShare
 from secagg.two_aggregators.refusals import SILENCE
 from secagg.two_aggregators.verification import verify_shared_receipt

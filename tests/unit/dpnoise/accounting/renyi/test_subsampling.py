@@ -8,9 +8,9 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 
 from dpnoise.accounting.renyi.accountant import ConcentratedCurve
+from dpnoise.accounting.renyi.curve import sampled_divergences
 from dpnoise.accounting.renyi.mixture_rdp import ExactMixtureCurve
 from dpnoise.accounting.renyi.skellam_rdp import ExactSkellamCurve
-from dpnoise.accounting.renyi.subsampling import sampled_divergences
 
 
 class OneWay(ConcentratedCurve):

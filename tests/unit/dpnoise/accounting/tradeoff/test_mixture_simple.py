@@ -9,7 +9,7 @@ import pytest
 from scipy.special import ive, logsumexp
 
 from dpnoise.accounting import calibrate, make_accountant
-from dpnoise.accounting.tradeoff.rounded_moments import (
+from dpnoise.accounting.tradeoff.mixture_simple import (
     MOMENT_ORDERS,
     moments_of_unit_shift,
     worst_quotients,

@@ -21,18 +21,17 @@ from secagg.cli import main
 from secagg.cli.checks import connectivity as way_to_aggregator
 from secagg.cli.checks import setup_checks
 from secagg.cli.checks.setup_checks import doctor_findings
-from secagg.config.total_budget import DataSection
+from secagg.config.common import DataSection
 from secagg.errors import ErrorCode
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.pki.certificate_revocations import revoked_line
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT, ExactSumWaiver
 from secagg.server.server import Server
 from secagg.server.task.setup import Cohort, PreparedTask
-from secagg.storage.budget_ledger import BudgetKey
+from secagg.storage.budget_ledger import BudgetKey, Claim, ClaimAdversary
 from secagg.storage.change import Change, NewSession
 from secagg.storage.change import Role as StoreRole
 from secagg.storage.changes import PutClaim
-from secagg.storage.data_claims import Claim, ClaimAdversary
 from secagg.storage.journal import SumAttempt, record_of
 from secagg.storage.leases import Heartbeat
 from secagg.storage.open_store import open_state, open_store

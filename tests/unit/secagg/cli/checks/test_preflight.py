@@ -4,9 +4,14 @@ import errno
 
 import pytest
 
-from secagg.cli.check_results import Finding, State
 from secagg.cli.checks import preflight
-from secagg.cli.checks.preflight import DiskFullError, check_writable, require_all
+from secagg.cli.checks.preflight import (
+    DiskFullError,
+    Finding,
+    State,
+    check_writable,
+    require_all,
+)
 from secagg.errors import ErrorCode, ServiceError
 
 

@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
-from secagg.protocol.graphs.choice import Adversary, GraphDemand, choose_graph, odds_of
-from secagg.protocol.graphs.edge_bounds import log_set_apart
-from secagg.protocol.graphs.hypergeometric import log_drawn
-from secagg.protocol.graphs.ring_bounds import (
+from secagg.protocol.graphs.bounds import (
     bits_of,
     client_demand,
     log_corrupt_holders,
+    log_drawn,
     log_planned_cut,
+    log_set_apart,
     log_short_of_holders,
     server_demand,
 )
+from secagg.protocol.graphs.choice import Adversary, GraphDemand, choose_graph, odds_of
 from secagg.protocol.parameters import Graph, ProtocolParameters
 from secagg.protocol.profiles import (
     HonestCuriousParameters,

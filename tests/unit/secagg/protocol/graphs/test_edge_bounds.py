@@ -8,8 +8,13 @@ from math import comb
 import numpy as np
 import pytest
 
-from secagg.protocol.graphs.edge_bounds import EdgeBound, judge_edges, log_set_apart
-from secagg.protocol.graphs.ring_bounds import bits_of, log_corrupt_holders
+from secagg.protocol.graphs.bounds import (
+    EdgeBound,
+    bits_of,
+    judge_edges,
+    log_corrupt_holders,
+    log_set_apart,
+)
 
 
 def log_of(fraction):

@@ -6,7 +6,7 @@ from math import comb
 
 import pytest
 
-from secagg.protocol.graphs.hypergeometric import log_choose, log_drawn
+from secagg.protocol.graphs.bounds import log_choose, log_drawn
 
 
 def log_of(fraction):

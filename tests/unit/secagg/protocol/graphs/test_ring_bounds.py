@@ -7,7 +7,7 @@ from math import comb
 
 import pytest
 
-from secagg.protocol.graphs.ring_bounds import (
+from secagg.protocol.graphs.bounds import (
     bits_of,
     log_corrupt_holders,
     log_planned_cut,

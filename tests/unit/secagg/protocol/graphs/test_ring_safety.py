@@ -15,16 +15,15 @@ import numpy as np
 import pytest
 from secagg_testing.cohorts import parameters_for
 
-from secagg.crypto.client_bitmap import ClientBitmap
-from secagg.crypto.transcript import encode_set
-from secagg.protocol.graphs.neighbours import CompleteGraph, sharing_graph
-from secagg.protocol.graphs.ring_bounds import (
+from secagg.crypto.transcript import ClientBitmap, encode_set
+from secagg.protocol.graphs.bounds import (
     bits_of,
     client_demand,
     log_corrupt_holders,
     log_planned_cut,
     server_demand,
 )
+from secagg.protocol.graphs.neighbours import CompleteGraph, sharing_graph
 from secagg.protocol.graphs.ring_safety import (
     RingRisk,
     cannot_be_cut,

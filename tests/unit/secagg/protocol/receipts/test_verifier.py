@@ -6,7 +6,7 @@ import pytest
 from secagg_testing.cohorts import parameters_for, sparse_parameters_for
 
 from secagg.cli import main
-from secagg.cli.exit_codes import exit_code_of
+from secagg.cli.failures import exit_code_of
 from secagg.conformance import read_vectors
 from secagg.crypto.modular import zeros
 from secagg.crypto.transcript import encode_set, hash_parts
@@ -16,11 +16,16 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.pki.key_files import key_text
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Roster, Round
-from secagg.protocol.noise_certificate import NoiseCost
-from secagg.protocol.noise_terms import NoiseTerms
+from secagg.protocol.noise_terms import NoiseCost, NoiseTerms
 from secagg.protocol.parameters import ProtocolParameters
-from secagg.protocol.receipts.comparison import check_one_session, shown_in
-from secagg.protocol.receipts.receipt import AuditReceipt, Dispute, Outcome, WrittenBy
+from secagg.protocol.receipts.receipt import (
+    AuditReceipt,
+    Dispute,
+    Outcome,
+    WrittenBy,
+    check_one_session,
+    shown_in,
+)
 from secagg.protocol.receipts.verifier import (
     Finding,
     ReceiptError,

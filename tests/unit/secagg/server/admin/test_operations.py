@@ -14,8 +14,7 @@ from secagg.server.admin.operations import (
     read_arguments,
 )
 from secagg.server.admin.views import StoreViews
-from secagg.storage.open_store import STORE_FILE, open_store
-from secagg.storage.reader import reading
+from secagg.storage.open_store import STORE_FILE, open_store, reading
 
 ROOT = Path(__file__).parents[5]
 VALUES = {

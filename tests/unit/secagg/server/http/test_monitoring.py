@@ -41,7 +41,7 @@ from secagg.server.telemetry.prometheus import PrometheusMeter
 from secagg.storage.changes import Touch
 from secagg.storage.queries import ListTasks, ReadClock
 from secagg.transport.address import Address
-from secagg.transport.relay.relay import Rejection
+from secagg.transport.relay import Rejection
 from secagg.wire.calls import CALLS
 
 TAGS = {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p"}

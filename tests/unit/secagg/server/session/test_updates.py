@@ -132,5 +132,5 @@ def test_an_update_is_hashed_once_for_all_who_are_referred_to_it(masking, monkey
     state, readable = masking
     update = readable.update_for(state, identity_of(0))
     first = Reference.instead_of(update)
-    monkeypatch.setattr("secagg.protocol.messages.envelope.hashlib", None)
+    monkeypatch.setattr("secagg.protocol.messages.hashlib", None)
     assert Reference.instead_of(readable.update_for(state, identity_of(0))) == first

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from secagg.cli.logs import log_to_stderr
+from secagg.cli.output import log_to_stderr
 from secagg.client.client import Client
 from secagg.config.server import ServerSection
 from secagg.errors import ErrorCode, ServiceError

@@ -12,7 +12,7 @@ import pytest
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.server.server import Server
-from secagg.storage.budget_ledger import BudgetKey
+from secagg.storage.budget_ledger import BudgetKey, Claim, ClaimAdversary
 from secagg.storage.change import (
     Change,
     Committed,
@@ -24,9 +24,8 @@ from secagg.storage.change import (
     SessionsSpentError,
 )
 from secagg.storage.changes import PutClaim, Touch
-from secagg.storage.data_claims import Claim, ClaimAdversary
 from secagg.storage.leases import AcquireLease, Heartbeat, RenewLease
-from secagg.storage.open_store import open_store
+from secagg.storage.open_store import looking, open_store
 from secagg.storage.postgres import connection as postgres_link
 from secagg.storage.postgres.address import checked_address
 from secagg.storage.postgres.connection import IDLE_SECONDS, UNHEARD_MILLISECONDS
@@ -41,7 +40,6 @@ from secagg.storage.queries import (
     ReadMissed,
     ReadTally,
 )
-from secagg.storage.reader import looking
 from secagg.storage.rollback_mark import refuse_restored
 from secagg.storage.rows import Replica, Tally
 from secagg.storage.store import (

@@ -19,7 +19,7 @@ from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.protocol.profiles import Trust
-from secagg.storage.budget_ledger import BudgetKey, Charge
+from secagg.storage.budget_ledger import BudgetKey, Charge, Claim, ClaimAdversary
 from secagg.storage.change import (
     Change,
     Committed,
@@ -29,7 +29,6 @@ from secagg.storage.change import (
     Role,
 )
 from secagg.storage.changes import PurgeReceipts, PutClaim, PutTask, RecordRevocations
-from secagg.storage.data_claims import Claim, ClaimAdversary
 from secagg.storage.open_store import open_state, open_store
 from secagg.storage.queries import (
     FindFaults,

@@ -6,8 +6,7 @@ import pytest
 
 from secagg.testbed.demo import cohort as module
 from secagg.testbed.demo.cohort import Cohort
-from secagg.testbed.demo.layout import DemoLayout
-from secagg.testbed.demo.settings_file import DemoPlan
+from secagg.testbed.demo.layout import DemoLayout, DemoPlan
 
 PLAN = DemoPlan(
     clients=1,

@@ -3,12 +3,16 @@ import pytest
 
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.testbed.demo.digits import MIN_PICTURES, deal_out, load_shard, save_shard
-from secagg.testbed.demo.reference_runs import (
+from secagg.testbed.demo.model import (
+    DIMENSION,
+    MIN_PICTURES,
+    SoftmaxModel,
     central_gaussian_accuracies,
+    deal_out,
+    load_shard,
     nonprivate_accuracies,
+    save_shard,
 )
-from secagg.testbed.demo.softmax_model import DIMENSION, SoftmaxModel
 
 
 @pytest.fixture(scope="module")

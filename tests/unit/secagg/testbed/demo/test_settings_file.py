@@ -7,8 +7,7 @@ from secagg.protocol.parameters import Graph
 from secagg.protocol.profiles import Profile
 from secagg.server.task.setup import prepare_task
 from secagg.simulation.enrolled import simulated_trust
-from secagg.testbed.demo.layout import DemoLayout
-from secagg.testbed.demo.settings_file import DemoPlan, write_server_settings
+from secagg.testbed.demo.layout import DemoLayout, DemoPlan, write_server_settings
 
 
 @pytest.mark.parametrize("profile", Profile, ids=lambda profile: profile.label)

@@ -4,9 +4,8 @@ from secagg_testing.cohorts import parameters_for
 
 from secagg.crypto.modular import word_dtype
 from secagg.runtime.vector_files import write_vector
-from secagg.testbed.demo.digits import Shard
 from secagg.testbed.demo.layout import DemoLayout
-from secagg.testbed.demo.softmax_model import SoftmaxModel
+from secagg.testbed.demo.model import Shard, SoftmaxModel
 from secagg.testbed.demo.sum_check import check_session
 from secagg.testbed.run_folder import client_name
 

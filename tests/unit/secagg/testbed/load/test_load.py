@@ -22,8 +22,7 @@ from secagg.protocol.parameters import Graph
 from secagg.protocol.profiles import Profile
 from secagg.runtime.vector_files import write_vector
 from secagg.testbed.load import database
-from secagg.testbed.load.client_pool import _Arrival
-from secagg.testbed.load.connection import SpreadConnection
+from secagg.testbed.load.client_pool import SpreadConnection, _Arrival
 from secagg.testbed.load.database import (
     OWN_DATABASE,
     Database,
@@ -31,18 +30,22 @@ from secagg.testbed.load.database import (
     database_of,
 )
 from secagg.testbed.load.director import ALLOCATOR, _Direction
-from secagg.testbed.load.layout import LoadLayout
 from secagg.testbed.load.machine import Machine, check_machine, crowds_of
-from secagg.testbed.load.plan import LoadPlan, write_server_settings
-from secagg.testbed.load.process_output import Heard
+from secagg.testbed.load.plan import (
+    LoadLayout,
+    LoadPlan,
+    expected_sum,
+    vector_of,
+    write_server_settings,
+)
 from secagg.testbed.load.result import (
     CallTraffic,
     ClosedRound,
+    Heard,
     LoadResult,
     ServerCost,
     mean_traffic,
 )
-from secagg.testbed.load.vectors import expected_sum, vector_of
 from secagg.testbed.run_folder import client_name
 
 PLAN = LoadPlan(clients=20, dimension=30, degree=4, lost=3, round_seconds=5)

@@ -7,7 +7,7 @@ import pytest
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.transport.address import Address, address_group
-from secagg.transport.relay.handshake_limits import (
+from secagg.transport.handshake_limits import (
     PROBES,
     AdmissionLimits,
     raise_file_limit,

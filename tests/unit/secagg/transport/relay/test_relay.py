@@ -17,8 +17,8 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.limited_log import LimitedLog
 from secagg.runtime.log_events import HANDSHAKE_REFUSED, HANDSHAKES_REFUSED, log_event
 from secagg.transport.address import Address
-from secagg.transport.relay.handshake_limits import AdmissionLimits
-from secagg.transport.relay.relay import (
+from secagg.transport.handshake_limits import AdmissionLimits
+from secagg.transport.relay import (
     LoopDelay,
     Rejection,
     Relay,
@@ -316,8 +316,8 @@ async def test_silence_makes_room_where_there_is_none_for_a_newcomer():
 async def test_a_crowd_that_stalls_makes_room_for_whoever_comes_alone(
     limits, monkeypatch
 ):
-    monkeypatch.setattr("secagg.transport.relay.relay._STALLED_SECONDS", 0.0)
-    monkeypatch.setattr("secagg.transport.relay.relay._LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("secagg.transport.relay._STALLED_SECONDS", 0.0)
+    monkeypatch.setattr("secagg.transport.relay._LOOK_SECONDS", 0.0)
     admission = AdmissionLimits(
         relay="on", handshake_seconds=600.0, handshakes=limits.get("handshakes", 9)
     )
@@ -502,7 +502,7 @@ class OutOfFiles:
 
 
 async def test_running_out_of_files_is_said_and_passes(caplog, monkeypatch):
-    monkeypatch.setattr("secagg.transport.relay.relay._RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("secagg.transport.relay._RETRY_SECONDS", 0.01)
     listener = socket.create_server(("127.0.0.1", 0))
     listener.settimeout(0.0)
     failing = OutOfFiles(listener)

@@ -5,17 +5,24 @@
 * A callable gets a number that seeds whatever generator it likes.
 
 Nothing here is private.
+
+Keywords of a plan, from arguments of their own and from further settings.
+
+It plans nothing.
 """
 
 import math
-from collections.abc import Callable
-from typing import Final, Literal, TypeAlias
+from collections.abc import Callable, Mapping
+from inspect import signature
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpnoise.errors import InputError
+from dpnoise.errors import InputError, ParameterError
 from dpnoise.mechanisms.parameter_checks import check_choice
+from dpnoise.planning import PlanRequest
 from dpnoise.samplers import BitSource
 
 Vectors: TypeAlias = NDArray[np.floating] | NDArray[np.integer]
@@ -72,3 +79,31 @@ def _normals(source: BitSource, count: int) -> NDArray[np.float64]:
     uniforms = (words.astype(np.float64) + 0.5) * 2.0**-_UNIFORM_BITS
     radii = np.sqrt(-2.0 * np.log(uniforms[:count]))
     return np.asarray(radii * np.cos(2.0 * math.pi * uniforms[count:]))
+
+
+NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
+"""Nothing beside the arguments."""
+
+
+def plan_keywords(
+    settings: Mapping[str, Any], *reserved: str, **arguments: object
+) -> dict[str, Any]:
+    """Join arguments and settings; neither may contradict the other.
+
+    Args:
+        settings: Further keywords of `dpnoise.plan`.
+        reserved: Keywords that are decided elsewhere.
+        arguments: Keywords that have an argument of their own.
+
+    Raises:
+        ParameterError: A setting has an argument of its own, or a plan has none such.
+    """
+    for name in settings:
+        if name in arguments or name in reserved:
+            raise ParameterError(
+                f"{name} is an argument of its own here, not one of the settings",
+                parameter="settings",
+                value=name,
+            )
+        check_choice("settings", name, tuple(signature(PlanRequest).parameters))
+    return arguments | dict(settings)

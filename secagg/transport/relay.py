@@ -43,7 +43,7 @@ from secagg.runtime.log_events import (
     log_event,
 )
 from secagg.transport.address import Address, address_group
-from secagg.transport.relay.handshake_limits import AdmissionLimits
+from secagg.transport.handshake_limits import AdmissionLimits
 from secagg.transport.tls import CertificateNumber
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)

@@ -5,7 +5,7 @@ Rule 1: every limit applies before a certificate was shown.  So it affects the p
 Rule 2: all of them together fit into the files that the process may open; a limit that
         does not fit is refused when the process starts, not when the clients connect.
 
-`secagg.transport.relay.relay` enforces them.
+`secagg.transport.relay` enforces them.
 """
 
 import resource

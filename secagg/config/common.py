@@ -1,11 +1,65 @@
-"""Settings of a total over tasks that are given the same data."""
+"""Settings that several programs share: certificates, log, state, rates, totals.
 
+Settings that aggregator and client share: certificates, log, state.
+
+Settings of a total over tasks that are given the same data.
+
+Rates as people write them: "1/10", "0.1" or "1", and never through a float.
+"""
+
+import re
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
+from typing import Final
 
 from secagg.config.loader import setting
 from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.protocol.policy import TotalBudget
+
+
+@dataclass(frozen=True, slots=True)
+class TLSSection:
+    """Files of mutual TLS; there is no plaintext mode."""
+
+    ca: Path = setting("Certificate of the authority that signed the other side.")
+    certificate: Path = setting("This program's own certificate.")
+    key: Path = setting("Private key of that certificate; no other user may read it.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSection:
+    """Settings of any process that keeps a state and writes a log."""
+
+    rollback_mark: Path | None = setting(
+        "File outside state_dir and its backups that tells a restored state from the "
+        "newest one; empty for one under ~/.local/state/secagg.",
+        default=None,
+    )
+    log_level: str = setting(
+        "Least severe log line on standard error.",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+    )
+    log_format: str = setting(
+        "How a log line is written: text for people, or json for programs, one object "
+        "a line.",
+        default="text",
+        choices=("text", "json"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramSection(ProcessSection):
+    """Further settings of a process with receipts."""
+
+    keep_receipts: int = setting(
+        "How many receipts of one task stay, the latest ones.",
+        default=10_000,
+        low=16,
+        high=1_000_000,
+        unit="receipts",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,3 +135,27 @@ def total_budget(section: DataSection) -> TotalBudget | None:
             f"policy.data: {error}",
             fix=error.next_step,
         ) from None
+
+
+_RATE: Final = re.compile(r"\d{1,9}/0*[1-9]\d{0,8}|\d{1,9}(\.\d{1,9})?", re.ASCII)
+
+
+def parse_rate(text: str, *, name: str) -> Fraction:
+    """Read a rate.
+
+    Args:
+        text: Two whole numbers with a slash between them, or a decimal number.
+        name: Of the setting or option, for the error.
+
+    Returns:
+        The rate, exactly as written; the planner checks its range.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; it is not a number.
+    """
+    if _RATE.fullmatch(text) is None:
+        raise ErrorCode.BAD_SETTINGS.error(
+            f"{name} is no rate: {text!r}",
+            fix='Write it as "1/10", or as "0.1" with at most nine digits.',
+        )
+    return Fraction(text)
