@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["PackageSize", "code_lines", "measure"]
-
 _ROOT: Final = Path(__file__).parents[1]
 _NO_CODE: Final = frozenset(
     {

@@ -9,6 +9,7 @@ import sys
 import warnings
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 import pdoc
@@ -33,6 +34,17 @@ MODULES: Final = (
 )
 
 
+def _public_names(module: ModuleType) -> list[str]:
+    """Return what a package lists, or what a module defines without an underscore."""
+    own = [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and getattr(value, "__module__", None) == module.__name__
+    ]
+    return getattr(module, "__all__", own)
+
+
 def write_reference(directory: Path) -> list[str]:
     """Write one page for each module, an index and a search index.
 
@@ -49,7 +61,7 @@ def write_reference(directory: Path) -> list[str]:
     silent = []
     for name in MODULES:
         module = import_module(name)
-        for public in module.__all__:
+        for public in _public_names(module):
             value = getattr(module, public)
             if callable(value) and not inspect.getdoc(value):
                 silent.append(f"{name}.{public}")

@@ -12,17 +12,6 @@
 It holds no checks. The code that knows a limit checks it.
 """
 
-__all__ = [
-    "CalibrationError",
-    "CertificateError",
-    "DPNoiseError",
-    "InputError",
-    "MissingExtraError",
-    "ParameterError",
-    "TheoremNotApplicableError",
-    "UnknownEventError",
-]
-
 
 class DPNoiseError(Exception):
     """Root of every exception that dpnoise raises on purpose."""

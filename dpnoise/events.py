@@ -138,26 +138,6 @@ def check_distance(value: object) -> None:
         )
 
 
-__all__ = [
-    "Adjacency",
-    "Adversary",
-    "BinomialEvent",
-    "Composed",
-    "DiscreteGaussianEvent",
-    "DistributedDiscreteGaussianEvent",
-    "GaussianEvent",
-    "NoiseEvent",
-    "PoissonSampled",
-    "PrivacyEvent",
-    "Repeated",
-    "SecretlySelected",
-    "SkellamEvent",
-    "SkellamMixtureClippedEvent",
-    "SkellamMixtureEvent",
-    "flatten",
-]
-
-
 class Adjacency(enum.Enum):
     """Which two worlds must look alike."""
 

@@ -15,17 +15,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "LONGEST_EXAMPLE",
-    "MODEL_SIZE",
-    "Digits",
-    "clipped",
-    "example_norms",
-    "gradient",
-    "make_digits",
-    "spread",
-]
-
 CLASSES: Final = 10
 INPUTS: Final = 65
 MODEL_SIZE: Final = CLASSES * INPUTS

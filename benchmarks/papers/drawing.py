@@ -19,8 +19,6 @@ from matplotlib.figure import Figure as Sheet
 from matplotlib.lines import Line2D
 from PIL import Image
 
-__all__ = ["write_png"]
-
 _WIDTH_INCHES: Final = 3.6
 _HEIGHT_INCHES: Final = 2.9
 _LEGEND_INCHES: Final = 1.1

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["Curve", "Figure", "MissingPlotLibraryError", "Panel", "require"]
-
 # Colours that stay apart for colour-blind readers, after M. Okabe and K. Ito.
 _BLACK, _ORANGE, _SKY, _GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 _BLUE, _VERMILION, _PURPLE, _GREY = "#0072B2", "#D55E00", "#CC79A7", "#777777"

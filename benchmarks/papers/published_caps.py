@@ -13,8 +13,6 @@ from dpnoise.local import LocalParameters
 from dpnoise.local.sphere_cap import SphereCap, log_rest
 from dpnoise.local.unit_vector import PrivUnit2
 
-__all__ = ["PublishedPrivUnit2", "published_edge", "published_probability"]
-
 CAP_SHARE: Final = 0.99
 
 

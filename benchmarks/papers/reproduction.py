@@ -27,8 +27,6 @@ from figure import Figure
 
 from dpnoise.errors import DPNoiseError
 
-__all__ = ["Options", "Reproduction", "Usual", "run"]
-
 
 @dataclass(frozen=True, slots=True)
 class Usual:

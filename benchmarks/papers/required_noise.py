@@ -36,17 +36,6 @@ from dpnoise.events import (
 from dpnoise.mechanisms import NoiseRule, make_mechanism
 from dpnoise.mechanisms.parameters import DEFAULT_ROUNDING_BIAS, MechanismParameters
 
-__all__ = [
-    "PUBLISHED_ORDERS",
-    "Budget",
-    "Setting",
-    "gaussian_variance",
-    "largest_admitted_bound",
-    "smm_formula_only",
-    "smm_linf_bound",
-    "smm_order",
-]
-
 PUBLISHED_ORDERS: Final = range(2, 101)
 """The orders that [Bao22] section 6.1 minimises over."""
 

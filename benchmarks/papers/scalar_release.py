@@ -25,18 +25,6 @@ from figure import Curve
 from dpnoise.accounting.loss.composed_loss import ComposedLoss
 from dpnoise.accounting.loss.dominating_pair import DominatingPair
 
-__all__ = [
-    "COMPARED",
-    "LogPmf",
-    "composed_direct_epsilon",
-    "direct_epsilon",
-    "discrete_gaussian_log_pmf",
-    "epsilon_curves",
-    "loss_pair",
-    "pair_epsilon",
-    "skellam_log_pmf",
-]
-
 LogPmf: TypeAlias = npt.NDArray[np.float64]
 
 COMPARED: Final = (

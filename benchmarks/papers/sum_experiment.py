@@ -24,15 +24,6 @@ from dpnoise.mechanisms import NoiseRule, make_mechanism
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.parameters import MechanismParameters
 
-__all__ = [
-    "Cohort",
-    "build_mechanism",
-    "measured_mse",
-    "mixture_clip_gain",
-    "predicted_mse",
-    "wrapped_error",
-]
-
 _NEGLIGIBLE = 1e-18
 _NO_WRAPPING = 0.02
 

@@ -180,7 +180,7 @@ CATALOGUE: Final[tuple[AccountantEntry, ...]] = (
     ),
     AccountantEntry(
         name="log-concave-gdp",
-        place="tradeoff.log_concave_gdp:LogConcaveGDPAccountant",
+        place="tradeoff.skellam_gdp:LogConcaveGDPAccountant",
         covers=_SUMS | _BINOMIALS | _GAUSSIANS,
         made_for=_SUMS | _BINOMIALS,
         form=Form.CLOSED,

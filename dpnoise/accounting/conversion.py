@@ -1,4 +1,4 @@
-"""Conversions between privacy curves and (epsilon, delta).
+"""Conversions of privacy curves: to (epsilon, delta), and under one selection.
 
 * A Rényi curve is a pair of arrays: orders above 1 and divergences in nats. An
   infinite divergence marks an order that no theorem covers; it never wins.
@@ -7,11 +7,9 @@
 
 It does not choose the orders; `renyi.accountant` does.
 
-Amplification of one release by one secret selection, in closed form.
-
-Let a release have the pair of laws (P, Q), and H(ε) bound its hockey-stick divergence
-in both directions. Selected at rate q it has the pair (R, Q) with R = (1−q)·Q + q·P.
-With t = e^ε ≥ 1:
+A secret selection amplifies one release, in closed form.  Let a release have the pair
+of laws (P, Q), and H(ε) bound its hockey-stick divergence in both directions. Selected
+at rate q it has the pair (R, Q) with R = (1−q)·Q + q·P. With t = e^ε ≥ 1:
 
 Rule 1: *R against Q.* R − t·Q = q·(P − t'·Q) with t' = 1 + (t − 1)/q. So the divergence
         is q·H(log t'), an identity.
@@ -22,7 +20,7 @@ Rule 2: *Q against R.* Q − t·R = a·(Q − (t·q/a)·P) with a = 1 − t·(1 
 
 So δ(ε) ≤ q·H(ε') with e^ε' − 1 = (e^ε − 1)/q, for both directions.
 
-It holds for one release in the whole account. Each of several releases has its own
+This holds for one release in the whole account. Each of several releases has its own
 selection, and their losses are composed (`composed_loss`).
 """
 

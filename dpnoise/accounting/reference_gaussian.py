@@ -1,7 +1,7 @@
 """What Gaussian noise would need: where a calibration begins, and how far it misses.
 
 * Gaussian noise without a selection, however often released, has a closed form.
-* One release under a selection has one, too (`single_selection`). For several releases
+* One release under a selection has one, too (`conversion`). For several releases
   the loss distribution is evaluated, once for each target. Every grid, every accountant
   and the central mechanism are compared with the same answer.
 * A reference sets where a search begins and ends, and the printed cost of having no

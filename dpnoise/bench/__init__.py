@@ -7,9 +7,21 @@ how many people an error needs.
 Callers pass the seeds, so that runs repeat. Never use them to protect real data.
 """
 
-from dpnoise.bench.comparison import compare
-from dpnoise.bench.inverse import budget, clients
-from dpnoise.bench.table import Comparison, Row
-from dpnoise.bench.trial import noisy_sum
+from typing import Final
 
-__all__ = ["Comparison", "Row", "budget", "clients", "compare", "noisy_sum"]
+from dpnoise.lazy_names import lazy_names
+
+_MODULES: Final = {
+    ".comparison": ("compare",),
+    ".inverse": (
+        "budget",
+        "clients",
+    ),
+    ".table": (
+        "Comparison",
+        "Row",
+    ),
+    ".trial": ("noisy_sum",),
+}
+
+__all__, __getattr__, __dir__ = lazy_names(__name__, _MODULES)

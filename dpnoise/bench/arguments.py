@@ -1,14 +1,11 @@
-"""Vectors of a cohort for experiments: spread over a sphere, all the same, or yours.
+"""Arguments of experiments: the vectors of a cohort, and the keywords of plans.
 
-* On a sphere the vectors are nearly orthogonal and their sum is short; all the same
-  point of it is the largest sum that the clip allows. They bracket what happens.
+* Vectors are spread over a sphere, all the same, or yours. On a sphere they are nearly
+  orthogonal and their sum is short; all the same point of it is the largest sum that
+  the clip allows. They bracket what happens.
 * A callable gets a number that seeds whatever generator it likes.
 
-Nothing here is private.
-
-Keywords of a plan, from arguments of their own and from further settings.
-
-It plans nothing.
+Nothing here is private, and nothing is planned.
 """
 
 import math

@@ -1,16 +1,12 @@
 """A picture of measured curves as values, and as strokes, discs and words on paper.
 
-* A `Sheet` is data. `drawing` places it once, and both `svg` and `pdf` write what it
-  placed, so that they show the same.
+* A `Sheet` is data. `drawing` places it once, and both `svg_text` and `pdf` write what
+  it placed, so that they show the same.
 * Ordinates are logarithmic. Discs are measurements, bars their intervals, and the
   broken line at 1 is the reference Gaussian.
 * Lengths are points of 1/72 inch from the upper left corner.
 
-It computes nothing and writes nothing.
-
-A drawing as SVG, by the standard library.
-
-It places nothing; `picture` does.
+It computes nothing.  SVG is written by the standard library.
 """
 
 import itertools

@@ -5,18 +5,17 @@ Rule 1: Nothing but a one-dimensional vector of finite real numbers of the agree
 Rule 2: A clipped vector is never longer than the bound, not even by a rounding error.
 Rule 3: A vector within the bound comes back unchanged, except within 2^-40 of it.
 
-What this module does not do: the norm that privacy rests on is measured again in grid
-steps, after rotation and scaling (`dpnoise.encoding.scaling`).
-
-Norms of float and integer vectors, with the direction of every error known.
+The norm that privacy rests on is measured again in grid steps, after rotation and
+scaling (`dpnoise.encoding.scaling`).  Of every norm here the direction of the error is
+known:
 
 * `squared_norm_bound` never returns less than the exact squared norm.
 * `integer_squared_norm` is exact.
 * Both work in blocks, so that the error of a sum does not grow with the dimension and
   no partial sum overflows.
 
-Source: [Hig02] section 3.1: however
-n products are added up, the relative error is at most n·u/(1 − n·u), u = 2^-53.
+Source: [Hig02] section 3.1: however n products are added up, the relative error is at
+most n·u/(1 − n·u), u = 2^-53.
 """
 
 import math

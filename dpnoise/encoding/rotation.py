@@ -17,7 +17,7 @@
 A coordinate of a rotated vector of norm R is sub-Gaussian with variance at most ρR²/d,
 because no squared entry of the matrix exceeds ρ/d.
 
-Hadamard matrices and products with their Kronecker products.
+Hadamard matrices, and products with their Kronecker products:
 
 * A Hadamard matrix has entries ±1 and orthogonal rows: A·Aᵀ = n·I. Kronecker products
   of Hadamard matrices are Hadamard matrices.

@@ -6,9 +6,8 @@ from dpnoise.lazy_names import lazy_names
 
 _MODULES: Final = {
     ".parameters": ("LocalParameters",),
-    ".randomiser": ("LocalRandomiser",),
+    ".randomiser": ("LocalRandomiser", "make_randomiser", "randomiser_names"),
     ".reconstruction": ("epsilon_against_reconstruction", "reconstruction_probability"),
-    ".registry": ("make_randomiser", "randomiser_names"),
     ".separated": ("best_magnitude_epsilon",),
 }
 

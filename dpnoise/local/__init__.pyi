@@ -1,10 +1,10 @@
 from dpnoise.local.parameters import LocalParameters as LocalParameters
-from dpnoise.local.randomiser import LocalRandomiser as LocalRandomiser
 from dpnoise.local.reconstruction import (
     epsilon_against_reconstruction as epsilon_against_reconstruction,
     reconstruction_probability as reconstruction_probability,
 )
 from dpnoise.local.randomiser import (
+    LocalRandomiser as LocalRandomiser,
     make_randomiser as make_randomiser,
     randomiser_names as randomiser_names,
 )

@@ -10,9 +10,8 @@
 
 It handles one vector of one party and no aggregate noise; see `dpnoise.mechanisms`.
 
-The local randomisers by name; a name always means the same one.
-
-A module is imported when its randomiser is first asked for.
+A name always means the same randomiser, whose module is imported when it is first asked
+for.
 """
 
 import abc

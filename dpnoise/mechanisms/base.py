@@ -129,7 +129,7 @@ class Encoded:
         return f"Encoded(length={self.residues.size}, entries=<redacted>)"
 
 
-def shortening(
+def _shortening(
     checked: NDArray[np.float64], fixed: NDArray[np.int64], scale_factor: float
 ) -> float:
     """Return the length before the clips over the length after them, at least 1.
@@ -459,7 +459,7 @@ class Mechanism(abc.ABC):
                 self.sampler(variance).add_to(steps, seed, LAYER_LABEL)
         return Encoded(
             wrap(steps, self.modulus),
-            shortening(
+            _shortening(
                 checked, fixed.values[: self.rotated_dim], self._parameters.scale_factor
             ),
         )

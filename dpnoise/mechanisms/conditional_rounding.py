@@ -7,9 +7,9 @@
 * The L1 bound follows from integrality: |k| ≤ k² for integers, and Cauchy–Schwarz.
 * Conditioning makes the rounding slightly biased towards short vectors.
 
-It knows no noise; its subclasses bring theirs.
+The base class knows no noise; its subclasses bring theirs.
 
-The distributed discrete Gaussian mechanism, a baseline.
+The distributed discrete Gaussian mechanism is a baseline:
 
 * Every client adds a discrete Gaussian share. Sums of discrete Gaussians are not
   discrete Gaussian; accountants bound the sum itself or charge for the difference.
@@ -22,7 +22,7 @@ The distributed discrete Gaussian mechanism, a baseline.
 It shares clip, rotation and rounding with `skellam`, so that a comparison of the two
 compares the noise.
 
-The binomial mechanism (cpSGD), a baseline for comparisons.
+The binomial mechanism (cpSGD) is another one:
 
 * One noise share is the number of successes in an even number of fair Bernoulli trials,
   less its mean; shares add up to the same law with more trials.
@@ -31,7 +31,7 @@ The binomial mechanism (cpSGD), a baseline for comparisons.
   not been re-derived here: the accountant with its name marks its figures as recalled.
 * The L∞ sensitivity enters the guarantee, so the coordinate cap is stated in full.
 
-It uses conditional rounding, which gives it a hard L2 bound; the published mechanism
+Conditional rounding gives it a hard L2 bound; the published mechanism
 has only one that grows with the dimension.
 """
 

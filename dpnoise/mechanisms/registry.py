@@ -27,8 +27,8 @@ _PLACES: Final = MappingProxyType(
         "skellam": "skellam:SkellamMechanism",
         "skellam-counts": "skellam_counts:SkellamCountsMechanism",
         "smm": "smm:SMMechanism",
-        "ddgauss": "ddgauss:DDGaussMechanism",
-        "binomial": "binomial:BinomialMechanism",
+        "ddgauss": "conditional_rounding:DDGaussMechanism",
+        "binomial": "conditional_rounding:BinomialMechanism",
         "discrete-gaussian": "discrete_gaussian:DiscreteGaussianMechanism",
         "gaussian": "gaussian:GaussianMechanism",
     }

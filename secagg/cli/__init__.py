@@ -3,9 +3,6 @@
 import sys
 from collections.abc import Sequence
 
-from secagg.cli.failures import StopSignals
-from secagg.runtime.garbage import seldom_collected
-
 __all__ = ["main"]
 
 
@@ -18,6 +15,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code, see `secagg.cli.failures`.
     """
+    from secagg.cli.failures import StopSignals
+    from secagg.runtime.garbage import seldom_collected
+
     words = list(sys.argv[1:] if arguments is None else arguments)
     with StopSignals() as signals, seldom_collected():
         try:

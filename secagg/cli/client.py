@@ -130,11 +130,8 @@ def client(  # noqa: PLR0913 - one parameter per flag
     from dataclasses import replace
 
     from secagg.cli.checks.preflight import require_all, show_checked
-    from secagg.cli.checks.setup_checks import (
-        ClientSetup,
-        shown_findings,
-        start_findings,
-    )
+    from secagg.cli.checks.setup_checks import shown_findings, start_findings
+    from secagg.cli.checks.setups import ClientSetup
     from secagg.cli.output import log_to_stderr
     from secagg.client.input_files import FileInput, check_reuse
     from secagg.client.program import client_policy

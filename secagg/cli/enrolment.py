@@ -1,8 +1,7 @@
-"""`secagg pki enrol` and `secagg pki identity`: who is a client, and who says so.
+"""`secagg pki enrol`, `secagg pki identity` and `secagg enrol`: clients become known.
 
-Nothing secret is printed; private keys stay in the directory where they were made.
-
-`secagg enrol`: become known to an operator, on the machine that keeps the key.
+Nothing secret is printed; private keys stay in the directory where they were made, on
+the machine that uses them.
 """
 
 import time

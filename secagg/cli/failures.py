@@ -1,19 +1,17 @@
-"""What a command that failed says, for people and for programs.
+"""How a command ends that failed or was stopped: its message and its exit code.
 
 Rule 1: a failure names what happened and the next step, in either form, and never
         more than the exception itself says.
 Rule 2: what nobody can be told is lost; the exit code stays what it is.
 
-Nothing heavy is imported here: a command may fail before its libraries are loaded.
-
-Exit codes of the `secagg` command: one per `ErrorCode`, stable.
+Exit codes are stable, one per `ErrorCode`.
 
 Rule 3: 0 is success, 2 is a mistake on the command line (as in every Unix tool),
         128 + a number is a signal; every other failure is 10 + the number of its
         `ErrorCode`.
 Rule 4: a script may branch on these numbers; `docs/exit-codes.md` explains each.
 
-How a command ends when somebody stops it: quietly, and with one code per signal.
+A command that is stopped ends quietly, with one code per signal.
 
 Rule 5: SIGTERM (a supervisor) and SIGHUP (a closed terminal) take the way of Ctrl-C:
         the work is cancelled, and whatever was opened is closed.  The code is 128 + the
@@ -22,7 +20,8 @@ Rule 6: a signal that was ignored when the process started (`nohup`) stays ignor
 Rule 7: a server that listens is the exception: it takes SIGINT and SIGTERM over, drains
         and ends with 0 (`secagg.server.rpc.grpc_server.run_until_signalled`).
 
-Nothing heavy is imported here: signals are caught before the libraries are loaded.
+Nothing heavy is imported here: signals are caught before the libraries are loaded, and
+a command may fail before that.
 """
 
 import json
@@ -102,7 +101,7 @@ def _strict(value: object) -> object:
 EXIT_OK: Final = 0
 EXIT_USAGE: Final = 2
 # Leaves 3 to 9 for shells and supervisors, which use them for their own purposes.
-FIRST_ERROR_EXIT_CODE: Final = 10
+_FIRST_ERROR_EXIT_CODE: Final = 10
 # As shells count: 130 for SIGINT, 143 for SIGTERM.
 FIRST_SIGNAL_EXIT_CODE: Final = 128
 # SIGPIPE, which Python turns into an error: the reader of the output has gone.
@@ -112,7 +111,7 @@ EXIT_UNREAD: Final = 141
 def exit_code_of(error: SecAggError | ErrorCode) -> int:
     """Return the exit code of a failure, 11 to 89."""
     code = error if isinstance(error, ErrorCode) else error.code
-    return FIRST_ERROR_EXIT_CODE + int(code)
+    return _FIRST_ERROR_EXIT_CODE + int(code)
 
 
 _LIKE_CTRL_C: Final = (signal.SIGTERM, signal.SIGHUP)

@@ -7,9 +7,8 @@ Rule 2: what cannot be printed ends a command that is there to say something.  O
         one that a program reads, when only people could not be told.
 Rule 3: colours and boxes appear on a terminal only; a pipe gets plain lines.
 
-Failures are written by `secagg.cli.failures`.
-
-Where log lines go: standard error, one line each (names: `runtime.log_events`).
+Failures are written by `secagg.cli.failures`.  Log lines go to standard error, one line
+each; `secagg.runtime.log_events` has their names.
 """
 
 import io

@@ -68,13 +68,8 @@ def server(  # noqa: PLR0913 - one argument per option
     from dataclasses import replace
 
     from secagg.cli.checks.preflight import require_all, show_checked
-    from secagg.cli.checks.setup_checks import (
-        ServerSetup,
-        owner_of,
-        shown_findings,
-        start_findings,
-        tasks_in_folder,
-    )
+    from secagg.cli.checks.setup_checks import owner_of, shown_findings, start_findings
+    from secagg.cli.checks.setups import ServerSetup, tasks_in_folder
     from secagg.cli.output import log_to_stderr
     from secagg.config import load_host_settings, load_server_settings, names_a_task
     from secagg.server.task.setup import prepare_task
@@ -147,7 +142,7 @@ def _run_for_good(
     from functools import partial
 
     from secagg.cli.checks.preflight import check_task_rules, identity_of
-    from secagg.cli.checks.setup_checks import tasks_in_folder
+    from secagg.cli.checks.setups import tasks_in_folder
     from secagg.cli.session_view import SessionView
     from secagg.server.service import ServiceManager, run_service
     from secagg.transport.peer_identity import Role

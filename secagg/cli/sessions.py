@@ -15,8 +15,7 @@ from secagg.errors import ErrorCode, printable
 
 if TYPE_CHECKING:
     from secagg.errors import RemoteProtocolError
-    from secagg.protocol.receipts.receipt import ShownSession
-    from secagg.protocol.receipts.verifier import Verdict
+    from secagg.protocol.receipts.verifier import ShownSession, Verdict
 
 
 app = typer.Typer(
@@ -377,7 +376,7 @@ def _ending(error: "RemoteProtocolError | None") -> dict[str, object]:
 def _equivocation(results: "list[_Judged]") -> "RemoteProtocolError | None":
     """Return what two receipts of one session contradict each other in."""
     from secagg.errors import RemoteProtocolError
-    from secagg.protocol.receipts.receipt import check_one_session
+    from secagg.protocol.receipts.verifier import check_one_session
 
     try:
         check_one_session(each.shown for each in results if each.shown is not None)
@@ -390,8 +389,7 @@ def _judged_single(file: Path, data: bytes, keys: _Keys) -> _Judged:
     """Judge the receipt of one aggregator."""
     from secagg.distributed_dp import TaskNoiseVerifier
     from secagg.pki.key_files import parse_key
-    from secagg.protocol.receipts.receipt import shown_in
-    from secagg.protocol.receipts.verifier import verify_receipt
+    from secagg.protocol.receipts.verifier import shown_in, verify_receipt
 
     listed = keys.revocations
     verdict = verify_receipt(

@@ -60,7 +60,7 @@ def check(  # noqa: C901 - what was found is said in one place
     """
     import asyncio
 
-    from secagg.cli.checks.setup_checks import check_mark_alone, refuse_unmarked
+    from secagg.cli.checks.state_checks import check_mark_alone, refuse_unmarked
     from secagg.cli.failures import EXIT_OK, exit_code_of
     from secagg.errors import SecAggError
     from secagg.storage.blobs import open_blobs
@@ -317,7 +317,7 @@ def _states_of(file: Path, overrides: Sequence[str]) -> tuple[Path, list[_Kept]]
 
     An aggregator of two has one for each task, in a directory that holds them all.
     """
-    from secagg.cli.checks.setup_checks import PartySetup, ServerSetup, load_setup
+    from secagg.cli.checks.setups import PartySetup, ServerSetup, load_setup
     from secagg.config.two_aggregators import LeaderSettings
     from secagg.storage.integrity_check import USE_OF_AGGREGATOR
     from secagg.two_aggregators.helper import USE_OF_HELPER

@@ -80,7 +80,7 @@ def budget(
 
     Example: secagg budget --config client.toml
     """
-    from secagg.cli.checks.setup_checks import ClientSetup, SharingSetup, load_setup
+    from secagg.cli.checks.setups import ClientSetup, SharingSetup, load_setup
 
     output = Output(as_json=as_json)
     setup = load_setup(server_file(config), overrides or ())

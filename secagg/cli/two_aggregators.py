@@ -144,11 +144,8 @@ def client(  # noqa: PLR0913 - one parameter per flag
     from dataclasses import replace
 
     from secagg.cli.checks.preflight import require_all, show_checked
-    from secagg.cli.checks.setup_checks import (
-        SharingSetup,
-        shown_findings,
-        start_findings,
-    )
+    from secagg.cli.checks.setup_checks import shown_findings, start_findings
+    from secagg.cli.checks.setups import SharingSetup
     from secagg.cli.client import accepts_restored
     from secagg.cli.output import log_to_stderr
     from secagg.client.input_files import FileInput
@@ -242,11 +239,8 @@ def _run(  # noqa: PLR0913 - an aggregator, and what its flags say
     import os
 
     from secagg.cli.checks.preflight import require_all, show_checked
-    from secagg.cli.checks.setup_checks import (
-        PartySetup,
-        shown_findings,
-        start_findings,
-    )
+    from secagg.cli.checks.setup_checks import shown_findings, start_findings
+    from secagg.cli.checks.setups import PartySetup
     from secagg.cli.output import log_to_stderr
     from secagg.config.two_aggregators import load_two_server_settings, tasks_of_party
     from secagg.distributed_dp import TwoAggregatorReport

@@ -1,10 +1,7 @@
 """Settings that several programs share: certificates, log, state, rates, totals.
 
-Settings that aggregator and client share: certificates, log, state.
-
-Settings of a total over tasks that are given the same data.
-
-Rates as people write them: "1/10", "0.1" or "1", and never through a float.
+A total counts tasks that are given the same data.  Rates are read as people write them:
+"1/10", "0.1" or "1", and never through a float.
 """
 
 import re

@@ -28,7 +28,7 @@ from typing import Any, Final, Generic, TypeVar
 from secagg.errors import ErrorCode, SecAggError
 from secagg.runtime.files import read_small
 
-ENVIRONMENT_PREFIX: Final = "SECAGG_"
+_ENVIRONMENT_PREFIX: Final = "SECAGG_"
 # A text that begins and ends so was written as TOML, or has lost its quotes to a shell.
 # Addresses such as [::1]:7400 only begin so.
 # Below that, a name that looks alike is seldom the one that was meant.
@@ -264,9 +264,9 @@ def _from_environment(
     }
     found: dict[str, tuple[object, str, Path | None]] = {}
     for variable, text in environment.items():
-        if not variable.startswith(ENVIRONMENT_PREFIX):
+        if not variable.startswith(_ENVIRONMENT_PREFIX):
             continue
-        section = variable[len(ENVIRONMENT_PREFIX) :].split("_", 1)[0].lower()
+        section = variable[len(_ENVIRONMENT_PREFIX) :].split("_", 1)[0].lower()
         if variable in variables:
             found[variables[variable]] = (text, variable, None)
         elif section not in foreign:
@@ -305,7 +305,7 @@ def _from_flags(
 def _convert(value: object, hint: object, key: str, origin: str) -> object:
     """Return `value` as the declared type; texts come from variables and flags."""
     wanted, words, optional = _unwrap(hint)
-    is_text_source = origin == "--set" or origin.startswith(ENVIRONMENT_PREFIX)
+    is_text_source = origin == "--set" or origin.startswith(_ENVIRONMENT_PREFIX)
     if optional and value == "":
         return None
     if value in words:
@@ -425,7 +425,7 @@ def _sections(kind: type) -> dict[str, type]:
 
 
 def _variable(section: str, key: str) -> str:
-    return f"{ENVIRONMENT_PREFIX}{section.upper()}_{key.upper()}"
+    return f"{_ENVIRONMENT_PREFIX}{section.upper()}_{key.upper()}"
 
 
 def _shown(value: object) -> str:

@@ -1,27 +1,25 @@
-"""Named cipher suites and their wire identifiers.
+"""Cipher suites with their wire identifiers, and the seal that all of them use.
 
 A suite fixes every algorithm of a session at once; nothing is negotiated piece by
-piece.  This is the only module that names algorithms, the modules beside it
-implement them.  Identifiers are part of the protocol and are never reused.
+piece.  This is the only module that names algorithms.  Those of suites are implemented
+beside it, the seal of share bundles here.  Identifiers are part of the protocol and are
+never reused.
 
-Both suites share X25519, HKDF-SHA256, ChaCha20-Poly1305 and Ed25519 and differ in
-the cipher that expands masks.  Post-quantum suites get their own identifiers.
+Both suites share X25519, HKDF-SHA256, ChaCha20-Poly1305 and Ed25519 and differ in the
+cipher that expands masks.  Post-quantum suites get their own identifiers.
 
-Source:
-    PROTOCOL §6.
-
-Sealing of share bundles: ChaCha20-Poly1305 under single-use keys.
+Share bundles are sealed with ChaCha20-Poly1305 under single-use keys.
 
 Rule 1: a key seals exactly one message.  Therefore the nonce is zero and not on the
-        wire; `kdf.share_channel_key` gives every direction of every pair in every
-        session its own key.
+        wire; `key_derivation.share_channel_key` gives every direction of every pair in
+        every session its own key.
 Rule 2: all that the message depends on is associated data.
 Rule 3: no part of a ciphertext that does not authenticate is ever returned.
 
 A caller that restarts must resend the bytes it sealed before, or abort: a second
 message under the same key would reveal both (R6.1-1).
 
-Source: RFC 8439 §2.8; PROTOCOL §6.1.
+Source: PROTOCOL §6 and §6.1; RFC 8439 §2.8.
 """
 
 import enum
@@ -70,7 +68,7 @@ class CipherSuite(enum.IntEnum):
         return 32 if self is CipherSuite.AES_256_CTR else 16
 
 
-KEY_SIZE: Final = 32
+_KEY_SIZE: Final = 32
 TAG_SIZE: Final = 16
 
 _NONCE: Final = bytes(12)  # rule 1
@@ -124,6 +122,6 @@ def open_sealed(key: SecretBytes, ciphertext: bytes, associated_data: bytes) -> 
 
 
 def _cipher(key: SecretBytes) -> ChaCha20Poly1305:
-    if len(key) != KEY_SIZE:
-        raise ValueError(f"a sealing key has {KEY_SIZE} bytes, this one {len(key)}")
+    if len(key) != _KEY_SIZE:
+        raise ValueError(f"a sealing key has {_KEY_SIZE} bytes, this one {len(key)}")
     return ChaCha20Poly1305(key.reveal())

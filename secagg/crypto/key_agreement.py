@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import (
 from secagg.crypto.entropy import Entropy
 from secagg.crypto.secret_bytes import SecretBytes
 
-PRIVATE_KEY_SIZE: Final = 32
-PUBLIC_KEY_SIZE: Final = 32
+_PRIVATE_KEY_SIZE: Final = 32
+_PUBLIC_KEY_SIZE: Final = 32
 
 _FIELD_PRIME: Final = (1 << 255) - 19
 
@@ -34,7 +34,7 @@ _ORDER_EIGHT: Final = (
     39382357235489614581723060781553021112529911719440698176882885853963445705823,
 )
 _LOW_ORDER: Final = frozenset(
-    coordinate.to_bytes(PUBLIC_KEY_SIZE, "little")
+    coordinate.to_bytes(_PUBLIC_KEY_SIZE, "little")
     for coordinate in (0, 1, _FIELD_PRIME - 1, *_ORDER_EIGHT)
 )
 
@@ -54,9 +54,9 @@ def check_public_key(public_key: bytes) -> None:
 
     Source: PROTOCOL §6.
     """
-    if len(public_key) != PUBLIC_KEY_SIZE:
+    if len(public_key) != _PUBLIC_KEY_SIZE:
         raise BadPublicKeyError(
-            f"a public key has {PUBLIC_KEY_SIZE} bytes, this one {len(public_key)}"
+            f"a public key has {_PUBLIC_KEY_SIZE} bytes, this one {len(public_key)}"
         )
     # R6-1: RFC 7748 ignores the top bit and reduces modulo the prime; a second encoding
     # of the same point would make a comparison by bytes miss equal keys.
@@ -82,7 +82,7 @@ class KeyPair:
     @classmethod
     def generate(cls, entropy: Entropy) -> Self:
         """Make a fresh key pair from 32 bytes of entropy."""
-        return cls.from_private_bytes(SecretBytes(entropy.token(PRIVATE_KEY_SIZE)))
+        return cls.from_private_bytes(SecretBytes(entropy.token(_PRIVATE_KEY_SIZE)))
 
     @classmethod
     def from_private_bytes(cls, private_bytes: SecretBytes) -> Self:
@@ -94,9 +94,9 @@ class KeyPair:
         Raises:
             ValueError: Another length.
         """
-        if len(private_bytes) != PRIVATE_KEY_SIZE:
+        if len(private_bytes) != _PRIVATE_KEY_SIZE:
             raise ValueError(
-                f"a private key has {PRIVATE_KEY_SIZE} bytes,"
+                f"a private key has {_PRIVATE_KEY_SIZE} bytes,"
                 f" this one {len(private_bytes)}"
             )
         private = X25519PrivateKey.from_private_bytes(private_bytes.reveal())

@@ -28,15 +28,15 @@ _HASH_SIZE: Final = 32
 MAX_EXPAND_SIZE: Final = 255 * _HASH_SIZE
 """Longest output of one expansion, in bytes: the block counter is one byte."""
 
-AEAD_KEY_SIZE: Final = 32
-IV_SIZE: Final = 12
+_AEAD_KEY_SIZE: Final = 32
+_IV_SIZE: Final = 12
 
 # All purposes of derived keys, as (role, usage) of the domain tag.
-SHARE_CHANNEL: Final = ("client", "share")
-PAIR_MASK: Final = ("pair", "mask")
-SELF_MASK: Final = ("self", "mask")
-NOISE_STREAM: Final = ("client", "noise")
-ADDITIVE_SHARE: Final = ("client", "additive-share")
+_SHARE_CHANNEL: Final = ("client", "share")
+_PAIR_MASK: Final = ("pair", "mask")
+_SELF_MASK: Final = ("self", "mask")
+_NOISE_STREAM: Final = ("client", "noise")
+_ADDITIVE_SHARE: Final = ("client", "additive-share")
 _ENTROPY_STREAM: Final = ("entropy", "stream")
 
 
@@ -103,8 +103,8 @@ def share_channel_key(  # noqa: PLR0913 - the context of one derivation
     Source:
         PROTOCOL §6.1.
     """
-    info = _info(SHARE_CHANNEL, suite, context, sender, receiver)
-    return expand(extract(session_id, shared_secret), info, AEAD_KEY_SIZE)
+    info = _info(_SHARE_CHANNEL, suite, context, sender, receiver)
+    return expand(extract(session_id, shared_secret), info, _AEAD_KEY_SIZE)
 
 
 def pair_mask_key(  # noqa: PLR0913 - the context of one derivation
@@ -139,7 +139,7 @@ def pair_mask_key(  # noqa: PLR0913 - the context of one derivation
     """
     if low >= high:
         raise ValueError("expected the pair's roster indices in ascending order")
-    info = _info(PAIR_MASK, suite, context, low, high, vector_id)
+    info = _info(_PAIR_MASK, suite, context, low, high, vector_id)
     return _mask_key(extract(session_id, shared_secret), info, suite)
 
 
@@ -168,7 +168,7 @@ def self_mask_key(  # noqa: PLR0913 - the context of one derivation
     Source:
         PROTOCOL §6.3.
     """
-    info = _info(SELF_MASK, suite, context, client, vector_id)
+    info = _info(_SELF_MASK, suite, context, client, vector_id)
     return _mask_key(extract(session_id, self_mask_seed), info, suite)
 
 
@@ -193,7 +193,7 @@ def noise_seed(
 
     Source: PROTOCOL §6.7.
     """
-    info = _info(NOISE_STREAM, suite, context, component)
+    info = _info(_NOISE_STREAM, suite, context, component)
     return expand(seed, info, _HASH_SIZE)
 
 
@@ -213,7 +213,7 @@ def additive_share_key(
     Source:
         docs/two-aggregators.md.
     """
-    info = _info(ADDITIVE_SHARE, suite, session_id)
+    info = _info(_ADDITIVE_SHARE, suite, session_id)
     return _mask_key(extract(session_id, seed), info, suite)
 
 
@@ -242,5 +242,5 @@ def _mask_key(
     pseudorandom_key: SecretBytes, info: bytes, suite: CipherSuite
 ) -> tuple[SecretBytes, bytes]:
     size = suite.mask_key_size
-    both = expand(pseudorandom_key, info, size + IV_SIZE).reveal()
+    both = expand(pseudorandom_key, info, size + _IV_SIZE).reveal()
     return SecretBytes(both[:size]), both[size:]

@@ -20,7 +20,7 @@ UnsignedArray: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
 
 _WORDS: Final = (np.dtype(np.uint16), np.dtype(np.uint32), np.dtype(np.uint64))
 
-MIN_MODULUS: Final = 2
+_MIN_MODULUS: Final = 2
 MAX_MODULUS: Final = 1 << 62
 """Largest modulus: two residues then add without overflow even as signed words."""
 
@@ -38,7 +38,7 @@ def check_modulus(modulus: int) -> int:
     Raises:
         ValueError: It lies outside [2, 2^62]; choose another one.
     """
-    if not MIN_MODULUS <= modulus <= MAX_MODULUS:
+    if not _MIN_MODULUS <= modulus <= MAX_MODULUS:
         raise ValueError(f"expected a modulus in [2, 2^62], not {modulus}")
     return modulus
 

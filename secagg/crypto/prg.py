@@ -40,8 +40,8 @@ from secagg.crypto.modular import (
 )
 from secagg.crypto.secret_bytes import SecretBytes
 
-IV_SIZE: Final = 12
-KEY_SIZES: Final = (16, 32)
+_IV_SIZE: Final = 12
+_KEY_SIZES: Final = (16, 32)
 
 MAX_STREAM_BYTES: Final = (1 << 36) - 32
 """Longest stream: up to here counters of 32 and of 128 bits agree, and GCM works."""
@@ -79,10 +79,10 @@ class Mask:
     sign: int
 
     def __post_init__(self) -> None:
-        if len(self.key) not in KEY_SIZES:
+        if len(self.key) not in _KEY_SIZES:
             raise ValueError(f"a mask key has 16 or 32 bytes, this one {len(self.key)}")
-        if len(self.iv) != IV_SIZE:
-            raise ValueError(f"a mask iv has {IV_SIZE} bytes, this one {len(self.iv)}")
+        if len(self.iv) != _IV_SIZE:
+            raise ValueError(f"a mask iv has {_IV_SIZE} bytes, this one {len(self.iv)}")
         if self.sign not in (1, -1):
             raise ValueError("a mask's sign is +1 or -1")
 
@@ -244,10 +244,10 @@ def _open_fill(mask: Mask, byte: int) -> _Fill:
     return _ctr_fill(mask, byte)
 
 
-@lru_cache(maxsize=len(KEY_SIZES))
+@lru_cache(maxsize=len(_KEY_SIZES))
 def _gcm_is_faster(key_size: int) -> bool:
     """Compare both engines, once per process: first their bytes, then their speed."""
-    mask = Mask(SecretBytes(bytes(range(key_size))), bytes(range(IV_SIZE)), 1)
+    mask = Mask(SecretBytes(bytes(range(key_size))), bytes(range(_IV_SIZE)), 1)
     zeros = memoryview(bytes(_TRIAL_BYTES))
     fills = (_ctr_fill(mask, 0), _gcm_fill(mask))
     buffers = (bytearray(_TRIAL_BYTES), bytearray(_TRIAL_BYTES))

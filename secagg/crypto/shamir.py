@@ -1,4 +1,4 @@
-"""Shamir's t-of-n secret sharing of 32-byte secrets.
+"""Shamir's t-of-n secret sharing of 32-byte secrets, in shares of 34 bytes.
 
 Rule 1: the field has 65537 elements, a secret has 16 limbs of 16 bits, and all limbs of
         all secrets are columns of one exact float64 matrix product.
@@ -14,9 +14,7 @@ Rule 4: shares are not authenticated.  A reconstructed secret counts only after 
 
 Batches are the interface: no loop runs over clients and limbs.
 
-Source: A. Shamir, How to share a secret, 1979; PROTOCOL §7.
-
-One Shamir share in 34 bytes.
+The encoding of one share:
 
 Rule 5: a secret of 32 bytes is 16 limbs of 16 bits, big-endian, limb 0 first; each limb
         is shared in the field of 65537 elements.
@@ -26,11 +24,8 @@ Rule 6: a share is 16 limb values as big-endian u16 and a big-endian u16 of flag
 Rule 7: a flag over a limb that is not 0 is invalid.  Decoding refuses it, so that a
         share has one encoding.
 
-A wrong share cannot be recognised by itself; the rebuilt secret is checked.
-
-Source: PROTOCOL §7.1 and §7.2.
-
-Location of wrong shares of one secret.
+A wrong share cannot be recognised by itself; the rebuilt secret is checked.  The
+location of wrong shares of one secret:
 
 Rule 8: shares are a Reed-Solomon code word.  Of m shares with threshold t, up to ⌊(m -
         t)/2⌋ wrong ones are found, whatever their values.
@@ -43,9 +38,10 @@ Rule 10: with more wrong shares the result itself may be wrong.  The caller alwa
 A dealer with inconsistent shares looks like many faulty holders; the protocol tells the
 two apart.
 
-Source: Syndrome decoding by the Berlekamp-Massey algorithm.  It finds the same code
-word as the equations of Berlekamp and Welch, in quadratic instead of cubic time.
-PROTOCOL §7.3.
+Syndrome decoding by the Berlekamp-Massey algorithm finds the same code word as the
+equations of Berlekamp and Welch, in quadratic instead of cubic time.
+
+Source: A. Shamir, How to share a secret, 1979; PROTOCOL §7.
 """
 
 from collections.abc import Sequence
@@ -70,12 +66,12 @@ from secagg.crypto.prime_field import (
 )
 from secagg.crypto.secret_bytes import SecretBytes
 
-SECRET_SIZE: Final = 32
-LIMBS: Final = 16
-SHARE_SIZE: Final = 2 * LIMBS + 2
+_SECRET_SIZE: Final = 32
+_LIMBS: Final = 16
+SHARE_SIZE: Final = 2 * _LIMBS + 2
 
 _BIG_ENDIAN: Final = np.dtype(">u2")
-_FLAG_BITS: Final = (1 << np.arange(LIMBS)).astype(np.uint16)
+_FLAG_BITS: Final = (1 << np.arange(_LIMBS)).astype(np.uint16)
 
 
 class BadShareError(ValueError):
@@ -104,11 +100,11 @@ def encode_shares(values: FieldArray) -> npt.NDArray[np.uint8]:
     Returns:
         Shape (..., 34).
     """
-    words = np.empty((*values.shape[:-1], LIMBS + 1), _BIG_ENDIAN)
+    words = np.empty((*values.shape[:-1], _LIMBS + 1), _BIG_ENDIAN)
     wide = values == PRIME - 1
     # 65536 loses its 17th bit here, which leaves the 0 that rule 6 asks for.
-    words[..., :LIMBS] = values.astype(np.uint16)
-    words[..., LIMBS] = wide @ _FLAG_BITS
+    words[..., :_LIMBS] = values.astype(np.uint16)
+    words[..., _LIMBS] = wide @ _FLAG_BITS
     return words.view(np.uint8)
 
 
@@ -127,11 +123,11 @@ def decode_shares(encoded: npt.NDArray[np.uint8]) -> FieldArray:
             not spoil a batch.
     """
     words = _words(encoded)
-    values = words[..., :LIMBS].astype(np.int64)
+    values = words[..., :_LIMBS].astype(np.int64)
     # One limb in 65537 is flagged: handle the few alone.
     flat = encoded.reshape(-1, 1, SHARE_SIZE)
     rows, _, limbs = flagged_limbs(flat)
-    values.reshape(-1, LIMBS)[rows, limbs] = PRIME - 1
+    values.reshape(-1, _LIMBS)[rows, limbs] = PRIME - 1
     return values
 
 
@@ -150,8 +146,8 @@ def flagged_limbs(
         BadShareError: As of `decode_shares`.
     """
     words = _words(encoded)
-    rows, columns = np.nonzero(words[..., LIMBS])
-    flags = _flag_matrix(words[rows, columns, LIMBS])
+    rows, columns = np.nonzero(words[..., _LIMBS])
+    flags = _flag_matrix(words[rows, columns, _LIMBS])
     which, limbs = np.nonzero(flags)
     rows, columns = rows[which], columns[which]
     if np.any(words[rows, columns, limbs]):  # R7.2-1
@@ -171,11 +167,11 @@ def check_shares(encoded: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
     Raises:
         BadShareError: The last axis is not 34 bytes long.
     """
-    words = _words(encoded).reshape(-1, LIMBS + 1)
+    words = _words(encoded).reshape(-1, _LIMBS + 1)
     canonical = np.ones(len(words), np.bool_)
-    flagged = np.flatnonzero(words[:, LIMBS])
+    flagged = np.flatnonzero(words[:, _LIMBS])
     chosen = words[flagged]
-    broken = (chosen[:, :LIMBS] != 0) & _flag_matrix(chosen[:, LIMBS])
+    broken = (chosen[:, :_LIMBS] != 0) & _flag_matrix(chosen[:, _LIMBS])
     canonical[flagged] = ~broken.any(axis=1)
     return canonical.reshape(encoded.shape[:-1])
 
@@ -276,7 +272,7 @@ def _error_locator(syndromes: FieldArray) -> FieldArray:
     return current[: length + 1]
 
 
-MIN_THRESHOLD: Final = 2
+_MIN_THRESHOLD: Final = 2
 
 _REDRAWN: Final = 0xFFFFFFFF
 _SETS_PER_BATCH: Final = 256
@@ -304,20 +300,20 @@ def share_secrets(
         ValueError: An argument lies outside its range.
     """
     points = check_abscissae(abscissae)
-    if not MIN_THRESHOLD <= threshold <= points.size:
+    if not _MIN_THRESHOLD <= threshold <= points.size:
         raise ValueError(
-            f"expected a threshold in [{MIN_THRESHOLD}, {points.size}], the number of"
+            f"expected a threshold in [{_MIN_THRESHOLD}, {points.size}], the number of"
             f" holders, not {threshold}"
         )
-    if any(len(secret) != SECRET_SIZE for secret in secrets):
-        raise ValueError(f"expected secrets of {SECRET_SIZE} bytes")
+    if any(len(secret) != _SECRET_SIZE for secret in secrets):
+        raise ValueError(f"expected secrets of {_SECRET_SIZE} bytes")
     joined = b"".join(secret.reveal() for secret in secrets)
-    rows = np.frombuffer(joined, np.uint8).reshape(-1, SECRET_SIZE)
-    columns = LIMBS * len(rows)
+    rows = np.frombuffer(joined, np.uint8).reshape(-1, _SECRET_SIZE)
+    columns = _LIMBS * len(rows)
     coefficients = np.empty((threshold, columns), np.int64)
     coefficients[0] = limbs_of(rows).reshape(-1)
     coefficients[1:] = _uniform(entropy, threshold - 1, columns)
-    values = evaluate(points, coefficients).reshape(points.size, -1, LIMBS)
+    values = evaluate(points, coefficients).reshape(points.size, -1, _LIMBS)
     return encode_shares(values.transpose(1, 0, 2))
 
 
@@ -349,9 +345,9 @@ def reconstruct(
     weights = lagrange_at_zero(points)
     # Interpolation is linear: it works on the bytes as they are encoded.
     sums = weigh_bytes(weights, shares.reshape(holders, -1)).reshape(-1, SHARE_SIZE)
-    limbs = (sums[:, : 2 * LIMBS : 2] % PRIME << 8) + sums[:, 1 : 2 * LIMBS : 2]
+    limbs = (sums[:, : 2 * _LIMBS : 2] % PRIME << 8) + sums[:, 1 : 2 * _LIMBS : 2]
     # Weights are not zero; a sum of flags is zero only without flags.
-    flagged = np.flatnonzero(sums[:, 2 * LIMBS :].any(axis=1))
+    flagged = np.flatnonzero(sums[:, 2 * _LIMBS :].any(axis=1))
     rows, columns, places = flagged_limbs(shares[:, flagged])
     carry = weights[rows].astype(np.int64) * (PRIME - 1)
     np.add.at(limbs, (flagged[columns], places), carry)
@@ -380,7 +376,7 @@ def reconstruct_sparse(
         raise ValueError(f"expected points (s, t) and shares (s, t, {SHARE_SIZE})")
     if points.size:
         check_distinct(points)
-    limbs = np.empty((len(points), LIMBS), np.int64)
+    limbs = np.empty((len(points), _LIMBS), np.int64)
     # Dealers with the same holders share one row of weights.
     sets, row_of = np.unique(points, axis=0, return_inverse=True)
     weights = lagrange_at_zero_batch(sets)
@@ -414,9 +410,9 @@ def decode_with_errors(
     points = check_abscissae(abscissae)
     if shares.shape != (points.size, SHARE_SIZE):
         raise ValueError(f"expected shares of shape ({points.size}, {SHARE_SIZE})")
-    if not MIN_THRESHOLD <= threshold <= points.size:
+    if not _MIN_THRESHOLD <= threshold <= points.size:
         raise ValueError(
-            f"expected a threshold in [{MIN_THRESHOLD}, {points.size}], the number of"
+            f"expected a threshold in [{_MIN_THRESHOLD}, {points.size}], the number of"
             f" shares, not {threshold}"
         )
     faulty = find_faulty(points, decode_shares(shares), threshold)

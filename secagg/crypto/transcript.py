@@ -10,16 +10,13 @@ Rule 3: a set of clients is a bitmap over the roster, which excludes duplicates,
 
 `secagg.protocol` defines which hashes exist and what they cover.
 
+A set of clients is kept as the bitmap that was received.  A client receives U2 and U3
+of the whole roster. It needs to know which of its neighbours are members, the size of
+each set, and whether one set contains the other. The bitmap answers at a few machine
+operations per 64 clients, and is hashed anyway.  A `frozenset` would take a thousand
+times the memory and the time.
+
 Source: PROTOCOL §3.3 and §4.
-
-A set of clients, kept as the bitmap that was received.
-
-A client receives U2 and U3 of the whole roster. It needs to know which of its
-neighbours are members, the size of each set, and whether one set contains the other.
-The bitmap answers at a few machine operations per 64 clients, and is hashed anyway.  A
-`frozenset` would take a thousand times the memory and the time.
-
-Source: PROTOCOL §3.3.
 """
 
 import hashlib
@@ -34,7 +31,7 @@ import numpy.typing as npt
 from secagg.crypto.canonical import CanonicalEncodingError, Writer
 from secagg.crypto.cipher_suite import CipherSuite
 
-PROTOCOL_VERSION: Final = b"SecAgg/1"
+_PROTOCOL_VERSION: Final = b"SecAgg/1"
 MAX_SET_SIZE: Final = 1 << 16
 """Largest roster: the Shamir field has 65536 non-zero abscissae."""
 
@@ -55,7 +52,7 @@ def domain_tag(role: str, usage: str, suite: CipherSuite | None) -> bytes:
     """
     return (
         Writer()
-        .blob(PROTOCOL_VERSION)
+        .blob(_PROTOCOL_VERSION)
         .blob((suite or 0).to_bytes(2, "big"))
         .text(role)
         .text(usage)
@@ -123,12 +120,12 @@ def decode_set(data: bytes, n: int) -> tuple[int, ...]:
         CanonicalEncodingError: Wrong length or padding bits set; refuse the message.
         ValueError: n lies outside its range: a fault of the calling code.
     """
-    check_bitmap(data, n)
+    _check_bitmap(data, n)
     bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
     return tuple(np.flatnonzero(bits).tolist())
 
 
-def check_bitmap(data: bytes, n: int) -> None:
+def _check_bitmap(data: bytes, n: int) -> None:
     """Check that bytes are a bitmap over a roster of n clients.
 
     Args:
@@ -171,7 +168,7 @@ class ClientBitmap(AbstractSet[int]):
     __slots__ = ("_bitmap", "_clients", "_number")
 
     def __init__(self, bitmap: bytes, clients: int) -> None:
-        check_bitmap(bitmap, clients)
+        _check_bitmap(bitmap, clients)
         self._bitmap = bitmap
         self._clients = clients
         self._number = int.from_bytes(bitmap, "little")

@@ -72,12 +72,6 @@ _MODULES: Final = {
         "loss_between_two",
     ),
     ".estimate": ("EXACT", "SumEstimate"),
-    ".local_layer": (
-        "local_parameters",
-        "local_privacy",
-        "randomised_mse",
-        "randomised_sum",
-    ),
     ".noise_block": ("NoiseBudget",),
     ".reader": (
         "TaskNoiseVerifier",
@@ -90,7 +84,14 @@ _MODULES: Final = {
         "table_hashes",
     ),
     ".replacement": ("ReplacedInput", "Unusable", "UnusableKind", "encode_or_zeros"),
-    ".report": ("LocalPrivacy", "PrivacyReport"),
+    ".report": (
+        "LocalPrivacy",
+        "PrivacyReport",
+        "local_parameters",
+        "local_privacy",
+        "randomised_mse",
+        "randomised_sum",
+    ),
     ".task": ("NoisyInput", "NoisyTask"),
     ".units": ("UnitBounds",),
 }

@@ -51,12 +51,6 @@ from secagg.distributed_dp.data_budget import (
     loss_between_two as loss_between_two,
 )
 from secagg.distributed_dp.estimate import EXACT as EXACT, SumEstimate as SumEstimate
-from secagg.distributed_dp.report import (
-    local_parameters as local_parameters,
-    local_privacy as local_privacy,
-    randomised_mse as randomised_mse,
-    randomised_sum as randomised_sum,
-)
 from secagg.distributed_dp.noise_block import NoiseBudget as NoiseBudget
 from secagg.distributed_dp.reader import (
     TaskNoiseVerifier as TaskNoiseVerifier,
@@ -77,6 +71,10 @@ from secagg.distributed_dp.replacement import (
 from secagg.distributed_dp.report import (
     LocalPrivacy as LocalPrivacy,
     PrivacyReport as PrivacyReport,
+    local_parameters as local_parameters,
+    local_privacy as local_privacy,
+    randomised_mse as randomised_mse,
+    randomised_sum as randomised_sum,
 )
 from secagg.distributed_dp.task import NoisyInput as NoisyInput, NoisyTask as NoisyTask
 from secagg.distributed_dp.units import UnitBounds as UnitBounds

@@ -1,6 +1,6 @@
-"""The cost of a noisy task to its users, by adversary.
+"""The cost of a noisy task to its users, by adversary, and its layer of local privacy.
 
-The layer of local privacy below the noise: an operator's choices.
+The operator chooses that layer, which lies below the noise.
 
 * A level and a bound suffice.  How `separated` splits the level follows from an
   estimate of the vectors' length, which is public and the same for every vector.
@@ -16,7 +16,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from dpnoise import local
+from dpnoise import local  # few tasks have a randomiser, and need all of it
 from dpnoise.accounting import (
     PrivacyStatement,
     Status,
@@ -38,7 +38,7 @@ from secagg.distributed_dp.noise_block import (
 )
 from secagg.errors import ErrorCode
 
-if TYPE_CHECKING:  # a client plans nothing
+if TYPE_CHECKING:  # few tasks have a randomiser, and a client plans nothing
     from dpnoise.local import LocalRandomiser
     from dpnoise.planning import Plan, PlanRequest
 

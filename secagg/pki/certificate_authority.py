@@ -1,4 +1,4 @@
-"""A development authority that issues the certificates of one deployment.
+"""A development authority for the certificates of one deployment; requests for them.
 
 Rule 1: keys are ECDSA P-256.  gRPC's TLS library does not offer Ed25519.
 Rule 2: a leaf states one identity (`secagg.transport.peer_identity`) and one purpose. A
@@ -9,7 +9,7 @@ Rule 4: nothing outlives its authority, and leaves are short-lived.
 `secagg.pki.issuance_ledger` records what was issued; this module does not.  An
 organisation that has an authority of its own should issue from that.
 
-Requests for certificates: made where the key stays, checked where it is signed.
+Requests are made where the key stays, and checked where it is signed.
 
 Rule 5: the private key is made on the host that uses it and never leaves it; the
         request (PKCS #10) carries the public half, signed by the private one.
@@ -48,10 +48,10 @@ from secagg.transport.tls import read_certificates, read_private_key
 PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
 
 _SLASHES_OF_A_DOMAIN: Final = 2  # secagg://domain, with no role behind it
-AUTHORITY_DAYS: Final = 730
+_AUTHORITY_DAYS: Final = 730
 LEAF_DAYS: Final = 90
 # The limit of public authorities; a longer validity indicates a forgotten key.
-MAX_LEAF_DAYS: Final = 398
+_MAX_LEAF_DAYS: Final = 398
 _MAX_AUTHORITY_DAYS: Final = 3650
 # Largest error of a device's clock that is tolerated.
 _CLOCK_SKEW: Final = timedelta(minutes=5)
@@ -106,7 +106,7 @@ class CertificateAuthority:
         cls,
         trust_domain: str = DEFAULT_TRUST_DOMAIN,
         *,
-        days: int = AUTHORITY_DAYS,
+        days: int = _AUTHORITY_DAYS,
         now: datetime | None = None,
         entropy: Entropy | None = None,
     ) -> Self:
@@ -315,7 +315,7 @@ class CertificateAuthority:
         entropy = entropy or SystemEntropy()
         start = now or datetime.now(UTC)
         end = min(
-            start + _duration(days, MAX_LEAF_DAYS),
+            start + _duration(days, _MAX_LEAF_DAYS),
             self.certificate.not_valid_after_utc,
         )
         if end <= start:

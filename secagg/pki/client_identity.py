@@ -93,7 +93,7 @@ def read_request(path: Path) -> CredentialRequest:
     return CredentialRequest.decode(_read(path))
 
 
-def read_credential(path: Path) -> IssuedCredential:
+def _read_credential(path: Path) -> IssuedCredential:
     """Read a credential; `load_client_identity` decides whether it is valid.
 
     Raises:
@@ -144,7 +144,7 @@ def load_client_identity(  # noqa: PLR0913 - two files and what they are held to
         SecAggError: BAD_CREDENTIAL, naming the file and the next step; BAD_ENCODING.
     """
     key = read_key(seed)
-    issued = read_credential(credential)
+    issued = _read_credential(credential)
     if trust_domain is not None and issued.trust_domain != trust_domain:
         raise _refused(
             f"{credential} is for the trust domain {issued.trust_domain!r}, the "

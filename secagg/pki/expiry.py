@@ -20,7 +20,7 @@ _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 # Covers a holiday and the queue of another department.
 WARNED_BEFORE: Final = timedelta(days=30)
 # The operator has to act this week.
-URGENT_BEFORE: Final = timedelta(days=7)
+_URGENT_BEFORE: Final = timedelta(days=7)
 _SAID_EVERY: Final = timedelta(days=1)
 
 
@@ -55,7 +55,7 @@ def expiries_of(identity: TLSIdentity) -> Iterator[Expiry]:
 def level_of(moment: datetime, now: datetime) -> int:
     """Return the level of `logging` of an expiry; NOTSET for no message."""
     left = moment - now
-    if left < URGENT_BEFORE:
+    if left < _URGENT_BEFORE:
         return logging.ERROR
     return logging.WARNING if left < WARNED_BEFORE else logging.NOTSET
 

@@ -47,8 +47,8 @@ from secagg.runtime.json_lines import DurableLines
 from secagg.transport.peer_identity import PeerIdentity, Role
 from secagg.transport.tls import CertificateNumber
 
-AUTHORITY_STEM: Final = "ca"
-INDEX: Final = "index.jsonl"
+_AUTHORITY_STEM: Final = "ca"
+_INDEX: Final = "index.jsonl"
 REVOKED: Final = "revoked.txt"
 
 _HEADER: Final = (
@@ -108,8 +108,8 @@ class IssuanceLedger:
                 when there is an authority already.
         """
         authority = CertificateAuthority.create(trust_domain)
-        written = authority.issued().write(directory, AUTHORITY_STEM)
-        DurableLines.create(directory / INDEX, {"authority": _name_of(authority)})
+        written = authority.issued().write(directory, _AUTHORITY_STEM)
+        DurableLines.create(directory / _INDEX, {"authority": _name_of(authority)})
         return written
 
     @classmethod
@@ -122,12 +122,12 @@ class IssuanceLedger:
                 when its index is in use or cannot be read; STATE_DAMAGED.
         """
         authority = CertificateAuthority.load(
-            directory / f"{AUTHORITY_STEM}.pem", directory / f"{AUTHORITY_STEM}.key"
+            directory / f"{_AUTHORITY_STEM}.pem", directory / f"{_AUTHORITY_STEM}.key"
         )
         office = cls(directory, authority)
         damaged = "Restore a whole copy, or begin a new authority."
         with DurableLines.open(
-            directory / INDEX, office._read, next_step=damaged
+            directory / _INDEX, office._read, next_step=damaged
         ) as lines:
             office._lines = lines
             yield office

@@ -1,11 +1,10 @@
-"""Formats of enrolment keys: seeds in files, public keys as text.
+"""Enrolment keys: seeds in files, public keys as text, and what is published of them.
 
 Rule 1: a seed is 32 bytes in a file of mode 0600 that is never overwritten.
 Rule 2: no error, log or repr holds a seed.
 
-The part of enrolment that an aggregator publishes: trust domain, key, revocations.
-
-It is public: the enrolment key here is the public one, and the list is signed by it.
+`PublishedEnrolment` is the part that an aggregator publishes: trust domain, key,
+revocations.  The enrolment key in it is the public one, and the list is signed by it.
 An aggregator can neither add nor revoke a client.
 """
 

@@ -1,12 +1,11 @@
-"""Events of a session: the inputs of the two state machines.
+"""Events and outputs of the two state machines: what goes in, and what comes out.
 
-Names are past participles.  A message arrives as `Received`; the other events are local
-and are never sent.  An event is a value that can be journalled: it holds bytes, numbers
-and names.  On the client it may hold a vector, only while it is in memory.
+Names of events are past participles.  A message arrives as `Received`; the other events
+are local and are never sent.  An event is a value that can be journalled: it holds
+bytes, numbers and names.  On the client it may hold a vector, only while it is in
+memory.
 
-Outputs of the state machines, which their runner carries out.
-
-Names are imperatives.
+Names of outputs are imperatives; the runner of the machine carries them out.
 """
 
 from dataclasses import dataclass, field

@@ -48,7 +48,7 @@ def decode(what: str, data: bytes, read: Callable[[Reader], _Message]) -> _Messa
     return message
 
 
-def read_count(reader: Reader, most: int) -> int:
+def _read_count(reader: Reader, most: int) -> int:
     """Read the number of parts that follow, before any of them is read.
 
     Raises:
@@ -60,7 +60,7 @@ def read_count(reader: Reader, most: int) -> int:
     return count
 
 
-def check_ascending(indices: Iterable[int]) -> None:
+def _check_ascending(indices: Iterable[int]) -> None:
     """Refuse roster indices that repeat or are out of order.
 
     Raises:
@@ -75,13 +75,13 @@ def write_proof(writer: Writer, proof: tuple[bytes, ...]) -> None:
     writer.u32(len(proof)).fixed(b"".join(proof))
 
 
-def read_proof(reader: Reader, leaves: int) -> tuple[bytes, ...]:
+def _read_proof(reader: Reader, leaves: int) -> tuple[bytes, ...]:
     """Read what `write_proof` wrote.
 
     Raises:
         ValueError: More hashes than the tree has leaves.
     """
-    return tuple(reader.fixed(DIGEST_BYTES) for _ in range(read_count(reader, leaves)))
+    return tuple(reader.fixed(DIGEST_BYTES) for _ in range(_read_count(reader, leaves)))
 
 
 @unique
@@ -221,7 +221,7 @@ _RING_ORDER: Final = domain_tag("ring", "order", None)
 
 # The form of a roster: whole, or one reader's neighbourhood.
 _WHOLE_FORM: Final = 0
-NEIGHBOURHOOD_FORM: Final = 1
+_NEIGHBOURHOOD_FORM: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ class RosterFrame:
             for advert in self.adverts.values():
                 writer.blob(advert)
             return writer.blob(self.graph_seed).getvalue()
-        writer.u8(NEIGHBOURHOOD_FORM).u32(self.size).u32(self.reader)
+        writer.u8(_NEIGHBOURHOOD_FORM).u32(self.size).u32(self.reader)
         writer.blob(self.graph_seed).u32(len(self.adverts))
         for index, advert in self.adverts.items():
             writer.u32(index).blob(advert)
@@ -268,7 +268,7 @@ class RosterFrame:
 
     @classmethod
     def _read(cls, reader: Reader) -> Self:
-        is_neighbourhood, size = reader.flag(), read_count(reader, MAX_CLIENTS)
+        is_neighbourhood, size = reader.flag(), _read_count(reader, MAX_CLIENTS)
         if is_neighbourhood:
             return cls._read_neighbourhood(reader, size)
         adverts = [reader.blob(max_bytes=MAX_ADVERT_BYTES) for _ in range(size)]
@@ -281,13 +281,13 @@ class RosterFrame:
             raise ValueError("a neighbourhood has no graph seed")
         adverts: dict[int, bytes] = {}
         last = -1
-        for _ in range(read_count(reader, size)):
+        for _ in range(_read_count(reader, size)):
             index = reader.u32()
             if not last < index < size:
                 raise ValueError("indices are not strictly ascending and below n")
             adverts[index] = reader.blob(max_bytes=MAX_ADVERT_BYTES)
             last = index
-        return cls(size, adverts, seed, own, read_proof(reader, size))
+        return cls(size, adverts, seed, own, _read_proof(reader, size))
 
 
 def _read_seed(reader: Reader) -> bytes:
@@ -447,7 +447,7 @@ class Edges:
         drawn = []
         while reader.remaining > SIGNATURE_BYTES:
             drawn.append(reader.u32())
-        check_ascending(drawn)
+        _check_ascending(drawn)
         return cls(tuple(drawn), reader.fixed(SIGNATURE_BYTES))
 
 
@@ -476,7 +476,7 @@ class ListProof:
     def decode_from(cls, reader: Reader) -> Self:
         """Read what `encode_into` wrote."""
         drawn_hash, size = reader.fixed(DIGEST_BYTES), reader.u32()
-        return cls(drawn_hash, size, reader.u32(), read_proof(reader, MAX_CLIENTS))
+        return cls(drawn_hash, size, reader.u32(), _read_proof(reader, MAX_CLIENTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -531,16 +531,16 @@ class EdgesPublished:
         edge_root = reader.fixed(DIGEST_BYTES)
         drawers = tuple(
             (reader.u32(), Edges.decode(reader.blob(max_bytes=MAX_EDGES_BYTES)))
-            for _ in range(read_count(reader, MAX_CLIENTS))
+            for _ in range(_read_count(reader, MAX_CLIENTS))
         )
-        check_ascending(index for index, _ in drawers)
-        own_proof = read_proof(reader, MAX_CLIENTS)
+        _check_ascending(index for index, _ in drawers)
+        own_proof = _read_proof(reader, MAX_CLIENTS)
         lists = tuple(
             ListProof.decode_from(reader) if reader.flag() else None
-            for _ in range(read_count(reader, MAX_CLIENTS))
+            for _ in range(_read_count(reader, MAX_CLIENTS))
         )
         return cls(
-            edge_root, drawers, own_proof, lists, read_proof(reader, MAX_CLIENTS)
+            edge_root, drawers, own_proof, lists, _read_proof(reader, MAX_CLIENTS)
         )
 
 
@@ -840,16 +840,16 @@ class Quorum:
     def _read(cls, reader: Reader) -> Self:
         signatures = tuple(
             (reader.u32(), reader.fixed(SIGNATURE_BYTES))
-            for _ in range(read_count(reader, MAX_CLIENTS))
+            for _ in range(_read_count(reader, MAX_CLIENTS))
         )
-        check_ascending(index for index, _ in signatures)
+        _check_ascending(index for index, _ in signatures)
         proofs = tuple(
             RosterProof(
                 reader.u32(), reader.fixed(DIGEST_BYTES), reader.fixed(SIGNATURE_BYTES)
             )
-            for _ in range(read_count(reader, MAX_CLIENTS))
+            for _ in range(_read_count(reader, MAX_CLIENTS))
         )
-        check_ascending(proof.index for proof in proofs)
+        _check_ascending(proof.index for proof in proofs)
         return cls(signatures, proofs)
 
 
@@ -1034,4 +1034,6 @@ class Envelope:
 
 def is_neighbourhood(envelope: Envelope) -> bool:
     """Whether an envelope holds a roster in the form of a neighbourhood."""
-    return envelope.kind is Roster and envelope.data[:1] == bytes((NEIGHBOURHOOD_FORM,))
+    return envelope.kind is Roster and envelope.data[:1] == bytes(
+        (_NEIGHBOURHOOD_FORM,)
+    )

@@ -1,11 +1,11 @@
-"""The part of a session's noise that the core knows once U2 is fixed.
+"""The noise of a session as the core knows it: its terms, and the certificate of a sum.
 
 The core knows no mechanism.  It calls one function that reads a noise block for a
 number of share holders, once, when U2 is fixed.  The client calls it before it makes
 its masks, the server before it delivers bundles.  The result enters ctx2, so parties
 that would draw other noise make masks that do not cancel (PROTOCOL §4).
 
-The noise of a released sum, as exact rationals that any party can recompute.
+A certificate says in exact rationals how much noise a released sum has.
 
 Rule 1: everything but `given` follows from the noise block, |U2| and |U3|.  A party
         that knows these computes the certificate and compares. It trusts no other party

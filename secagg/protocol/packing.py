@@ -46,7 +46,7 @@ from secagg.crypto.modular import (
 MAX_CHUNK_BYTES: Final = 1 << 20
 
 BLOCK_VALUES: Final = 1 << 17
-MAX_BITS: Final = 62
+_MAX_BITS: Final = 62
 
 # Entries shifted together.  Longer rows take fewer calls, which saves more time than
 # the larger cache footprint costs.
@@ -183,8 +183,8 @@ def unpack(
 
 
 def _check_bits(bits: int) -> None:
-    if not 1 <= bits <= MAX_BITS:
-        raise ValueError(f"expected 1 to {MAX_BITS} bits per entry, not {bits}")
+    if not 1 <= bits <= _MAX_BITS:
+        raise ValueError(f"expected 1 to {_MAX_BITS} bits per entry, not {bits}")
 
 
 def _matrices(count: int, word: np.dtype[Any]) -> Iterator[tuple[int, int, int, int]]:

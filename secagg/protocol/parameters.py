@@ -43,7 +43,7 @@ from secagg.protocol.profiles import (
     check_supported,
 )
 
-PROTOCOL_VERSION: Final = 1
+_PROTOCOL_VERSION: Final = 1
 
 # Shamir abscissae are 1..65536 without zero; one roster index each (PROTOCOL §7).
 MAX_CLIENTS: Final = 65_535
@@ -51,16 +51,16 @@ MAX_CLIENTS: Final = 65_535
 MAX_DIMENSION: Final = 1 << 30
 # Masks read words of at most eight bytes; two bits of reserve keep sums in int64.
 MAX_MODULUS: Final = 1 << 62
-MIN_MODULUS: Final = 2
+_MIN_MODULUS: Final = 2
 # One client's sum is its input.
-MIN_COHORT: Final = 2
+_MIN_COHORT: Final = 2
 # A mechanism and its budget in canonical JSON take well under one kilobyte.
 MAX_NOISE_BLOCK_BYTES: Final = 4096
 # What a profile adds to the parameters: a name, a key, a hash and a few numbers.
 MAX_TAIL_BYTES: Final = 512
 # A ladder of L layers commits to L + 1 seeds; sixteen halvings reach any dropout rate.
 MAX_NOISE_LAYERS: Final = 17
-MIN_NOISE_LAYERS: Final = 2
+_MIN_NOISE_LAYERS: Final = 2
 # A global quorum costs every client work that grows with the cohort.
 MAX_SPARSE_CLIENTS: Final = 10_000
 # Three times the mean: with k choices each, chance alone does not exceed it.
@@ -185,7 +185,7 @@ class ProtocolParameters:
 
         Args:
             demanded_bits: Bits required of a ring for its `graph_bits`: the server
-                passes `ring_bounds.server_demand`, which is a little more.
+                passes `bounds.server_demand`, which is a little more.
 
         Raises:
             RemoteProtocolError: With BAD_CONFIG; names the field, the rule and the
@@ -226,7 +226,7 @@ class ProtocolParameters:
     def _ranges(self) -> Iterator[tuple[bool, str]]:
         """R3.2-3 and R3.2-10: the range of every number by itself."""
         yield (
-            MIN_MODULUS <= self.modulus <= MAX_MODULUS,
+            _MIN_MODULUS <= self.modulus <= MAX_MODULUS,
             f"modulus must be between 2 and 2^62, not {self.modulus}",
         )
         yield (
@@ -234,7 +234,7 @@ class ProtocolParameters:
             f"dimension must be between 1 and {MAX_DIMENSION}, not {self.dimension}",
         )
         yield (
-            MIN_COHORT <= self.min_clients <= self.max_clients <= MAX_CLIENTS,
+            _MIN_COHORT <= self.min_clients <= self.max_clients <= MAX_CLIENTS,
             (
                 "need 2 <= min_clients <= max_clients <= "
                 f"{MAX_CLIENTS}, not {self.min_clients} and {self.max_clients}"
@@ -246,9 +246,9 @@ class ProtocolParameters:
         )
         yield (
             self.noise_layers == 0
-            or MIN_NOISE_LAYERS <= self.noise_layers <= MAX_NOISE_LAYERS,
+            or _MIN_NOISE_LAYERS <= self.noise_layers <= MAX_NOISE_LAYERS,
             (
-                f"noise_layers must be 0, or between {MIN_NOISE_LAYERS} and "
+                f"noise_layers must be 0, or between {_MIN_NOISE_LAYERS} and "
                 f"{MAX_NOISE_LAYERS}, not {self.noise_layers}"
             ),
         )
@@ -288,7 +288,7 @@ class ProtocolParameters:
         """R3.2-5: the numbers of clients and of tolerated dropouts."""
         t, spare = self.threshold, self.max_clients - self.threshold
         # One share would be the secret.
-        yield t >= MIN_COHORT, f"threshold must be at least 2, not {t}"
+        yield t >= _MIN_COHORT, f"threshold must be at least 2, not {t}"
         yield (
             t <= self.min_survivors <= self.min_clients,
             (
@@ -493,7 +493,7 @@ class ProtocolParameters:
     def encode(self) -> bytes:
         """Return the canonical encoding (PROTOCOL §3.2)."""
         writer = Writer()
-        writer.u16(PROTOCOL_VERSION)
+        writer.u16(_PROTOCOL_VERSION)
         writer.u16(self.profile)
         writer.u16(self.suite)
         writer.u64(self.modulus)
@@ -526,10 +526,10 @@ class ProtocolParameters:
         """
         # R3.2-1
         version = reader.u16()
-        if version != PROTOCOL_VERSION:
+        if version != _PROTOCOL_VERSION:
             raise ErrorCode.BAD_VERSION.error(
                 f"the peer speaks protocol version {version}, "
-                f"this release speaks {PROTOCOL_VERSION}",
+                f"this release speaks {_PROTOCOL_VERSION}",
                 fix="Upgrade the older side.",
             )
         # R3.2-2

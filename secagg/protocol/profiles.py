@@ -25,7 +25,7 @@ MAX_GRAPH_BITS: Final = 128
 # A week: longer rounds outlive the certificates and caches around them.
 MAX_DEADLINE_SECONDS: Final = 7 * 24 * 3600
 # The longest name that a certificate can hold.
-MAX_TRUST_DOMAIN_BYTES: Final = 255
+_MAX_TRUST_DOMAIN_BYTES: Final = 255
 _KEY_BYTES: Final = 32
 _HASH_BYTES: Final = 32
 
@@ -181,8 +181,8 @@ class Trust:
         """Yield each rule and the complaint if it is violated (R3.2-3)."""
         size = len(self.trust_domain.encode())
         yield (
-            1 <= size <= MAX_TRUST_DOMAIN_BYTES,
-            f"trust_domain must have 1 to {MAX_TRUST_DOMAIN_BYTES} bytes, not {size}",
+            1 <= size <= _MAX_TRUST_DOMAIN_BYTES,
+            f"trust_domain must have 1 to {_MAX_TRUST_DOMAIN_BYTES} bytes, not {size}",
         )
         yield (
             self.revocation_number > 0 or not any(self.revocation_hash),
@@ -201,7 +201,7 @@ class Trust:
         Raises:
             CanonicalEncodingError: It was cut short, or the trust domain is empty.
         """
-        trust_domain = reader.text(max_bytes=MAX_TRUST_DOMAIN_BYTES)
+        trust_domain = reader.text(max_bytes=_MAX_TRUST_DOMAIN_BYTES)
         if not trust_domain:
             raise CanonicalEncodingError("the trust domain is empty")
         return cls(

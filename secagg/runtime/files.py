@@ -1,9 +1,7 @@
-"""Small files that people name, and errors of the disk as texts.
-
-Small files that exist whole or not at all, also after a crash.
+"""Small files: whole or absent also after a crash, with errors of the disk as texts.
 
 Rule 1: a file is written under a temporary name, reaches the disk, and is then renamed.
-Rule 2: the caller translates errors: every function raises OSError.
+Rule 2: functions that write raise OSError; the caller translates it.
 """
 
 import contextlib

@@ -1,27 +1,22 @@
-"""Immutable objects by name: the seam between a spool and whatever keeps its bytes.
+"""Immutable objects by name: the interface, files, buckets, and opening by URL.
 
 Rule 1: an object appears whole or not at all, under a name that nobody else has taken.
         It is never changed, so that any number of processes may write side by side.
-Rule 2: a name is made of session ids, digests and integers, never of a peer's bytes:
-        up to five parts of small letters, digits, dots and dashes, joined by "/".  What
+Rule 2: a name is made of session ids, digests and integers, never of a peer's bytes: up
+        to five parts of small letters, digits, dots and dashes, joined by "/".  What
         stands before the first "/" is the object's home: a session.
 Rule 3: nothing is lost that was stored before `sync` has returned.
 
 Calls block: run them on threads.  Whatever implements `Blobs` can be sent to worker
 processes, and holds no secret that a worker must not have.
 
-Immutable objects in a bucket of an S3-compatible store.
+A bucket of an S3-compatible store is reached through the library obstore.
 
 Rule 4: an object is created under a condition (``If-None-Match: *``), which the store
         checks.  Some that call themselves compatible do not: `check` finds them.
 Rule 5: secrets come from the environment of each process (``AWS_*``), never from the
         address, which travels to workers and into logs.
 Rule 6: beyond this machine the store is reached over TLS.
-
-Source:
-    `secagg.storage.blobs`, whose contract this implements with the library obstore.
-
-The one way to a store of blobs: by URL, whatever keeps them.
 """
 
 import os
@@ -146,7 +141,7 @@ class Blobs(Protocol):
         ...
 
 
-def checked_name(name: str) -> str:
+def _checked_name(name: str) -> str:
     """Return a name, or refuse what could leave its place.
 
     Raises:
@@ -291,7 +286,7 @@ class FileBlobs:
                 yield Blob(f"{prefix}/{entry.name}", entry.stat().st_size)
 
     def _path(self, name: str) -> Path:
-        return self.directory / checked_name(name)
+        return self.directory / _checked_name(name)
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -314,7 +309,7 @@ class MemoryBlobs:
     def create(self, name: str, data: bytes) -> bool:
         """Store an object under a name that is free."""
         stored = (data,)
-        return self._objects.setdefault(checked_name(name), stored) is stored
+        return self._objects.setdefault(_checked_name(name), stored) is stored
 
     def sync(self, prefix: str) -> None:
         """Do nothing: what is in memory is there."""
@@ -547,7 +542,7 @@ class S3Blobs:
 
 
 def _place(name: str) -> str:
-    return f"{_OBJECTS}/{checked_name(name)}"
+    return f"{_OBJECTS}/{_checked_name(name)}"
 
 
 def _plain_endpoints() -> list[str]:

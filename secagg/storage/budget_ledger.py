@@ -1,4 +1,4 @@
-"""A client's ledger: which sessions of a task were charged to its budget.
+"""A client's ledgers: sessions charged to a budget, and claims of tasks on its data.
 
 Rule 1: a charge is bound before anything leaves, and settled once; what is settled
         stays as it is.
@@ -8,7 +8,7 @@ Rule 3: as many charges of a task come back as it is to release sums, and no mor
         others count, even if they are void: whoever ends session after session sees
         masked inputs without end otherwise.
 
-A client's ledger of data: which tasks have a claim on them, and how large.
+The ledger of data:
 
 Rule 4: a claim is a task's whole loss.  It is written once, before the client first
         joins the task, and stays: no word of a server takes a claim back.

@@ -1,16 +1,14 @@
-"""Directories that programs make for themselves.
+"""Directories of a program: made, on a disk of this machine, and used in turns.
 
-Whether a directory lies on another machine: no place for a store in a file.
+A directory on another machine is no place for a store in a file.  SQLite needs locks
+that hold and a log that is on the disk when it says so.  Network file systems promise
+neither, and two machines that share one would both believe that they have the store
+alone.
 
-SQLite needs locks that hold and a log that is on the disk when it says so.  Network
-file systems promise neither, and two machines that share one would both believe that
-they have the store alone.
-
-A lock on a directory that several processes open for a moment each.
-
-A store in a file belongs to the process that has it open, and two that open it at the
-same instant would each wait for the other to let go.  So they take turns before they
-open it.  The operating system gives the turn of a process that dies to the next one.
+Several processes may open one directory for a moment each.  A store in a file belongs
+to the process that has it open, and two that open it at the same instant would each
+wait for the other to let go.  So they take turns before they open it.  The operating
+system gives the turn of a process that dies to the next one.
 """
 
 import contextlib

@@ -28,7 +28,7 @@ from secagg.storage.rows import SessionState, StoredSession
 from secagg.storage.spool import SENDER_SUFFIX, SUM, WHOLE_SUFFIX
 from secagg.storage.store import StoreReader
 
-QUARANTINE: Final = "quarantine"
+_QUARANTINE: Final = "quarantine"
 _NAME: Final = re.compile("[0-9a-f]{64}")
 
 
@@ -158,7 +158,7 @@ def set_aside(
     Raises:
         ServiceError: STORAGE_FAILED; some of it may have been moved.
     """
-    quarantine, moved = directory / QUARANTINE / "spool", []
+    quarantine, moved = directory / _QUARANTINE / "spool", []
     if not isinstance(blobs, FileBlobs):
         return []
     try:

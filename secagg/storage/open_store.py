@@ -1,6 +1,6 @@
-"""The one way to a store: by URL, whatever keeps it.
+"""The one way to a store: by URL, to use it, or to read one that no process has open.
 
-A store that no process has open, read without changing it: for commands.
+Commands read a store without changing it:
 
 Rule 1: read and close.  While a store is read no server can start with it, so the rows
         are copied, the file is closed, and then they are evaluated and printed.
@@ -81,7 +81,7 @@ async def open_store(  # noqa: PLR0913 - every part can be exchanged
         try:
             from secagg.storage.postgres.executor import PostgresExecutor  # noqa: PLC0415 - an extra
         except ModuleNotFoundError as error:
-            raise missing_package(error) from None
+            raise _missing_package(error) from None
         return TableStore(
             await PostgresExecutor.open(
                 address,
@@ -178,10 +178,10 @@ def check_postgres_package() -> None:
         LocalProtocolError: BAD_SETTINGS.
     """
     if find_spec("asyncpg") is None:
-        raise missing_package(ModuleNotFoundError(name="asyncpg"))
+        raise _missing_package(ModuleNotFoundError(name="asyncpg"))
 
 
-def missing_package(error: ModuleNotFoundError) -> LocalProtocolError:
+def _missing_package(error: ModuleNotFoundError) -> LocalProtocolError:
     """Build the error for a store whose extra is not installed."""
     return ErrorCode.BAD_SETTINGS.error(
         f"a book in PostgreSQL needs a package that is not installed: {error.name}",
@@ -263,7 +263,7 @@ async def looking(
     try:
         from secagg.storage.postgres.executor import reading_postgres  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        raise missing_package(error) from None
+        raise _missing_package(error) from None
     async with reading_postgres(store) as postgres_reader:
         yield postgres_reader
 

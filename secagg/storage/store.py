@@ -1,4 +1,4 @@
-"""The durable store of one party: its interface and its rules.
+"""The durable store of one party: its interface, its rules, and its implementation.
 
 Rule 1: a `Change` is everything that one step does.  It is applied whole or not at all,
         and `Store.commit` answers when it is on the disk and, where there is one, in
@@ -19,11 +19,9 @@ Rule 6: no replica of a shared store owns a session.  Rule 2 keeps their steps i
 A store does not read headers, bodies and receipts.  Vectors do not belong here but
 into `secagg.storage.spool`.  Stores are opened by `secagg.storage.open_store`.
 
-A store in the tables of a database: the one implementation, over two engines.
-
-Its rules stand in `secagg.storage.changes` and `secagg.storage.queries`.  An engine
-runs them in transactions: `secagg.storage.sqlite.executor` and
-`secagg.storage.postgres.executor`.
+`TableStore` keeps a store in the tables of a database.  What it writes and reads stands
+in `secagg.storage.changes` and `secagg.storage.queries`.  An engine runs them in
+transactions: `secagg.storage.sqlite.executor` and `secagg.storage.postgres.executor`.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator

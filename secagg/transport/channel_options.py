@@ -46,7 +46,7 @@ LOOKAHEAD_BYTES: Final = 16 << 10
 # gRPC reads into pieces of 8 KiB, but of 64 KiB once it expects more.  It keeps the
 # rest of the last one as long as the connection lasts: 60 KiB for each client that has
 # uploaded.  With this value it expects no more.
-READ_BYTES: Final = 8 << 10
+_READ_BYTES: Final = 8 << 10
 
 # The buffer that gRPC fills before TLS seals it: of this size for each connection, and
 # as much of the one behind it that is written to.
@@ -77,7 +77,7 @@ SERVER_OPTIONS: Final[_Options] = [
     # admitted.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
-    ("grpc.experimental.tcp_max_read_buffer_size", READ_BYTES),
+    ("grpc.experimental.tcp_max_read_buffer_size", _READ_BYTES),
     ("grpc.tsi.max_frame_size", _TLS_FRAME_BYTES),
     # Otherwise a second aggregator on the same port would receive half of the clients.
     ("grpc.so_reuseport", 0),

@@ -1,4 +1,4 @@
-"""Both ends of the connection between a client and an aggregator.
+"""The connection between a client and an aggregator: both ends, and one in memory.
 
 Rule 1: every call is unary, idempotent and safe to repeat.  A lost answer is requested
         again; nothing happens twice.
@@ -10,12 +10,11 @@ Rule 3: every failure arrives as one of the classes of `secagg.errors`, with its
 
 `secagg.wire.calls` has the table of requests and answers.
 
-A client's connection to an aggregator in the same process.
+An aggregator in the same process is reached without sockets.
 
-Rule 4: it behaves like the wire: calls come from one identity, and errors arrive as
-        over gRPC, so that programs tested here work there.
-
-It copies and serialises nothing.
+Rule 4: this connection behaves like the wire: calls come from one identity, and errors
+        arrive as over gRPC, so that programs tested here work there.  It copies and
+        serialises nothing.
 """
 
 from collections.abc import AsyncIterator, Iterator

@@ -22,8 +22,8 @@ from secagg.protocol.enrolment.credential import IssuedCredential
 from secagg.transport.channel_options import SERVICE
 
 CONTENT_TYPE: Final = "application/proto"
-SCHEME: Final = "Secagg "
-TAG: Final = "secagg-edge"
+_SCHEME: Final = "Secagg "
+_TAG: Final = "secagg-edge"
 
 WINDOW_SECONDS: Final = 60
 """How far a proof's time may be from the server's, either way."""
@@ -37,7 +37,7 @@ _PARAMETERS: Final = re.compile(
     re.escape(_COVERED)
     + r";created=(0|[1-9][0-9]{0,10})"
     + r';keyid="([A-Za-z0-9_-]{43})"'
-    + re.escape(f';alg="ed25519";tag="{TAG}"')
+    + re.escape(f';alg="ed25519";tag="{_TAG}"')
     + r"\Z"
 )
 
@@ -102,8 +102,8 @@ class ProofParameters:
 
 def read_authorization(value: str) -> bytes | None:
     """Return the bytes of the credential in `Authorization`; None for another form."""
-    text = value[len(SCHEME) :]
-    if not value.startswith(SCHEME) or not 0 < len(text) <= MAX_CREDENTIAL_TEXT:
+    text = value[len(_SCHEME) :]
+    if not value.startswith(_SCHEME) or not 0 < len(text) <= MAX_CREDENTIAL_TEXT:
         return None
     try:
         padded = text.encode("ascii") + b"=" * (-len(text) % 4)
@@ -165,10 +165,10 @@ class RequestSigner:
             created: The time to state, in Unix seconds.
         """
         digest = content_digest(body)
-        authorization = SCHEME + _url_text(self.issued.encode())
+        authorization = _SCHEME + _url_text(self.issued.encode())
         key = key_id(self.key.public_bytes)
         parameters = (
-            f'{_COVERED};created={created};keyid="{key}";alg="ed25519";tag="{TAG}"'
+            f'{_COVERED};created={created};keyid="{key}";alg="ed25519";tag="{_TAG}"'
         )
         signature = self.key.sign(
             signature_base(

@@ -1,4 +1,4 @@
-"""Certificates of a running process: read, checked, and turned into gRPC credentials.
+"""Certificates of a running process: read, checked, turned into credentials, reloaded.
 
 Rule 1: a fault that the files show is reported at start, by file name and with the next
         step, and not by a failed handshake later.
@@ -8,7 +8,7 @@ Rule 3: private keys stay in the file, in memory and in the TLS library; they ap
 
 This module neither issues (`secagg.pki.certificate_authority`) nor revokes.
 
-A certificate, its key and its authorities, reloaded when they are renewed on disk.
+A certificate, its key and its authorities are reloaded when they are renewed on disk:
 
 Rule 4: files are compared by their content, and read when their dates have changed. The
         operator may replace them in any order and without a command.

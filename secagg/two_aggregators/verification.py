@@ -14,8 +14,8 @@ from secagg.distributed_dp import AggregatorNoise, TwoAggregatorReport
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.packing import packed_size
-from secagg.protocol.receipts.receipt import Outcome, ShownSession
-from secagg.protocol.receipts.verifier import Step, judging
+from secagg.protocol.receipts.receipt import Outcome
+from secagg.protocol.receipts.verifier import ShownSession, Step, judging
 from secagg.two_aggregators.offers import check_pair
 from secagg.two_aggregators.receipt import (
     NameList,

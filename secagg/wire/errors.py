@@ -6,13 +6,11 @@ Rule 2: a fault of the aggregator itself travels as INTERNAL without its text.
 Rule 3: text of a peer is cut to length and freed of control characters before it is
         shown.
 
-google.rpc.Status, which gRPC tools show for a failed call: written and never read.
+Beside the detail travels google.rpc.Status, which is written and never read.  Gateways,
+command-line clients and the wrappers of other languages know its trailer, `STATUS_KEY`.
+They show reason and wait; the detail of this package would stay bytes to them.
 
-Gateways, command-line clients and the wrappers of other languages know the trailer
-`STATUS_KEY`.  They show reason and wait; the detail of this package would stay bytes to
-them.
-
-Rule 4: it repeats what `secagg.wire.errors` states of the same error, and nothing else.
+Rule 4: it repeats what the detail states of the same error, and nothing else.
 """
 
 from typing import Final, cast

@@ -47,7 +47,7 @@ MAX_UPLOAD_BYTES: Final = MAX_DIMENSION * (MAX_MODULUS - 1).bit_length() // 8
 SESSION_ID_BYTES: Final = 32
 
 # Revealed share (PROTOCOL §7.2), and revealed seed of a layer of noise (§5.1).
-SHARE_BYTES: Final = 34
+_SHARE_BYTES: Final = 34
 NOISE_SEED_BYTES: Final = 32
 
 # The largest object that a reference may name: a full roster is larger than the
@@ -127,7 +127,7 @@ def message_sizes(parameters: ProtocolParameters) -> MessageSizes:
         bundles=neighbours * BUNDLE_BYTES,
         # On the complete graph the own share is revealed too; one bit for each absence;
         # at most all seeds of noise.
-        shares=dealers * SHARE_BYTES
+        shares=dealers * _SHARE_BYTES
         + -(-dealers // 8)
         + parameters.noise_layers * NOISE_SEED_BYTES,
         # Each member of U3 is in one of the two lists, at most in the one with the

@@ -30,15 +30,16 @@ def modules():
                 yield found.name
 
 
-# Public modules, and two that join states, handlers and tables to one machine.
+# Public modules beside the table of `secagg`, and two that join states, handlers and
+# tables to one machine.
 LISTED = {
-    "dpnoise.errors",
-    "dpnoise.events",
     "secagg.advanced",
     "secagg.blocking",
     "secagg.protocol.client.machine",
     "secagg.protocol.server.machine",
 }
+# Packages that load modules of their own at once; may only shrink.
+EAGER = {"secagg.server.engine", "secagg.simulation", "secagg.two_aggregators"}
 
 
 # Modules that need an extra, and what is imported from it.
@@ -57,6 +58,38 @@ def test_public_names_are_listed_by_packages_and_all_exist(name):
     assert not exported or hasattr(module, "__path__") or name in LISTED
     for each in exported:
         assert hasattr(module, each), f"{name}.{each}"
+
+
+def sources():
+    for package in ("secagg", "dpnoise", "tests", "benchmarks", "docs", "examples"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield path, ast.parse(path.read_text())
+
+
+def test_only_packages_list_their_names():
+    listed = {
+        path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
+        for path, tree in sources()
+        if path.name != "__init__.py"
+        for node in tree.body
+        for named in ast.walk(node)
+        if isinstance(named, ast.Name | ast.alias)
+        and "__all__" in (getattr(named, "id", ""), getattr(named, "name", ""))
+    }
+    assert listed == LISTED
+
+
+def test_a_package_loads_no_module_of_its_own_before_it_is_used():
+    eager = {
+        path.parent.relative_to(ROOT).as_posix().replace("/", ".")
+        for path, tree in sources()
+        if path.name == "__init__.py"
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        and node.module.split(".")[0] in {"secagg", "dpnoise", "secagg_testing"}
+        and node.module != "dpnoise.lazy_names"
+    }
+    assert eager == EAGER
 
 
 def test_the_import_contracts_hold():

@@ -3,9 +3,10 @@
 import re
 from pathlib import Path
 
+from secagg_testing.state_diagrams import state_diagrams
+
 from secagg.conformance import VECTOR_FILES, read_vectors
 from secagg.errors import ErrorCode
-from tests.architecture.state_diagrams import state_diagrams
 
 ROOT = Path(__file__).parents[2]
 PROTOCOL = (ROOT / "protos" / "PROTOCOL.md").read_text()

@@ -34,7 +34,7 @@ FOREIGN = {
 # What the protocol's messages and calls are made of, for those who carry bytes
 # themselves with PROTOCOL.md at hand; and what a server writes down.
 VOCABULARY = (
-    *("secagg.protocol.messages.", "secagg.wire.calls", "secagg.crypto.canonical"),
+    *("secagg.protocol.messages", "secagg.wire.calls", "secagg.crypto.canonical"),
     "secagg.storage.rows",
 )
 # Parts of advanced classes that no program builds or reads by itself; may only shrink.

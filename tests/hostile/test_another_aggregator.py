@@ -21,13 +21,9 @@ from secagg_testing.cohorts import parameters_for, with_noise
 from secagg_testing.crash_points import SimulatedCrashError
 from secagg_testing.deployment import Deployment
 from secagg_testing.inline_store import inline_store
-from secagg_testing.knowledge import (
-    Claim,
-    ForbiddenKnowledgeError,
-    close,
-    recover,
-    revealed_sums,
-)
+from secagg_testing.knowledge.claims import Claim, ForbiddenKnowledgeError
+from secagg_testing.knowledge.closure import close
+from secagg_testing.knowledge.sums import recover, revealed_sums
 from secagg_testing.observed_connection import TaskObserver
 from secagg_testing.scripted_service import ScriptedService
 from secagg_testing.tls_deployment import TLSDeployment

@@ -14,12 +14,9 @@ from secagg_testing import manual_clock
 from secagg_testing.cohorts import parameters_for, with_noise
 from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.deployment import Deployment
-from secagg_testing.knowledge import (
-    Claim,
-    ForbiddenKnowledgeError,
-    close,
-    revealed_sums,
-)
+from secagg_testing.knowledge.claims import Claim, ForbiddenKnowledgeError
+from secagg_testing.knowledge.closure import close
+from secagg_testing.knowledge.sums import revealed_sums
 from secagg_testing.lossy_connection import Fault
 from secagg_testing.lying_connection import LyingConnection
 

@@ -54,17 +54,13 @@ from secagg.protocol.policy import (
     PrivacyLimits,
 )
 from secagg.protocol.profiles import MaliciousParameters
-from secagg.protocol.receipts.receipt import (
-    AuditReceipt,
-    Outcome,
-    WrittenBy,
-    check_one_session,
-    shown_in,
-)
+from secagg.protocol.receipts.receipt import AuditReceipt, Outcome, WrittenBy
 from secagg.protocol.receipts.verifier import (
     Finding,
     ReceiptError,
     Step,
+    check_one_session,
+    shown_in,
     verify_receipt,
 )
 from secagg.simulation import driver

@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 import pytest
 from secagg_testing.cohorts import one_hot, parameters_for
-from secagg_testing.knowledge import Claim, close, revealed_sums, violations
+from secagg_testing.knowledge.claims import Claim, violations
+from secagg_testing.knowledge.closure import close
+from secagg_testing.knowledge.sums import revealed_sums
 from secagg_testing.observed_session import ObservedSession
 
 from secagg.crypto.transcript import encode_set

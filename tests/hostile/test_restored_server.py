@@ -11,7 +11,7 @@ from secagg_testing import manual_clock
 from secagg_testing.cohorts import parameters_for, with_noise
 from secagg_testing.deployment import Deployment
 from secagg_testing.inline_store import inline_store
-from secagg_testing.knowledge import Claim, ForbiddenKnowledgeError
+from secagg_testing.knowledge.claims import Claim, ForbiddenKnowledgeError
 from secagg_testing.lossy_connection import Fault
 from secagg_testing.lying_connection import LyingConnection
 

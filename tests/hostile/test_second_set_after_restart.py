@@ -13,7 +13,7 @@ from secagg_testing import manual_clock
 from secagg_testing.cohorts import signing_parameters_for
 from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.deployment import Deployment
-from secagg_testing.knowledge import Claim, ForbiddenKnowledgeError
+from secagg_testing.knowledge.claims import Claim, ForbiddenKnowledgeError
 from secagg_testing.lying_connection import LyingConnection, instead
 
 from secagg.client.session import ClientSession

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import pytest
 from secagg_testing.cohorts import one_hot, signing_parameters_for
-from secagg_testing.knowledge import Facts, check
+from secagg_testing.knowledge.claims import check
+from secagg_testing.knowledge.facts import Facts
 from secagg_testing.observed_session import ObservedSession
 
 from secagg.crypto.shamir import SHARE_SIZE

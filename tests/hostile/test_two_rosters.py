@@ -19,13 +19,9 @@ from itertools import combinations_with_replacement, product
 
 import pytest
 from secagg_testing.cohorts import offer_of, signing_parameters_for
-from secagg_testing.knowledge import (
-    Claim,
-    Facts,
-    ForbiddenKnowledgeError,
-    check,
-    close,
-)
+from secagg_testing.knowledge.claims import Claim, ForbiddenKnowledgeError, check
+from secagg_testing.knowledge.closure import close
+from secagg_testing.knowledge.facts import Facts
 from secagg_testing.knowledge.sums import recover, revealed_sums
 
 from secagg.crypto.entropy import SeededEntropy

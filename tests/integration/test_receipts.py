@@ -35,13 +35,13 @@ from secagg.protocol.receipts.receipt import (
     Outcome,
     RosterCommitment,
     WrittenBy,
-    check_one_session,
-    shown_in,
 )
 from secagg.protocol.receipts.verifier import (
     Finding,
     ReceiptError,
     Step,
+    check_one_session,
+    shown_in,
     verify_receipt,
 )
 from secagg.server.task.outputs import SumWriter

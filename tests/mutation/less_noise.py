@@ -29,8 +29,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-__all__ = ["FOUND", "ROOT", "TABLES", "Fault", "faults"]
-
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parents[1]
 TABLES: Final = ("less_noise", "false_claims")

@@ -27,8 +27,6 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-__all__ = ["MODULE", "Mutant", "changed", "instrumented", "mutants_of"]
-
 MODULE: Final = -1
 """Stands for the functions of a file, where sites are told apart by number."""
 

@@ -2,8 +2,6 @@
 
 from typing import Final
 
-__all__ = ["FILES", "PASSED_OVER", "TESTS"]
-
 FILES: Final = tuple(
     f"secagg/{name}.py"
     for name in (
@@ -16,7 +14,6 @@ FILES: Final = tuple(
         "protocol/server/unmasking",
         "protocol/server/outcomes",
         "protocol/server/states",
-        "protocol/client/machine",
         "protocol/server/machine",
         "protocol/share_bundles",
         "protocol/refund",
@@ -26,31 +23,20 @@ FILES: Final = tuple(
         "protocol/graphs/ring_safety",
         "protocol/noise_terms",
         "protocol/messages",
-        "protocol/messages",
-        "protocol/messages",
-        "protocol/messages",
-        "protocol/messages",
-        "protocol/messages",
-        "protocol/messages",
-        "protocol/messages",
         "protocol/parameters",
         "protocol/descriptor",
         "protocol/profiles",
         "protocol/policy",
         "protocol/graphs/bounds",
-        "protocol/graphs/bounds",
         "protocol/enrolment/verification",
-        "protocol/enrolment/credential",
         "protocol/enrolment/credential",
         "protocol/enrolment/revocation_list",
         "crypto/canonical",
-        "crypto/transcript",
         "crypto/transcript",
         "crypto/merkle",
         "crypto/signature",
         "crypto/key_agreement",
         "crypto/shamir",
-        "protocol/receipts/receipt",
         "protocol/receipts/receipt",
         "protocol/receipts/verifier",
         "client/gate",

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from secagg_testing.world import Direction, Plan, simulate, simulate_plan
 from secagg_testing.world.directed import Directed
-from secagg_testing.world.plan import Blow
+from secagg_testing.world.plan import Blow, Direction, Plan
+from secagg_testing.world.run import simulate, simulate_plan
 from secagg_testing.world.tasks import Kind, parameters_of
 
 from secagg.client.calls import ClientCalls

@@ -5,21 +5,22 @@
 * Nothing that plans, encodes, adds or refuses noise imports this package.
 """
 
-from dpnoise.accounting.bayesian.accountant import (
-    BayesianAccountant,
-    Level,
-    PopulationStatement,
-    SampledGaussian,
-)
-from dpnoise.accounting.bayesian.interval import Interval, upper_mean
-from dpnoise.accounting.bayesian.typical import typical_epsilon
+from typing import Final
 
-__all__ = [
-    "BayesianAccountant",
-    "Interval",
-    "Level",
-    "PopulationStatement",
-    "SampledGaussian",
-    "typical_epsilon",
-    "upper_mean",
-]
+from dpnoise.lazy_names import lazy_names
+
+_MODULES: Final = {
+    ".accountant": (
+        "BayesianAccountant",
+        "Level",
+        "PopulationStatement",
+        "SampledGaussian",
+    ),
+    ".interval": (
+        "Interval",
+        "upper_mean",
+    ),
+    ".typical": ("typical_epsilon",),
+}
+
+__all__, __getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -24,15 +24,14 @@ What the argument asks for, and no computation can check:
 [TF19] Theorem 2 is Markov's inequality; its Remark 2 holds of integer noise too, whose
 divergences may be handed in as `costs`.
 
-What one release costs one person whose distance is known.
-
-For a person at distance r, s = r²/(2·stddev²), and sampling at rate q,
+The cost of one release to one person at a known distance r is, with s = r²/(2·stddev²),
+and sampling at rate q,
 
     λ·D_(λ+1)(mixture‖base) = log E_(k ~ Binomial(λ + 1, q)) exp((k² − k)·s),
 
 exactly. Source: [TF19] Theorem 3, its left cost; its right cost bounds the other
 direction from far above, and the left one is never smaller than that direction itself
-([MTZ19]; laws with Gaussian noise are mirrored, see `renyi.subsampling`).
+([MTZ19]; laws with Gaussian noise are mirrored, see `renyi.curve`).
 """
 
 import enum

@@ -9,7 +9,7 @@ analytic formula does for a Gaussian (`integral`).
 * All slack terms are part of the figure: cells along both axes, the part of the
   contour beyond the table, integers outside the window, rounding of the arithmetic.
 * The noise variance is rounded down to a float, every bound on a vector up.
-* A secret selection of that one release has a closed form (`single_selection`).
+* A secret selection of that one release has a closed form (`conversion`).
 
 It has no theorem for replace-one adjacency: the analysis compares a rounded vector with
 no vector at all.

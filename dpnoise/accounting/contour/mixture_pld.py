@@ -136,10 +136,10 @@ def _chosen_contours(bound: ContourBound, direction: Direction) -> list[float]:
         gains = bound.log_constant(first, direction)
         if gains > bound.log_constant(estimated, direction):
             first = estimated
-    return contours_from(first, bound.lobe)
+    return _contours_from(first, bound.lobe)
 
 
-def contours_from(first: float, lobe: float) -> list[float]:
+def _contours_from(first: float, lobe: float) -> list[float]:
     """Choose contours of which one is nearly the best for every epsilon.
 
     Args:
@@ -240,7 +240,7 @@ class MixturePLDAccountant(ComposedLossAccountant):
         lobe = counted.lobe
         first = min(max(_FIRST * lobe, _LEAST_FIRST), steepest_contour(lobe))
         total = _ONCE
-        for c in contours_from(first, lobe):
+        for c in _contours_from(first, lobe):
             total += counted.contour(c, COARSE)
             if total > _BEYOND_ALL_LIMITS:
                 break

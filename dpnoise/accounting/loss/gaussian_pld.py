@@ -4,7 +4,7 @@
   between them the chord errs upwards.
 * A release that is provably as private as a Gaussian enters as that Gaussian. The
   module that holds the proof (`skellam_gdp`) passes the `GaussianEvent`.
-* One release under one selection has a closed form (`single_selection`), not a curve.
+* One release under one selection has a closed form (`conversion`), not a curve.
 * Replace-one adjacency doubles the sensitivity; the base class then counts no
   sampling.
 
@@ -304,7 +304,7 @@ class CoinedGaussians:
         """Guess delta within a factor of a few: no bound, but free.
 
         Source:
-            [BDL20] section 3, recalled, for many releases; `single_selection` for few.
+            [BDL20] section 3, recalled, for many releases; `conversion` for few.
         """
         squared, largest = 0.0, DELTA_FLOOR
         for shift, rate, count in self.parts:

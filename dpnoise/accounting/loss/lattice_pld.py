@@ -57,7 +57,7 @@ _ROUNDED_NORM: Final = 1 + Fraction(1, 1 << 40)
 """A float that was meant for √D² may be a digit short."""
 
 
-def shift_bounds(release: _Release, adjacency: Adjacency) -> ShiftBounds:
+def _shift_bounds(release: _Release, adjacency: Adjacency) -> ShiftBounds:
     """Say which integer vectors two worlds may differ by.
 
     Args:
@@ -142,7 +142,7 @@ class LatticePLDAccountant(ComposedLossAccountant):
         """Return a pair, and how many of it make one release; None if it is empty."""
         if not isinstance(release, _Release):
             raise self._refuse(release)
-        bounds = shift_bounds(release, self.adjacency)
+        bounds = _shift_bounds(release, self.adjacency)
         if bounds.ones == 0 or bounds.largest == 0:
             return None
         law = _law_of(release)
@@ -159,7 +159,7 @@ class LatticePLDAccountant(ComposedLossAccountant):
     def _details(self) -> Mapping[str, str]:
         worst = max(
             (
-                shift_bounds(release, self.adjacency).squared_norm
+                _shift_bounds(release, self.adjacency).squared_norm
                 for release, _ in self._counts
                 if isinstance(release, _Release)
             ),

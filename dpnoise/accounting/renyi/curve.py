@@ -1,13 +1,11 @@
-"""The Rényi curve of one release: what a Rényi accountant adds up.
+"""The Rényi curve of one release: what an accountant adds up, sampled or not.
 
 * A curve bounds the Rényi divergence in *both* directions between the two worlds.
 * A curve answers infinity at an order that its theorem does not cover; it never
   substitutes another theorem.
 
-Poisson subsampling of a Rényi curve, in both directions.
-
-Notation: Q is the world without the user, P the world with it, q the sampling rate,
-P' = (1−q)Q + qP the sampled world, u = P/Q.
+Poisson subsampling of a curve, in both directions: Q is the world without the user, P
+the world with it, q the sampling rate, P' = (1−q)Q + qP the sampled world, u = P/Q.
 
 Rule 1: *Mixture against base.* For an integer order α the binomial theorem gives
         E_Q[(1−q+qu)^α] exactly in terms of the moments E_Q[u^l] = exp((l−1)·D_l(P‖Q)).
@@ -54,7 +52,7 @@ class RenyiCurve(abc.ABC):
     def mirrored(self) -> bool:
         """Whether an involution of the outputs swaps the two worlds.
 
-        Only then one subsampling bound serves both directions (`subsampling`).
+        Only then one subsampling bound serves both directions (below).
         """
         return False
 

@@ -18,7 +18,7 @@ Rule 3: Next to zero, A − 1 = O(x²) by Taylor: with u = dQ_1/dQ, A(p) − 1 �
         max(1, its value at x0).
 Rule 4: On the first cell the mixture against the noise is Poisson subsampling of a unit
         shift at rate p. The laws of the shift are mirror images, so the other
-        direction is dominated (`subsampling`, rule 2) and need not be summed.
+        direction is dominated (`renyi.curve`, rule 2) and need not be summed.
 Rule 5: Above the largest tabulated variance, the first cell is subsampling of the
         published shift bound. On later cells, from a smaller variance on, noise is
         split into two independent parts, one for the shift by k and one for the rest p,
@@ -425,7 +425,7 @@ class MixtureRDPAccountant(RenyiAccountant):
     """Exact Rényi divergence of the Skellam mixture under a plain L2 clip.
 
     Source:
-        This project; proof in the module, behind a selection in `subsampling`.
+        This project; proof in the module, behind a selection in `renyi.curve`.
     """
 
     name = "mixture-rdp"

@@ -63,36 +63,17 @@ Rule 7: *Branch.* q' to a power λ ≤ 1, normalised, has c multiplied by λ; M 
 
 All rules are elementary and ours. No bound t on the distance to a discrete Gaussian is
 needed, no convolution, and nothing is charged for shares.
-
-Gaussian differential privacy of noise shares other than Skellam.
-
-* The theorem is that of `skellam-gdp`: symmetric log-concave noise hides an integer
-  vector of L2 norm D as a Gaussian of noise multiplier 1/(D·M) does.
-* For sums of discrete Gaussians and for binomial noise M is bounded in `log_concave`.
-* The noise of a sum of discrete Gaussians depends on the number of shares. An event
-  states one number of shares; for many rosters, state the worst number.
-
-It says nothing about shares so narrow that their sum is not smooth.
 """
 
 import functools
 import math
 from fractions import Fraction
-from typing import ClassVar, Final
+from typing import Final
 
-from dpnoise.accounting.statement import Proof
-from dpnoise.accounting.tradeoff.skellam_gdp import SkellamGDPAccountant
 from dpnoise.accounting.tradeoff.unit_shift import (
     ShiftBound,
     discrete_gaussian_shift,
     lower_branch,
-)
-from dpnoise.events import (
-    BinomialEvent,
-    DiscreteGaussianEvent,
-    DistributedDiscreteGaussianEvent,
-    GaussianEvent,
-    NoiseEvent,
 )
 from dpnoise.floats import float_below
 
@@ -241,20 +222,3 @@ def binomial_shift(num_trials: int) -> ShiftBound:
     ratio = (num_trials - 2 * last) / (num_trials + 2 * last + 2)
     tail = 2.0 * math.exp(-2.0 * (last + 1) ** 2 / num_trials) * ratio / (1.0 - ratio)
     return ShiftBound(lower_branch(curvature * _MARGIN), tail * _MARGIN, "closed form")
-
-
-class LogConcaveGDPAccountant(SkellamGDPAccountant):
-    """Adds up squared Gaussian shifts of discrete Gaussian and binomial shares.
-
-    Source:
-        This project; proofs in `unit_shift` and `log_concave`.
-    """
-
-    name = "log-concave-gdp"
-    proof_of_theorem: ClassVar[Proof] = Proof.OWN
-    covers: ClassVar[tuple[type[NoiseEvent], ...]] = (
-        DistributedDiscreteGaussianEvent,
-        BinomialEvent,
-        DiscreteGaussianEvent,
-        GaussianEvent,
-    )

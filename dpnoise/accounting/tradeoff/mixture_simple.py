@@ -1,7 +1,7 @@
 """A rule that a client in any language can check: two closed forms, no tables.
 
-* Statement (a) is that of `mixture-gdp`; statement (b) adds Rényi divergences from
-  `rounded_moments` and is made where no coordinate exceeds one grid step. Both are
+* Statement (a) is that of `mixture-gdp`; statement (b) adds the Rényi divergences
+  below and is made where no coordinate exceeds one grid step. Both are
   theorems, and the lesser of the two is stated.
 * The whole rule is written down, for those who implement it, in
   `docs/rule-for-small-clients.md`; vectors come with `secagg.conformance`.
@@ -10,9 +10,8 @@
 
 It covers one kind of release only, without selection.
 
-Moments of a rounded coordinate that need neither tables nor special functions.
-
-A coordinate |x| ≤ 1 that is rounded to 0 or ±1 is a unit shift *sampled* at rate |x|.
+The moments of a rounded coordinate need neither tables nor special functions.  A
+coordinate |x| ≤ 1 that is rounded to 0 or ±1 is a unit shift *sampled* at rate |x|.
 With M from `unit_shift` the noise hides a unit shift like a Gaussian shift of M, which
 gives a Rényi divergence by a finite sum of terms that are not negative. s = M²; for an
 integer order α ≥ 2
@@ -148,7 +147,7 @@ class MixtureSimpleAccountant(Accountant):
     """States the lesser of two closed forms for rounded vectors.
 
     Source:
-        This project; proofs in `rounded_shift` and `rounded_moments`.
+        This project; proofs in `rounded_shift` and above.
     """
 
     name = "mixture-simple"

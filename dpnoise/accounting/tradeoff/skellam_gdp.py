@@ -1,4 +1,4 @@
-"""Gaussian differential privacy of Skellam noise: the default for integer vectors.
+"""Gaussian differential privacy of integer noise: the default for integer vectors.
 
 * A release of an integer vector of L2 sensitivity D is as private as a Gaussian with
   noise multiplier 1/(D·M), in any dimension, with M from `unit_shift`.
@@ -8,7 +8,16 @@
 * What a certificate does not cover is charged to delta for every coordinate that may
   differ: an integer vector of norm D has at most D² entries other than zero.
 
-It refuses mixtures: their privacy is not that of integer shifts.
+Mixtures are refused: their privacy is not that of integer shifts.
+
+For noise shares other than Skellam the theorem is the same: symmetric log-concave noise
+hides an integer vector of L2 norm D as a Gaussian of noise multiplier 1/(D·M) does.
+
+* For sums of discrete Gaussians and for binomial noise M is bounded in `log_concave`.
+* The noise of a sum of discrete Gaussians depends on the number of shares. An event
+  states one number of shares; for many rosters, state the worst number.
+
+Nothing is said about shares so narrow that their sum is not smooth.
 """
 
 import math
@@ -19,10 +28,7 @@ from typing import ClassVar, Final, TypeAlias
 
 from dpnoise.accounting.accountant import Accountant, GaussianLoss
 from dpnoise.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpnoise.accounting.loss.gaussian_pld import (
-    CoinedGaussians,
-    GaussianPLDAccountant,
-)
+from dpnoise.accounting.loss.gaussian_pld import CoinedGaussians, GaussianPLDAccountant
 from dpnoise.accounting.statement import Proof, Status, weakest
 from dpnoise.accounting.tradeoff.log_concave import (
     binomial_shift,
@@ -256,3 +262,20 @@ class SkellamGDPAccountant(Accountant):
                 "gaussian_noise_multiplier_unsampled": repr(multiplier),
             }
         )
+
+
+class LogConcaveGDPAccountant(SkellamGDPAccountant):
+    """Adds up squared Gaussian shifts of discrete Gaussian and binomial shares.
+
+    Source:
+        This project; proofs in `unit_shift` and `log_concave`.
+    """
+
+    name = "log-concave-gdp"
+    proof_of_theorem: ClassVar[Proof] = Proof.OWN
+    covers: ClassVar[tuple[type[NoiseEvent], ...]] = (
+        DistributedDiscreteGaussianEvent,
+        BinomialEvent,
+        DiscreteGaussianEvent,
+        GaussianEvent,
+    )

@@ -1,26 +1,20 @@
-"""What checks of a set-up look at, before anything costs time or budget.
+"""Checks of a set-up before anything costs time or budget, and how they hang together.
 
 Rule 1: what can be found out from this machine alone is found out first: before a
         server plans its noise, and before a client joins a session.
 Rule 2: looking changes nothing: no file stays behind, no port stays taken.
 Rule 3: a check says what it found in one line; its error is the one that the program
-        would meet later, with the same exit code.
-
-Whether the budget can be met is the planner's to say, and what the other side demands
-is said by the other side.
-
-What a numbered check of the doctor has found, and how checks hang together.
-
+        would meet later, with the same exit code and a next step.
 Rule 4: checks stand in branches.  What fails ends its branch, because all that follows
         would fail for the same reason; other branches go on.
-Rule 5: a check says what it found in one line; its error is the one that the program
-        would meet, with the same exit code and a next step.
-
-What `--show-settings` prints: every setting, and what each check of them found.
+Whether the budget can be met is the planner's to say, and what the other side demands
+is said by the other side.  `--show-settings` prints every setting, and what each check
+of them found.
 """
 
 import contextlib
 import errno
+import logging
 import os
 import shutil
 import socket
@@ -38,7 +32,9 @@ from secagg.config import ClientSettings, HostSettings, TaskSettings
 from secagg.config.common import TLSSection
 from secagg.config.paths import refuse_shared_paths, server_paths
 from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.pki.certificate_revocations import read_revoked
 from secagg.pki.credential_issuer import ISSUER_SEED
+from secagg.pki.expiry import expiries_of, level_of
 from secagg.pki.key_files import PublishedEnrolment, is_readable_by_others, parse_key
 from secagg.protocol.enrolment.revocation_list import read_revocations
 from secagg.protocol.packing import packed_size
@@ -47,7 +43,7 @@ from secagg.server.task.stored import folder_of
 from secagg.storage.spool import MIN_FREE_BYTES
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
-from secagg.transport.tls import TLSIdentity
+from secagg.transport.tls import TLSIdentity, read_certificates
 
 S = TypeVar("S")
 
@@ -480,3 +476,51 @@ def show_checked(
         title="Checks",
     )
     require_all(findings)
+
+
+def check_tls_files(tls: TLSSection) -> str | Caution:
+    """Check that three files can be read, and the key by its owner alone."""
+    for path in (tls.ca, tls.certificate, tls.key):
+        try:
+            with path.open("rb") as stream:
+                stream.read(1)
+        except OSError as error:
+            raise ErrorCode.BAD_CERTIFICATE.error(
+                f"{path} cannot be read: {error.strerror}",
+                fix="Check the path under [tls] and who may read the file.",
+            ) from None
+    if is_readable_by_others(tls.key):
+        return Caution(f"others may read the key {tls.key}", f"chmod 600 {tls.key}")
+    return "all three can be read, the key by nobody else"
+
+
+def check_certificate(tls: TLSSection, role: Role) -> str | Caution:
+    """Check a certificate's identity, and when it ends."""
+    identity, now = identity_of(tls, role), datetime.now(UTC)
+    first = min(expiries_of(identity), key=lambda each: each.moment)
+    until = identity.not_valid_after
+    found = f"{identity.identity.uri}, valid until {until:%Y-%m-%d %H:%M} UTC"
+    level = level_of(first.moment, now)
+    if not level:
+        return found
+    urgent = ": this week" if level == logging.ERROR else ""
+    return Caution(
+        f"{found}; {first.path} ends in {(first.moment - now).days} days",
+        f"Put a new one under the same file name{urgent}; no restart is needed.",
+    )
+
+
+def check_revoked(path: Path | None, authority: Path) -> str | Caution | None:
+    """Read the revoked certificates, and name issuers that are unknown."""
+    if path is None:
+        return None
+    revoked = read_revoked(path)
+    known = {each.subject for each in read_certificates(authority)}
+    strange = sum(each.issuer not in known for each in revoked)
+    found = f"{path}: {len(revoked)} certificates"
+    if strange:
+        return Caution(
+            f"{found}, {strange} of issuers that are not in {authority}",
+            "Compare the issuers' names: a line with another one takes nobody back.",
+        )
+    return found

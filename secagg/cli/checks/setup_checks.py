@@ -10,19 +10,14 @@ D1xx are an aggregator's checks, D2xx a client's.
 """
 
 import asyncio
-import logging
-import os
-import stat
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
-from secagg.cli.checks.connectivity import ConnectivityCheck
 from secagg.cli.checks.preflight import (
     Branch,
     Caution,
@@ -30,94 +25,67 @@ from secagg.cli.checks.preflight import (
     Found,
     SetupCheck,
     State,
+    check_certificate,
     check_client_enrolment,
     check_output,
     check_payload,
     check_port,
+    check_revoked,
     check_server_enrolment,
     check_server_paths,
     check_state_dir,
+    check_tls_files,
     check_writable,
     findings_of,
     identity_of,
     written_files,
 )
+from secagg.cli.checks.setups import (
+    ClientSetup,
+    PartySetup,
+    ServerSetup,
+    Setup,
+    SharingSetup,
+    load_setup,
+    tasks_of,
+)
+from secagg.cli.checks.state_checks import (
+    check_blobs,
+    check_claims,
+    check_disk,
+    check_mark_alone,
+    check_modes,
+    check_replicas,
+    check_server_store,
+    check_store,
+    check_sums,
+    first_caution,
+)
 from secagg.client.program import client_policy, read_privacy_limits
-from secagg.client.total_budget import look_at_use, turn_at_claims
-from secagg.client.total_ledger import claims_explained
-from secagg.config import (
-    ClientSettings,
-    HostSettings,
-    TaskSettings,
-    is_client_file,
-    load_client_settings,
-    load_host_settings,
-    load_server_settings,
-    load_task_settings,
-    names_a_task,
-)
+from secagg.config import HostSettings, TaskSettings, is_client_file
 from secagg.config.common import TLSSection, total_budget
-from secagg.config.files import is_file_of_two_aggregators, party_of
-from secagg.config.paths import (
-    client_paths,
-    refuse_shared_paths,
-    two_aggregator_paths,
-)
-from secagg.config.server import HostSection, ServerSection, files_in
+from secagg.config.paths import client_paths, refuse_shared_paths, two_aggregator_paths
+from secagg.config.server import HostSection
 from secagg.config.two_aggregators import (
     HelperSettings,
     LeaderSettings,
     OtherSection,
     PartySettings,
-    SharedTaskSection,
     SharingClientSettings,
-    load_two_server_settings,
-    tasks_of_party,
 )
-from secagg.distributed_dp import text_above
-from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
-from secagg.pki.certificate_revocations import read_revoked
-from secagg.pki.expiry import expiries_of, level_of
+from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.pki.expiry import level_of
 from secagg.pki.key_files import is_readable_by_others
 from secagg.protocol.profiles import Profile
-from secagg.server.admin.channel import (
-    admin_socket_of,
-    call_admin,
-    refuse_no_socket,
-)
+from secagg.server.admin.channel import admin_socket_of, call_admin, refuse_no_socket
 from secagg.server.engine.engine import EngineLostError
 from secagg.server.engine.opening import open_engine
 from secagg.server.http_edge.listener import WebCertificate
 from secagg.server.service import check_collector, edge_options, meter_of, page_address
-from secagg.server.session.runner import MOST_ATTEMPTS
 from secagg.server.task.setup import prepare_task
-from secagg.storage.blobs import STORE_HOME, directory_of, open_blobs
-from secagg.storage.change import Role as StoreRole
-from secagg.storage.directories import STORE_FILE, refuse_network_disk
-from secagg.storage.journal import decode_server_event, sums_begun
-from secagg.storage.open_store import (
-    StoreInUseError,
-    check_postgres_package,
-    looking,
-    store_exists,
-)
+from secagg.storage.open_store import check_postgres_package
 from secagg.storage.postgres.address import checked_address
-from secagg.storage.queries import (
-    FindFaults,
-    ListReplicas,
-    ListSessions,
-    LoadSession,
-    ReadMark,
-)
-from secagg.storage.rollback_mark import (
-    STORE_ID_BYTES,
-    Mark,
-    RollbackMark,
-    default_mark,
-    refuse_restored,
-)
-from secagg.storage.rows import Replica, refuse_other_names
-from secagg.storage.store import StateDamagedError, StoreNotFoundError, StoreReader
+from secagg.storage.rollback_mark import default_mark
 from secagg.transport.address import Address
 from secagg.transport.grpc_channel import aggregator_named
 from secagg.transport.handshake_limits import (
@@ -126,7 +94,6 @@ from secagg.transport.handshake_limits import (
     raise_file_limit,
 )
 from secagg.transport.peer_identity import Role
-from secagg.transport.tls import read_certificates
 from secagg.two_aggregators.client import refuse_one_key
 from secagg.two_aggregators.program import (
     check_name,
@@ -134,124 +101,16 @@ from secagg.two_aggregators.program import (
     receipt_key_of,
     sharing_cohort,
     sharing_limits,
-    state_of,
     sums_of,
 )
 
 S = TypeVar("S")
-C = TypeVar("C", ClientSettings, SharingClientSettings)
 
-_SLOW_DISK_SECONDS: Final = 0.1
+
 _ANY_DOMAIN: Final = "any"
+
+
 _LISTENING: Final = ("listen", "health_listen", "metrics_listen", "page_listen")
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSetup:
-    """What `secagg server` is run with.
-
-    Attributes:
-        file: Its settings file.
-        host: Its settings.
-        tasks: Those in files that are looked at.
-        owner: What the aggregator that runs with them says of itself; None for none.
-        accepts_restored: Whether a state that was put back is accepted.
-    """
-
-    file: Path
-    host: HostSettings
-    tasks: Sequence[TaskSettings] = ()
-    owner: str | None = None
-    accepts_restored: bool = False
-
-    @property
-    def places(self) -> list[tuple[Path, Path | None]]:
-        """State directory and rollback mark; None for the mark by default."""
-        own = self.host.server
-        return [(own.state_dir, own.rollback_mark)]
-
-
-@dataclass(frozen=True, slots=True)
-class GivingSetup(Generic[C]):
-    """What a client of either kind is run with.
-
-    Attributes:
-        file: Its settings file.
-        settings: The client's.
-        vector: The file of --input; None for the doctor, which is handed none.
-        describe_input: Reads it and says what it is; None where it is read later.
-        outputs: Files to be written, by the option that names them.
-        accepts_restored: Whether a state that was put back is accepted.
-    """
-
-    file: Path
-    settings: C
-    vector: Path | None = None
-    describe_input: Callable[[], str] | None = None
-    outputs: Mapping[str, Path] = field(default_factory=dict)
-    accepts_restored: bool = False
-
-    @property
-    def places(self) -> list[tuple[Path, Path | None]]:
-        """State directory and rollback mark; None for the mark by default."""
-        own = self.settings.client
-        return [(own.state_dir, own.rollback_mark)]
-
-    @property
-    def inputs(self) -> list[tuple[str, Path]]:
-        """Files to be read, by the option that names them."""
-        return [] if self.vector is None else [("--input", self.vector)]
-
-
-@dataclass(frozen=True, slots=True)
-class ClientSetup(GivingSetup[ClientSettings]):
-    """What `secagg client` is run with.
-
-    Attributes:
-        way: Leads to the aggregator.
-    """
-
-    way: ConnectivityCheck | None = None
-
-    def to_aggregator(self) -> ConnectivityCheck:
-        """Return the way to the aggregator, which every check of it shares."""
-        if self.way is None:
-            raise InternalError("a setup without a way is not looked at from afar")
-        return self.way
-
-
-class SharingSetup(GivingSetup[SharingClientSettings]):
-    """What a client of two aggregators is run with."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartySetup:
-    """What the leader or the helper of two aggregators is run with.
-
-    Attributes:
-        file: Its settings file.
-        settings: The party's.
-        owner: What the aggregator that runs with them says of itself; None for none.
-        accepts_restored: Whether a state that was put back is accepted.
-    """
-
-    file: Path
-    settings: PartySettings
-    owner: str | None = None
-    accepts_restored: bool = False
-
-    @property
-    def tasks(self) -> tuple[SharedTaskSection, ...]:
-        """The tasks of its file and of server.tasks_dir."""
-        return tasks_of_party(self.settings)
-
-    @property
-    def places(self) -> list[tuple[Path, Path | None]]:
-        """State directory and rollback mark of each task."""
-        return [state_of(self.settings.server, each.id) for each in self.tasks]
-
-
-Setup: TypeAlias = ServerSetup | ClientSetup | PartySetup | SharingSetup
 
 
 def checks_of(setup: Setup) -> tuple[Branch[Any], ...]:
@@ -296,7 +155,7 @@ async def doctor_findings(
     try:
         setup = load_setup(path, overrides)
         if isinstance(setup, ServerSetup):
-            tasks = _tasks_of(path, setup.host, overrides)
+            tasks = tasks_of(path, setup.host, overrides)
             owner = await owner_of(setup.host.server)
             setup = replace(setup, tasks=tasks, owner=owner)
         elif isinstance(setup, PartySetup):
@@ -308,104 +167,6 @@ async def doctor_findings(
         return role, [found]
     found = Finding(number, "settings", State.OK, "they can be read")
     return role, [found, *await findings_of(checks_of(setup), setup)]
-
-
-def load_setup(path: Path, overrides: Sequence[str] = ()) -> Setup:
-    """Load the settings of any part; of an aggregator no task is read.
-
-    Args:
-        path: The settings file; its sections say whose it is.
-        overrides: As for `doctor_findings`.
-
-    Raises:
-        ServiceError: BAD_SETTINGS.
-    """
-    given: dict[str, Any] = {"environment": os.environ, "overrides": overrides}
-    if is_file_of_two_aggregators(path):
-        two = load_two_server_settings(SharingClientSettings, path, **given)
-        return SharingSetup(path, two.settings)
-    if is_client_file(path):
-        one = load_client_settings(path, **given).settings
-        return ClientSetup(path, one, way=ConnectivityCheck(one))
-    kind = party_of(path)
-    if kind is LeaderSettings:
-        leader = load_two_server_settings(LeaderSettings, path, **given)
-        return PartySetup(path, leader.settings)
-    if kind is not None:
-        helper = load_two_server_settings(HelperSettings, path, **given)
-        return PartySetup(path, helper.settings)
-    return ServerSetup(path, load_host_settings(path, **given).settings)
-
-
-# --- this machine ---------------------------------------------------------------------
-
-
-def _tasks_of(
-    path: Path, host: HostSettings, overrides: Sequence[str]
-) -> list[TaskSettings]:
-    """Return the tasks of the file itself and of the folder of tasks."""
-    tasks: list[TaskSettings] = []
-    if names_a_task(path):
-        loaded = load_server_settings(path, environment=os.environ, overrides=overrides)
-        tasks.append(loaded.settings.own_task)
-    return tasks + tasks_in_folder(host)
-
-
-def tasks_in_folder(host: HostSettings) -> list[TaskSettings]:
-    """Return the tasks of ``server.tasks_dir``, in the order of their files' names.
-
-    Raises:
-        ServiceError: BAD_SETTINGS; the folder or a file of it cannot be read.
-    """
-    folder = host.server.tasks_dir
-    if folder is None:
-        return []
-    return [load_task_settings(each) for each in files_in(folder)]
-
-
-def _files(tls: TLSSection) -> str | Caution:
-    for path in (tls.ca, tls.certificate, tls.key):
-        try:
-            with path.open("rb") as stream:
-                stream.read(1)
-        except OSError as error:
-            raise ErrorCode.BAD_CERTIFICATE.error(
-                f"{path} cannot be read: {error.strerror}",
-                fix="Check the path under [tls] and who may read the file.",
-            ) from None
-    if is_readable_by_others(tls.key):
-        return Caution(f"others may read the key {tls.key}", f"chmod 600 {tls.key}")
-    return "all three can be read, the key by nobody else"
-
-
-def _certificate(tls: TLSSection, role: Role) -> str | Caution:
-    identity, now = identity_of(tls, role), datetime.now(UTC)
-    first = min(expiries_of(identity), key=lambda each: each.moment)
-    until = identity.not_valid_after
-    found = f"{identity.identity.uri}, valid until {until:%Y-%m-%d %H:%M} UTC"
-    level = level_of(first.moment, now)
-    if not level:
-        return found
-    urgent = ": this week" if level == logging.ERROR else ""
-    return Caution(
-        f"{found}; {first.path} ends in {(first.moment - now).days} days",
-        f"Put a new one under the same file name{urgent}; no restart is needed.",
-    )
-
-
-def _revoked(path: Path | None, authority: Path) -> str | Caution | None:
-    if path is None:
-        return None
-    revoked = read_revoked(path)
-    known = {each.subject for each in read_certificates(authority)}
-    strange = sum(each.issuer not in known for each in revoked)
-    found = f"{path}: {len(revoked)} certificates"
-    if strange:
-        return Caution(
-            f"{found}, {strange} of issuers that are not in {authority}",
-            "Compare the issuers' names: a line with another one takes nobody back.",
-        )
-    return found
 
 
 def _has_relay(host: HostSettings | PartySettings) -> bool:
@@ -430,31 +191,6 @@ def _open_files(host: HostSettings | PartySettings, cohorts: Iterable[int]) -> s
     return f"{files} may be open, {needed} are needed"
 
 
-def _disk(directory: Path) -> str | Caution:
-    """Measure how long a write takes to reach the disk."""
-    place = next(each for each in (directory, *directory.parents) if each.is_dir())
-    path = place / f".secagg-doctor-{os.getpid()}"
-    began = time.monotonic()
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.write(descriptor, bytes(4096))
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-            path.unlink()
-    except OSError as error:
-        raise ErrorCode.STORAGE_FAILED.error(
-            f"{place} cannot be written: {error.strerror}",
-            fix="Check the disk, its owner and the free space.",
-        ) from None
-    lasted = time.monotonic() - began
-    found = f"a write reaches it in {1000 * lasted:.1f} ms"
-    if lasted > _SLOW_DISK_SECONDS:
-        return Caution(found, "Every message waits for one: use a faster disk.")
-    return found
-
-
 async def owner_of(server: HostSection) -> str | None:
     """Return what the aggregator that runs with these settings says of itself."""
     try:
@@ -464,135 +200,12 @@ async def owner_of(server: HostSection) -> str | None:
     return f"an aggregator runs with it, process {answer['server']['pid']}"
 
 
-def _blobs(url: str) -> str:
-    if (directory := directory_of(url)) is not None and not directory.is_dir():
-        return f"{url} {check_writable(directory)}"  # looking makes nothing
-    blobs, begun = open_blobs(url), time.monotonic()
-    place = f"{STORE_HOME}/doctor"
-    blobs.remove(place)
-    blobs.create(place, b"1")
-    blobs.sync(place)
-    blobs.remove(place)
-    return f"{url} takes {1000 * (time.monotonic() - begun):.0f} ms for an object"
-
-
 async def _engine(setting: str) -> str | Caution:
     try:
         async with open_engine(setting) as engine:
             return f"{setting}, {await engine.parts()} workers"
     except EngineLostError as error:
         return Caution(str(error), error.next_step)
-
-
-async def _server_store(server: ServerSection, owner: str | None) -> str | Caution:
-    if owner is not None:
-        return owner
-    is_shared = server.store is not None and server.blobs is not None
-    mark = server.rollback_mark
-    return await _store(server.state_dir, mark, server.store, is_shared=is_shared)
-
-
-async def _store(
-    directory: Path,
-    mark_path: Path | None,
-    store_url: str | None = None,
-    *,
-    is_shared: bool = False,
-) -> str | Caution:
-    path = directory / STORE_FILE
-    if store_url is None:
-        refuse_network_disk(directory)
-    try:
-        async with looking(directory, store=store_url) as store:
-            faults = await store.read(FindFaults())
-            if not faults:
-                await refuse_unmarked(store, directory, mark_path, is_shared=is_shared)
-    except StoreNotFoundError:
-        return "there is none yet: nothing has run with this state"
-    except StoreInUseError:
-        return Caution(
-            f"a process has {path} open, so it was not read",
-            "Stop that process first, unless it is yours and meant to run.",
-        )
-    if faults:
-        raise StateDamagedError(faults[0].complaint, key=faults[0].key)
-    return f"{path if store_url is None else 'the database'} is sound"
-
-
-async def _claims(settings: ClientSettings | SharingClientSettings) -> str | Caution:
-    """Look at what tasks have claimed of the data that a client gives."""
-    total = total_budget(settings.policy)
-    if total is None:
-        return "policy.data is not set: every task has its own budget, and no total"
-    if (shared := total.directory) is not None:
-        # A client that has its turn is waited for, and none is refused meanwhile.
-        check_writable(shared)
-        is_there = store_exists(shared / STORE_FILE)
-        async with AsyncExitStack() as stack:
-            if is_there:
-                await stack.enter_async_context(turn_at_claims(shared))
-            else:
-                stack.enter_context(claims_explained(shared))
-            check_mark_alone(shared, total.rollback_mark)
-            looked = await _store(shared, total.rollback_mark)
-        if isinstance(looked, Caution):
-            return looked
-    try:
-        use = await look_at_use(total, settings.client.state_dir)
-    except StoreNotFoundError:
-        return f"nothing is claimed of {total.data!r} yet"
-    except StoreInUseError as error:
-        return Caution(str(error), error.next_step)
-    found = (
-        f"epsilon {text_above(use.spent_epsilon, 4)} of {use.total_epsilon:g} is "
-        f"claimed of {use.data!r} at delta {text_above(use.spent_delta, 3)} of "
-        f"{use.total_delta:g}, tasks: {len(use.claims)}; kept in {use.kept_in}"
-    )
-    if not use.fits:
-        return Caution(found, "The total was lowered below that: no task is joined.")
-    return found
-
-
-async def _sums(server: ServerSection, owner: str | None) -> str | Caution:
-    """Look for a sum that has ended who computed it."""
-    if owner is not None:
-        return owner
-    begun: dict[str, int] = {}
-    try:
-        async with looking(server.state_dir, store=server.store) as store:
-            for row in await store.read(ListSessions(role=StoreRole.SERVER)):
-                stored = await store.read(LoadSession(row.key))
-                if stored is not None and not stored.ended:
-                    events = map(decode_server_event, stored.records)
-                    begun[f"session {row.number} of task {row.task!r}"] = sums_begun(
-                        events
-                    )
-    except (StoreNotFoundError, StoreInUseError):
-        return "nobody has begun one"
-    for which, times in begun.items():
-        if times:
-            return Caution(
-                f"the sum of {which} was begun {times} time(s) and is not done: unless "
-                "somebody computes it now, it has ended its aggregator",
-                f"After {MOST_ATTEMPTS} times the session ends without it. Does "
-                "the system's log say that a process was killed for want of memory?",
-            )
-    return "none has ended its aggregator"
-
-
-async def _others(host: HostSettings) -> str | None:
-    """Compare names with the aggregators that share the book."""
-    server = host.server
-    if server.store is None or server.blobs is None:
-        return None
-    own = identity_of(host.tls, Role.SERVER).identity.name
-    try:
-        async with looking(server.state_dir, store=server.store) as store:
-            rows = await store.read(ListReplicas())
-    except StoreNotFoundError:
-        return "there is none yet"
-    refuse_other_names(Replica("", "", "", own), rows)
-    return f"all have the name {own!r}" if rows else "there is none yet"
 
 
 def _port(
@@ -611,9 +224,6 @@ def _plan(task: TaskSettings) -> str:
     if prepared.report is None:
         return f"{cohort}, exact sums"
     return f"{cohort}, {prepared.report.server.figures()} against the server"
-
-
-# --- the lists ------------------------------------------------------------------------
 
 
 def _server_paths(setup: ServerSetup) -> str:
@@ -727,72 +337,6 @@ def _party_packages(setup: PartySetup) -> str:
     return "all are there"
 
 
-def _modes(directory: Path, given: Path | None) -> str | Caution:
-    """Look who may read what holds seeds and shares: 0700, and 0600 for files."""
-    mark = given or default_mark(directory)
-    files = [directory, *directory.glob(f"{STORE_FILE}*"), mark]
-    known = [(each, _mode(each)) for each in files]
-    wide = [(each, mode) for each, mode in known if mode is not None and mode & 0o077]
-    if not wide:
-        return "for its owner alone"
-    path, mode = wide[0]
-    return Caution(
-        f"others may use {path}, mode {mode:04o}: it holds seeds and shares, or tells "
-        "an old state from the newest",
-        f"chmod {'700' if path.is_dir() else '600'} {path}",
-    )
-
-
-def _mode(path: Path) -> int | None:
-    try:
-        return stat.S_IMODE(path.stat().st_mode)
-    except OSError:
-        return None
-
-
-def check_mark_alone(
-    directory: Path, given: Path | None, *, accepts_restored: bool = False
-) -> str | None:
-    """Refuse a rollback mark whose state is gone, as a start would.
-
-    Args:
-        directory: Of the state.
-        given: Its mark; None for the one by default.
-        accepts_restored: Whether that is accepted.
-
-    Raises:
-        ServiceError: RESTORED_STATE.
-    """
-    if accepts_restored or store_exists(directory / STORE_FILE):
-        return None
-    mark = RollbackMark(given or default_mark(directory))
-    refuse_restored(Mark(bytes(STORE_ID_BYTES), 0), mark.read(), mark.path)
-    return None
-
-
-async def refuse_unmarked(
-    store: StoreReader, directory: Path, given: Path | None, *, is_shared: bool = False
-) -> None:
-    """Refuse a book that does not fit its rollback mark, as a start would.
-
-    Args:
-        book: What is read.
-        directory: Of the state.
-        given: Its mark; None for the one by default.
-        is_shared: Whether others share the book, which let in a new one.
-
-    Raises:
-        ServiceError: RESTORED_STATE.
-    """
-    stands, mark = (
-        await store.read(ReadMark()),
-        RollbackMark(given or default_mark(directory)),
-    )
-    marked = mark.read()
-    if stands is not None and not (is_shared and marked is None):
-        refuse_restored(stands, marked, mark.path)
-
-
 def _server_mark(setup: ServerSetup) -> str | None:
     return None if setup.host.server.store is not None else _mark(setup)
 
@@ -868,14 +412,7 @@ async def _stores(setup: ClientSetup | SharingSetup | PartySetup) -> str | Cauti
     owner = setup.owner if isinstance(setup, PartySetup) else None
     if owner is not None:
         return owner
-    return _first_caution([await _store(*each) for each in setup.places])
-
-
-def _first_caution(found: Iterable[str | Caution]) -> str | Caution:
-    """Return the first thing to look at, or all that was found."""
-    known = list(found)
-    cautions = [each for each in known if isinstance(each, Caution)]
-    return cautions[0] if cautions else "; ".join(map(str, known))
+    return first_caution([await check_store(*each) for each in setup.places])
 
 
 def _sections_of(setup: SharingSetup) -> tuple[tuple[str, OtherSection], ...]:
@@ -934,13 +471,13 @@ def _state_checks(
         _starts(
             directory,
             "state directory",
-            lambda s: _first_caution(check_writable(each) for each, _ in s.places),
+            lambda s: first_caution(check_writable(each) for each, _ in s.places),
         ),
         _starts(
             modes,
             "modes",
-            lambda s: _first_caution(
-                _modes(*each) for each in (*_shared(s), *s.places)
+            lambda s: first_caution(
+                check_modes(*each) for each in (*_shared(s), *s.places)
             ),
         ),
         SetupCheck(store, "store", _stores),
@@ -951,12 +488,14 @@ def _state_checks(
 _SERVER: Final[tuple[Branch[ServerSetup], ...]] = (
     (_starts("D105", "paths", _server_paths),),
     (
-        _starts("D110", "certificate files", lambda s: _files(s.host.tls)),
-        _starts("D120", "certificate", lambda s: _certificate(s.host.tls, Role.SERVER)),
+        _starts("D110", "certificate files", lambda s: check_tls_files(s.host.tls)),
+        _starts(
+            "D120", "certificate", lambda s: check_certificate(s.host.tls, Role.SERVER)
+        ),
         _starts(
             "D125",
             "revoked certificates",
-            lambda s: _revoked(s.host.server.revoked, s.host.tls.ca),
+            lambda s: check_revoked(s.host.server.revoked, s.host.tls.ca),
         ),
         _starts(
             "D130",
@@ -981,17 +520,19 @@ _SERVER: Final[tuple[Branch[ServerSetup], ...]] = (
                 s.host.server.state_dir, s.tasks[0] if s.tasks else None
             ),
         ),
-        _starts("D152", "modes", lambda s: _modes(*s.places[0])),
-        SetupCheck("D155", "disk", lambda s: _disk(s.host.server.state_dir)),
+        _starts("D152", "modes", lambda s: check_modes(*s.places[0])),
+        SetupCheck("D155", "disk", lambda s: check_disk(s.host.server.state_dir)),
         _starts(
             "D157",
             "uploads",
-            lambda s: s.host.server.blobs and _blobs(s.host.server.blobs),
+            lambda s: s.host.server.blobs and check_blobs(s.host.server.blobs),
         ),
-        SetupCheck("D160", "store", lambda s: _server_store(s.host.server, s.owner)),
-        SetupCheck("D161", "sums", lambda s: _sums(s.host.server, s.owner)),
+        SetupCheck(
+            "D160", "store", lambda s: check_server_store(s.host.server, s.owner)
+        ),
+        SetupCheck("D161", "sums", lambda s: check_sums(s.host.server, s.owner)),
         _starts("D162", "mark", _server_mark),
-        SetupCheck("D163", "other aggregators", lambda s: _others(s.host)),
+        SetupCheck("D163", "other aggregators", lambda s: check_replicas(s.host)),
         SetupCheck(
             "D186", "admin socket", lambda s: _admin_socket(s.host.server, s.owner)
         ),
@@ -1018,19 +559,22 @@ _SERVER: Final[tuple[Branch[ServerSetup], ...]] = (
     (SetupCheck("D190", "task", lambda s: _of_tasks(s, _plan), is_local=False),),
 )
 
+
 _CLIENT: Final[tuple[Branch[ClientSetup], ...]] = (
     (_starts("D202", "rules", _client_rules),),
     (_starts("D205", "paths", _client_paths),),
     (
         *_state_checks("D240", "D245", "D250", "D252"),
-        SetupCheck("D255", "claims on data", lambda s: _claims(s.settings)),
+        SetupCheck("D255", "claims on data", lambda s: check_claims(s.settings)),
     ),
     (SetupCheck("D242", "--input", _input),),
     (_starts("D243", "--output", _outputs),),
     (
-        _starts("D210", "certificate files", lambda s: _files(s.settings.tls)),
+        _starts("D210", "certificate files", lambda s: check_tls_files(s.settings.tls)),
         _starts(
-            "D220", "certificate", lambda s: _certificate(s.settings.tls, Role.CLIENT)
+            "D220",
+            "certificate",
+            lambda s: check_certificate(s.settings.tls, Role.CLIENT),
         ),
         _starts("D230", "enrolment", lambda s: check_client_enrolment(s.settings)),
         _starts(
@@ -1063,6 +607,7 @@ _CLIENT: Final[tuple[Branch[ClientSetup], ...]] = (
     ),
 )
 
+
 _PARTY: Final[tuple[Branch[PartySetup], ...]] = (
     (
         _starts(
@@ -1075,26 +620,28 @@ _PARTY: Final[tuple[Branch[PartySetup], ...]] = (
         _starts(
             "D110",
             "certificate files",
-            lambda s: _first_caution(_files(tls) for tls, _ in _party_certificates(s)),
+            lambda s: first_caution(
+                check_tls_files(tls) for tls, _ in _party_certificates(s)
+            ),
         ),
         _starts(
             "D120",
             "certificate",
-            lambda s: _first_caution(
-                _certificate(tls, role) for tls, role in _party_certificates(s)
+            lambda s: first_caution(
+                check_certificate(tls, role) for tls, role in _party_certificates(s)
             ),
         ),
         _starts("D122", "name", _party_name),
         _starts(
             "D125",
             "revoked certificates",
-            lambda s: _revoked(s.settings.server.revoked, s.settings.tls.ca),
+            lambda s: check_revoked(s.settings.server.revoked, s.settings.tls.ca),
         ),
     ),
     (_starts("D145", "packages", _party_packages),),
     (
         *_state_checks("D150", "D152", "D160", "D162"),
-        SetupCheck("D155", "disk", lambda s: _disk(s.settings.server.state_dir)),
+        SetupCheck("D155", "disk", lambda s: check_disk(s.settings.server.state_dir)),
         SetupCheck(
             "D186", "admin socket", lambda s: _admin_socket(s.settings.server, s.owner)
         ),
@@ -1115,6 +662,7 @@ _PARTY: Final[tuple[Branch[PartySetup], ...]] = (
     (_starts("D195", "receipt keys", _receipt_keys),),
 )
 
+
 _SHARING: Final[tuple[Branch[SharingSetup], ...]] = (
     (_starts("D202", "rules", _sharing_rules),),
     (_starts("D205", "paths", _sharing_paths),),
@@ -1122,26 +670,29 @@ _SHARING: Final[tuple[Branch[SharingSetup], ...]] = (
         _starts(
             "D210",
             "certificate files",
-            lambda s: _first_caution(_files(each) for _, each in _sections_of(s)),
+            lambda s: first_caution(
+                check_tls_files(each) for _, each in _sections_of(s)
+            ),
         ),
         _starts(
             "D220",
             "certificates",
-            lambda s: _first_caution(
-                _certificate(each, Role.CLIENT) for _, each in _sections_of(s)
+            lambda s: first_caution(
+                check_certificate(each, Role.CLIENT) for _, each in _sections_of(s)
             ),
         ),
     ),
     (_starts("D235", "addresses", _sharing_addresses),),
     (
         *_state_checks("D240", "D245", "D250", "D252"),
-        SetupCheck("D255", "claims on data", lambda s: _claims(s.settings)),
+        SetupCheck("D255", "claims on data", lambda s: check_claims(s.settings)),
     ),
     (SetupCheck("D242", "--input", _input),),
     (_starts("D243", "--output", _outputs),),
     (_starts("D232", "total of the data", _total),),
     (_starts("D295", "receipt keys", _receipt_keys),),
 )
+
 
 SETUP_CHECKS: Final[Mapping[str, tuple[Branch[Any], ...]]] = {
     "server": _SERVER,

@@ -14,9 +14,7 @@ Rule 6: a session whose parameters hold a noise block has no row that takes a ve
 
 Rounds and client sets (U1 to U5) are named as in [Bon17].
 
-Outcomes of a session at a client: the handlers of the last rows.
-
-They decide whether the client's input counts as summed. `secagg.protocol.refund`
+The handlers of the last rows, the outcomes of a session, stand here too.  They decide whether the client's input counts as summed. `secagg.protocol.refund`
 decides what an outcome costs.
 """
 

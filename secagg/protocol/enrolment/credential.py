@@ -1,4 +1,4 @@
-"""Credentials, which bind a name to an identity key, and requests for them.
+"""Credentials, which bind a name to an identity key; requests, names and tags of them.
 
 Rule 1: the identity key itself signs the request, so that the issuer knows that the
         requester holds the key.
@@ -12,11 +12,6 @@ session.
 
 Source: PROTOCOL §2.1.
 
-Common parts of enrolment documents: names, tags, version and errors.
-
-Enrolment precedes any session, hence its domain tags name no suite.
-
-A client's key and its credential, in memory.
 """
 
 import re
@@ -112,7 +107,7 @@ def read_name(reader: Reader) -> str:
     return text
 
 
-def read_header(reader: Reader) -> tuple[str, str]:
+def _read_header(reader: Reader) -> tuple[str, str]:
     """Read version, trust domain and name; return the latter two.
 
     Raises:
@@ -218,7 +213,7 @@ class IssuedCredential:
 
     @classmethod
     def _read(cls, reader: Reader) -> Self:
-        trust_domain, name = read_header(reader)
+        trust_domain, name = _read_header(reader)
         return cls(trust_domain, Credential.decode_from(reader, name=name))
 
 
@@ -275,7 +270,7 @@ class CredentialRequest:
 
     @classmethod
     def _read(cls, reader: Reader) -> Self:
-        trust_domain, name = read_header(reader)
+        trust_domain, name = _read_header(reader)
         return cls(
             trust_domain=trust_domain,
             name=name,

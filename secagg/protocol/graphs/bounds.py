@@ -1,27 +1,6 @@
-"""Bounds on a graph whose edges clients draw, computed before they draw.
+"""Failure bounds of a graph before it is drawn: a ring, or edges that clients draw.
 
-Each of n clients draws k others, uniformly and without the server.  A drawn client
-holds a share of the drawer's secrets, and the two share masks. c of all collude with
-the server, D drop out, and the server may choose the dropouts after it has seen the
-graph.  Of the three chances for the ring, E1 and E3 are those of
-`secagg.protocol.graphs.bounds`, since each set of holders is a uniform choice of k
-among n - 1.  E2 becomes
-
-    some s honest survivors have no edge to the other honest survivors
-
-for any s from a smallest size on, up to half of them.  The threshold covers smaller
-sets.  Their members cannot be unmasked while it exceeds the shares that the set and the
-colluders hold together.
-
-Corruption must be fixed before the edges are drawn.  The argument is an addition of
-this protocol and unreviewed.  Rounding is below 1e-12 for n <= 60.
-
-Source: A union bound over the set and over the dropouts.  Members of the set draw from
-it, the colluders and the dropouts; all other survivors draw around it.
-
-Failure bounds of a ring before it is drawn: three chances, from integers alone.
-
-n clients stand on a ring in an order drawn uniformly after the roster is fixed. Each
+On a ring, n clients stand in an order drawn uniformly after the roster is fixed. Each
 shares with the k/2 next on either side, and t of these k holders rebuild a secret.  At
 most c of all n collude with the server, D drop out.  Then
 
@@ -33,20 +12,29 @@ E1 needs no assumption on dropouts and is required of every session.  E2 and E3 
 dropouts to be random and serve for planning.  When the dropouts are known,
 `secagg.protocol.graphs.ring_safety` replaces E2 (PROTOCOL §11).
 
+With drawn edges, each of n clients draws k others, uniformly and without the server.  A
+drawn client holds a share of the drawer's secrets, and the two share masks.  The server
+may choose the dropouts after it has seen the graph.  E1 and E3 are those of the ring,
+since each set of holders is a uniform choice of k among n - 1.  E2 becomes
+
+    some s honest survivors have no edge to the other honest survivors
+
+for any s from a smallest size on, up to half of them.  The threshold covers smaller
+sets.  Their members cannot be unmasked while it exceeds the shares that the set and the
+colluders hold together.  Corruption must be fixed before the edges are drawn.  The
+argument is an addition of this protocol and unreviewed.
+
 Every function returns the natural logarithm of a union bound, which may exceed 0; -inf
-means impossible.  All are total: numbers that describe no ring raise nothing and bound
+means impossible.  All are total: numbers that describe no graph raise nothing and bound
 nothing.  Rounding is below 1e-12 for n <= 60 and below 1e-8 for n <= 65535.
 
+Rule 1: a hypergeometric tail is summed from its own terms, never taken from 1: 2^-40
+        would be lost to rounding.
+
 Source: [Bell20] section 3, with the exact hypergeometric tails.  The ring has two equal
-windows where that proof has consecutive nodes.
-
-Hypergeometric tails in logarithms, far below the range of floats.
-
-Rule 1: a tail is summed from its own terms, never taken from 1: 2^-40 would be lost to
-        rounding.
-Rule 2: the functions are total; the logarithm of an impossible event is -inf.
-
-Rounding is below 1e-12 for populations up to 60, below 1e-8 up to 10^6.
+windows where that proof has consecutive nodes.  For drawn edges, a union bound over the
+set and over the dropouts.  Members of the set draw from it, the colluders and the
+dropouts; all other survivors draw around it.
 """
 
 import math

@@ -50,9 +50,9 @@ from secagg.protocol.parameters import (
 )
 
 # Bounds the chance that a session ends for lack of holders: one in a thousand million.
-DEFAULT_LIVENESS_BITS: Final = 30
+_DEFAULT_LIVENESS_BITS: Final = 30
 # Up to here the failure bounds are exact to 1e-8.
-MAX_RING_CLIENTS: Final = 1 << 20
+_MAX_RING_CLIENTS: Final = 1 << 20
 # Below, the complete graph costs a client little and needs only a counting argument.
 _MIN_OUT_EDGE_CLIENTS: Final = 1_000
 # Each client would send three megabytes of bundles, so the graph is no longer sparse.
@@ -96,7 +96,7 @@ class GraphDemand:
     max_losses: int
     colluders: int
     graph_bits: int = 40
-    liveness_bits: int = DEFAULT_LIVENESS_BITS
+    liveness_bits: int = _DEFAULT_LIVENESS_BITS
 
     @classmethod
     def from_rates(
@@ -106,7 +106,7 @@ class GraphDemand:
         corrupt: Fraction,
         dropout: Fraction,
         graph_bits: int = 40,
-        liveness_bits: int = DEFAULT_LIVENESS_BITS,
+        liveness_bits: int = _DEFAULT_LIVENESS_BITS,
     ) -> Self:
         """Return the demand of a cohort of one size.
 
@@ -539,10 +539,10 @@ def _check_possible(demand: GraphDemand) -> None:
         not _LEAST_COHORT
         <= demand.min_clients
         <= demand.max_clients
-        <= MAX_RING_CLIENTS
+        <= _MAX_RING_CLIENTS
     ):
         raise _infeasible(
-            f"a cohort has {_LEAST_COHORT} to {MAX_RING_CLIENTS} clients, not "
+            f"a cohort has {_LEAST_COHORT} to {_MAX_RING_CLIENTS} clients, not "
             f"{demand.min_clients} to {demand.max_clients}",
             "Split the cohort, or configure more clients.",
         )

@@ -6,30 +6,17 @@ Rule 2: the hash at its end detects accidents.  A forger can recompute it, but c
         make the signatures inside.
 
 Source: PROTOCOL §5.8.
-
-Comparison of receipts with one session id.
-
-Rule 3: a session's id covers its offer and nothing after it.  A server that lies can
-        show two rosters under one id, two sets over one roster, or two sums over one
-        set.  Each receipt may pass by itself; only a comparison of two reveals it.
-Rule 4: the comparison covers what every party of a session must know alike, and only
-        fields that both receipts have: a client that left early has not seen
-        everything.
-
-Source: PROTOCOL §5.8.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, unique
-from itertools import combinations
 from typing import Final, Self
 
 from secagg.crypto.canonical import Reader, Writer
 from secagg.crypto.transcript import domain_tag
 from secagg.errors import ErrorCode
-from secagg.protocol.receipts.verifier import Verdict
 
 SHARED_MAGIC: Final = b"SecAgg-between/1"
 """The first 16 bytes of a receipt of two aggregators (`two_aggregators.receipt`)."""
@@ -38,7 +25,7 @@ _MAGIC: Final = b"SecAgg-receipt/1"
 _HASH_BYTES: Final = 32
 _SEED_BYTES: Final = 32
 _MAX_CERTIFICATE_BYTES: Final = 1 << 16
-EVIDENCE_BYTES: Final = 32 + 64
+_EVIDENCE_BYTES: Final = 32 + 64
 
 MAX_RECEIPT_BYTES: Final = 64 << 20
 """Largest receipt: a roster of 65535 with credentials, its quorum, and disputes."""
@@ -241,9 +228,9 @@ def _read_view(
 
 def _read_dispute(reader: Reader) -> Dispute:
     pair, code = (reader.u32(), reader.u32()), reader.u16()
-    evidence = reader.blob(max_bytes=EVIDENCE_BYTES)
-    if len(evidence) not in {0, EVIDENCE_BYTES}:
-        raise ValueError(f"evidence has 0 or {EVIDENCE_BYTES} bytes")
+    evidence = reader.blob(max_bytes=_EVIDENCE_BYTES)
+    if len(evidence) not in {0, _EVIDENCE_BYTES}:
+        raise ValueError(f"evidence has 0 or {_EVIDENCE_BYTES} bytes")
     return Dispute(*pair, code, evidence)
 
 
@@ -251,63 +238,3 @@ def _closing_hash(body: bytes) -> bytes:
     """H("receipt"; body): a receipt outlives its session, hence it names no suite."""
     tag = domain_tag("hash", "receipt", None)
     return hashlib.sha256(tag + len(body).to_bytes(4, "big") + body).digest()
-
-
-@dataclass(frozen=True, slots=True)
-class ShownSession:
-    """What one receipt shows of a session, for comparison with others.
-
-    Attributes:
-        source: Origin of the receipt, for errors; for example its file.
-        session_id: The session's, 32 bytes.
-        shown: Values that every party must know alike, by name, in the order in which a
-            session fixes them; empty values were never fixed, or not shown.
-    """
-
-    source: str
-    session_id: bytes
-    shown: Mapping[str, bytes]
-
-
-def shown_in(verdict: Verdict, *, source: str) -> ShownSession:
-    """Return what the receipt of one aggregator, or of its client, shows.
-
-    Args:
-        verdict: Of a receipt that passed.
-        source: Origin of the receipt.
-    """
-    receipt = verdict.receipt
-    return ShownSession(
-        source,
-        verdict.descriptor.session_id,
-        {
-            "ctx1": verdict.ctx1,
-            "edge root": receipt.edge_root,
-            "U2": receipt.sharers,
-            "U3": receipt.survivors,
-            "sum": receipt.sum_hash if receipt.outcome is Outcome.RELEASED else b"",
-        },
-    )
-
-
-def check_one_session(sessions: Iterable[ShownSession]) -> None:
-    """Check that receipts with one session id show one session (R5.8-3).
-
-    Args:
-        sessions: Of receipts that passed, of any sessions.
-
-    Raises:
-        RemoteProtocolError: EQUIVOCATION; names two receipts and the first difference.
-    """
-    for one, other in combinations(sessions, 2):
-        if one.session_id != other.session_id:
-            continue
-        for what, value in one.shown.items():
-            # A set over another roster is another set, whatever its bytes are.
-            if value and (seen := other.shown.get(what)) and seen != value:
-                raise ErrorCode.EQUIVOCATION.error(
-                    f"{one.source} and {other.source} show session "
-                    f"{one.session_id.hex()} with another {what}: "
-                    f"{value.hex()} and {seen.hex()}",
-                    fix="Keep both receipts and ask the operator which one is true.",
-                )

@@ -67,8 +67,9 @@ from secagg.storage.queries import (
     ReadClock,
     ReadTally,
 )
-from secagg.storage.rows import SessionState, StoredSession, refuse_sessions_of_another
+from secagg.storage.rows import SessionState, StoredSession
 from secagg.storage.spool import PAYLOAD, SUM
+from secagg.storage.store_identity import refuse_sessions_of_another
 
 _NONCE_BYTES: Final = 32
 # Payloads are stored before their sessions: younger ones may be somebody's next.

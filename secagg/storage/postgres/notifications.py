@@ -15,7 +15,8 @@ from typing import Final
 
 from secagg.storage.change import Lease
 from secagg.storage.postgres.migrations import Database
-from secagg.storage.rows import Replica, ReplicaRow, refuse_other_names
+from secagg.storage.rows import Replica, ReplicaRow
+from secagg.storage.store_identity import refuse_other_names
 from secagg.storage.tables import MILLISECONDS
 
 CHANNEL: Final = "secagg"

@@ -1,4 +1,4 @@
-"""One SQLite file as the disk of a store: opened, locked, written and erased.
+"""One SQLite file as the disk of a store: its lock, connection and transactions.
 
 Rule 1: write-ahead log and `synchronous=FULL`: a transaction that was committed has
         reached the disk.  Both are read back after they are set.
@@ -12,19 +12,16 @@ Rule 4: a file of a newer schema, of another program or with a damaged structure
 Rule 5: every transaction raises the generation, and the rollback mark follows before
         the caller gets its answer.
 Rule 6: the process that has opened the file is the one that uses it.  A fork has the
-        descriptors and the locks of its parent: both would continue from one state,
-        and the mark cannot tell which of the two has spoken.
+        descriptors and the locks of its parent: both would continue from one state, and
+        the mark cannot tell which of the two has spoken.
 
 Calls block and belong on one thread.  The file does not encrypt: use an encrypted disk
 where the machine may be stolen.
 
-A connection to SQLite as the statements of a store expect one: it never waits.
+The statements of a store are coroutines because PostgreSQL waits for its network.  Here
+nothing waits, so that one step runs such a coroutine from its beginning to its end.
 
-The statements are coroutines because PostgreSQL waits for its network.  Here nothing
-waits, so that one step runs such a coroutine from its beginning to its end.
-
-Transactions of a store in one SQLite file or in memory; every call blocks.
-
+Transactions, of a file or in memory:
 Rule 7: several changes share one transaction, and each has a savepoint of its own.  A
         refused one takes no other with it, and none is answered before all are on the
         disk, refusals included.
@@ -143,7 +140,7 @@ class SQLiteConnection:
         return faults
 
 
-SCHEMA_VERSION: Final = 1
+_SCHEMA_VERSION: Final = 1
 
 # Long enough for a predecessor that drains or for a person's command that reads.
 LOCK_TIMEOUT_SECONDS: Final = 10.0
@@ -425,7 +422,7 @@ class SQLiteFile:
             )
             self.database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         # Written again in any case: only a write takes the lock.
-        self.database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        self.database.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
         self.database.execute("COMMIT")
 
     def _is_new(self) -> bool:
@@ -528,13 +525,13 @@ def refuse_foreign(name: str, database: sqlite3.Connection) -> None:
             fix="Point the state path at another file; this one is something "
             "else, or of another release.",
         )
-    if version > SCHEMA_VERSION:
+    if version > _SCHEMA_VERSION:
         raise ErrorCode.STORAGE_FAILED.error(
             f"{name} has schema version {version}, this release reads version "
-            f"{SCHEMA_VERSION}",
+            f"{_SCHEMA_VERSION}",
             fix="Upgrade this side, or point it at another state file.",
         )
-    if version != SCHEMA_VERSION or _schema_of(database) != set(SCHEMA):
+    if version != _SCHEMA_VERSION or _schema_of(database) != set(SCHEMA):
         raise StateDamagedError(f"the tables of {name} are not those of ours")
 
 

@@ -1,4 +1,4 @@
-"""The files of one demo, and the processes that may read them.
+"""The files of one demo, the processes that may read them, and the demo's numbers.
 
 Rule 1: a client's process is given its own certificate, shard and state, and the
         authority's certificate; nothing of another client.
@@ -6,7 +6,7 @@ Rule 2: the audit files exist for the demo's arithmetic check only.  A client wr
         integers that it is about to mask, noise included, where the parent process can
         read them; no program outside `secagg.testbed.demo` does so.
 
-The numbers of one demo, and the aggregator's settings file made of them.
+The aggregator's settings file is made of the numbers.
 """
 
 from dataclasses import dataclass

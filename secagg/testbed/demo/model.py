@@ -1,11 +1,11 @@
-"""A small model: softmax regression, trained by federated averaging.
+"""The demo's training: softmax regression on handwritten digits, and reference runs.
 
 Rule 1: a client's update is the change that a few gradient steps on its own shard
         make; its L2 norm is clipped by the encoder, not here.
 Rule 2: everything is deterministic, so that private and reference runs differ in
         nothing but clipping, rounding and noise.
 
-The handwritten digits that scikit-learn ships, distributed to clients.
+scikit-learn ships the handwritten digits, which are distributed to clients.
 
 Rule 3: only `deal_out` imports scikit-learn, in the process that starts the others; a
         client reads its own shard from a file that no other client gets.
@@ -13,7 +13,8 @@ Rule 4: the preparation of a picture is fixed in advance and depends on no other
         picture, so it reveals nothing about other owners.
 Rule 5: shards are unequal, as they are in practice.
 
-The same training without privacy, and with noise that a trusted party adds.
+Reference runs are the same training without privacy, and with noise that a trusted
+party adds.
 
 Rule 6: both runs use the functions of the private run, all clients, and the same number
         of steps.
@@ -22,7 +23,7 @@ Rule 7: the central run clips like the clients do.  It adds Gaussian noise of th
 Rule 8: a single run of the central mechanism varies; the accuracy reported is the mean
         of several.
 
-The runs are references for the reader.  No release depends on them, so plain
+They are references for the reader.  No release depends on them, so plain
 floating-point Gaussians suffice here and nowhere else.
 """
 
@@ -40,7 +41,7 @@ from secagg.errors import ErrorCode
 
 CLASSES: Final = 10
 # Eight by eight pixels and a constant.
-FEATURES: Final = 65
+_FEATURES: Final = 65
 _TEST_PICTURES: Final = 360
 MIN_PICTURES: Final = 8
 _PIXEL_MAXIMUM: Final = 16.0
@@ -134,7 +135,7 @@ def _unequal_cuts(total: int, clients: int) -> Sequence[int]:
     return [int(end) for end in np.cumsum(sizes)]
 
 
-DIMENSION: Final = FEATURES * CLASSES
+DIMENSION: Final = _FEATURES * CLASSES
 # Updates of a shard are a little longer than this in the first steps and shorter
 # towards the end: clipping costs little accuracy, and the noise scales with it.
 L2_CLIP: Final = 1.0
@@ -152,13 +153,13 @@ class SoftmaxModel:
     @classmethod
     def initial(cls) -> Self:
         """Return the model that knows nothing."""
-        return cls(np.zeros((FEATURES, CLASSES)))
+        return cls(np.zeros((_FEATURES, CLASSES)))
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> Self:
         """Read what `to_bytes` wrote: little-endian float64, row by row."""
         flat = np.frombuffer(payload, dtype="<f8")
-        return cls(flat.reshape(FEATURES, CLASSES).astype(np.float64))
+        return cls(flat.reshape(_FEATURES, CLASSES).astype(np.float64))
 
     def to_bytes(self) -> bytes:
         """Return the weights as the payload of a session."""
@@ -185,7 +186,7 @@ class SoftmaxModel:
             total: Sum of the clients' updates, shape (DIMENSION,), noisy or not.
             clients: How many updates the sum adds up.
         """
-        change = total.reshape(FEATURES, CLASSES) / clients
+        change = total.reshape(_FEATURES, CLASSES) / clients
         return SoftmaxModel(self.weights + _SERVER_RATE * change)
 
     def accuracy_on(self, test: Shard) -> float:

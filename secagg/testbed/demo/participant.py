@@ -5,16 +5,12 @@ Run as ``python -m secagg.testbed.demo.participant DIRECTORY NAME SERVER ...``.
 Rule 1: it is the product's own client; its limits are real, and it computes epsilon
         itself before it joins.
 Rule 2: for the demo's check of exactness it writes the integers that it is about to
-        mask into a private file.  This is the only program that does so, with a double
-        of `secagg_testing`; the product has no switch for it.
+        mask into a private file.  This is the only program that does so; the product
+        has no switch for it.  Never use it with vectors that matter: it discloses what
+        masks exist to hide.
 Rule 3: a client that is to drop out stops before the given message, reports it, and
         waits to be killed.
 
-A connection that stops for ever before one message: a client that is to drop out.
-
-A client that records what it is about to mask, so that a sum can be checked.
-
-Never use it with vectors that matter: it discloses what masks exist to hide.
 """
 
 import argparse

@@ -11,9 +11,8 @@ Rule 2: a client that is to drop out vanishes when it is asked for its vector: i
 Rule 3: a client arrives when one before it has joined, so that a busy host makes them
         slower and not late.
 
-One client's connection to several aggregators that share a store, one at a time.
-
-In service, a name with several addresses, or a balancer of connections, does the same.
+A client connects to one at a time of several aggregators that share a store.  In
+service, a name with several addresses, or a balancer of connections, does the same.
 """
 
 import argparse

@@ -1,11 +1,7 @@
-"""The numbers of one load test, and the aggregator's settings file made of them.
+"""The numbers of one load test, its files, and the inputs of its clients.
 
-The files of one load test.
-
-Inputs of a load test: a client's number determines its vector.
-
-No two clients have the same one.  So a sum with an input twice, or without one of its
-inputs, is detected.
+A client's number determines its vector, and no two clients have the same one.  So a sum
+with an input twice, or without one of its inputs, is detected.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,4 @@
-"""What a load test finds out: CPU, memory, bytes, and whether the sum was exact.
-
-What the processes of a load test have said, and what is told of it to people.
-"""
+"""What a load test finds out, and what its processes say: CPU, memory, bytes, sums."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping

@@ -59,7 +59,7 @@ from secagg_testing.crash_points import (
     SimulatedCrashError,
 )
 from secagg_testing.inline_store import inline_store
-from secagg_testing.knowledge import check
+from secagg_testing.knowledge.claims import check
 from secagg_testing.lossy_connection import Fault, LossyConnection
 from secagg_testing.manual_clock import ManualClock, inline_engine
 from secagg_testing.observed_connection import (

@@ -32,7 +32,7 @@ from secagg.wire.calls import (
     Wait,
     WatchSession,
 )
-from secagg_testing.knowledge import Facts
+from secagg_testing.knowledge.facts import Facts
 
 _Answer = TypeVar("_Answer")
 

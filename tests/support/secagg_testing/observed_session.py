@@ -27,7 +27,9 @@ from secagg.protocol.messages import BUNDLE_BYTES, Bundles, Envelope, Upload
 from secagg.protocol.refund import Charge
 from secagg.simulation.driver import identity_of
 from secagg_testing.cohorts import RecordedSession
-from secagg_testing.knowledge import Facts, RevealedSum, check
+from secagg_testing.knowledge.claims import check
+from secagg_testing.knowledge.facts import Facts
+from secagg_testing.knowledge.sums import RevealedSum
 
 
 @dataclass

@@ -6,6 +6,7 @@ import pytest
 
 from secagg.crypto.canonical import Writer
 from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.protocol import messages
 from secagg.protocol.enrolment.credential import Credential
 from secagg.protocol.messages import (
     KINDS,
@@ -30,7 +31,6 @@ from secagg.protocol.messages import (
     Survivors,
     Upload,
     is_neighbourhood,
-    survivors,
 )
 from secagg.protocol.profiles import Profile, RoundDeadlines
 from secagg.protocol.rounds import FROM_CLIENTS, FROM_SERVER, ROUNDS
@@ -180,7 +180,7 @@ def test_a_quorum_counts_everybody_once(data):
 
 def test_as_many_as_a_roster_can_have_are_read_and_no_more(monkeypatch):
     assert RosterFrame.decode(frame(size=65_535)).size == 65_535
-    monkeypatch.setattr(survivors, "MAX_CLIENTS", 2)
+    monkeypatch.setattr(messages, "MAX_CLIENTS", 2)
     rows = tuple((index, b"a" * 64) for index in range(3))
     assert len(Quorum.decode(Quorum(rows[:2]).encode())) == 2
     with pytest.raises(RemoteProtocolError, match="at most 2 are possible"):

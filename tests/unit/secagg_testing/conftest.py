@@ -14,7 +14,7 @@ from secagg_testing.cohorts import (
     signing_parameters_for,
     with_noise,
 )
-from secagg_testing.knowledge import Facts
+from secagg_testing.knowledge.facts import Facts
 
 from secagg.crypto.entropy import Entropy
 from secagg.crypto.modular import word_dtype

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import pytest
-from secagg_testing.knowledge import Claim, ForbiddenKnowledgeError
+from secagg_testing.knowledge.claims import Claim, ForbiddenKnowledgeError
 from secagg_testing.observed_session import ObservedSession
 
 from secagg.crypto.transcript import decode_set

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from secagg_testing.cohorts import one_hot, sparse_parameters_for
 from secagg_testing.hidden_edges import hiding_trees
-from secagg_testing.knowledge import ForbiddenKnowledgeError
+from secagg_testing.knowledge.claims import ForbiddenKnowledgeError
 from secagg_testing.observed_session import ObservedSession
 
 from secagg.protocol.client import machine as client

@@ -10,17 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from secagg_testing.knowledge import (
-    Claim,
-    Facts,
-    ForbiddenKnowledgeError,
-    PairMask,
-    check,
-    close,
-    recover,
-    revealed_sums,
-)
-from secagg_testing.knowledge.sums import expanded
+from secagg_testing.knowledge.claims import Claim, ForbiddenKnowledgeError, check
+from secagg_testing.knowledge.closure import close
+from secagg_testing.knowledge.facts import Facts, PairMask
+from secagg_testing.knowledge.sums import expanded, recover, revealed_sums
 
 from secagg.crypto.entropy import SeededEntropy, SystemEntropy
 from secagg.crypto.key_agreement import KeyPair

@@ -14,32 +14,3 @@ promises: a second sum, a smaller one, one that nobody was charged for.
 It repeats the protocol's arithmetic from PROTOCOL §4 to §7 on the primitives, and
 trusts neither the client nor the server that it observes.
 """
-
-from secagg_testing.knowledge.claims import (
-    Claim,
-    ForbiddenKnowledgeError,
-    Violation,
-    check,
-    violations,
-)
-from secagg_testing.knowledge.closure import Closure, Kind, Known, close
-from secagg_testing.knowledge.facts import Facts, PairMask, SelfMask
-from secagg_testing.knowledge.sums import RevealedSum, recover, revealed_sums
-
-__all__ = [
-    "Claim",
-    "Closure",
-    "Facts",
-    "ForbiddenKnowledgeError",
-    "Kind",
-    "Known",
-    "PairMask",
-    "RevealedSum",
-    "SelfMask",
-    "Violation",
-    "check",
-    "close",
-    "recover",
-    "revealed_sums",
-    "violations",
-]

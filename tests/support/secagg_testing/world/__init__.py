@@ -13,8 +13,3 @@ is drawn from one seed, so that a run that shows a fault shows it again.
 
 `python -m secagg_testing.world` runs many seeds, or replays one.
 """
-
-from secagg_testing.world.plan import Direction, Plan
-from secagg_testing.world.run import Run, simulate, simulate_plan
-
-__all__ = ["Direction", "Plan", "Run", "simulate", "simulate_plan"]

@@ -31,7 +31,7 @@ from secagg.storage.change import Change
 from secagg.storage.queries import ListCharges
 from secagg.storage.rows import Task
 from secagg.storage.store import StoreUnavailableError
-from secagg_testing.knowledge import ForbiddenKnowledgeError
+from secagg_testing.knowledge.claims import ForbiddenKnowledgeError
 from secagg_testing.manual_clock import STARTED_AT, DeadlockError
 from secagg_testing.observed_connection import CorruptEntropy
 from secagg_testing.world.aggregators import Aggregators, without_files

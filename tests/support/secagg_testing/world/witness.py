@@ -41,7 +41,8 @@ from secagg.protocol.rounds import rounds_of
 from secagg.server.task.outputs import ReleasedSum
 from secagg.storage.change import Change, Role
 from secagg.storage.rows import Task, TaskState
-from secagg_testing.knowledge import Facts, check
+from secagg_testing.knowledge.claims import check
+from secagg_testing.knowledge.facts import Facts
 from secagg_testing.observed_connection import TaskObserver
 from secagg_testing.world.clients_seen import ClientsSeen
 from secagg_testing.world.inputs import Inputs

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from secagg.cli import main
-from secagg.cli.checks.setup_checks import ClientSetup, ServerSetup, shown_findings
+from secagg.cli.checks.setup_checks import shown_findings
+from secagg.cli.checks.setups import ClientSetup, ServerSetup
 from secagg.config import load_client_settings, load_server_settings
 from secagg.errors import ErrorCode
 

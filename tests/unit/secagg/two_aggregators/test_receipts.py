@@ -33,8 +33,8 @@ from secagg.pki.key_files import key_text
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Envelope, Fate, Released
 from secagg.protocol.policy import PrivacyLimits
-from secagg.protocol.receipts.receipt import Outcome, check_one_session
-from secagg.protocol.receipts.verifier import ReceiptError, Step
+from secagg.protocol.receipts.receipt import Outcome
+from secagg.protocol.receipts.verifier import ReceiptError, Step, check_one_session
 from secagg.two_aggregators.messages import NoisyShare
 from secagg.two_aggregators.receipt import NameList, PartStatement, TwoAggregatorReceipt
 from secagg.two_aggregators.receipt_key import receipt_key_in

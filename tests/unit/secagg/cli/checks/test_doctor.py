@@ -19,7 +19,7 @@ import pytest
 
 from secagg.cli import main
 from secagg.cli.checks import connectivity as way_to_aggregator
-from secagg.cli.checks import setup_checks
+from secagg.cli.checks import state_checks
 from secagg.cli.checks.setup_checks import doctor_findings
 from secagg.config.common import DataSection
 from secagg.errors import ErrorCode
@@ -94,7 +94,7 @@ def authorities():
 def place(tmp_path, authorities, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "marks"))
     # How fast the disk of a busy machine is, is not judged here.
-    monkeypatch.setattr(setup_checks, "_SLOW_DISK_SECONDS", math.inf)
+    monkeypatch.setattr(state_checks, "_SLOW_DISK_SECONDS", math.inf)
     ours, theirs = authorities
     pki = tmp_path / "pki"
     ours.issued().write(pki, "ca")
@@ -365,14 +365,14 @@ async def test_shared_claims_are_looked_at_in_turn(tmp_path, monkeypatch):
         looked.append(directory)
         return "it is sound"
 
-    monkeypatch.setattr(setup_checks, "_store", in_turn_only)
+    monkeypatch.setattr(state_checks, "check_store", in_turn_only)
     policy = DataSection(
         data="patients", total_epsilon=1.0, total_delta=1e-5, data_dir=shared
     )
     settings = SimpleNamespace(
         policy=policy, client=SimpleNamespace(state_dir=tmp_path / "own")
     )
-    await setup_checks._claims(settings)
+    await state_checks.check_claims(settings)
     assert looked == [shared]
 
 
@@ -410,7 +410,7 @@ async def test_a_state_that_was_put_back_or_copied(place):
 
 
 async def test_a_disk_that_refuses_or_dawdles(place, monkeypatch):
-    monkeypatch.setattr(setup_checks, "_SLOW_DISK_SECONDS", -1.0)
+    monkeypatch.setattr(state_checks, "_SLOW_DISK_SECONDS", -1.0)
     (found,) = [f for f in await of_server(place) if f.number == "D155"]
     assert (found.state, "faster disk" in found.next_step) == ("warning", True)
 

@@ -13,7 +13,7 @@ import pytest
 from secagg_testing.two_aggregators import HELPER_KEY, LEADER_KEY
 
 from secagg.cli import main
-from secagg.cli.checks import setup_checks
+from secagg.cli.checks import state_checks
 from secagg.cli.checks.setup_checks import SETUP_CHECKS
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.pki.key_files import key_text
@@ -337,7 +337,7 @@ def certificates(tmp_path_factory):
 @pytest.fixture
 def place(tmp_path, monkeypatch, certificates):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(setup_checks, "_SLOW_DISK_SECONDS", math.inf)
+    monkeypatch.setattr(state_checks, "_SLOW_DISK_SECONDS", math.inf)
     (tmp_path / "pki").symlink_to(certificates)
     (tmp_path / "out").mkdir()
     (tmp_path / "settings.txt").write_text("no line\n")

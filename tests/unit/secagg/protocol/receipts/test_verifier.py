@@ -18,18 +18,13 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Roster, Round
 from secagg.protocol.noise_terms import NoiseCost, NoiseTerms
 from secagg.protocol.parameters import ProtocolParameters
-from secagg.protocol.receipts.receipt import (
-    AuditReceipt,
-    Dispute,
-    Outcome,
-    WrittenBy,
-    check_one_session,
-    shown_in,
-)
+from secagg.protocol.receipts.receipt import AuditReceipt, Dispute, Outcome, WrittenBy
 from secagg.protocol.receipts.verifier import (
     Finding,
     ReceiptError,
     Step,
+    check_one_session,
+    shown_in,
     verify_receipt,
 )
 from secagg.simulation.driver import InProcessSession

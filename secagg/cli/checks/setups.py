@@ -1,0 +1,193 @@
+"""What each part is run with: its settings files, as its checks look at them."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from secagg.cli.checks.connectivity import ConnectivityCheck
+from secagg.config import (
+    ClientSettings,
+    HostSettings,
+    TaskSettings,
+    is_client_file,
+    load_client_settings,
+    load_host_settings,
+    load_server_settings,
+    load_task_settings,
+    names_a_task,
+)
+from secagg.config.files import is_file_of_two_aggregators, party_of
+from secagg.config.server import files_in
+from secagg.config.two_aggregators import (
+    HelperSettings,
+    LeaderSettings,
+    PartySettings,
+    SharedTaskSection,
+    SharingClientSettings,
+    load_two_server_settings,
+    tasks_of_party,
+)
+from secagg.errors import InternalError
+from secagg.two_aggregators.program import state_of
+
+C = TypeVar("C", ClientSettings, SharingClientSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSetup:
+    """What `secagg server` is run with.
+
+    Attributes:
+        file: Its settings file.
+        host: Its settings.
+        tasks: Those in files that are looked at.
+        owner: What the aggregator that runs with them says of itself; None for none.
+        accepts_restored: Whether a state that was put back is accepted.
+    """
+
+    file: Path
+    host: HostSettings
+    tasks: Sequence[TaskSettings] = ()
+    owner: str | None = None
+    accepts_restored: bool = False
+
+    @property
+    def places(self) -> list[tuple[Path, Path | None]]:
+        """State directory and rollback mark; None for the mark by default."""
+        own = self.host.server
+        return [(own.state_dir, own.rollback_mark)]
+
+
+@dataclass(frozen=True, slots=True)
+class GivingSetup(Generic[C]):
+    """What a client of either kind is run with.
+
+    Attributes:
+        file: Its settings file.
+        settings: The client's.
+        vector: The file of --input; None for the doctor, which is handed none.
+        describe_input: Reads it and says what it is; None where it is read later.
+        outputs: Files to be written, by the option that names them.
+        accepts_restored: Whether a state that was put back is accepted.
+    """
+
+    file: Path
+    settings: C
+    vector: Path | None = None
+    describe_input: Callable[[], str] | None = None
+    outputs: Mapping[str, Path] = field(default_factory=dict)
+    accepts_restored: bool = False
+
+    @property
+    def places(self) -> list[tuple[Path, Path | None]]:
+        """State directory and rollback mark; None for the mark by default."""
+        own = self.settings.client
+        return [(own.state_dir, own.rollback_mark)]
+
+    @property
+    def inputs(self) -> list[tuple[str, Path]]:
+        """Files to be read, by the option that names them."""
+        return [] if self.vector is None else [("--input", self.vector)]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSetup(GivingSetup[ClientSettings]):
+    """What `secagg client` is run with.
+
+    Attributes:
+        way: Leads to the aggregator.
+    """
+
+    way: ConnectivityCheck | None = None
+
+    def to_aggregator(self) -> ConnectivityCheck:
+        """Return the way to the aggregator, which every check of it shares."""
+        if self.way is None:
+            raise InternalError("a setup without a way is not looked at from afar")
+        return self.way
+
+
+class SharingSetup(GivingSetup[SharingClientSettings]):
+    """What a client of two aggregators is run with."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartySetup:
+    """What the leader or the helper of two aggregators is run with.
+
+    Attributes:
+        file: Its settings file.
+        settings: The party's.
+        owner: What the aggregator that runs with them says of itself; None for none.
+        accepts_restored: Whether a state that was put back is accepted.
+    """
+
+    file: Path
+    settings: PartySettings
+    owner: str | None = None
+    accepts_restored: bool = False
+
+    @property
+    def tasks(self) -> tuple[SharedTaskSection, ...]:
+        """The tasks of its file and of server.tasks_dir."""
+        return tasks_of_party(self.settings)
+
+    @property
+    def places(self) -> list[tuple[Path, Path | None]]:
+        """State directory and rollback mark of each task."""
+        return [state_of(self.settings.server, each.id) for each in self.tasks]
+
+
+Setup: TypeAlias = ServerSetup | ClientSetup | PartySetup | SharingSetup
+
+
+def load_setup(path: Path, overrides: Sequence[str] = ()) -> Setup:
+    """Load the settings of any part; of an aggregator no task is read.
+
+    Args:
+        path: The settings file; its sections say whose it is.
+        overrides: As for `doctor_findings`.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
+    given: dict[str, Any] = {"environment": os.environ, "overrides": overrides}
+    if is_file_of_two_aggregators(path):
+        two = load_two_server_settings(SharingClientSettings, path, **given)
+        return SharingSetup(path, two.settings)
+    if is_client_file(path):
+        one = load_client_settings(path, **given).settings
+        return ClientSetup(path, one, way=ConnectivityCheck(one))
+    kind = party_of(path)
+    if kind is LeaderSettings:
+        leader = load_two_server_settings(LeaderSettings, path, **given)
+        return PartySetup(path, leader.settings)
+    if kind is not None:
+        helper = load_two_server_settings(HelperSettings, path, **given)
+        return PartySetup(path, helper.settings)
+    return ServerSetup(path, load_host_settings(path, **given).settings)
+
+
+def tasks_of(
+    path: Path, host: HostSettings, overrides: Sequence[str]
+) -> list[TaskSettings]:
+    """Return the tasks of the file itself and of the folder of tasks."""
+    tasks: list[TaskSettings] = []
+    if names_a_task(path):
+        loaded = load_server_settings(path, environment=os.environ, overrides=overrides)
+        tasks.append(loaded.settings.own_task)
+    return tasks + tasks_in_folder(host)
+
+
+def tasks_in_folder(host: HostSettings) -> list[TaskSettings]:
+    """Return the tasks of ``server.tasks_dir``, in the order of their files' names.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; the folder or a file of it cannot be read.
+    """
+    folder = host.server.tasks_dir
+    if folder is None:
+        return []
+    return [load_task_settings(each) for each in files_in(folder)]

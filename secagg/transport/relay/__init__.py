@@ -1,1 +1,0 @@
-"""The relay in front of an aggregator: handshakes and their limits."""
