@@ -39,7 +39,7 @@ LISTED = {
     "secagg.protocol.server.machine",
 }
 # Packages that load modules of their own at once; may only shrink.
-EAGER = {"secagg.server.engine", "secagg.simulation", "secagg.two_aggregators"}
+EAGER = {"secagg.simulation", "secagg.two_aggregators"}
 
 
 # Modules that need an extra, and what is imported from it.
