@@ -1,0 +1,173 @@
+"""The arrays of a model as one vector, and the hash of what an app trains on.
+
+Rule 1: order and names are the same on both sides: keys by their UTF-8 bytes.
+Rule 2: only numbers with a fractional part are summed; counters are refused by name.
+Rule 3: the hash covers whatever the app is given, so that no node trains on something
+        else than the session has announced (PROTOCOL §5.0).
+
+Flower's own classes are not imported: arrays are read by their attributes.
+"""
+
+import math
+import struct
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.errors import LocalProtocolError
+
+Vector: TypeAlias = npt.NDArray[np.float64]
+
+_DOMAIN: Final = b"secagg/flower-payload/v1\0"
+_FLOATS: Final = frozenset({"float16", "float32", "float64"})
+_NUMPY: Final = "numpy.ndarray"
+_LENGTH: Final = struct.Struct(">Q")
+
+
+class WireArray(Protocol):
+    """An array as Flower's messages have it."""
+
+    @property
+    def dtype(self) -> str:
+        """Name of the type of its entries."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape, as stated."""
+        ...
+
+    @property
+    def stype(self) -> str:
+        """How `data` is written."""
+        ...
+
+    @property
+    def data(self) -> bytes:
+        """The entries, as they travel."""
+        ...
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """Read them."""
+        ...
+
+
+Arrays: TypeAlias = Mapping[str, WireArray]
+
+
+def sorted_keys(arrays: Iterable[str]) -> list[str]:
+    """Return names in the order of the vector."""
+    return sorted(arrays, key=str.encode)
+
+
+def dimension_of(arrays: Arrays) -> int:
+    """Return how many numbers a model has, by its stated shapes.
+
+    Raises:
+        LocalProtocolError: An array has no fractional part, or is not numpy's.
+    """
+    for name in sorted_keys(arrays):
+        if arrays[name].dtype not in _FLOATS or arrays[name].stype != _NUMPY:
+            raise LocalProtocolError(
+                f"array {name!r} is of type {arrays[name].dtype}, and only float16, "
+                "float32 and float64 of numpy are summed",
+                next_step="Give the strategy floating-point arrays alone, and leave "
+                "counters such as num_batches_tracked out of the model.",
+            )
+    return sum(math.prod(each.shape) for each in arrays.values())
+
+
+def flatten(arrays: Arrays) -> Vector:
+    """Return a model as one vector of shape (d,).
+
+    Raises:
+        LocalProtocolError: As `dimension_of`, or an array is not of its stated shape.
+    """
+    dimension_of(arrays)
+    parts = []
+    for name in sorted_keys(arrays):
+        part = arrays[name].numpy()
+        if part.shape != tuple(arrays[name].shape) or str(part.dtype) not in _FLOATS:
+            raise LocalProtocolError(f"array {name!r} is not what its header states")
+        parts.append(part.astype(np.float64).ravel())
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def restored(vector: Vector, like: Arrays) -> dict[str, npt.NDArray[Any]]:
+    """Return a vector as arrays of the shapes and types of a model, in its order.
+
+    Raises:
+        LocalProtocolError: A number is too large for its array.
+    """
+    found: dict[str, npt.NDArray[Any]] = {}
+    start = 0
+    for name in sorted_keys(like):
+        shape = tuple(like[name].shape)
+        end = start + math.prod(shape)
+        with np.errstate(over="ignore"):
+            array = vector[start:end].astype(like[name].dtype).reshape(shape)
+        if not np.isfinite(array).all():
+            raise LocalProtocolError(
+                f"array {name!r} of type {like[name].dtype} cannot hold the new model",
+                next_step="Use a wider type, or a smaller l2_clip.",
+            )
+        found[name] = array
+        start = end
+    return {name: found[name] for name in like}
+
+
+def payload_hash(message_type: str, records: Mapping[str, object]) -> bytes:
+    """Return the SHA-256 of what the training function of an app is given.
+
+    Args:
+        message_type: Of the instruction: it names the function.
+        records: Mappings of arrays, or of the values of a configuration, by name.
+
+    Raises:
+        LocalProtocolError: A value is of a type that no record of Flower has.
+    """
+    digest = sha256(_DOMAIN)
+    digest.update(_field(message_type.encode()))
+    for name in sorted_keys(records):
+        record = records[name]
+        if not isinstance(record, Mapping):
+            raise LocalProtocolError(f"record {name!r} has no entries")
+        digest.update(_field(name.encode()) + _LENGTH.pack(len(record)))
+        for key in sorted_keys(record):
+            digest.update(_field(key.encode()))
+            value = record[key]
+            if hasattr(value, "stype"):
+                head = f"{value.dtype} {tuple(value.shape)} {value.stype}"
+                digest.update(b"a" + _field(head.encode()))
+                digest.update(_LENGTH.pack(len(value.data)))
+                digest.update(value.data)
+            else:
+                digest.update(_scalar(value))
+    return digest.digest()
+
+
+def _scalar(value: object) -> bytes:
+    match value:
+        case bool():
+            return b"b" + bytes([value])
+        case int():
+            return b"i" + _field(str(value).encode())
+        case float():
+            return b"f" + struct.pack(">d", value)
+        case str():
+            return b"s" + _field(value.encode())
+        case bytes():
+            return b"y" + _field(value)
+        case list():
+            return b"l" + _LENGTH.pack(len(value)) + b"".join(map(_scalar, value))
+    raise LocalProtocolError(
+        f"a record has a value of type {type(value).__name__}",
+        next_step="Give whole numbers, floats, texts, bytes, or lists of them.",
+    )
+
+
+def _field(data: bytes) -> bytes:
+    return _LENGTH.pack(len(data)) + data

@@ -1,0 +1,88 @@
+"""The open clients of this process, one for each state directory.
+
+Opening a state and reading its sessions costs as much as the answer itself, so a node
+that stays in its process keeps its client open between messages.  Another process that
+has the next message waits for the directory, and is refused after a while.
+"""
+
+import atexit
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from secagg.client.step_client import StepClient
+from secagg.errors import InternalError, ServiceError
+from secagg.integrations.flower.terms import NodeTerms
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    terms: NodeTerms
+    identity: str
+    client: StepClient
+
+
+class OpenClients:
+    """Clients that stay open until their terms change, they fail, or all is closed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[Path, _Entry] = {}
+        self._process = os.getpid()
+
+    @contextmanager
+    def client(self, terms: NodeTerms, identity: str) -> Iterator[StepClient]:
+        """Yield the open client of a node.
+
+        Args:
+            terms: Of the node, as its file is now.
+            identity: Its name.
+
+        Raises:
+            ServiceError: STORAGE_FAILED or RESTORED_STATE, as `StepClient`.
+        """
+        entry = self._opened(terms, identity)
+        try:
+            yield entry.client
+        except (ServiceError, InternalError):
+            self._discard(entry)  # what is on the disk only a new object reads
+            raise
+
+    def close(self) -> None:
+        """Close all clients; the next message opens its own again."""
+        with self._lock:
+            self._forget_those_of_a_parent()
+            entries, self._entries = tuple(self._entries.values()), {}
+        for entry in entries:
+            entry.client.close()
+
+    def _opened(self, terms: NodeTerms, identity: str) -> _Entry:
+        with self._lock:
+            self._forget_those_of_a_parent()
+            entry = self._entries.get(terms.state_dir)
+            if entry is not None:
+                if entry.terms == terms and entry.identity == identity:
+                    return entry
+                del self._entries[terms.state_dir]
+                entry.client.close()
+            entry = _Entry(terms, identity, terms.client(identity).__enter__())
+            self._entries[terms.state_dir] = entry
+            return entry
+
+    def _discard(self, entry: _Entry) -> None:
+        with self._lock:
+            if self._entries.get(entry.terms.state_dir) is entry:
+                del self._entries[entry.terms.state_dir]
+        entry.client.close()
+
+    def _forget_those_of_a_parent(self) -> None:
+        """A fork must not use, nor close, what its parent has open."""
+        if self._process != os.getpid():
+            self._entries, self._process = {}, os.getpid()
+
+
+OPEN_CLIENTS = OpenClients()
+atexit.register(OPEN_CLIENTS.close)

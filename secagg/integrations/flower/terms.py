@@ -1,0 +1,282 @@
+"""What the operator of a node allows: read from a file of the node, never from an app.
+
+Rule 1: Flower delivers the app from the server, so nothing in an app relaxes a limit.
+Rule 2: one state directory for the node, whatever number it is known by: a node that
+        returns under another number has spent what it has spent.
+Rule 3: a simulation has states of its own, and never spends a node's budget.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from secagg.client.step_client import StepClient
+from secagg.config.loader import load_settings, setting
+from secagg.config.total_budget import DataSection, total_budget
+from secagg.errors import ErrorCode
+from secagg.protocol.policy import (
+    GROUNDS,
+    NO_NOISE_ACKNOWLEDGEMENT,
+    ClientPolicy,
+    ExactSumWaiver,
+    PrivacyLimits,
+    TotalBudget,
+)
+
+AGGREGATOR: Final = "flower"
+"""Name of the aggregator in offers: nodes take SuperLink and ServerApp as one."""
+SETTING: Final = "secagg-terms"
+"""Key of a node's configuration that names its file."""
+_FILE_OF_SIMULATION: Final = "terms.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSection:
+    """The node."""
+
+    tasks: tuple[str, ...] = setting(
+        "Names of the tasks that the node takes part in; each has a budget of its own."
+    )
+    state_dir: Path | None = setting(
+        "Sessions and spent budget, so that no input is ever sent twice; must survive "
+        "restarts, and in no backup. Required but in a simulation.",
+        default=None,
+    )
+    rollback_mark: Path | None = setting(
+        "File on another volume that tells a state that was restored from the newest "
+        "one. Empty for one under ~/.local/state/secagg.",
+        default=None,
+    )
+    evaluate: bool = setting(
+        "Answer evaluate messages: their metrics leave the node in the clear.",
+        default=False,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePolicySection(DataSection):
+    """Limits that no server can relax."""
+
+    max_epsilon: float | None = setting(
+        "Largest epsilon of a whole task, recomputed by this node; required while "
+        "noise is required.",
+        default=None,
+        low=1e-6,
+        high=1e4,
+    )
+    max_delta: float | None = setting(
+        "Largest delta that goes with it.", default=None, low=1e-300, high=0.999999
+    )
+    grounds: tuple[str, ...] = setting(
+        "Which grounds of an epsilon are accepted: proven, certified, numerical, "
+        "recalled, each whatever its proof; published for proven or certified by a "
+        "published proof.",
+        default=("proven", "certified"),
+        choices=GROUNDS,
+    )
+    min_clients: int = setting(
+        "Smallest cohort.", default=3, low=2, high=65_535, unit="clients"
+    )
+    max_clients: int = setting(
+        "Largest cohort.", default=10_000, low=2, high=65_535, unit="clients"
+    )
+    min_survivors: int = setting(
+        "Fewest inputs in a released sum.",
+        default=3,
+        low=2,
+        high=65_535,
+        unit="clients",
+    )
+    max_dropouts: int | None = setting(
+        "Most lost clients; empty for no cap beyond min_survivors.",
+        default=None,
+        low=0,
+        high=65_535,
+        unit="clients",
+    )
+    max_dimension: int = setting(
+        "Longest vector.", default=1 << 26, low=1, high=1 << 30, unit="entries"
+    )
+    max_modulus_bits: int = setting(
+        "Widest entry.", default=62, low=1, high=62, unit="bits"
+    )
+    require_noise: bool = setting("Refuse tasks that release exact sums.", default=True)
+    min_local_noise_stddev: float = setting(
+        "Least noise that this node itself adds to every entry, which protects it "
+        "even if the server invents all other nodes.",
+        default=0.0,
+        low=0.0,
+        high=1e300,
+        unit="caller's units",
+    )
+    min_local_noise_multiplier: float = setting(
+        "The same over the longest vector that is not shortened: whatever the unit.",
+        default=0.0,
+        low=0.0,
+        high=1e300,
+    )
+    min_colluder_fraction: float | None = setting(
+        "Part of every roster that the noise must take for colluders. Empty for 0.",
+        default=None,
+        low=0.0,
+        high=0.999999,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """The file of a node."""
+
+    node: NodeSection
+    policy: NodePolicySection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTerms:
+    """What one node accepts.
+
+    Attributes:
+        tasks: That it takes part in.
+        privacy_limits: Of each task, or their waiver.
+        cohort: Limits of the cohort.
+        total: What all tasks together may cost its data; None for no total.
+        state_dir: Where its sessions and spent budgets are.
+        rollback_mark: File that tells a restored state; None for the default.
+        evaluate: Whether it answers evaluate messages in the clear.
+    """
+
+    tasks: frozenset[str]
+    privacy_limits: PrivacyLimits | ExactSumWaiver
+    cohort: ClientPolicy
+    total: TotalBudget | None
+    state_dir: Path
+    rollback_mark: Path | None
+    evaluate: bool
+
+    def client(self, identity: str) -> StepClient:
+        """Return the client of a node, not yet open.
+
+        Args:
+            identity: Name of the node, see `node_name`.
+        """
+        return StepClient(
+            identity,
+            aggregator=AGGREGATOR,
+            privacy_limits=self.privacy_limits,
+            tasks=self.tasks,
+            cohort=self.cohort,
+            state_dir=self.state_dir,
+            rollback_mark=self.rollback_mark,
+            total=self.total,
+        )
+
+
+def node_name(node: int) -> str:
+    """Return the name in the protocol of a node of Flower."""
+    return f"node-{node:020d}"
+
+
+def terms_of_node(node_config: Mapping[str, object]) -> NodeTerms:
+    """Read the terms of a node.
+
+    Args:
+        node_config: `Context.node_config`, as the operator of the node has set it.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; there is no file, or it contradicts itself.
+    """
+    named = node_config.get(SETTING)
+    if not isinstance(named, str) or not named:
+        raise ErrorCode.BAD_SETTINGS.error(
+            f"the node has no {SETTING}, so that it is not known what its operator "
+            "accepts",
+            fix=f"Start it with --node-config '{SETTING}=\"/path/to/terms.toml\"'.",
+        )
+    path = Path(named)
+    settings = _settings(path)
+    if settings.node.state_dir is None:
+        raise ErrorCode.BAD_SETTINGS.error(
+            f"node.state_dir is missing in {path}: without it a node would forget "
+            "what it has answered and spent",
+            fix="Name a directory of this node alone.",
+        )
+    return _terms(settings, settings.node.state_dir, settings.node.rollback_mark)
+
+
+def terms_of_simulation(directory: Path, identity: str) -> NodeTerms:
+    """Read the terms of all nodes of a simulation, with a state for one of them.
+
+    Args:
+        directory: Of the simulation: ``terms.toml`` is read there, and ``state`` and
+            ``marks`` are made.
+        identity: Name of the node.
+
+    Raises:
+        ServiceError: BAD_SETTINGS, as `terms_of_node`.
+    """
+    place = directory.absolute()
+    terms = _terms(
+        _settings(place / _FILE_OF_SIMULATION),
+        place / "state" / identity,
+        place / "marks" / identity,
+    )
+    if terms.total is None:
+        return terms
+    own = replace(terms.total, directory=None, rollback_mark=None)
+    return replace(terms, total=own)
+
+
+def _settings(path: Path) -> NodeSettings:
+    return load_settings(NodeSettings, path=path, environment={}).settings
+
+
+def _terms(settings: NodeSettings, state_dir: Path, mark: Path | None) -> NodeTerms:
+    policy, node = settings.policy, settings.node
+    total = total_budget(policy)
+    if total is not None and not policy.require_noise:
+        raise ErrorCode.BAD_SETTINGS.error(
+            "policy.data has a total, and require_noise = false lets tasks release "
+            "sums of it that no epsilon bounds",
+            fix="Leave require_noise out, or give data without a total.",
+        )
+    return NodeTerms(
+        tasks=frozenset(node.tasks),
+        privacy_limits=_limits(policy),
+        cohort=ClientPolicy(
+            min_clients=policy.min_clients,
+            max_clients=policy.max_clients,
+            min_survivors=policy.min_survivors,
+            max_dropouts=policy.max_dropouts,
+            max_dimension=policy.max_dimension,
+            max_modulus_bits=policy.max_modulus_bits,
+            require_noise=policy.require_noise,
+        ),
+        total=total,
+        state_dir=state_dir,
+        rollback_mark=mark,
+        evaluate=node.evaluate,
+    )
+
+
+def _limits(policy: NodePolicySection) -> PrivacyLimits | ExactSumWaiver:
+    limits = None
+    if policy.max_epsilon is not None and policy.max_delta is not None:
+        limits = PrivacyLimits(
+            max_epsilon=policy.max_epsilon,
+            max_delta=policy.max_delta,
+            statuses=frozenset(policy.grounds),
+            min_local_noise_stddev=policy.min_local_noise_stddev,
+            min_local_noise_multiplier=policy.min_local_noise_multiplier,
+            min_colluder_fraction=policy.min_colluder_fraction,
+        )
+    if not policy.require_noise:
+        return ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT, noised=limits)
+    if limits is None:
+        raise ErrorCode.BAD_SETTINGS.error(
+            "policy.max_epsilon and policy.max_delta are missing: a node that demands "
+            "noise has to say how much",
+            fix="Set both under [policy], or require_noise = false for tasks that "
+            "release exact sums.",
+        )
+    return limits
