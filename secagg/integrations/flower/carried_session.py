@@ -49,7 +49,7 @@ class CarriedSession:
         names: Names of the nodes that are asked.
 
     Attributes:
-        refused: Why a node was refused, or has refused, by its name; the last reason.
+        refused: Why a node was refused, or has refused, by its name; the first reason.
         silent: Nodes that have left a request without an answer.
     """
 
@@ -104,7 +104,7 @@ class CarriedSession:
                 return None
             self._server.check_view(name, view)
         except RemoteProtocolError as error:
-            self.refused[name] = error.code.name
+            self.note_refusal(name, error.code.name)
             return None
         update = self._server.update_for(name)
         return None if update is None else Request(name, update, with_model=True)
@@ -116,7 +116,7 @@ class CarriedSession:
             name: Of the node.
             reason: One line; shown in logs.
         """
-        self.refused[name] = reason
+        self.refused.setdefault(name, reason)  # what follows from it says less
 
     def close_stage(self) -> None:
         """End the open stage with what is in."""
