@@ -34,6 +34,7 @@ from secagg.config.two_aggregators import (
     LeaderSettings,
     SharingClientSettings,
 )
+from secagg.integrations.flower.terms import NodeSettings
 from secagg.runtime.metrics import METRICS
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -43,7 +44,7 @@ MOST_MEAN: Final = 16.0
 _MADE: Final = frozenset({"build", "dist", "node_modules", "__pycache__"})
 _ENDINGS: Final = frozenset({"toml", "md", "py", "json", "bin", "txt", "seed"})
 # Fields of the noise block in an offer, which are named like settings.
-_MODULES: Final = frozenset({"secagg_testing", "secagg_service"})
+_MODULES: Final = frozenset({"secagg_testing", "secagg_service", "secagg_mod"})
 _BLOCK: Final = frozenset({"noise.counted_variance", "noise.min_survivors"})
 
 _FENCE: Final = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
@@ -167,7 +168,8 @@ def settings() -> dict[str, frozenset[str]]:
         ServerSettings,
         ClientSettings,
         LeaderSettings,
-        HelperSettings,
+        SharingClientSettings,
+        NodeSettings,
         SharingClientSettings,
     ):
         hints = get_type_hints(kind)

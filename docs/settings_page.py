@@ -18,6 +18,7 @@ from secagg.config.two_aggregators import (
     LeaderSettings,
     SharingClientSettings,
 )
+from secagg.integrations.flower.terms import NodeSettings
 
 PAGE: Final = Path(__file__).with_name("settings.md")
 _PROGRAMS: Final = (
@@ -30,6 +31,12 @@ _PROGRAMS: Final = (
     ("Leader", "`secagg two-aggregators leader`.", LeaderSettings),
     ("Helper", "`secagg two-aggregators helper`.", HelperSettings),
     ("Client of two", "`secagg two-aggregators client`.", SharingClientSettings),
+    (
+        "Flower node",
+        "The file that a node of Flower names as `secagg-terms`: see "
+        "[private rounds in Flower](flower.md).",
+        NodeSettings,
+    ),
 )
 _HEAD: Final = """# Settings
 

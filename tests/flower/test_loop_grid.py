@@ -28,7 +28,7 @@ from secagg_testing.loop_grid import LoopGrid
 import secagg
 from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.integrations.flower import SecureGrid, SecureTask, secagg_mod
-from secagg.integrations.flower.grid import Patience
+from secagg.integrations.flower.grid import ReplyClock
 from secagg.integrations.flower.wire import (
     Instruction,
     instruction_record,
@@ -79,7 +79,7 @@ class Clock:
 
     def __init__(self):
         self.instant = 0.0
-        self.patience = Patience(lambda: self.instant, self.pause)
+        self.clock = ReplyClock(lambda: self.instant, self.pause)
 
     def pause(self, seconds):
         assert seconds >= 0
@@ -129,7 +129,7 @@ class Deployment:
     def start(self, task, rounds=1, kind=FedAvg, start=None, **choices):
         choices = {"fraction_evaluate": 0.0, "min_available_nodes": NODES} | choices
         strategy = kind(**choices)
-        secure = SecureGrid(self.grid, task, strategy, patience=self.clock.patience)
+        secure = SecureGrid(self.grid, task, strategy, clock=self.clock.clock)
         result = strategy.start(secure, start or model(), num_rounds=rounds)
         return secure, result
 
@@ -559,9 +559,7 @@ def test_garbage_for_a_reply_loses_its_node_alone(record, deployment, noisy):
 def test_the_strategys_timeout_ends_a_round_early(deployment, noisy):
     losing(deployment.grid, "update", deployment.nodes[:1])
     strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=NODES)
-    secure = SecureGrid(
-        deployment.grid, noisy, strategy, patience=deployment.clock.patience
-    )
+    secure = SecureGrid(deployment.grid, noisy, strategy, clock=deployment.clock.clock)
     strategy.start(secure, model(), num_rounds=1, timeout=20)
     assert deployment.clock.instant == pytest.approx(20, abs=1.1)
     assert not secure.sums or secure.sums[0].inputs == NODES - 1

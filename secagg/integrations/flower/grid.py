@@ -67,7 +67,7 @@ _MOST_REASON_BYTES: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class ReplyClock:
     """How the grid waits for replies.
 
     Attributes:
@@ -90,7 +90,7 @@ class SecureGrid(Grid):
         grid: Of the server app.
         task: What is summed.
         strategy: That uses this grid.
-        patience: How it waits; the machine's clock by default.
+        clock: How it waits; the machine's clock by default.
 
     Attributes:
         sums: What was released, in order, each with its error.
@@ -115,14 +115,14 @@ class SecureGrid(Grid):
         task: SecureTask,
         strategy: object,
         *,
-        patience: Patience | None = None,
+        clock: ReplyClock | None = None,
     ) -> None:
         check_kind("task", task, SecureTask, make="SecureTask.planned(...)")
         _check_strategy(strategy)
         self._grid = grid
         self._task = task
         self._weight = str(getattr(strategy, "weighted_by_key", "num-examples"))
-        self._patience = patience or Patience()
+        self._clock = clock or ReplyClock()
         self._last_number = 0
         self._noise_terms: bytes | None = None
         self.sums: list[ReleasedSum] = []
@@ -207,7 +207,7 @@ class SecureGrid(Grid):
             raise LocalProtocolError("a node is asked twice in one round")
         server = self._opened(payload, nodes)
         session = CarriedSession(server, nodes)
-        ends = None if timeout is None else self._patience.now() + timeout
+        ends = None if timeout is None else self._clock.now() + timeout
         while not session.is_over:
             self._run_stage(server.offer, session, nodes, ends)
             session.close_stage()
@@ -243,7 +243,7 @@ class SecureGrid(Grid):
         ends: float | None,
     ) -> None:
         """Send what a stage begins with, and take replies while it lasts."""
-        now = self._patience.now
+        now = self._clock.now
         closes = now() + session.stage_seconds
         if ends is not None:
             closes = min(closes, ends)
@@ -263,7 +263,7 @@ class SecureGrid(Grid):
             if now() >= closes:
                 break
             if waiting and not replies:
-                self._patience.pause(min(pause, closes - now()))
+                self._clock.pause(min(pause, closes - now()))
                 pause = min(pause * _GROWTH, _LONGEST_PAUSE)
             else:
                 pause = _FIRST_PAUSE

@@ -1,0 +1,239 @@
+"""The page about Flower: its blocks run, over the loop, Ray and real processes."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from flwr.app import Context, RecordDict
+from secagg_testing.loop_grid import LoopGrid
+
+from secagg.integrations.flower import secagg_mod
+from secagg.integrations.flower.terms import terms_of_simulation
+
+PAGE = (Path(__file__).parents[2] / "docs" / "flower.md").read_text("utf-8")
+CLIENT, SERVER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+(TERMS,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+NODES = 4
+SUM = r"sum of 4 vectors \(session \d+\): .*; epsilon 8, delta 1e-05"
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+}
+# Flower's processes: imports alone take a minute on a busy machine.
+SECONDS = 220
+
+
+def apps(directory=None):
+    """Run the blocks of the page; return both apps."""
+    made = []
+    mod = (
+        "secagg_mod()" if directory is None else f"secagg_mod(simulation={directory!r})"
+    )
+    for block in (CLIENT.replace("secagg_mod()", mod), SERVER):
+        names = {}
+        exec(compile(block, "flower.md", "exec"), names)
+        made.append(names["app"])
+    return made
+
+
+def test_the_diff_on_the_page_is_what_its_blocks_say():
+    added = re.findall(r"^\+ *(.*)$", PAGE, re.MULTILINE)
+    assert len(added) == 3
+    assert added[0] in CLIENT
+    packed = re.sub(r"#.*|\s", "", SERVER).replace(",)", ")")
+    task, start = (re.sub(r"\s", "", each) for each in added[1:])
+    assert task in packed
+    secure = "SecureGrid(grid,task,strategy)"
+    assert start.replace(secure, "secure") in packed.replace(f"secure={secure}", "")
+    assert f"secure={secure}" in packed
+
+
+def test_the_blocks_of_the_page_run_over_a_loop(home, capsys):
+    (home / "terms.toml").write_text(TERMS)
+    client, server = apps(str(home))
+    grid = LoopGrid(client, NODES, lambda node: {"partition-id": node % 10})
+    server(grid, Context(1, 0, {}, RecordDict(), {}))
+    shown = capsys.readouterr().out
+    assert len(re.findall(SUM, shown)) == 2
+
+
+def test_the_file_on_the_page_is_one_of_a_node(home):
+    (home / "terms.toml").write_text(TERMS)
+    terms = terms_of_simulation(home, "a")
+    assert terms.tasks == {"digits"}
+    assert terms.privacy_limits.max_epsilon == 8.0
+    assert secagg_mod(simulation=home).simulation == home
+
+
+# --- with Ray -------------------------------------------------------------------------
+
+SIMULATION = """
+import sys
+from pathlib import Path
+from flwr.simulation import run_simulation
+
+def app(block):
+    names = {}
+    exec(compile(Path(block).read_text(), block, "exec"), names)
+    return names["app"]
+
+if __name__ == "__main__":
+    run_simulation(
+        app("server_app.py"),
+        app("client_app.py"),
+        num_supernodes=4,
+        backend_config={
+            "init_args": {"num_cpus": 2, "include_dashboard": False},
+            "client_resources": {"num_cpus": 1, "num_gpus": 0},
+        },
+    )
+"""
+
+
+@pytest.mark.services
+def test_the_blocks_of_the_page_run_with_ray(tmp_path):
+    (tmp_path / "terms.toml").write_text(TERMS)
+    mod = f"secagg_mod(simulation={str(tmp_path)!r})"
+    (tmp_path / "client_app.py").write_text(CLIENT.replace("secagg_mod()", mod))
+    (tmp_path / "server_app.py").write_text(SERVER)
+    (tmp_path / "simulation.py").write_text(SIMULATION)
+    ran = subprocess.run(
+        [sys.executable, "simulation.py"],
+        cwd=tmp_path,
+        env=os.environ | QUIET,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert len(re.findall(SUM, ran.stdout)) == 2, ran.stderr
+    assert len(list((tmp_path / "state").iterdir())) == NODES
+
+
+# --- with Flower's processes ----------------------------------------------------------
+
+PROJECT = """
+[project]
+name = "digits"
+version = "1.0.0"
+license = "Apache-2.0"
+dependencies = []
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+[tool.flwr.app]
+publisher = "secagg"
+[tool.flwr.app.components]
+serverapp = "digits.server_app:app"
+clientapp = "digits.client_app:app"
+[tool.flwr.app.config]
+"""
+
+
+def free_ports(count):
+    with ExitStack() as stack:
+        found = []
+        for _ in range(count):
+            taken = stack.enter_context(socket.socket())
+            taken.bind(("127.0.0.1", 0))
+            found.append(taken.getsockname()[1])
+        return found
+
+
+@contextmanager
+def running(*words, log, env):
+    """Run one of Flower's programs with all that it starts, until the end."""
+    program = Path(sys.executable).with_name(words[0])
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            [program, *words[1:]],
+            env=env,
+            stdout=stream,
+            stderr=stream,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+@pytest.mark.services
+def test_the_blocks_of_the_page_run_in_the_deployment_runtime(tmp_path):
+    app = tmp_path / "app"
+    (app / "digits").mkdir(parents=True)
+    (app / "pyproject.toml").write_text(PROJECT)
+    (app / "digits" / "__init__.py").touch()
+    (app / "digits" / "client_app.py").write_text(CLIENT)
+    (app / "digits" / "server_app.py").write_text(SERVER)
+    link, *ports = free_ports(1 + NODES)
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "config.toml").write_text(
+        '[superlink]\ndefault = "here"\n'
+        f'[superlink.here]\naddress = "127.0.0.1:{link}"\ninsecure = true\n'
+    )
+    env = os.environ | QUIET | {"FLWR_HOME": str(home)}
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+    with ExitStack() as stack:
+        stack.enter_context(
+            running(
+                *("flower-superlink", "--insecure", "--port", str(link)),
+                "--disable-runtime-dependency-installation",
+                log=tmp_path / "superlink.log",
+                env=env,
+            )
+        )
+        for number, port in enumerate(ports):
+            place = tmp_path / f"node-{number}"
+            place.mkdir()
+            own = TERMS.replace("/var/lib/secagg-node", str(place / "state"))
+            own = own.replace("/srv/secagg-node.mark", str(place / "mark"))
+            (place / "terms.toml").write_text(own)
+            stack.enter_context(
+                running(
+                    *("flower-supernode", "--insecure", "--port", str(port)),
+                    *("--superlink", f"127.0.0.1:{link}"),
+                    "--node-config",
+                    f'secagg-terms="{place / "terms.toml"}" partition-id={number}',
+                    log=place / "log",
+                    env=env,
+                )
+            )
+        ran = subprocess.run(
+            [
+                Path(sys.executable).with_name("flwr"),
+                "run",
+                str(app),
+                "here",
+                "--stream",
+            ],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    logs = "\n".join(path.read_text() for path in tmp_path.glob("**/*log"))
+    shown = ran.stdout + ran.stderr + logs
+    assert len(set(re.findall(SUM, shown))) == 2, shown
+    for number in range(NODES):
+        assert (tmp_path / f"node-{number}" / "state").is_dir()
+        assert (tmp_path / f"node-{number}" / "mark").exists()
