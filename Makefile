@@ -6,7 +6,7 @@ STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 STAMP_SERVICES := $(VENV)/.installed-services
 
-.PHONY: demo test test-all golden check format bench papers proto models mutants engines alarms deploy-check unit-check page-check fuzz simulation chaos fail-over wheel docs clean
+.PHONY: demo test test-all golden check format bench papers proto models mutants engines alarms deploy-check unit-check page-check flower fuzz simulation chaos fail-over wheel docs clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -34,7 +34,7 @@ PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 test: $(STAMP_DEV)   ## the default test suite: what CI runs
 	$(PYTEST) -m "not slow and not services"
 
-test-all: $(STAMP_SERVICES)  ## slow tests too, and those that need PostgreSQL, a bucket, Dask, Envoy
+test-all: $(STAMP_SERVICES) flower  ## slow tests too, and those that need PostgreSQL, a bucket, Dask, Envoy, Flower
 	$(PYTEST)
 
 golden: $(STAMP_DEV)  ## rewrite tests/golden after an intended change, lower the counts of banned words
@@ -53,10 +53,14 @@ format: $(STAMP_DEV)
 FLOWER := build/flower-venv
 STAMP_FLOWER := $(FLOWER)/.installed
 
-$(STAMP_FLOWER):
+$(STAMP_FLOWER): pyproject.toml
 	$(PYTHON) -m venv $(FLOWER)
-	$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check 'flwr>=1.41,<1.43'
+	$(FLOWER)/bin/python -m pip install --no-compile --quiet --disable-pip-version-check \
+	  -e '.[flower]' -e tests/support 'pytest>=8' 'pytest-asyncio>=1.0' 'pytest-xdist>=3.6' 'hypothesis>=6.120'
 	@touch $@
+
+flower: $(STAMP_FLOWER) ## the integration with Flower: over a loop, Ray and real processes; it pins older libraries
+	OPENBLAS_NUM_THREADS=1 $(FLOWER)/bin/python -m pytest -s tests/flower
 
 bench: $(STAMP_DEV)  ## CPU times beside baselines, Flower too; JSON in build/, docs/performance.md
 	mkdir -p build

@@ -1,12 +1,14 @@
 """The page about Flower: its blocks run, over the loop, Ray and real processes."""
 
 import os
+import queue
 import re
 import signal
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+import threading
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -151,28 +153,49 @@ def free_ports(count):
         return found
 
 
-@contextmanager
-def running(*words, log, env):
-    """Run one of Flower's programs with all that it starts, until the end."""
-    program = Path(sys.executable).with_name(words[0])
-    with log.open("w") as stream:
-        process = subprocess.Popen(
-            [program, *words[1:]],
+class Program:
+    """One of Flower's programs with all that it starts, and what it prints."""
+
+    def __init__(self, *words, env):
+        path = Path(sys.executable).with_name(words[0])
+        self._lines, self.shown = queue.Queue(), []
+        self._process = subprocess.Popen(
+            [path, *words[1:]],
             env=env,
-            stdout=stream,
-            stderr=stream,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
+            text=True,
         )
-        try:
-            yield process
-        finally:
-            os.killpg(process.pid, signal.SIGTERM)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self._process.stdout:
+            self.shown.append(line)
+            self._lines.put(line)
+
+    def wait_for(self, words, count):
+        """Return when so many lines with these words were printed."""
+        while count:
             try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                count -= words in self._lines.get(timeout=SECONDS)
+            except queue.Empty:
+                pytest.fail("".join(self.shown))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        """End it, and whatever it has started."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(20)
+        self._reader.join()
+        self._process.stdout.close()
 
 
 @pytest.mark.services
@@ -182,7 +205,9 @@ def test_the_blocks_of_the_page_run_in_the_deployment_runtime(tmp_path):
     (app / "pyproject.toml").write_text(PROJECT)
     (app / "digits" / "__init__.py").touch()
     (app / "digits" / "client_app.py").write_text(CLIENT)
-    (app / "digits" / "server_app.py").write_text(SERVER)
+    # A process per message: on a busy machine a round takes two minutes.
+    one_round = SERVER.replace("num_rounds=2", "num_rounds=1")
+    (app / "digits" / "server_app.py").write_text(one_round)
     link, *ports = free_ports(1 + NODES)
     home = tmp_path / "home"
     home.mkdir()
@@ -193,47 +218,42 @@ def test_the_blocks_of_the_page_run_in_the_deployment_runtime(tmp_path):
     env = os.environ | QUIET | {"FLWR_HOME": str(home)}
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
     with ExitStack() as stack:
-        stack.enter_context(
-            running(
+        server = stack.enter_context(
+            Program(
                 *("flower-superlink", "--insecure", "--port", str(link)),
                 "--disable-runtime-dependency-installation",
-                log=tmp_path / "superlink.log",
                 env=env,
             )
         )
+        server.wait_for("FastAPI lifespan: startup", 1)
+        programs = [server]
         for number, port in enumerate(ports):
             place = tmp_path / f"node-{number}"
             place.mkdir()
             own = TERMS.replace("/var/lib/secagg-node", str(place / "state"))
             own = own.replace("/srv/secagg-node.mark", str(place / "mark"))
             (place / "terms.toml").write_text(own)
-            stack.enter_context(
-                running(
-                    *("flower-supernode", "--insecure", "--port", str(port)),
-                    *("--superlink", f"127.0.0.1:{link}"),
-                    "--node-config",
-                    f'secagg-terms="{place / "terms.toml"}" partition-id={number}',
-                    log=place / "log",
-                    env=env,
-                )
+            node = Program(
+                *("flower-supernode", "--insecure", "--port", str(port)),
+                *("--superlink", f"127.0.0.1:{link}"),
+                "--node-config",
+                f'secagg-terms="{place / "terms.toml"}" partition-id={number}',
+                env=env,
             )
+            programs.append(stack.enter_context(node))
+        server.wait_for("Activated node_id", NODES)
+        command = Path(sys.executable).with_name("flwr")
         ran = subprocess.run(
-            [
-                Path(sys.executable).with_name("flwr"),
-                "run",
-                str(app),
-                "here",
-                "--stream",
-            ],
+            [command, "run", str(app), "here", "--stream"],
             env=env,
             capture_output=True,
             text=True,
             timeout=SECONDS,
             check=False,
         )
-    logs = "\n".join(path.read_text() for path in tmp_path.glob("**/*log"))
-    shown = ran.stdout + ran.stderr + logs
-    assert len(set(re.findall(SUM, shown))) == 2, shown
+    parts = [ran.stdout, ran.stderr, *("".join(each.shown) for each in programs)]
+    shown = "\n".join(parts)
+    assert len(set(re.findall(SUM, shown))) == 1, shown
     for number in range(NODES):
         assert (tmp_path / f"node-{number}" / "state").is_dir()
         assert (tmp_path / f"node-{number}" / "mark").exists()

@@ -6,6 +6,7 @@ fails by chance once in 10^7 runs.
 
 import re
 import shutil
+import sys
 from importlib.metadata import version
 
 import numpy as np
@@ -121,7 +122,7 @@ class Deployment:
         }
         return Message(RecordDict(content), reply_to=message)
 
-    def evaluate(self, message, context):
+    def evaluate(self, message, _):
         self.contents.append(message.content)
         metrics = MetricRecord({"num-examples": 1, "loss": 0.5})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
@@ -166,7 +167,7 @@ def flat(arrays):
 
 def test_the_versions_of_both_sides(capsys):
     with capsys.disabled():
-        print(f"\nFlower {version('flwr')}, secagg {version('secagg')}")
+        sys.stdout.write(f"\nFlower {version('flwr')}, secagg {version('secagg')}\n")
     assert (1, 41) <= tuple(map(int, version("flwr").split(".")[:2])) < (2, 0)
 
 
@@ -420,15 +421,15 @@ def test_a_node_under_another_number_has_spent_what_it_has_spent(deployment, noi
 @pytest.mark.parametrize(
     "answer",
     [
-        lambda message: 1 / 0,
-        lambda message: (_ for _ in ()).throw(ValueError("person 17")),
+        lambda _: 1 / 0,
+        lambda _: (each for each in ()).throw(ValueError("person 17")),
         lambda message: Message(Error(0, "person 17"), reply_to=message),
         lambda message: Message(RecordDict({}), reply_to=message),
         lambda message: Message(
             RecordDict({"a": model(dimension=8)}), reply_to=message
         ),
         lambda message: Message(RecordDict({"a": model(np.nan)}), reply_to=message),
-        lambda message: None,
+        lambda _: None,
     ],
     ids=[
         "raises",

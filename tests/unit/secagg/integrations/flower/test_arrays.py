@@ -117,7 +117,7 @@ OTHERS = {
     ),
     "int": ("train", changed("config", "round", 2)),
     "int as float": ("train", changed("config", "round", 1.0)),
-    "int as bool": ("train", changed("config", "round", True)),
+    "int as bool": ("train", changed("config", "round", value=True)),
     "float": ("train", changed("config", "rate", np.nextafter(0.1, 1).item())),
     "text": ("train", changed("config", "name", "b")),
     "bytes as text": ("train", changed("config", "raw", "a")),
