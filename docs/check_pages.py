@@ -168,9 +168,9 @@ def settings() -> dict[str, frozenset[str]]:
         ServerSettings,
         ClientSettings,
         LeaderSettings,
+        HelperSettings,
         SharingClientSettings,
         NodeSettings,
-        SharingClientSettings,
     ):
         hints = get_type_hints(kind)
         for section in fields(kind):

@@ -33,8 +33,7 @@ _PROGRAMS: Final = (
     ("Client of two", "`secagg two-aggregators client`.", SharingClientSettings),
     (
         "Flower node",
-        "The file that a node of Flower names as `secagg-terms`: see "
-        "[private rounds in Flower](flower.md).",
+        "The file of [a node of Flower](flower.md#the-file-of-a-node).",
         NodeSettings,
     ),
 )
