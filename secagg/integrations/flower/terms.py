@@ -8,6 +8,7 @@ Rule 3: a simulation has states of its own, and never spends a node's budget.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -193,6 +194,21 @@ def terms_of_node(node_config: Mapping[str, object]) -> NodeTerms:
             "accepts",
             fix=f"Start it with --node-config '{SETTING}=\"/path/to/terms.toml\"'.",
         )
+    return _terms_in(named, _version_of(Path(named)))
+
+
+def _version_of(path: Path) -> tuple[int, ...]:
+    """Return what a change of a file changes; () where it cannot be looked at."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()  # to read it says why
+    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev
+
+
+# A node reads its file at every message, which would cost a fifth of the answer.
+@lru_cache(maxsize=8)
+def _terms_in(named: str, _version: tuple[int, ...]) -> NodeTerms:
     path = Path(named)
     settings = _settings(path)
     if settings.node.state_dir is None:

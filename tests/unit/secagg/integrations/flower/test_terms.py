@@ -71,6 +71,15 @@ def test_a_node_accepts_what_its_file_says(home):
     assert terms.total.directory == home / "claims"
 
 
+def test_a_file_is_read_again_when_it_has_changed(home):
+    assert terms_in(home) is terms_of_node({SETTING: str(home / "terms.toml")})
+    stricter = terms_in(home, FILE.replace("max_epsilon = 4.0", "max_epsilon = 0.5"))
+    assert stricter.privacy_limits.max_epsilon == 0.5
+    (home / "terms.toml").unlink()
+    with pytest.raises(ServiceError, match="cannot read"):
+        terms_of_node({SETTING: str(home / "terms.toml")})
+
+
 def test_exact_sums_are_accepted_in_words_only(home):
     without = re.sub("max_(epsilon|delta).*\n", "", FILE)
     with pytest.raises(ServiceError, match="how much"):
@@ -208,4 +217,3 @@ def test_a_task_of_another_profile_or_name_is_refused():
         SecureTask("", signed)
     with pytest.raises(LocalProtocolError, match="PreparedTask"):
         SecureTask("digits", None)
-
