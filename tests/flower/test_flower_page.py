@@ -75,6 +75,27 @@ def test_the_file_on_the_page_is_one_of_a_node(home):
     assert secagg_mod(simulation=home).simulation == home
 
 
+def test_a_node_loads_no_planner_and_no_server():
+    """A process for each message pays for each of its imports."""
+    script = (
+        "import sys\n"
+        "from secagg.integrations.flower import secagg_mod\n"
+        "secagg_mod()\n"
+        "print(*(n for n in sys.modules if n.startswith(('secagg', 'dpnoise'))))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | QUIET,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = ran.stdout.split()
+    assert "secagg.integrations.flower.mod" in loaded
+    unwanted = ("secagg.server", "secagg.pki", "secagg.transport", "dpnoise.planning")
+    assert not [name for name in loaded if name.startswith(unwanted)]
+
+
 # --- with Ray -------------------------------------------------------------------------
 
 SIMULATION = """

@@ -1,7 +1,7 @@
 """The grid of a strategy: each round of training becomes one session.
 
 Rule 1: a strategy gets one reply, the mean of all updates with its noise, or none when
-        the session has failed: then it keeps its model and goes on.
+        the session has failed: then it keeps its model.
 Rule 2: strategies that look at single replies are refused when the grid is made: they
         would take one mean for all nodes.
 Rule 3: a node is who the SuperLink says.  A reply counts for the node that was asked.

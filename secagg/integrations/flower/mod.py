@@ -72,7 +72,7 @@ def secagg_mod(*, simulation: Path | str | None = None) -> "SecAggMod":
             ``secagg-terms``, and its one state.
 
     Raises:
-        LocalProtocolError: `simulation` is no path.
+        LocalProtocolError: `simulation` cannot be a path.
     """
     return SecAggMod(as_path("simulation", simulation))
 
@@ -252,7 +252,7 @@ def _trained(reply: Message, before: Any) -> Any:  # noqa: ANN401 - ArrayRecords
     """Return the model that an app has replied.
 
     Raises:
-        TrainingFailedError: There is none, or it has other arrays.
+        TrainingFailedError: It has no model, or one of other arrays.
     """
     if reply.has_error():
         raise TrainingFailedError("the app has answered with an error")

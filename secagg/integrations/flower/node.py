@@ -1,7 +1,8 @@
 """One message of a session at a node: what it says, and when its app is called.
 
-Rule 1: the app is called only with what the session has announced, after its view was
-        shown (R5.3-14), and never twice for one session.
+Rule 1: the app is called only with what the session has announced, and not again once
+        a vector is bound.  A question without a model is answered with the view: the
+        aggregator compares it before it sends the model (R5.3-14).
 Rule 2: from then on nothing but the masked input depends on the data (R3.5-5): in a
         task with noise a training that fails gives zeros.
 Rule 3: nothing else of an app's reply leaves the node, its metrics least of all.

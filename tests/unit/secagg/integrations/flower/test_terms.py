@@ -1,7 +1,9 @@
 """The file of a node, and the clients that a process keeps open by it."""
 
+import importlib
 import os
 import re
+import sys
 from dataclasses import replace
 
 import pytest
@@ -217,3 +219,19 @@ def test_a_task_of_another_profile_or_name_is_refused():
         SecureTask("", signed)
     with pytest.raises(LocalProtocolError, match="PreparedTask"):
         SecureTask("digits", None)
+
+
+# --- the extra ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", ["grid", "mod", "wire"])
+def test_without_flower_the_extra_is_named(module, monkeypatch):
+    name = f"secagg.integrations.flower.{module}"
+    for each in [*sys.modules]:
+        if each == name or each.partition(".")[0] == "flwr":
+            monkeypatch.delitem(sys.modules, each)
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    with pytest.raises(ServiceError, match="Flower is not installed") as caught:
+        importlib.import_module(name)
+    assert caught.value.code is ErrorCode.MISSING_EXTRA
+    assert "secagg[flower]" in caught.value.next_step
