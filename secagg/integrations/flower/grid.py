@@ -95,8 +95,7 @@ class SecureGrid(Grid):
     Attributes:
         sums: What was released, in order, each with its error.
         failures: Why sessions have released nothing, in order.
-        refused: Names of nodes that did not take part in the last session, with the
-            code of the reason.
+        refused: Why nodes did not take part in the last session, by their names in it.
 
     Raises:
         LocalProtocolError: The strategy looks at single replies, or an argument is of
