@@ -56,7 +56,7 @@ STAMP_FLOWER := $(FLOWER)/.installed
 $(STAMP_FLOWER): pyproject.toml
 	$(PYTHON) -m venv $(FLOWER)
 	$(FLOWER)/bin/python -m pip install --no-compile --quiet --disable-pip-version-check \
-	  -e '.[flower]' -e tests/support 'pytest>=8' 'pytest-asyncio>=1.0' 'pytest-xdist>=3.6' 'hypothesis>=6.120'
+	  -e '.[flower]' 'flwr[simulation]' -e tests/support 'pytest>=8' 'pytest-asyncio>=1.0' 'pytest-xdist>=3.6' 'hypothesis>=6.120'
 	@touch $@
 
 flower: $(STAMP_FLOWER) ## the integration with Flower: over a loop, Ray and real processes; it pins older libraries
