@@ -567,6 +567,24 @@ def test_garbage_for_a_reply_loses_its_node_alone(record, deployment, noisy):
     assert secure.sums[0].inputs == NODES - 1
 
 
+def test_a_reply_without_content_or_error_loses_its_node_alone(
+    deployment, noisy, monkeypatch
+):
+    inner = LoopGrid.pull_messages
+
+    def emptied(self, ids):
+        found = inner(self, ids)
+        for reply in found:
+            if reply.metadata.src_node_id == deployment.nodes[0]:
+                reply.__dict__["_content"] = None
+        return found
+
+    monkeypatch.setattr(LoopGrid, "pull_messages", emptied)
+    secure, _ = deployment.start(noisy)
+    assert secure.sums[0].inputs == NODES - 1
+    assert set(secure.refused.values()) == {"BAD_ENCODING"}
+
+
 def test_the_strategys_timeout_ends_a_round_early(deployment, noisy):
     losing(deployment.grid, "update", deployment.nodes[:1])
     strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=NODES)
@@ -611,3 +629,14 @@ def test_a_simulation_has_a_state_for_each_node_and_closes_it(
     assert all(re.fullmatch(r"node-\d{20}", each) for each in made)
     assert open_clients._entries == {}
     assert not (home / "state" / "mark").exists()
+
+
+def test_a_node_with_terms_refuses_an_app_of_a_simulation(
+    home, config_in, noisy, open_clients, terms
+):
+    (home / "terms.toml").write_text(terms)
+    given = Deployment(config_in, open_clients, mods=[secagg_mod(simulation=home)])
+    secure, _ = given.start(noisy)
+    assert set(secure.refused.values()) == {"POLICY_VIOLATION"}
+    assert given.contents == []
+    assert not (home / "state").exists()

@@ -338,6 +338,8 @@ def _taken(session: CarriedSession, name: str, reply: Message) -> Request | None
     try:
         if node_name(reply.metadata.src_node_id) != name:
             raise ErrorCode.UNAUTHENTICATED.error("another node has replied")
+        if not reply.has_content():
+            raise ErrorCode.BAD_ENCODING.error("a reply has no content")
         said = read_reply(reply.content)
     except SecAggError as error:
         session.note_refusal(name, error.code.name)

@@ -30,6 +30,7 @@ from secagg.integrations.flower.node import (
 )
 from secagg.integrations.flower.open_clients import OPEN_CLIENTS
 from secagg.integrations.flower.terms import (
+    SETTING,
     NodeTerms,
     node_name,
     terms_of_node,
@@ -127,6 +128,11 @@ class SecAggMod:
     def _terms(self, context: Context) -> NodeTerms:
         if self.simulation is None:
             return terms_of_node(context.node_config)
+        if SETTING in context.node_config:
+            raise ErrorCode.POLICY_VIOLATION.error(
+                "the app is one of a simulation, and this node has terms of its own",
+                fix="Deploy the app with secagg_mod().",
+            )
         return terms_of_simulation(self.simulation, node_name(context.node_id))
 
     def _answered(
