@@ -45,8 +45,8 @@ from secagg.runtime.log_events import (
     SESSION_OPENED,
     log_event,
 )
-from secagg.server.released_sum import ReleasedSum
 from secagg.server.step_server import StepServer, next_session_number
+from secagg.server.task.outputs import ReleasedSum
 
 try:
     from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict

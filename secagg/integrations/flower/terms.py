@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from secagg.client.step_client import StepClient
+from secagg.config.common import DataSection, total_budget
 from secagg.config.loader import load_settings, setting
-from secagg.config.total_budget import DataSection, total_budget
 from secagg.errors import ErrorCode
 from secagg.protocol.policy import (
     GROUNDS,
