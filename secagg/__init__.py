@@ -39,6 +39,7 @@ _MODULES: Final = {
 _SUBMODULES: Final = (
     "advanced",
     "blocking",
+    "learning",
     "two_aggregators",
 )
 

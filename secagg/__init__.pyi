@@ -1,6 +1,7 @@
 from secagg import (
     advanced as advanced,
     blocking as blocking,
+    learning as learning,
     two_aggregators as two_aggregators,
 )
 from secagg.client.client import Client as Client

@@ -4,10 +4,12 @@ import re
 import signal
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 
 import pytest
 
+from secagg.advanced import ClippingWarning
 from secagg.cli import main
 from secagg.cli.failures import (
     EXIT_OK,
@@ -142,6 +144,20 @@ def test_the_python_of_the_guide_for_embedders_runs(capsys):
     assert [line.split()[0] for line in given] == ["3", "3", "3"]
     assert signed.startswith("signed by all: [")
     assert all((one, two, three))
+
+
+def test_the_python_of_the_page_on_training_runs(capsys):
+    path = ROOT / "docs" / "learning.md"
+    blocks = re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
+    together = {}
+    with warnings.catch_warnings():  # noise alone decides which updates are long
+        warnings.simplefilter("ignore", ClippingWarning)
+        for block in blocks:
+            exec(compile(block, path.name, "exec"), together)
+    said = capsys.readouterr().out
+    assert len(re.findall(r"step \d .* without privacy 0\.\d+\n", said)) == 3
+    assert "costs each client epsilon 8, delta 1e-05 against the server" in said
+    assert "zeros" not in said
 
 
 def test_the_python_of_the_page_on_local_privacy_runs(capsys):

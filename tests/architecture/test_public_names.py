@@ -165,6 +165,7 @@ def test_few_names_are_for_all_programs_and_none_has_two_places():
 PROMISED = {
     *("secagg", "secagg.advanced", "secagg.blocking", "secagg.two_aggregators"),
     "secagg.integrations.flower",
+    "secagg.learning",
     *("dpnoise", "dpnoise.bench", "dpnoise.encoding", "dpnoise.mechanisms"),
     "dpnoise.accounting.bayesian",
 }

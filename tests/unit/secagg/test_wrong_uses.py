@@ -19,6 +19,7 @@ from dpnoise import bench
 from dpnoise.errors import InputError as AnswerError
 from dpnoise.errors import ParameterError
 from secagg import advanced, blocking
+from secagg.learning import FederatedAveraging, LearningCurve, VectorSpec
 
 MISUSE, SETTINGS = secagg.ErrorCode.LOCAL_MISUSE, secagg.ErrorCode.BAD_SETTINGS
 INPUT = secagg.ErrorCode.BAD_INPUT
@@ -176,6 +177,16 @@ def compare(**changes):
         "seed": bytes(32),
     }
     return lambda _: bench.compare(**(given | changes))
+
+
+def averaging(call=lambda _: None, model=GOOD, **changes):
+    return lambda _: call(FederatedAveraging(np.array(model), **changes))
+
+
+def trained(call, **changes):
+    """Call something of a model, which is planned like `ASKED`."""
+    asked = {key: given for key, given in ASKED.items() if key != "dimension"}
+    return averaging(lambda fed: fed.plan(**(asked | call)), **changes)
 
 
 def histogram(value):
@@ -461,6 +472,48 @@ ROWS = [
     (
         *("next", lambda _: advanced.next_session_number("x"), LOCAL, MISUSE),
         *("whole number", "as an int"),
+    ),
+    # Training.
+    ("counts", averaging(model=[1, 2]), VECTOR, INPUT, "holds int64", "select="),
+    ("adam", averaging(optimizer="adam"), LOCAL, MISUSE, "'adam'", "mean fedadam?"),
+    ("optimiser", averaging(optimiser="x"), LOCAL, MISUSE, "no arg", "mean optimizer?"),
+    ("weight 0", averaging(max_weight=0), LOCAL, MISUSE, "above 0", "max_weight"),
+    ("config", averaging(config={"f": len}), LOCAL, MISUSE, "config", "JSON"),
+    ("run 3", averaging(checkpoint_dir=3), LOCAL, MISUSE, "must be a path", "Path"),
+    ("train clip", trained({"l2_clip": 0}), LOCAL, MISUSE, "above 0", "l2_clip"),
+    ("train typo", trained({"step": 1}), LOCAL, SETTINGS, "no argument", "mean steps?"),
+    (
+        *("both", trained({"clip_quantile": 0.5}, max_weight=1.0), LOCAL, MISUSE),
+        *("exclude each other", "Leave out one"),
+    ),
+    ("50 %", trained({"clip_quantile": 50}), LOCAL, MISUSE, "below 1", "clip_quantile"),
+    (
+        *("few follow", trained({"clip_quantile": 0.5}), LOCAL),
+        *(secagg.ErrorCode.INFEASIBLE, "cannot follow", "more clients"),
+    ),
+    (
+        *("weights of few", trained({}, max_weight=1.0), LOCAL),
+        *(secagg.ErrorCode.INFEASIBLE, "hides the sum of", "Leave out max_weight"),
+    ),
+    (
+        *("no steps known", lambda w: averaging(lambda f: f.train(w.people, []))(w)),
+        *(LOCAL, MISUSE, "steps is not known", "steps=..."),
+    ),
+    (
+        *(
+            "no functions",
+            lambda w: averaging(lambda f: f.train(w.people, [], steps=1))(w),
+        ),
+        *(LOCAL, MISUSE, "0 vectors were passed", "one vector for each"),
+    ),
+    ("two sums on", averaging(lambda f: f.payload(2)), LOCAL, MISUSE, "2 sums", "new"),
+    (
+        *("no score", lambda _: LearningCurve(()).plot(), LOCAL, MISUSE),
+        *("no score 'score'", "evaluate="),
+    ),
+    (
+        *("no flat", lambda _: VectorSpec.of(np.ones(2)).unflatten([1.0]), VECTOR),
+        *(INPUT, "shape (1,)", "has flattened"),
     ),
     # Questions and experiments; their errors are those of dpnoise.
     (
