@@ -2,10 +2,20 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
+from secagg.cli.client_inputs import (
+    GivenInput,
+    check_one_source,
+    forget_vector,
+    give_to_all,
+    read_tasks,
+    settings_of_task,
+    source_of,
+    stop_source,
+)
 from secagg.cli.options import (
     ConfigOption,
     JSONOption,
@@ -17,9 +27,11 @@ from secagg.cli.output import Output
 from secagg.client.session_paths import SessionPath
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from secagg.cli.client_inputs import Source
     from secagg.client.client import Client
     from secagg.client.contribution import Contribution
-    from secagg.client.input_files import FileInput
     from secagg.client.participation import Participation
     from secagg.client.service import CertificateRenewal
     from secagg.client.session_driver import ClientProgress
@@ -38,14 +50,54 @@ def client(  # noqa: PLR0913 - one parameter per flag
     *,
     config: ConfigOption,
     vector: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--input",
             metavar="X.npy",
             help="The vector to contribute; {session} in it stands for the session's "
             "number.",
         ),
-    ],
+    ] = None,
+    exec_command: Annotated[
+        str | None,
+        typer.Option(
+            "--exec",
+            metavar="COMMAND",
+            help="In place of --input: the program that makes the vector of each "
+            "session. {payload} in it stands for what the session hands out, and one "
+            "of {model}, {update} and {vector} for the file that it writes. No shell.",
+        ),
+    ] = None,
+    exec_seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--exec-seconds",
+            metavar="SECONDS",
+            min=1,
+            max=86_400,
+            help="With --exec: end the program after this time; in any case when its "
+            "vector is due.",
+        ),
+    ] = None,
+    exec_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--exec-env",
+            metavar="NAME",
+            help="With --exec: a further variable that the program may see. May be "
+            "given several times.",
+        ),
+    ] = None,
+    tasks: Annotated[
+        Path | None,
+        typer.Option(
+            "--tasks",
+            metavar="TASKS.toml",
+            help="In place of --input: give to several tasks, each with a table of its "
+            "own in this file: input or exec, output, payload_out, same_input_again "
+            "and sessions.",
+        ),
+    ] = None,
     sum_path: Annotated[
         Path | None,
         typer.Option(
@@ -122,6 +174,8 @@ def client(  # noqa: PLR0913 - one parameter per flag
     started again with the same input; once the task is over, it says where its last
     sum lies, and fails if it was handed another input since. With client.sessions
     above one, every session takes a file of its own, such as x-{session}.npy.
+    With --exec a program makes the vectors: it runs after this client has joined, and
+    zeros take the place of a vector that it does not make in time.
 
     Example: secagg client --config client.toml --input x.npy --output sum.npy
     """
@@ -133,68 +187,81 @@ def client(  # noqa: PLR0913 - one parameter per flag
     from secagg.cli.checks.setup_checks import shown_findings, start_findings
     from secagg.cli.checks.setups import ClientSetup
     from secagg.cli.output import log_to_stderr
-    from secagg.client.input_files import FileInput, check_reuse
+    from secagg.client.input_files import check_reuse
     from secagg.client.program import client_policy
     from secagg.config import load_client_settings
 
+    _check_renewal(renew_before, renew_exec, service=service)
+    given = GivenInput(vector, exec_command, sum_path, payload_path, same_input_again)
+    has_program_options = exec_seconds is not None or bool(exec_env)
+    check_one_source(given, tasks, program_options=has_program_options)
+    output = Output(as_json=as_json, is_aside=not show_settings)
+    by_task = {} if tasks is None else read_tasks(tasks)
+    changed = [*(overrides or ()), *(f"client.task={name}" for name in by_task)]
+    loaded = load_client_settings(config, environment=os.environ, overrides=changed)
+    settings = loaded.settings
+    parts = [
+        (settings_of_task(settings, name, each), each) for name, each in by_task.items()
+    ] or [(settings, given)]
+    accept_restored = accepts_restored(restored)
+    jobs = []
+    for own, each in parts:
+        source = source_of(
+            own, each, exec_seconds=exec_seconds, exec_env=exec_env or ()
+        )
+        if each.vector is not None:
+            check_reuse(
+                sessions=_WITHOUT_END if service else own.client.sessions,
+                source=each.vector,
+                targets=each.targets,
+                same_input_again=each.same_input_again,
+            )
+        setup = ClientSetup(config, own, vector=each.vector, outputs=each.targets)
+        jobs.append((own, source, _Files.of_input(each), setup))
+    if show_settings:
+        setups = [
+            replace(setup, describe_input=source.describe)
+            for _, source, _, setup in jobs
+        ]
+        findings = [one for setup in setups for one in shown_findings(setup)]
+        show_checked(loaded.rows(), findings, output)
+        output.result({key: value for key, value, _ in loaded.rows()})
+        return
+    log_to_stderr(settings.client.log_level, settings.client.log_format)
+    for profile in client_policy(settings).profiles:
+        warn_if_experimental(profile, output)
+    for *_, setup in jobs:
+        started = replace(setup, accepts_restored=accept_restored)
+        for complaint in require_all(start_findings(started)):
+            output.line(complaint, style="bold red")
+    renewal = _renewal(renew_before or _RENEW_BEFORE_DAYS, renew_exec)
+
+    def give(number: int, told: Output) -> "Coroutine[Any, Any, dict[str, object]]":
+        own, source, files, _ = jobs[number]
+        return _give(
+            own,
+            source,
+            files,
+            told,
+            accept_restored=accept_restored,
+            service=service,
+            # One certificate, which all tasks have.
+            renewal=renewal if number == 0 else None,
+        )
+
+    if tasks is None:
+        output.result(asyncio.run(give(0, output)))
+    else:
+        output.result({"tasks": asyncio.run(give_to_all(list(by_task), give, output))})
+
+
+def _check_renewal(
+    renew_before: int | None, renew_exec: str | None, *, service: bool
+) -> None:
     if renew_exec is not None and not service:
         raise typer.BadParameter("--renew-exec goes with --service")
     if renew_before is not None and renew_exec is None:
         raise typer.BadParameter("--renew-before goes with --renew-exec")
-    output = Output(as_json=as_json, is_aside=not show_settings)
-    loaded = load_client_settings(
-        config, environment=os.environ, overrides=overrides or ()
-    )
-    settings = loaded.settings
-    targets = {
-        option: path
-        for option, path in (("--output", sum_path), ("--payload-out", payload_path))
-        if path is not None
-    }
-    check_reuse(
-        sessions=_WITHOUT_END if service else settings.client.sessions,
-        source=vector,
-        targets=targets,
-        same_input_again=same_input_again,
-    )
-    setup = ClientSetup(config, settings, vector=vector, outputs=targets)
-    if show_settings:
-        setup = replace(setup, describe_input=lambda: FileInput(vector).describe())
-        show_checked(loaded.rows(), shown_findings(setup), output)
-        output.result({key: value for key, value, _ in loaded.rows()})
-        return
-    accept_restored = accepts_restored(restored)
-    log_to_stderr(settings.client.log_level, settings.client.log_format)
-    for profile in client_policy(settings).profiles:
-        warn_if_experimental(profile, output)
-    source = FileInput(
-        vector, payload_path=payload_path, state_dir=settings.client.state_dir
-    )
-    setup = replace(setup, accepts_restored=accept_restored)
-    for complaint in require_all(start_findings(setup)):
-        output.line(complaint, style="bold red")
-    files = _Files(
-        sum_path=None if sum_path is None else SessionPath(sum_path),
-        payload_path=None if payload_path is None else SessionPath(payload_path),
-    )
-    if service:
-        renewal = _renewal(renew_before or _RENEW_BEFORE_DAYS, renew_exec)
-        given = asyncio.run(
-            _serve(
-                settings,
-                source,
-                files,
-                output,
-                accept_restored=accept_restored,
-                renewal=renewal,
-            )
-        )
-        output.result({"sessions_given": given})
-        return
-    contributions, last = asyncio.run(
-        _contribute(settings, source, files, output, accept_restored=accept_restored)
-    )
-    output.result(_payload(contributions, last, files, output))
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +277,15 @@ class _Files:
     sum_path: SessionPath | None
     payload_path: SessionPath | None
     of_aborted: dict[int, Path] = field(default_factory=dict)
+
+    @classmethod
+    def of_input(cls, given: GivenInput) -> Self:
+        """Return the files of one task."""
+        sums, payloads = given.sum_path, given.payload_path
+        return cls(
+            sum_path=None if sums is None else SessionPath(sums),
+            payload_path=None if payloads is None else SessionPath(payloads),
+        )
 
     def receipt(self, session_number: int) -> Path | None:
         """Return where the receipt of one session goes: beside its sum.
@@ -304,9 +380,39 @@ def _shown(last: "Participation", files: _Files, output: Output) -> dict[str, ob
     }
 
 
+async def _give(  # noqa: PLR0913 - what is given, and where to
+    settings: "ClientSettings",
+    source: "Source",
+    files: _Files,
+    output: Output,
+    *,
+    accept_restored: bool,
+    service: bool,
+    renewal: "CertificateRenewal | None",
+) -> dict[str, object]:
+    """Give to one task; return what the command says of it, for programs."""
+    try:
+        if service:
+            count = await _serve(
+                settings,
+                source,
+                files,
+                output,
+                accept_restored=accept_restored,
+                renewal=renewal,
+            )
+            return {"sessions_given": count}
+        contributions, last = await _contribute(
+            settings, source, files, output, accept_restored=accept_restored
+        )
+        return _payload(contributions, last, files, output)
+    finally:
+        stop_source(source)
+
+
 async def _contribute(
     settings: "ClientSettings",
-    source: "FileInput",
+    source: "Source",
     files: _Files,
     output: Output,
     *,
@@ -350,6 +456,7 @@ async def _contribute(
                 raise
             finally:
                 await _write_aborted(one, aborted, files, output)
+            forget_vector(source)
             contributions.append(given)
             _describe(given, output)
             _write_given(given, files, output)
@@ -358,7 +465,7 @@ async def _contribute(
 
 async def _serve(  # noqa: PLR0913 - what is given, and where to
     settings: "ClientSettings",
-    source: "FileInput",
+    source: "Source",
     files: _Files,
     output: Output,
     *,
@@ -386,6 +493,7 @@ async def _serve(  # noqa: PLR0913 - what is given, and where to
     def take(given: "Contribution") -> None:
         nonlocal count
         count += 1
+        forget_vector(source)
         _describe(given, output)
         _write_given(given, files, output)
 

@@ -1,0 +1,285 @@
+"""What `secagg client` gives: a file, what a program makes, or one for each task.
+
+A file of tasks has one table for each, named like the task:
+
+    [flu]
+    input = "flu-{session}.npy"
+    output = "flu-sum-{session}.npy"
+
+    [digits]
+    exec = "python train.py {payload} {model}"
+    sessions = 3
+"""
+
+import tomllib
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import typer
+
+from secagg.cli.output import Output
+from secagg.errors import ErrorCode, SecAggError
+from secagg.protocol.arguments import did_you_mean
+from secagg.runtime.files import read_small
+
+if TYPE_CHECKING:
+    from secagg.client.input_files import FileInput
+    from secagg.config import ClientSettings
+    from secagg.learning.program_input import ProgramInput
+
+    Source = FileInput | ProgramInput
+
+# A line for each task; one process serves tens, not thousands.
+_MOST_BYTES: Final = 1 << 16
+_KEYS: Final = {
+    "input": str,
+    "exec": str,
+    "output": str,
+    "payload_out": str,
+    "same_input_again": bool,
+    "sessions": int,
+}
+_MOST_SESSIONS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class GivenInput:
+    """What is given to one task, and where its results go.
+
+    Attributes:
+        vector: File of --input.
+        command: Of --exec; one of the two is None.
+        sum_path: File of --output.
+        payload_path: File of --payload-out.
+        same_input_again: Whether one file may serve several sessions.
+        sessions: How many; None for client.sessions.
+    """
+
+    vector: Path | None
+    command: str | None
+    sum_path: Path | None = None
+    payload_path: Path | None = None
+    same_input_again: bool = False
+    sessions: int | None = None
+
+    @property
+    def targets(self) -> dict[str, Path]:
+        """Files to be written, by the option that names them."""
+        named = (("--output", self.sum_path), ("--payload-out", self.payload_path))
+        return {option: path for option, path in named if path is not None}
+
+
+def check_one_source(
+    given: GivenInput, tasks: Path | None, *, program_options: bool
+) -> None:
+    """Refuse options that exclude each other.
+
+    Raises:
+        typer.BadParameter: None of --input, --exec and --tasks was given, or several.
+    """
+    sources = (("--input", given.vector), ("--exec", given.command), ("--tasks", tasks))
+    named = [option for option, value in sources if value is not None]
+    if len(named) != 1:
+        raise typer.BadParameter(
+            f"{' and '.join(named)} exclude each other"
+            if named
+            else "one of --input, --exec and --tasks is needed"
+        )
+    if tasks is not None and (given.targets or given.same_input_again):
+        raise typer.BadParameter("with --tasks, its file says what is written where")
+    if program_options and given.vector is not None:
+        raise typer.BadParameter("--exec-seconds and --exec-env go with --exec")
+    if given.command is not None and (given.same_input_again or given.payload_path):
+        raise typer.BadParameter("--same-input-again and --payload-out go with --input")
+
+
+def read_tasks(path: Path) -> dict[str, GivenInput]:
+    """Read a file of tasks.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; it names no task, or an entry cannot work.
+    """
+    data = read_small(
+        path,
+        most=_MOST_BYTES,
+        code=ErrorCode.BAD_SETTINGS,
+        what="the file of tasks",
+        if_large="Name the file with one table for each task.",
+    )
+    try:
+        document = tomllib.loads(data.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise _bad(path, f"is not TOML: {error}", "Correct it.") from None
+    if not document:
+        raise _bad(path, "names no task", "Add a table [name] for each task.")
+    return {name: _task(path, name, table) for name, table in document.items()}
+
+
+def _task(path: Path, name: str, table: object) -> GivenInput:
+    if not isinstance(table, dict):
+        raise _bad(
+            path,
+            f"has {name!r} outside of any task",
+            "Write it below the [name] of its task.",
+        )
+    for key, value in table.items():
+        if key not in _KEYS:
+            raise _bad(path, f"has {name}.{key}", did_you_mean(key, _KEYS))
+        if type(value) is not _KEYS[key]:
+            kind = _KEYS[key].__name__
+            raise _bad(path, f"has another {name}.{key} than {kind}", "Correct it.")
+    if ("input" in table) == ("exec" in table):
+        raise _bad(
+            path, f"has none or both of {name}.input and {name}.exec", "Write one."
+        )
+    sessions = table.get("sessions")
+    if sessions is not None and not 1 <= sessions <= _MOST_SESSIONS:
+        raise _bad(
+            path, f"has {name}.sessions = {sessions}", "Write a number of at least 1."
+        )
+    paths = {
+        key: Path(table[key]) if key in table else None
+        for key in ("input", "output", "payload_out")
+    }
+    return GivenInput(
+        vector=paths["input"],
+        command=table.get("exec"),
+        sum_path=paths["output"],
+        payload_path=paths["payload_out"],
+        same_input_again=table.get("same_input_again", False),
+        sessions=sessions,
+    )
+
+
+def _bad(path: Path, fault: str, fix: str) -> SecAggError:
+    return ErrorCode.BAD_SETTINGS.error(f"the file of tasks {path} {fault}", fix=fix)
+
+
+def settings_of_task(
+    settings: "ClientSettings", task: str, given: GivenInput
+) -> "ClientSettings":
+    """Return the settings of one of several tasks of a process.
+
+    Each task has a directory of its own below state_dir; the claims on the data of all
+    have one.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; one rollback mark would serve several directories.
+    """
+    own = settings.client
+    if own.rollback_mark is not None:
+        raise ErrorCode.BAD_SETTINGS.error(
+            "client.rollback_mark is one file, and each task of --tasks has a state "
+            "of its own",
+            fix="Leave client.rollback_mark out.",
+        )
+    client = replace(
+        own,
+        task=task,
+        state_dir=own.state_dir / "tasks" / quote(task, safe=""),
+        sessions=given.sessions or own.sessions,
+    )
+    policy = settings.policy
+    if policy.data is not None and policy.data_dir is None:
+        policy = replace(policy, data_dir=own.state_dir / "data")
+    return replace(settings, client=client, policy=policy)
+
+
+def source_of(
+    settings: "ClientSettings",
+    given: GivenInput,
+    *,
+    exec_seconds: float | None,
+    exec_env: Sequence[str],
+) -> "Source":
+    """Return what supplies the vectors of a task.
+
+    Raises:
+        ServiceError: BAD_SETTINGS, of a command.
+    """
+    state_dir = settings.client.state_dir
+    if given.command is None:
+        from secagg.client.input_files import FileInput
+
+        assert given.vector is not None  # noqa: S101 - one of them was given
+        return FileInput(
+            given.vector, payload_path=given.payload_path, state_dir=state_dir
+        )
+    from secagg.learning.program_input import ProgramInput
+    from secagg.runtime.external_program import ExternalProgram, split_command
+
+    program = ExternalProgram(
+        split_command("--exec", given.command), passed_on=frozenset(exec_env)
+    )
+    return ProgramInput(
+        program,
+        state_dir=state_dir,
+        seconds=exec_seconds,
+        answer_at=settings.client.answer_at,
+    )
+
+
+class _NamedLines(Output):
+    """Lines for people that begin with the task they are about."""
+
+    def __init__(self, output: Output, task: str) -> None:
+        super().__init__(as_json=output.as_json, is_aside=True)
+        self._task = task
+
+    def line(self, text: str = "", *, style: str | None = None) -> None:
+        """Print one line for people."""
+        super().line(f"{self._task}: {text}", style=style)
+
+
+async def give_to_all(
+    tasks: Sequence[str],
+    give: Callable[[int, Output], Coroutine[Any, Any, dict[str, object]]],
+    output: Output,
+) -> dict[str, object]:
+    """Give to several tasks side by side; one that fails leaves the others.
+
+    Args:
+        tasks: Their names.
+        give: Gives to the task of a number, and prints by its own output.
+        output: Where failures are printed.
+
+    Returns:
+        What is said of each, by its name.
+
+    Raises:
+        SecAggError: Of the first that failed, when all have ended.
+    """
+    import asyncio
+
+    async def one(number: int) -> dict[str, object] | SecAggError:
+        named = _NamedLines(output, tasks[number])
+        try:
+            return await give(number, named)
+        except SecAggError as error:
+            named.line(f"ended: {error}", style="bold red")
+            return error
+
+    results = await asyncio.gather(*map(one, range(len(tasks))))
+    for found in results:
+        if isinstance(found, SecAggError):
+            raise found
+    return dict(zip(tasks, results, strict=True))
+
+
+def forget_vector(source: "Source") -> None:
+    """Remove the vector that was kept for a session that is over now."""
+    from secagg.client.input_files import FileInput
+
+    if not isinstance(source, FileInput):
+        source.ready()
+
+
+def stop_source(source: "Source") -> None:
+    """End a program that is still at work."""
+    from secagg.client.input_files import FileInput
+
+    if not isinstance(source, FileInput):
+        source.stop()
