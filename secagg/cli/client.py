@@ -6,16 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from secagg.cli.client_inputs import (
-    GivenInput,
-    check_one_source,
-    forget_vector,
-    give_to_all,
-    read_tasks,
-    settings_of_task,
-    source_of,
-    stop_source,
-)
 from secagg.cli.options import (
     ConfigOption,
     JSONOption,
@@ -29,7 +19,7 @@ from secagg.client.session_paths import SessionPath
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from secagg.cli.client_inputs import Source
+    from secagg.cli.client_inputs import GivenInput, Source
     from secagg.client.client import Client
     from secagg.client.contribution import Contribution
     from secagg.client.participation import Participation
@@ -187,6 +177,14 @@ def client(  # noqa: PLR0913 - one parameter per flag
     from secagg.cli.checks.setup_checks import shown_findings, start_findings
     from secagg.cli.checks.setups import ClientSetup
     from secagg.cli.output import log_to_stderr
+    from secagg.cli.client_inputs import (
+        GivenInput,
+        check_one_source,
+        give_to_all,
+        read_tasks,
+        settings_of_task,
+        source_of,
+    )
     from secagg.client.input_files import check_reuse
     from secagg.client.program import client_policy
     from secagg.config import load_client_settings
@@ -279,7 +277,7 @@ class _Files:
     of_aborted: dict[int, Path] = field(default_factory=dict)
 
     @classmethod
-    def of_input(cls, given: GivenInput) -> Self:
+    def of_input(cls, given: "GivenInput") -> Self:
         """Return the files of one task."""
         sums, payloads = given.sum_path, given.payload_path
         return cls(
@@ -391,6 +389,8 @@ async def _give(  # noqa: PLR0913 - what is given, and where to
     renewal: "CertificateRenewal | None",
 ) -> dict[str, object]:
     """Give to one task; return what the command says of it, for programs."""
+    from secagg.cli.client_inputs import stop_source
+
     try:
         if service:
             count = await _serve(
@@ -419,6 +419,7 @@ async def _contribute(
     accept_restored: bool,
 ) -> "tuple[list[Contribution], Participation | None]":
     """Return what was given, and the client's last part if the task is over."""
+    from secagg.cli.client_inputs import forget_vector
     from secagg.client.program import client_of
     from secagg.client.session_driver import ClientPhase
     from secagg.errors import ErrorCode, ServiceError
@@ -475,6 +476,7 @@ async def _serve(  # noqa: PLR0913 - what is given, and where to
     """Give to every session of the task; return how many were given."""
     import asyncio
 
+    from secagg.cli.client_inputs import forget_vector
     from secagg.client.program import client_of
     from secagg.client.service import ClientService
     from secagg.client.session_driver import ClientPhase

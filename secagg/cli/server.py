@@ -1,6 +1,7 @@
 """`secagg server`: run an aggregator."""
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -14,12 +15,15 @@ from secagg.cli.options import (
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from secagg.cli.server_training import TrainingOptions
     from secagg.config import HostSettings, ServerSettings, TaskSettings
     from secagg.protocol.parameters import ProtocolParameters
     from secagg.server.admin.operations import View
     from secagg.server.task.setup import PreparedTask
+
+
+# For one evaluation of a large model; the clients of the next session wait.
+_UPDATE_SECONDS: Final = 600.0
 
 
 def server(  # noqa: PLR0913 - one argument per option
@@ -51,6 +55,56 @@ def server(  # noqa: PLR0913 - one argument per option
             "end, and their inputs count as summed.",
         ),
     ] = False,
+    learn: Annotated[
+        str | None,
+        typer.Option(
+            "--learn",
+            metavar="RULE",
+            help="With --until-done and --model: train a model by the sums. The rule: "
+            "fedavg, fedavgm or fedadam.",
+        ),
+    ] = None,
+    update_with: Annotated[
+        str | None,
+        typer.Option(
+            "--update-with",
+            metavar="COMMAND",
+            help="In place of --learn: the program that makes the next model. {model} "
+            "and {mean} in it stand for files that it reads, {next} for the one that "
+            "it writes. No shell.",
+        ),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL.npz",
+            help="With --learn or --update-with: the model to start from.",
+        ),
+    ] = None,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(
+            "--learning-rate", help="With --learn: step of the rule; 1 by default."
+        ),
+    ] = None,
+    max_weight: Annotated[
+        float | None,
+        typer.Option(
+            "--max-weight",
+            help="With --learn or --update-with: weight from which on all clients "
+            "count alike; without it they always do.",
+        ),
+    ] = None,
+    update_seconds: Annotated[
+        float,
+        typer.Option(
+            "--update-seconds",
+            min=1,
+            max=86_400,
+            help="With --update-with: longest time of one run.",
+        ),
+    ] = _UPDATE_SECONDS,
     show_settings: ShowSettingsOption = False,
     as_json: JSONOption = False,
 ) -> None:
@@ -60,6 +114,8 @@ def server(  # noqa: PLR0913 - one argument per option
     were added with `secagg tasks add`, side by side. Writes sum-<n>.npy,
     report-<n>.json and receipt-<n>.bin for every session n that released a sum.
     SIGTERM stops it gently; it goes on where it stood when it is started again.
+    With --learn or --update-with its sums train a model, which every session hands
+    out; model-<n>.npz is the one after session n.
 
     Example: secagg server --config server.toml
     """
@@ -71,10 +127,15 @@ def server(  # noqa: PLR0913 - one argument per option
     from secagg.cli.checks.setup_checks import owner_of, shown_findings, start_findings
     from secagg.cli.checks.setups import ServerSetup, tasks_in_folder
     from secagg.cli.output import log_to_stderr
+    from secagg.cli.server_training import TrainingOptions
     from secagg.config import load_host_settings, load_server_settings, names_a_task
     from secagg.server.task.setup import prepare_task
     from secagg.storage.postgres.address import checked_address
 
+    training = TrainingOptions(
+        learn, update_with, model, learning_rate, max_weight, update_seconds
+    )
+    training.check(until_done=until_done)
     output = Output(as_json=as_json, is_aside=not show_settings)
     changed = [
         *(overrides or ()),
@@ -117,7 +178,7 @@ def server(  # noqa: PLR0913 - one argument per option
     ):
         output.line(complaint, style="bold red")
     if task is not None and until_done:
-        _run_to_the_end(task, output, restored=restored)
+        _run_to_the_end(task, output, restored=restored, options=training)
     else:
         _run_for_good(
             settings,
@@ -174,10 +235,15 @@ def _run_for_good(
 
 
 def _run_to_the_end(
-    settings: "ServerSettings", output: Output, *, restored: bool
+    settings: "ServerSettings",
+    output: Output,
+    *,
+    restored: bool,
+    options: "TrainingOptions",
 ) -> None:
     """Run the task of the settings file until it has all its sums."""
     import asyncio
+    from contextlib import ExitStack
 
     from secagg.cli.session_view import SessionView
     from secagg.server.service import Observer, plan_task, serve
@@ -193,11 +259,19 @@ def _run_to_the_end(
     written: list[Path] = []
     files = SumWriter(settings.server.output_dir, prepared, tell=written.append)
 
+    training = options.training(settings, prepared)
+
     async def take_sum(total: ReleasedSum) -> None:
         await files.write(total)
         output.line(str(total))
+        if training is not None:
+            step, path = await training.take(total)
+            written.append(path)
+            output.line(str(step))
 
-    with SessionView(output) as view:
+    with ExitStack() as stack, SessionView(output) as view:
+        if training is not None:
+            stack.callback(training.stop)
         observer = Observer(
             listening=lambda address: output.line(
                 f"listening on {address} for task {settings.task.id!r}"
@@ -212,6 +286,7 @@ def _run_to_the_end(
                 on_sum=take_sum,
                 on_aborted=files.write_aborted,
                 observer=observer,
+                payload=None if training is None else training.payload,
             )
         )
     for path in written:

@@ -5,20 +5,16 @@ their updates moves it.  Models are trees of arrays: of numpy, PyTorch, JAX, or 
 scikit-learn has fitted.  docs/learning.md shows it.
 """
 
-from secagg.learning.averaging import FederatedAveraging
-from secagg.learning.curve import LearningCurve, TrainingStep
-from secagg.learning.learner import Learner, LearningStep, Update
-from secagg.learning.optimizers import ServerOptimizer
-from secagg.learning.vectors import VectorEntry, VectorSpec
+from typing import Final
 
-__all__ = [
-    "FederatedAveraging",
-    "Learner",
-    "LearningCurve",
-    "LearningStep",
-    "ServerOptimizer",
-    "TrainingStep",
-    "Update",
-    "VectorEntry",
-    "VectorSpec",
-]
+from dpnoise.lazy_names import lazy_names
+
+_MODULES: Final = {
+    ".averaging": ("FederatedAveraging",),
+    ".curve": ("LearningCurve", "TrainingStep"),
+    ".learner": ("Learner", "LearningStep", "Update"),
+    ".optimizers": ("Optimizer", "ServerOptimizer"),
+    ".vectors": ("VectorEntry", "VectorSpec"),
+}
+
+__all__, __getattr__, __dir__ = lazy_names(__name__, _MODULES)

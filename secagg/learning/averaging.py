@@ -30,7 +30,7 @@ from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.learning.checkpoints import Checkpoint, CheckpointDirectory
 from secagg.learning.curve import SCORE, LearningCurve, TrainingStep
 from secagg.learning.learner import LearningStep, Train, clip_of, difference
-from secagg.learning.optimizers import ServerOptimizer
+from secagg.learning.optimizers import Optimizer, ServerOptimizer
 from secagg.learning.payload import StepPayload, encode_config
 from secagg.learning.vectors import Flat, Tree, VectorSpec
 from secagg.learning.weights import Weighting
@@ -62,7 +62,7 @@ class FederatedAveraging:
     Args:
         model: To start from: nested dicts, lists and tuples of arrays of floats.
         optimizer: What is done with the mean update of a step: "fedavg", "fedavgm",
-            "fedadam", or a `ServerOptimizer`.
+            "fedadam", a `ServerOptimizer`, or an `Optimizer` of one's own.
         max_weight: Weight from which on all clients count alike, chosen from what is
             public.  None counts all clients alike, at no cost of accuracy.
         evaluate: Called with the model after each step; returns a score, or several by
@@ -92,7 +92,7 @@ class FederatedAveraging:
         self,
         model: Tree,
         *,
-        optimizer: str | ServerOptimizer = "fedavg",
+        optimizer: str | Optimizer = "fedavg",
         max_weight: float | None = None,
         evaluate: Evaluate | None = None,
         checkpoint_dir: Path | str | None = None,
@@ -103,9 +103,7 @@ class FederatedAveraging:
         self.spec: Final = VectorSpec.of(model, select=select)
         self._like = model
         self._optimizer = (
-            optimizer
-            if isinstance(optimizer, ServerOptimizer)
-            else ServerOptimizer(optimizer)
+            ServerOptimizer(optimizer) if isinstance(optimizer, str) else optimizer
         )
         self._weighting = Weighting.of(max_weight, self.spec.dim)
         self._evaluate = evaluate
@@ -181,11 +179,7 @@ class FederatedAveraging:
         schedule = None
         if clip_quantile is not None:
             if self._weighting.extra:
-                raise LocalProtocolError(
-                    "max_weight and clip_quantile exclude each other: the weight is "
-                    "measured by the clip",
-                    next_step="Leave out one of the two.",
-                )
+                raise _both_excluded()
             lowest, highest = clip_range or (
                 l2_clip / _CLIPS_REACH,
                 l2_clip * _CLIPS_REACH,
@@ -207,6 +201,32 @@ class FederatedAveraging:
         )
         self._wanted = steps
         return PreparedTask.from_plan(made, clip=schedule)
+
+    def check_task(self, prepared: PreparedTask) -> None:
+        """Refuse a task that was planned elsewhere and cannot train this model.
+
+        Args:
+            prepared: Of `l2_clip` as it was planned; with `max_weight` the update's
+                part of it is that over the square root of 1 + d^(-1/2).
+
+        Raises:
+            LocalProtocolError: It has no noise or another dimension; or INFEASIBLE, as
+                `plan`.
+        """
+        wanted, noised = self.spec.dim + self._weighting.extra, prepared.noised
+        if noised is None or noised.dim != wanted:
+            found = "no noise" if noised is None else f"{noised.dim} entries"
+            raise LocalProtocolError(
+                f"the task has {found}, and the model needs {wanted} with noise",
+                next_step=f"Plan it for vectors of {wanted} entries.",
+            )
+        if self._weighting.extra and noised.units is not None:
+            raise _both_excluded()
+        self._weighting.check_error(
+            standard_error=prepared.forecast_rmse or 0.0,
+            l2_clip=noised.l2_clip,
+            fewest=prepared.parameters.min_survivors,
+        )
 
     def payload(self, sums: int) -> bytes:
         """Return what the next session hands out: for `Server.add_task`.
@@ -441,6 +461,14 @@ class FederatedAveraging:
         if self._plain is not None:
             self._plain = _moving(found.arrays, _PLAIN)
         self._steps, self._sum_hash, self._task = found.steps, found.sum_hash, task
+
+
+def _both_excluded() -> LocalProtocolError:
+    return LocalProtocolError(
+        "max_weight and clip_quantile exclude each other: the weight is measured by "
+        "the clip",
+        next_step="Leave out one of the two.",
+    )
 
 
 def _flag_amplitude(asked: dict[str, Any]) -> float:

@@ -9,6 +9,7 @@ Source:
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum, unique
+from typing import Protocol
 
 import numpy as np
 
@@ -18,6 +19,25 @@ from secagg.protocol.arguments import check_real, did_you_mean
 
 # By Reddi et al., where the noise is smaller.
 _LEAST_TAU = 1e-3
+
+
+class Optimizer(Protocol):
+    """A rule that moves a model by the mean update of a step."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what tells the rule from others, for a checkpoint: JSON."""
+
+    def step(
+        self, model: Flat, mean: Flat, state: Mapping[str, Flat], *, error: float
+    ) -> tuple[Flat, dict[str, Flat]]:
+        """Return the next model, and what the rule keeps in mind.
+
+        Args:
+            model: Shape (d,).
+            mean: Mean update, shape (d,).
+            state: From the step before; empty for the first.
+            error: Standard error of an entry of `mean`.
+        """
 
 
 @unique
@@ -67,20 +87,13 @@ class ServerOptimizer:
             check_real("tau", self.tau, above=0.0)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the rule for a checkpoint."""
+        """Return the arguments, as `Optimizer` says."""
         return asdict(self)
 
     def step(
         self, model: Flat, mean: Flat, state: Mapping[str, Flat], *, error: float
     ) -> tuple[Flat, dict[str, Flat]]:
-        """Return the next model, and what the rule keeps in mind.
-
-        Args:
-            model: Shape (d,).
-            mean: Mean update, shape (d,).
-            state: From the step before; empty for the first.
-            error: Standard error of an entry of `mean`.
-        """
+        """Return the next model, as `Optimizer` says."""
         eta, beta = self.learning_rate, self.momentum
         if self.kind == OptimizerKind.FEDAVG:
             return model + eta * mean, {}

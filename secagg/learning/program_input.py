@@ -79,6 +79,7 @@ class ProgramInput:
         self._result = results[0]
         self._seconds = seconds
         self._part = _DUE_AT if answer_at is None else answer_at
+        self._home = Path.cwd()  # where a relative path of the command begins
         self._work = state_dir.absolute() / "work"
         self._inputs = state_dir.absolute() / "inputs"
 
@@ -157,7 +158,7 @@ class ProgramInput:
         self._program.run(
             places={_PAYLOAD: payload, self._result: result},
             facts=_facts(session, step, payload, result),
-            directory=work,
+            directory=self._home,
             seconds=seconds,
             why=why,
         )

@@ -1,4 +1,4 @@
-"""Every command of docs/tutorial.md runs, and prints what the page shows.
+"""Every command of the pages for shells runs, and prints what the page shows.
 
 A line `machine$ command` runs in the directory of that machine, one below a directory
 of the test's own.  Lines below it are what the command prints: numbers may differ, and
@@ -6,6 +6,7 @@ a line of dots stands for any lines.  `secagg server` and `secagg client` are pr
 all other commands of secagg run in this one, which has loaded the libraries already.
 """
 
+import os
 import re
 import shlex
 import subprocess
@@ -13,14 +14,14 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
 from secagg_testing.programs import Programs
 
 from secagg.cli import main
 
-PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text("utf-8")
-BLOCKS = re.findall(
-    r"(?:Save as `([^`]+)`[^\n]*\n\n)?```(\w+)\n(.*?)```", PAGE, re.DOTALL
-)
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ["tutorial.md", "train-from-the-shell.md"]
+BLOCK = re.compile(r"(?:Save as `([^`]+)`[^\n]*\n\n)?```(\w+)\n(.*?)```", re.DOTALL)
 PROMPT = re.compile(r"^([\w-]+)\$ (.*)$")
 
 
@@ -129,20 +130,23 @@ class Machines:
             assert_shown(shown, "".join(said))
 
 
+@pytest.mark.parametrize("page", PAGES)
 def test_every_command_prints_what_the_page_shows(
-    tmp_path, capsys, monkeypatch, unused_tcp_port
+    page, tmp_path, capsys, monkeypatch, unused_tcp_port
 ):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     port = str(unused_tcp_port)
-    with Programs(tmp_path) as programs:
+    # Programs of --exec are found as in an environment that is active.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    with Programs(tmp_path, {"PATH": path}) as programs:
         machines = Machines(programs, capsys, monkeypatch)
         printed = ""
-        for path, kind, text in BLOCKS:
+        for path, kind, text in BLOCK.findall((DOCS / page).read_text("utf-8")):
             block = text.replace("7400", port)
-            if kind == "toml":
+            if path:
                 (tmp_path / path).write_text(block)
             elif kind == "python":
-                exec(compile(block, "tutorial.md", "exec"), {})
+                exec(compile(block, page, "exec"), {})
                 printed = capsys.readouterr().out
             elif kind == "text":
                 assert_shown(block, printed)
