@@ -176,7 +176,6 @@ def client(  # noqa: PLR0913 - one parameter per flag
     from secagg.cli.checks.preflight import require_all, show_checked
     from secagg.cli.checks.setup_checks import shown_findings, start_findings
     from secagg.cli.checks.setups import ClientSetup
-    from secagg.cli.output import log_to_stderr
     from secagg.cli.client_inputs import (
         GivenInput,
         check_one_source,
@@ -185,6 +184,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
         settings_of_task,
         source_of,
     )
+    from secagg.cli.output import log_to_stderr
     from secagg.client.input_files import check_reuse
     from secagg.client.program import client_policy
     from secagg.config import load_client_settings

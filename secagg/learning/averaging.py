@@ -30,13 +30,19 @@ from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.learning.checkpoints import Checkpoint, CheckpointDirectory
 from secagg.learning.curve import SCORE, LearningCurve, TrainingStep
 from secagg.learning.learner import LearningStep, Train, clip_of, difference
-from secagg.learning.optimizers import Optimizer, ServerOptimizer
+from secagg.learning.optimizers import Optimizer, as_optimizer
 from secagg.learning.payload import StepPayload, encode_config
 from secagg.learning.vectors import Flat, Tree, VectorSpec
 from secagg.learning.weights import Weighting
-from secagg.protocol.arguments import as_path, check_real, says_which_argument
-from secagg.server.released_sum import ReleasedSum
+from secagg.protocol.arguments import (
+    as_path,
+    check_kind,
+    check_real,
+    check_whole,
+    says_which_argument,
+)
 from secagg.server.server import RunningTask
+from secagg.server.task.outputs import ReleasedSum
 from secagg.server.task.setup import PreparedTask
 
 # Of a clip that follows the sums, from the one to start with.
@@ -65,8 +71,9 @@ class FederatedAveraging:
             "fedadam", a `ServerOptimizer`, or an `Optimizer` of one's own.
         max_weight: Weight from which on all clients count alike, chosen from what is
             public.  None counts all clients alike, at no cost of accuracy.
-        evaluate: Called with the model after each step; returns a score, or several by
-            name.  It sees data of the server alone.
+        evaluate: Called with the model before the first step, so that its errors cost
+            nothing, and after each; returns a score, or several by name.  It sees data
+            of the server alone.
         checkpoint_dir: Where every step is kept, for a process that continues; None
             keeps nothing.
         config: What clients are told about training, such as a learning rate: a dict
@@ -102,12 +109,10 @@ class FederatedAveraging:
     ) -> None:
         self.spec: Final = VectorSpec.of(model, select=select)
         self._like = model
-        self._optimizer = (
-            ServerOptimizer(optimizer) if isinstance(optimizer, str) else optimizer
-        )
+        self._optimizer = as_optimizer(optimizer)
         self._weighting = Weighting.of(max_weight, self.spec.dim)
         self._evaluate = evaluate
-        self._config = dict(config or {})
+        self._config = {} if config is None else config
         encode_config(self._config)
         first = self.spec.flatten(model)
         self._private = _Moving(first)
@@ -194,13 +199,10 @@ class FederatedAveraging:
             )
             asked["clip_flag_amplitude"] = _flag_amplitude(asked)
         made = plan(**asked)
-        self._weighting.check_error(
-            standard_error=made.most_estimate_mse**0.5,
-            l2_clip=asked["l2_clip"],
-            fewest=made.request.min_survivors or clients,
-        )
+        prepared = PreparedTask.from_plan(made, clip=schedule)
+        self._check_weights(prepared, l2_clip=asked["l2_clip"])
         self._wanted = steps
-        return PreparedTask.from_plan(made, clip=schedule)
+        return prepared
 
     def check_task(self, prepared: PreparedTask) -> None:
         """Refuse a task that was planned elsewhere and cannot train this model.
@@ -222,10 +224,16 @@ class FederatedAveraging:
             )
         if self._weighting.extra and noised.units is not None:
             raise _both_excluded()
+        self._check_weights(prepared, l2_clip=noised.l2_clip)
+
+    def _check_weights(self, prepared: PreparedTask, *, l2_clip: float) -> None:
+        """Refuse a task whose most noise hides the weights of its smallest sum."""
+        if not self._weighting.extra or prepared.noised is None:
+            return
+        fewest = prepared.parameters.min_survivors
+        error = prepared.noised.sum_error(inputs=fewest, certificate=None)
         self._weighting.check_error(
-            standard_error=prepared.forecast_rmse or 0.0,
-            l2_clip=noised.l2_clip,
-            fewest=prepared.parameters.min_survivors,
+            standard_error=error.standard_error, l2_clip=l2_clip, fewest=fewest
         )
 
     def payload(self, sums: int) -> bytes:
@@ -289,14 +297,21 @@ class FederatedAveraging:
             LocalProtocolError: The number of steps is not known.
             SecAggError: As `BlockingCohort.sum`.
         """
+        check_kind("people", people, BlockingCohort, make="secagg.blocking.local(...)")
+        if not all(map(callable, updates)):
+            raise LocalProtocolError(
+                "updates holds something that is not a function",
+                next_step="Pass one function for each client, which trains.",
+            )
+        self._scores(self._private)  # what fails here has cost nothing yet
         if steps is None:
             if self._wanted is None:
                 raise LocalProtocolError(
                     "the number of steps is not known: the task is planned elsewhere",
                     next_step="Pass steps=..., or plan with FederatedAveraging.plan.",
                 )
-            steps = self._wanted - len(self._steps)
-        for _ in range(steps):
+            steps = max(0, self._wanted - len(self._steps))
+        for _ in range(check_whole("steps", steps, least=0)):
             made = self._updates(updates, self._private)
             plain = None
             if self._plain is not None:
@@ -325,6 +340,7 @@ class FederatedAveraging:
         Raises:
             SecAggError: As `RunningTask.sums`, or `take`.
         """
+        await asyncio.to_thread(self._scores, self._private)
         async for total in running.sums():
             yield await asyncio.to_thread(self.take, total)
 
@@ -436,7 +452,13 @@ class FederatedAveraging:
             return {}
         given = self._evaluate(self.spec.restore(moving.model, like=self._like))
         named = given if isinstance(given, Mapping) else {SCORE: given}
-        return {str(name): float(value) for name, value in named.items()}
+        try:
+            return {str(name): float(value) for name, value in named.items()}
+        except (TypeError, ValueError):
+            raise LocalProtocolError(
+                "evaluate returned something that is not a number",
+                next_step="Return a float, or a dict of floats by name.",
+            ) from None
 
     def _run(self, task: str) -> dict[str, Any]:
         return {

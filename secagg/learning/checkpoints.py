@@ -19,7 +19,7 @@ from secagg.errors import ErrorCode, InputError, SecAggError
 from secagg.learning.array_files import read_arrays, read_file, write_arrays
 from secagg.learning.curve import TrainingStep
 from secagg.learning.vectors import Flat
-from secagg.runtime.durable_files import replace_file, sync_directory
+from secagg.runtime.files import replace_file, sync_directory
 
 _Result = TypeVar("_Result")
 

@@ -1,12 +1,15 @@
 """The side of a client: from the model of a session to the vector that it sends."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from secagg.client.gate import SessionInfo
 from secagg.distributed_dp import NoisyTask
-from secagg.errors import InputError
+from secagg.errors import InputError, LocalProtocolError
 from secagg.learning.payload import StepPayload
 from secagg.learning.vectors import Flat, Tree, VectorSpec
 from secagg.learning.weights import Weighting
@@ -59,12 +62,22 @@ class Learner:
             dict of numpy arrays by their full names.  A session with another schema is
             not trained in.
 
+    Raises:
+        LocalProtocolError: `train` is not a function.
+        InputError: `like` is no model.
+
     Example:
         async for given in client.contributions(Learner(train, like=model)):
             print(given.session_number)
     """
 
     def __init__(self, train: Train, *, like: Tree = None) -> None:
+        given: object = train
+        if not callable(given) or inspect.iscoroutinefunction(given):
+            raise LocalProtocolError(
+                "train is not a function that returns a model",
+                next_step="Pass a function of one argument, without async.",
+            )
         self._train = train
         self._like = like
         self._spec = None if like is None else VectorSpec.of(like)
@@ -104,7 +117,13 @@ def difference(spec: VectorSpec, given: Flat, trained: object) -> tuple[Flat, fl
     """
     update = trained if isinstance(trained, Update) else Update(trained)
     flat = spec.flatten(update.tree)
-    return flat if update.is_difference else flat - given, float(update.weight)
+    weight: object = update.weight
+    if not isinstance(weight, int | float | np.number):
+        raise InputError(
+            f"the weight of an update is {type(weight).__name__}",
+            next_step="Pass the number of examples.",
+        )
+    return flat if update.is_difference else flat - given, float(weight)
 
 
 def check_session(session: SessionInfo, spec: VectorSpec, weighting: Weighting) -> None:

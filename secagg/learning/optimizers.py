@@ -9,7 +9,7 @@ Source:
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum, unique
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -107,3 +107,19 @@ class ServerOptimizer:
         squares = self.beta2 * squares + (1.0 - self.beta2) * mean**2
         moved = model + eta * momentum / (np.sqrt(squares) + tau)
         return moved, {"momentum": momentum, "squares": squares}
+
+
+def as_optimizer(given: object) -> Optimizer:
+    """Return the rule that a caller has named, or made.
+
+    Raises:
+        LocalProtocolError: There is no such rule.
+    """
+    if isinstance(given, str):
+        return ServerOptimizer(given)
+    if not (hasattr(given, "step") and hasattr(given, "to_dict")):
+        raise LocalProtocolError(
+            f"optimizer must be a name or an Optimizer, got {type(given).__name__}",
+            next_step='Pass "fedavg", "fedavgm" or "fedadam".',
+        )
+    return cast("Optimizer", given)

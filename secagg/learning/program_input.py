@@ -27,9 +27,8 @@ from secagg.learning.array_files import read_array, read_arrays, read_file, writ
 from secagg.learning.learner import Update, check_session, clip_of, difference
 from secagg.learning.payload import StepPayload, is_step
 from secagg.protocol.vectors import as_vector
-from secagg.runtime.durable_files import replace_file
 from secagg.runtime.external_program import ExternalProgram
-from secagg.runtime.files import disk
+from secagg.runtime.files import disk, replace_file
 
 # What the command may say that the program writes; exactly one.
 _MODEL, _UPDATE, _VECTOR = "model", "update", "vector"

@@ -19,11 +19,10 @@ from secagg.learning.averaging import FederatedAveraging
 from secagg.learning.curve import TrainingStep
 from secagg.learning.optimizers import Optimizer
 from secagg.learning.vectors import Array, Flat, Tree, VectorSpec
-from secagg.runtime.durable_files import replace_file
 from secagg.runtime.external_program import ExternalProgram
-from secagg.runtime.files import disk
+from secagg.runtime.files import disk, replace_file
 from secagg.runtime.vector_files import write_bytes
-from secagg.server.released_sum import ReleasedSum
+from secagg.server.task.outputs import ReleasedSum
 from secagg.server.task.setup import PreparedTask
 
 # As many bytes as the largest payload of a client by default.

@@ -126,6 +126,7 @@ class Machines:
         process, reader, said, shown = self.running.pop(machine)
         reader.join(60)
         assert process.wait(60) == 0, "".join(said)
+        assert "zeros were given" not in "".join(said)
         if shown:
             assert_shown(shown, "".join(said))
 

@@ -19,7 +19,7 @@ from dpnoise import bench
 from dpnoise.errors import InputError as AnswerError
 from dpnoise.errors import ParameterError
 from secagg import advanced, blocking
-from secagg.learning import FederatedAveraging, LearningCurve, VectorSpec
+from secagg.learning import FederatedAveraging, Learner, LearningCurve, VectorSpec
 
 MISUSE, SETTINGS = secagg.ErrorCode.LOCAL_MISUSE, secagg.ErrorCode.BAD_SETTINGS
 INPUT = secagg.ErrorCode.BAD_INPUT
@@ -187,6 +187,10 @@ def trained(call, **changes):
     """Call something of a model, which is planned like `ASKED`."""
     asked = {key: given for key, given in ASKED.items() if key != "dimension"}
     return averaging(lambda fed: fed.plan(**(asked | call)), **changes)
+
+
+def trained_steps(world, steps):
+    FederatedAveraging(np.array(GOOD)).train(world.people, [], steps=steps)
 
 
 def histogram(value):
@@ -495,6 +499,33 @@ ROWS = [
         *("weights of few", trained({}, max_weight=1.0), LOCAL),
         *(secagg.ErrorCode.INFEASIBLE, "hides the sum of", "Leave out max_weight"),
     ),
+    ("rule 3", averaging(optimizer=3), LOCAL, MISUSE, "got int", "fedavg"),
+    ("config 3", averaging(config="rate"), LOCAL, MISUSE, "config", "JSON"),
+    (
+        *("no people", averaging(lambda fed: fed.train(None, [])), LOCAL, MISUSE),
+        *("BlockingCohort", "blocking.local("),
+    ),
+    (
+        *("vectors", lambda w: averaging(lambda f: f.train(w.people, [GOOD]))(w)),
+        *(LOCAL, MISUSE, "not a function", "which trains"),
+    ),
+    (
+        *(
+            "score",
+            lambda w: averaging(lambda f: f.train(w.people, []), evaluate=str)(w),
+        ),
+        *(LOCAL, MISUSE, "not a number", "Return a float"),
+    ),
+    (
+        "-1 steps",
+        lambda w: trained_steps(w, -1),
+        LOCAL,
+        MISUSE,
+        "at least 0",
+        "steps=0",
+    ),
+    ("learner", lambda _: Learner(GOOD), LOCAL, MISUSE, "not a function", "one arg"),
+    ("late learner", lambda _: Learner(late), LOCAL, MISUSE, "a function", "async"),
     (
         *("no steps known", lambda w: averaging(lambda f: f.train(w.people, []))(w)),
         *(LOCAL, MISUSE, "steps is not known", "steps=..."),

@@ -2,13 +2,26 @@
 
 import asyncio
 import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import secagg
+from secagg.cli import client as command
 from secagg.cli import main
-from secagg.cli.client_inputs import give_to_all, read_tasks
+from secagg.cli.client_inputs import (
+    give_to_all,
+    read_tasks,
+    settings_of_task,
+    source_of,
+)
 from secagg.cli.output import Output
+from secagg.client import program
+from secagg.config import load_client_settings
 
 
 @pytest.mark.parametrize(
@@ -73,3 +86,120 @@ async def test_a_task_that_fails_leaves_the_others(capsys):
 
     given = await give_to_all(["flu", "beds"], good, Output(as_json=True))
     assert json.dumps(given) == '{"flu": {"sessions": [0]}, "beds": {"sessions": [1]}}'
+
+
+CLIENT = """
+[client]
+server = "127.0.0.1:1"
+task = "flu"
+state_dir = "state"
+
+[tls]
+ca = "ca.pem"
+certificate = "client.pem"
+key = "client.key"
+
+[policy]
+data = "wards"
+total_epsilon = 20.0
+total_delta = 1e-4
+max_epsilon = 8.0
+max_delta = 1e-5
+"""
+TASKS = """
+[flu]
+input = "x.npy"
+output = "flu.npy"
+
+["beds/north"]
+exec = "python made.py {vector}"
+"""
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "client.toml").write_text(CLIENT)
+    (tmp_path / "tasks.toml").write_text(TASKS)
+    return load_client_settings(tmp_path / "client.toml", environment={}).settings
+
+
+def test_each_task_has_a_state_of_its_own_and_all_one_total(settings, tmp_path):
+    given = read_tasks(tmp_path / "tasks.toml")
+    own = [settings_of_task(settings, *each) for each in given.items()]
+    assert [one.client.task for one in own] == ["flu", "beds/north"]
+    places = [one.client.state_dir.relative_to(tmp_path) for one in own]
+    assert [str(place) for place in places] == [
+        "state/tasks/flu",
+        "state/tasks/beds%2Fnorth",
+    ]
+    assert {one.policy.data_dir for one in own} == {tmp_path / "state" / "data"}
+    marked = replace(settings.client, rollback_mark=tmp_path / "mark")
+    with pytest.raises(secagg.ServiceError, match="is one file, and each task"):
+        settings_of_task(replace(settings, client=marked), *next(iter(given.items())))
+
+
+async def test_one_client_gives_to_two_tasks_side_by_side(
+    settings, tmp_path, monkeypatch
+):
+    (tmp_path / "made.py").write_text(
+        "import sys, numpy; numpy.save(sys.argv[1], numpy.full(2, 0.5))"
+    )
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    monkeypatch.setenv("PATH", path)
+    np.save(tmp_path / "x.npy", np.ones(2))
+    limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
+    plan = secagg.plan(
+        clients=3,
+        dimension=2,
+        l2_clip=2.0,
+        epsilon=8.0,
+        delta=1e-5,
+        mechanism="skellam",
+    )
+    given = read_tasks(tmp_path / "tasks.toml")
+    async with secagg.Server(None) as server:
+        running = {name: await server.add_task(name, plan) for name in given}
+
+        def client_of(settings, **_):
+            return secagg.Client(
+                server.connection("a"),
+                task=settings.client.task,
+                privacy_limits=limits,
+                state_dir=settings.client.state_dir,
+                rollback_mark=tmp_path / f"mark-{settings.client.state_dir.name}",
+            )
+
+        monkeypatch.setattr(program, "client_of", client_of)
+        own = [settings_of_task(settings, *each) for each in given.items()]
+
+        def give(number, output):
+            each = list(given.values())[number]
+            source = source_of(own[number], each, exec_seconds=None, exec_env=())
+            return command._give(
+                own[number],
+                source,
+                command._Files.of_input(each),
+                output,
+                accept_restored=False,
+                service=False,
+                renewal=None,
+            )
+
+        async def other(name, task):
+            async with secagg.Client(
+                server.connection(name), task=task, privacy_limits=limits
+            ) as one:
+                await one.contribute([0.0, 0.0])
+
+        said, *_ = await asyncio.gather(
+            give_to_all(list(given), give, Output(as_json=True)),
+            *(other(name, task) for name in "bc" for task in given),
+            *(one.next_sum() for one in running.values()),
+        )
+        for one in running.values():
+            one.take()
+    sessions = [said[name]["sessions"] for name in given]
+    assert [[each["replaced"] for each in one] for one in sessions] == [[None], [None]]
+    assert (tmp_path / "flu.npy").exists()
+    assert not list((tmp_path / "state").rglob("inputs/*"))
