@@ -190,6 +190,11 @@ def client(  # noqa: PLR0913 - one parameter per flag
     from secagg.config import load_client_settings
 
     _check_renewal(renew_before, renew_exec, service=service)
+    if renew_exec is not None and tasks is not None:
+        raise typer.BadParameter(
+            "--renew-exec goes with one task: with --tasks let a "
+            "timer renew the certificate"
+        )
     given = GivenInput(vector, exec_command, sum_path, payload_path, same_input_again)
     has_program_options = exec_seconds is not None or bool(exec_env)
     check_one_source(given, tasks, program_options=has_program_options)
@@ -243,8 +248,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
             told,
             accept_restored=accept_restored,
             service=service,
-            # One certificate, which all tasks have.
-            renewal=renewal if number == 0 else None,
+            renewal=renewal,
         )
 
     if tasks is None:

@@ -243,7 +243,6 @@ def _run_to_the_end(
 ) -> None:
     """Run the task of the settings file until it has all its sums."""
     import asyncio
-    from contextlib import ExitStack
 
     from secagg.cli.session_view import SessionView
     from secagg.server.service import Observer, plan_task, serve
@@ -269,9 +268,7 @@ def _run_to_the_end(
             written.append(path)
             output.line(str(step))
 
-    with ExitStack() as stack, SessionView(output) as view:
-        if training is not None:
-            stack.callback(training.stop)
+    with SessionView(output) as view:
         observer = Observer(
             listening=lambda address: output.line(
                 f"listening on {address} for task {settings.task.id!r}"

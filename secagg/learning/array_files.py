@@ -10,6 +10,7 @@ import io
 import os
 import stat
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Final
@@ -69,7 +70,7 @@ def read_arrays(data: bytes, *, max_bytes: int, what: str) -> dict[str, Array]:
         raise
     except (zipfile.BadZipFile, ValueError, EOFError, OSError, NotImplementedError):
         raise _unreadable(what) from None
-    except (RuntimeError, zipfile.zlib.error):  # type: ignore[attr-defined]  # encrypted, damaged
+    except (RuntimeError, zlib.error):  # encrypted, damaged
         raise _unreadable(what) from None
 
 

@@ -44,6 +44,7 @@ from secagg.protocol.arguments import (
 from secagg.server.server import RunningTask
 from secagg.server.task.outputs import ReleasedSum
 from secagg.server.task.setup import PreparedTask
+from secagg.simulation.in_process import ClippingWarning
 
 # Of a clip that follows the sums, from the one to start with.
 _CLIPS_REACH: Final = 16.0
@@ -316,12 +317,15 @@ class FederatedAveraging:
             plain = None
             if self._plain is not None:
                 plain = self._updates(updates, self._plain)
-            total = people.sum(
-                [
-                    partial(self._vector, update=update, weight=weight)
-                    for update, weight in made
-                ]
-            )
+            makers = [
+                partial(self._vector, update=update, weight=weight)
+                for update, weight in made
+            ]
+            try:
+                total = people.sum(makers)
+            except ClippingWarning as warning:  # the sum is released, and is spent
+                self._taken(warning.total, plain)
+                raise
             self._taken(total, plain)
         return self.curve
 

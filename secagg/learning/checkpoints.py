@@ -24,7 +24,8 @@ from secagg.runtime.files import replace_file, sync_directory
 _Result = TypeVar("_Result")
 
 _PREFIX: Final = "session-"
-_DIGITS: Final = 15
+# Of the largest number of a session, so that names sort like numbers.
+_DIGITS: Final = 20
 _ARRAYS: Final = "arrays.npz"
 _STATE: Final = "state.json"
 # Own files, on this machine's disk: as large as memory allows.
@@ -64,12 +65,14 @@ class CheckpointDirectory:
         Raises:
             ServiceError: STATE_DAMAGED or STORAGE_FAILED.
         """
-        if not self.path.is_dir():
-            return None
-        names = self._told(
-            lambda: sorted(one.name for one in self.path.glob(f"{_PREFIX}*"))
-        )
-        return self._read(self.path / names[-1]) if names else None
+
+        def read() -> Checkpoint | None:
+            if not self.path.is_dir():
+                return None
+            names = sorted(one.name for one in self.path.glob(f"{_PREFIX}*"))
+            return self._read(self.path / names[-1]) if names else None
+
+        return self._told(read)
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, whole or not at all.

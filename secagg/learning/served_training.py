@@ -188,7 +188,11 @@ class ServedTraining:
         Raises:
             SecAggError: As `FederatedAveraging.take`; the sum is given again.
         """
-        return await asyncio.to_thread(self._take, total)
+        try:
+            return await asyncio.to_thread(self._take, total)
+        except asyncio.CancelledError:
+            self.stop()  # else the process would wait for its thread
+            raise
 
     def stop(self) -> None:
         """End a program that is still at work."""

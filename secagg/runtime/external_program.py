@@ -121,6 +121,11 @@ class ExternalProgram:
         self._is_idle.clear()
         try:
             self._run(words, facts, directory, seconds, why)
+        except InputError:  # a ValueError, too
+            raise
+        except (OSError, ValueError) as error:  # no process left, a NUL in a word
+            fault = f"could not be started ({type(error).__name__})"
+            raise self._failed(fault, b"") from None
         finally:
             self._is_idle.set()
 

@@ -30,6 +30,7 @@ from secagg.config import load_client_settings
         ([], "one of --input, --exec and --tasks is needed"),
         (["--input", "x.npy", "--exec", "train {model}"], "exclude each other"),
         (["--tasks", "t.toml", "--output", "sum.npy"], "its file says"),
+        (["--tasks", "t.toml", "--service", "--renew-exec", "x"], "goes with one task"),
         (["--input", "x.npy", "--exec-seconds", "3"], "go with --exec"),
         (["--exec", "train {model}", "--payload-out", "x"], "go with --input"),
     ],

@@ -1,5 +1,7 @@
 """`secagg server --learn` and `--update-with`: the next model, and what goes wrong."""
 
+import asyncio
+import os
 import shlex
 import sys
 
@@ -108,6 +110,18 @@ async def test_a_sum_waits_for_a_program_that_succeeds(made, totals, script, tex
     assert StepPayload.decode(broken.payload(0)).step == 1
     step, _ = await made(GOOD).take(totals[0])
     assert step.number == 1
+
+
+async def test_a_program_at_work_ends_with_its_server(made, totals, tmp_path):
+    pipe = tmp_path / "alive"
+    os.mkfifo(pipe)
+    hanging = made(f"alive = open({str(pipe)!r}, 'wb')\nwhile True: pass")
+    taking = asyncio.create_task(hanging.take(totals[0]))
+    with await asyncio.to_thread(pipe.open, "rb") as alive:
+        taking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        assert alive.read() == b""
 
 
 async def test_a_rule_of_ours_moves_the_model_by_the_mean(made, totals):

@@ -387,6 +387,18 @@ def test_an_error_of_a_function_is_raised_before_any_client_joins():
         averaging.train(people, [lambda step: step.model] * CLIENTS)
 
 
+def test_a_sum_is_a_step_also_where_its_warning_is_an_error():
+    averaging = FederatedAveraging({"w": np.zeros(4)})
+    task = averaging.plan(**BUDGET, l2_clip=0.1, steps=1, **QUICK)
+    functions = [lambda step: {"w": step.model["w"] + 1}] * CLIENTS
+    with (
+        blocking.local(task) as people,
+        pytest.raises(advanced.ClippingWarning, match="6 of 6"),
+    ):
+        averaging.train(people, functions)
+    assert [step.shortened for step in averaging.curve.steps] == [CLIENTS]
+
+
 def test_a_sum_that_is_no_step_is_refused():
     waiver = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
     cohort = secagg.Cohort(min_clients=3, max_clients=3, min_survivors=3)

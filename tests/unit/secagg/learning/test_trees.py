@@ -130,6 +130,42 @@ def test_another_model_than_the_schema_says_is_refused():
         spec.unflatten([0.0])
 
 
+class Tensor:
+    """What is used of a tensor of PyTorch, on a device that numpy cannot read."""
+
+    def __init__(self, array, dtype=np.float32, device="gpu"):
+        self.array, self.dtype, self.device = array, dtype, device
+
+    def detach(self):
+        return self
+
+    def cpu(self):
+        return Tensor(self.array, self.dtype, "cpu")
+
+    def float(self):
+        return Tensor(self.array, np.float32, self.device)
+
+    def numpy(self):
+        assert self.device == "cpu"
+        assert self.dtype != "torch.bfloat16"
+        return np.asarray(self.array, self.dtype)
+
+    def new_tensor(self, array):
+        return Tensor(array, array.dtype, self.device)
+
+    def to(self, dtype):
+        return Tensor(self.array, dtype, self.device)
+
+
+def test_tensors_come_back_on_their_device():
+    model = {"w": Tensor(np.ones(2)), "half": Tensor([3.0], "torch.bfloat16")}
+    spec = VectorSpec.of(model)
+    assert [entry.dtype for entry in spec.entries] == ["<f4", "<f4"]
+    back = spec.restore(spec.flatten(model) + 1, like=model)
+    assert (back["w"].device, back["half"].dtype) == ("gpu", "torch.bfloat16")
+    np.testing.assert_array_equal(spec.flatten(back), [4, 2, 2])
+
+
 def test_files_are_alike_and_numpy_reads_them():
     arrays = {"b/w": np.arange(6.0).reshape(2, 3), "a": np.float32(1.5)}
     data = write_arrays(arrays)

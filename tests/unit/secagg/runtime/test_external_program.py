@@ -74,6 +74,7 @@ def test_a_program_sees_few_variables(tmp_path, monkeypatch):
         ),
         (shell("kill -9 $$"), "ended with the code 137"),
         (["./absent"], "could not be run; it printed: it cannot be started: No such"),
+        (["a\0b"], r"could not be started \(ValueError\)"),
         (["/"], "could not be run; it printed: it cannot be started: Permission"),
     ],
 )
