@@ -1,5 +1,6 @@
 """`secagg client --exec`: a program makes the vectors, and failures become zeros."""
 
+import asyncio
 import sys
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import secagg
 from secagg.learning import FederatedAveraging
 from secagg.learning.program_input import ProgramInput
 from secagg.runtime.external_program import ExternalProgram, split_command
+from secagg.testbed.demo.pausing_connection import PausingConnection
 
 QUICK = {"mechanism": "skellam", "bits": 30, "scale_factor": 1000.0, "ladder": 0}
 LIMITS = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
@@ -140,8 +142,6 @@ def test_a_payload_that_is_no_model_is_refused(tmp_path, session):
 async def test_failures_become_zeros_and_the_sum_of_the_others_is_released(
     tmp_path, task
 ):
-    import asyncio  # noqa: PLC0415
-
     fed = averaging()
     async with secagg.Server(None) as server:
         running = await server.add_task("train", task, payload=fed.payload)
@@ -163,3 +163,46 @@ async def test_failures_become_zeros_and_the_sum_of_the_others_is_released(
         given = await giving
     assert [one.replaced is None for one in given] == [True, True, False]
     assert "ended with the code 1; it printed: sick" in given[2].replaced
+
+
+async def test_a_client_that_was_stopped_with_its_vector_does_not_train_again(
+    tmp_path, task
+):
+    fed, runs = averaging(), tmp_path / "runs"
+    # Another model each time: a second run would be refused.
+    script = (
+        "import os, sys, numpy as n\n"
+        f"open({str(runs)!r}, 'a').write('.')\n"
+        "n.savez(sys.argv[2], w=n.frombuffer(os.urandom(4), n.uint8) / 255)\n"
+    )
+    limits = {"task": "train", "privacy_limits": LIMITS}
+    async with secagg.Server(None) as server:
+        running = await server.add_task("train", task, payload=fed.payload)
+        stopped = asyncio.Event()
+
+        async def give(connection):
+            source = made(tmp_path, script)
+            async with secagg.Client(
+                connection, state_dir=tmp_path / "own", **limits
+            ) as one:
+                return await one.contribute(source.vector, accept=source.check)
+
+        async def other(name):
+            async with secagg.Client(server.connection(name), **limits) as one:
+                return await one.contribute(np.zeros(4))
+
+        direct = server.connection("a")
+        pausing = PausingConnection(
+            direct, session_number=1, before="upload", on_pause=stopped.set
+        )
+        others = asyncio.gather(other("b"), other("c"), running.next_sum())
+        first = asyncio.create_task(give(pausing))
+        await stopped.wait()
+        first.cancel()
+        await asyncio.wait({first})
+        given = await give(direct)
+        *_, total = await others
+        running.take()
+    assert given.replaced is None
+    assert total.inputs == 3
+    assert runs.read_text() == "."
