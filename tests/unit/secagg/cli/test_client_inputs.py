@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import select
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import secagg
 from secagg.cli import client as command
 from secagg.cli import main
 from secagg.cli.client_inputs import (
+    GivenInput,
     give_to_all,
     read_tasks,
     settings_of_task,
@@ -204,3 +206,56 @@ async def test_one_client_gives_to_two_tasks_side_by_side(
     assert [[each["replaced"] for each in one] for one in sessions] == [[None], [None]]
     assert (tmp_path / "flu.npy").exists()
     assert not list((tmp_path / "state").rglob("inputs/*"))
+
+
+async def test_a_client_that_is_stopped_leaves_no_program_behind(
+    settings, tmp_path, monkeypatch
+):
+    pipe = tmp_path / "alive"
+    os.mkfifo(pipe)
+    script = tmp_path / "hangs.py"
+    script.write_text(f"alive = open({str(pipe)!r}, 'wb')\nwhile True: pass")
+    given = GivenInput(None, f"{sys.executable} {script} {{vector}}")
+    limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
+    plan = secagg.plan(
+        clients=3,
+        dimension=2,
+        l2_clip=2.0,
+        epsilon=8.0,
+        delta=1e-5,
+        mechanism="skellam",
+    )
+    async with secagg.Server(None) as server:
+        await server.add_task("flu", plan)
+
+        def client(name):
+            return secagg.Client(
+                server.connection(name), task="flu", privacy_limits=limits
+            )
+
+        async def other(name):
+            async with client(name) as one:
+                await one.contribute([0.0, 0.0])
+
+        monkeypatch.setattr(program, "client_of", lambda *_, **__: client("a"))
+        giving = asyncio.create_task(
+            command._give(
+                settings,
+                source_of(settings, given, exec_seconds=None, exec_env=()),
+                command._Files.of_input(given),
+                Output(as_json=True),
+                accept_restored=False,
+                service=False,
+                renewal=None,
+            )
+        )
+        others = [asyncio.create_task(other(name)) for name in "bc"]
+        with await asyncio.to_thread(pipe.open, "rb") as alive:
+            giving.cancel()
+            await asyncio.wait({giving})
+            ready, _, _ = select.select([alive], [], [], 30.0)
+            assert ready
+            assert alive.read(1) == b""
+        for one in others:
+            one.cancel()
+        await asyncio.wait(others)
