@@ -178,7 +178,7 @@ class Client:
         server: Address of the aggregator, such as "sums.example.org:7400", or a
             connection to it, which stays the caller's to close.
         task: Name of the task.
-        floors: The privacy that this client insists on, or their waiver in words.
+        privacy_limits: The privacy that this client demands, or their waiver in words.
         identity: The client's certificate; with an address only, and required there.
         enrolment: Who the client is among the enrolled, for profiles that distrust the
             server; `cohort` must accept these.  None takes part in no session of such

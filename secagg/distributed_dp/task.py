@@ -626,7 +626,7 @@ class NoisyTask:
         Computing it takes up to seconds, of a server's choosing.
 
         Args:
-            floors: The client's limits.
+            privacy_limits: The client's limits.
 
         Raises:
             RemoteProtocolError: POLICY_VIOLATION, naming the limit.
@@ -701,7 +701,7 @@ class NoisyTask:
         """Compare the task with a client's privacy limits.
 
         Args:
-            floors: The client's limits.
+            privacy_limits: The client's limits.
             report: The caller's own earlier computation for this very task; computed
                 now by default.
 
