@@ -6,7 +6,7 @@ STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 STAMP_SERVICES := $(VENV)/.installed-services
 
-.PHONY: demo test test-all golden check format bench papers proto models mutants engines alarms deploy-check unit-check page-check flower fuzz simulation chaos fail-over wheel docs clean
+.PHONY: demo test test-all golden check format bench papers proto models mutants engines alarms deploy-check unit-check page-check flower fuzz simulation chaos fail-over wheel site clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -84,8 +84,16 @@ wheel: build/wheel-venv/bin/python  ## dist/secagg-*.whl, to install on other ma
 	rm -f dist/secagg-*.whl
 	build/wheel-venv/bin/python -m build --wheel --outdir dist .
 
-docs: $(STAMP_DEV)   ## build/docs/index.html: every public name, from its docstring
-	$(BIN)/python docs/reference.py build/docs
+# Ruff breaks the lines of signatures. Zensical 0.1 did not install from PyPI.
+SITE := build/site-venv
+$(SITE)/.installed:
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  'zensical>=0.0.73,<0.1' 'mkdocstrings-python>=2.0.11,<3' 'ruff>=0.9'
+	@touch $@
+
+site: $(STAMP_DEV) $(SITE)/.installed  ## build/site/html/index.html: all pages and public names, links checked
+	$(BIN)/python docs/build_site.py $(SITE)/bin/zensical build/site
 
 build/proto-venv/bin/python:
 	$(PYTHON) -m venv build/proto-venv

@@ -52,7 +52,7 @@ _CONSOLE: Final = re.compile(r"^ *```console\n(.*?)^ *```", re.MULTILINE | re.DO
 _PROMPT: Final = re.compile(r"^ *(?:[\w-]*\$|#) (secagg .*)$", re.MULTILINE)
 _COMMENT: Final = re.compile(r"<!--.*?-->", re.DOTALL)
 _INDENTED: Final = re.compile(r"(?:^|\n)\n(?: {4}.*\n|\n)+")
-_LINK: Final = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)]*)\)")
+LINK: Final = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)]*)\)")
 _CODE: Final = re.compile(r"``.+?``|`[^`]+`")
 _ENDS: Final = re.compile(
     r"(?<=[.!?])[\"')*_]*\s+(?=[\"'(*_`\[]*[A-Z0-9`]|\([a-z]\) |gRPC)"
@@ -116,7 +116,7 @@ def prose_of(text: str) -> Prose:
 
 def _sentences(text: str) -> list[str]:
     """Split a block into sentences."""
-    text = _LINK.sub(lambda found: found[1], text)
+    text = LINK.sub(lambda found: found[1], text)
     text = _CODE.sub(lambda found: found[0].replace(" ", "_"), text)
     text = _ABBREVIATION.sub(lambda found: found[0].replace(".", "\u2024"), text)
     return [part.strip() for part in _ENDS.split(text) if part.strip()]
@@ -134,7 +134,7 @@ def _counted(sentences: list[str]) -> tuple[tuple[int, str], ...]:
 def link_faults(path: Path) -> Iterator[str]:
     """Say which relative links of a page lead nowhere."""
     text = _FENCE.sub("", path.read_text("utf-8"))
-    for _, target in _LINK.findall(text):
+    for _, target in LINK.findall(text):
         place, _, fragment = target.partition("#")
         if ":" in place:
             continue
@@ -152,7 +152,7 @@ def anchors_of(path: Path) -> frozenset[str]:
     anchors = set()
     text = _FENCE.sub("", path.read_text("utf-8"))
     for title in re.findall(r"^#+ +(.*?) *#*$", text, re.MULTILINE):
-        plain = _LINK.sub(lambda found: found[1], title).replace("`", "")
+        plain = LINK.sub(lambda found: found[1], title).replace("`", "")
         name = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
         number = found.get(name, 0)
         found[name] = number + 1
