@@ -6,7 +6,7 @@ STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 STAMP_SERVICES := $(VENV)/.installed-services
 
-.PHONY: demo test test-all golden check format bench papers proto models mutants engines alarms deploy-check unit-check page-check flower fuzz simulation chaos fail-over wheel site clean
+.PHONY: demo test test-all golden check format bench papers proto models mutants engines alarms deploy-check unit-check page-check flower fuzz simulation chaos fail-over wheel site release-check clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -78,11 +78,14 @@ papers: $(STAMP_DEV)  ## the papers' figures again, into docs/pictures; minutes
 
 build/wheel-venv/bin/python:
 	$(PYTHON) -m venv build/wheel-venv
-	$@ -m pip install --quiet --disable-pip-version-check 'build>=1.2'
+	$@ -m pip install --quiet --disable-pip-version-check 'build>=1.2' 'cyclonedx-bom>=7' 'pip>=25'
 
 wheel: build/wheel-venv/bin/python  ## dist/secagg-*.whl, to install on other machines
 	rm -f dist/secagg-*.whl
 	build/wheel-venv/bin/python -m build --wheel --outdir dist .
+
+release-check: $(STAMP_DEV) build/wheel-venv/bin/python  ## the last commit built twice, tried on each Python and with the lowest dependencies: make release-check CHECKS=...
+	$(BIN)/python tests/release/check.py --builder build/wheel-venv/bin/python --work build/release-check $(CHECKS)
 
 # Ruff breaks the lines of signatures. Zensical 0.1 did not install from PyPI.
 SITE := build/site-venv
