@@ -319,11 +319,11 @@ def check_wheel(release: Release) -> str:
 
 
 def check_repeated(release: Release) -> str:
-    """A second build, from the first archive and under other file modes, is equal."""
+    """A second build, from the first archive at another time and place, is equal."""
     again = release.work / "again"
     shutil.rmtree(again, ignore_errors=True)
     source = again / "elsewhere" / release.name
-    shutil.copytree(release.unpacked, source, copy_function=shutil.copyfile)
+    shutil.copytree(release.unpacked, source, copy_function=shutil.copy)
     old = os.umask(0o077)
     try:
         release.build(source, again / "dist")
