@@ -24,6 +24,7 @@ from typing import Any, Final
 import dpnoise
 from dpnoise.errors import DPNoiseError
 from dpnoise.mechanisms.noise_share import NoiseRule
+from secagg.testbed.demo.picture import accuracy_picture, demo_title
 
 PICTURES: Final = Path(__file__).with_name("pictures")
 DATA: Final = PICTURES / "error_by_bits_and_epsilon.json"
@@ -213,50 +214,17 @@ def _panel(
 
 
 def _demo(data: dict[str, Any]) -> str:
-    """Accuracy over the steps of the demo, private and not."""
-    steps = data["steps"]
-    left, top, wide, high = 60.0, 40.0, 360.0, 190.0
+    """The picture that the demo itself draws, of the run that the pages show."""
 
-    def place(step: int, percent: float) -> tuple[float, float]:
-        across = left + wide * step / (len(steps) - 1)
-        return across, top + high * (1.0 - (percent - 40.0) / 60.0)
+    def curve(kind: str) -> list[float]:
+        return [each[kind] / 100 for each in data["steps"]]
 
-    parts = [
-        _text(
-            290,
-            20,
-            f"Accuracy of the demo: {data['clients']} clients, ε = {data['epsilon']}, "
-            "3 clients killed on the way",
-            anchor="middle",
-            is_bold=True,
-        )
-    ]
-    for percent in (40, 60, 80, 100):
-        _, y = place(0, percent)
-        parts.append(
-            f"<line x1='{left:g}' x2='{left + wide:g}' y1='{y:.1f}' y2='{y:.1f}' "
-            "stroke='#ddd'/>"
-        )
-        parts.append(_text(left - 8, y + 4, f"{percent} %", anchor="end", size=10))
-    for kind, name, colour, shift in (
-        ("none", "no privacy", _GREY, 0),
-        ("central", "trusted server", _GREEN, -3),
-        ("private", "secagg", _BLUE, 14),
-    ):
-        points = [place(step, each[kind]) for step, each in enumerate(steps)]
-        drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        parts.append(
-            f"<polyline points='{drawn}' fill='none' stroke='{colour}' "
-            "stroke-width='2'/>"
-        )
-        x, y = points[-1]
-        parts.append(_text(x + 10, y + 4 + shift, name, colour=colour))
-    for step in range(len(steps)):
-        x, _ = place(step, 40.0)
-        parts.append(
-            _text(x, top + high + 18, f"step {step + 1}", anchor="middle", size=10)
-        )
-    return _svg(600, 265, parts, "Accuracy of the demo over its steps")
+    return accuracy_picture(
+        demo_title(data["clients"], data["epsilon"], data["killed"]),
+        private=curve("private"),
+        central=curve("central"),
+        nonprivate=curve("none"),
+    )
 
 
 def _ladder() -> str:

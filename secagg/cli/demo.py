@@ -1,5 +1,6 @@
 """`secagg demo`: federated training on this machine, with real processes."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,6 +75,15 @@ def demo(  # noqa: PLR0913 - one parameter per flag
             help="Keep all files in this new directory; default: a temporary one.",
         ),
     ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            "--picture",
+            metavar="FILE",
+            help="Draw accuracy by step into FILE.svg; default: secagg-demo.svg here, "
+            "or in --directory.",
+        ),
+    ] = None,
     as_json: JSONOption = False,
 ) -> None:
     """Train a model on handwritten digits that never leave their owners.
@@ -82,7 +92,7 @@ def demo(  # noqa: PLR0913 - one parameter per flag
     certificates made for the occasion. Three clients are killed in the middle of
     different sessions. Printed are the accuracy beside training without privacy and
     beside noise added by a trusted party, the privacy report, and whether every sum
-    was exact.
+    was exact. A picture of it is drawn.
 
     Example: secagg demo --clients 40 --epsilon 6
     """
@@ -90,44 +100,80 @@ def demo(  # noqa: PLR0913 - one parameter per flag
     import tempfile
 
     from secagg.cli.demo_view import DemoLines
-    from secagg.storage.directories import new_directory
-    from secagg.testbed.demo.cohort import Loss
-    from secagg.testbed.demo.director import run_demo
-    from secagg.testbed.demo.layout import DemoPlan
-    from secagg.testbed.run_folder import client_name
 
     output = Output(as_json=as_json)
     chosen = named_profile(profile)
     warn_if_experimental(chosen, output)
-    planned = DemoPlan(
-        clients=clients,
-        steps=steps,
-        epsilon=epsilon,
-        delta=delta,
-        mechanism=mechanism,
-        round_seconds=round_seconds,
-        # Restarted clients import their libraries again.
-        join_seconds=4 * round_seconds,
-        adaptive_clip=adaptive_clip,
-        profile=chosen,
-        xnoise=xnoise,
-    )
-    late = "sign" if chosen.has_identities else "reveal"
-    losses = tuple(
-        Loss(client_name(clients - 2 * place), session, before)
-        for place, (session, before) in enumerate(
-            ((2, "upload"), (3, late), (min(4, steps), "share")), start=1
+    output.line(f"one aggregator and {clients} clients will run on this machine")
+    with (
+        DemoLines(output, clients=clients) as view,
+        tempfile.TemporaryDirectory(prefix="secagg-demo-") as temporary,
+    ):
+        from secagg.storage.directories import new_directory
+        from secagg.testbed.demo.cohort import Loss
+        from secagg.testbed.demo.director import run_demo
+        from secagg.testbed.demo.settings_file import DemoPlan
+        from secagg.testbed.run_folder import client_name
+
+        planned = DemoPlan(
+            clients=clients,
+            steps=steps,
+            epsilon=epsilon,
+            delta=delta,
+            mechanism=mechanism,
+            round_seconds=round_seconds,
+            # Restarted clients import their libraries again.
+            join_seconds=4 * round_seconds,
+            adaptive_clip=adaptive_clip,
+            profile=chosen,
+            xnoise=xnoise,
         )
-        if session <= steps
-    )
-    with tempfile.TemporaryDirectory(prefix="secagg-demo-") as temporary:
+        late = "sign" if chosen.has_identities else "reveal"
+        losses = tuple(
+            Loss(client_name(clients - 2 * place), session, before)
+            for place, (session, before) in enumerate(
+                ((2, "upload"), (3, late), (min(4, steps), "share")), start=1
+            )
+            if session <= steps
+        )
         place = Path(temporary) if directory is None else new_directory(directory)
-        with DemoLines(output, planned) as view:
-            result = asyncio.run(run_demo(planned, place, losses=losses, view=view))
+        drawing = picture or (directory or Path()) / "secagg-demo.svg"
+        _check_drawing(drawing)
+        result = asyncio.run(run_demo(planned, place, losses=losses, view=view))
     _print(result, output)
-    output.result(_payload(result))
+    _draw(result, epsilon, drawing)
+    output.line(f"The picture is in {drawing}.")
+    output.result(_payload(result) | {"picture": str(drawing)})
     if not result.is_exact:
         raise typer.Exit(code=exit_code_of(ErrorCode.INTERNAL))
+
+
+def _check_drawing(path: Path) -> None:
+    """Refuse a picture that could not be written, before anything is started."""
+    if path.suffix.lower() != ".svg":
+        raise ErrorCode.BAD_SETTINGS.error(
+            f"{path} does not end like a picture that the demo draws",
+            fix="End the name of --picture in .svg.",
+        )
+    if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ErrorCode.STORAGE_FAILED.error(
+            f"the picture cannot be written to {path}",
+            fix="Choose another path with --picture.",
+        )
+
+
+def _draw(result: "DemoResult", epsilon: float, path: Path) -> None:
+    from secagg.runtime.files import disk
+    from secagg.testbed.demo.picture import accuracy_picture, demo_title
+
+    drawn = accuracy_picture(
+        demo_title(result.clients, epsilon, result.clients_lost),
+        private=[check.accuracy for check in result.checks],
+        central=result.baseline,
+        nonprivate=result.nonprivate,
+    )
+    with disk(path):
+        path.write_text(drawn, encoding="utf-8")
 
 
 def _print(result: "DemoResult", output: Output) -> None:

@@ -1,73 +1,114 @@
 """What people see while the demo runs: a line per event, and on a terminal a live one.
 
 Rule 1: a pipe gets no live line: it would be one line per message of every client.
+Rule 2: people never wait for long without a word: a pipe then gets the current state.
 """
 
+import threading
 import time
-from collections.abc import Mapping
-from typing import Any, Self
-
-from rich.status import Status
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from secagg.cli.output import Output
-from secagg.distributed_dp import error_text
-from secagg.protocol.messages import Round
-from secagg.protocol.rounds import ROUNDS
-from secagg.testbed.demo.layout import DemoPlan
-from secagg.testbed.demo.sum_check import SessionCheck
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from secagg.testbed.demo.sum_check import SessionCheck
+
+# Longer than that without a word looks like a fault.
+_QUIET_SECONDS: Final = 3.0
 
 
 class DemoLines:
     """Prints a demo line by line; a `secagg.testbed.demo.director.DemoView`.
 
-    Use it as a context manager.
+    Use it as a context manager: a thread of it repeats the state in the meantime,
+    because planning keeps the event loop busy. It imports nothing heavy, so that it
+    speaks while the libraries of the demo are loaded.
+
+    Args:
+        output: Receives the lines.
+        clients: Client processes.
+        clock: Seconds since any moment.
     """
 
-    def __init__(self, output: Output, planned: DemoPlan) -> None:
+    def __init__(
+        self,
+        output: Output,
+        *,
+        clients: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._output = output
-        self._planned = planned
-        self._started = time.monotonic()
+        self._clients = clients
+        self._clock = clock
+        self._started = self._told = clock()
+        self._state = "loading libraries"
+        self._has_ended = threading.Event()
+        self._pulse = threading.Thread(target=self._beat, daemon=True)
         self._steps = 0
         self._nonprivate: list[float] = []
         self._baseline: list[float] = []
         self._live: Status | None = (
-            output.console.status("preparing") if output.is_terminal else None
+            output.console.status(self._state) if output.is_terminal else None
         )
 
     def __enter__(self) -> Self:
         if self._live is not None:
             self._live.start()
+        self._pulse.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._has_ended.set()
+        self._pulse.join()
         if self._live is not None:
             self._live.stop()
 
     def tell(self, line: str) -> None:
         """Show one line."""
-        self._output.line(self._stamped(line))
+        self._say(line)
+
+    def stage(self, state: str) -> None:
+        """Show what is being done, in place."""
+        self._state = state
+        if self._live is not None:
+            self._live.update(state)
+
+    def repeat_state(self) -> None:
+        """Tell a pipe the state, if nothing was told for long."""
+        if self._live is None and self._clock() - self._told >= _QUIET_SECONDS:
+            self._say(self._state)
+
+    def _beat(self) -> None:
+        while not self._has_ended.wait(_QUIET_SECONDS / 4):
+            self.repeat_state()
 
     def references(self, nonprivate: list[float], baseline: list[float]) -> None:
         """Take note of the accuracies to compare with."""
         self._nonprivate, self._baseline = nonprivate, baseline
         self.tell(
-            f"starting {self._planned.clients} clients and one aggregator, each a "
+            f"starting {self._clients} clients and one aggregator, each a "
             "process of its own"
         )
 
     def progress(self, session: Mapping[str, Any]) -> None:
         """Show where a session stands, in place."""
-        if self._live is not None:
-            self._live.update(
-                f"session {session['session']}: "
-                f"{ROUNDS[Round[session['round']]].title}, "
-                f"{session['answered']} of {session['expected']} clients, "
-                f"{session['joined']} joined, {len(session['dropped'])} lost, "
-                f"{session['upload_bytes']:,} bytes uploaded"
-            )
+        from secagg.protocol.messages import Round
+        from secagg.protocol.rounds import ROUNDS
 
-    def step(self, check: SessionCheck) -> None:
+        self.stage(
+            f"session {session['session']}: {ROUNDS[Round[session['round']]].title}, "
+            f"{session['answered']} of {session['expected']} clients, "
+            f"{session['joined']} joined, {len(session['dropped'])} lost, "
+            f"{session['upload_bytes']:,} bytes uploaded"
+        )
+
+    def step(self, check: "SessionCheck") -> None:
         """Show one training step."""
+        from secagg.distributed_dp import error_text
+
         self._steps += 1
         exact = "exact" if check.is_exact else "NOT EXACT"
         line = (
@@ -79,9 +120,8 @@ class DemoLines:
         )
         if check.fitted is not None:
             line += f", clip {check.l2_clip:.3g} fitted {check.fitted:.0%}"
-        self._output.line(
-            self._stamped(line), style="bold" if check.is_exact else "bold red"
-        )
+        self._say(line, style="bold" if check.is_exact else "bold red")
 
-    def _stamped(self, line: str) -> str:
-        return f"{time.monotonic() - self._started:5.1f} s  {line}"
+    def _say(self, line: str, *, style: str | None = None) -> None:
+        self._told = self._clock()
+        self._output.line(f"{self._told - self._started:5.1f} s  {line}", style=style)

@@ -59,4 +59,8 @@ def test_the_demo_is_exact_with_clients_killed_in_three_rounds(
     # A client killed after its upload is still in the sum; the two others are not.
     in_sums = [clients, clients - 1, clients, clients - 1]
     assert [each["inputs"] for each in result["sessions"]] == in_sums
-    assert not list(tmp_path.iterdir())
+    drawn = tmp_path / "secagg-demo.svg"
+    assert list(tmp_path.iterdir()) == [drawn]
+    assert result["picture"] == drawn.name
+    assert f"{clients} clients, ε = 6, 3 killed</title>" in drawn.read_text()
+    assert done.stderr.splitlines()[-1] == "The picture is in secagg-demo.svg."

@@ -48,7 +48,7 @@ class Cohort:
             the others for ever.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what one run tells its clients
         self,
         layout: DemoLayout,
         planned: DemoPlan,
@@ -56,12 +56,14 @@ class Cohort:
         *,
         enrolment_key: str,
         max_delta: float,
+        stage: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._layout = layout
         self._max_delta = max_delta
         self._enrolment_key = enrolment_key
         self._planned = planned
         self._tell = tell
+        self._stage = stage
         self._address = ""
         self._children: dict[str, ChildProcess] = {}
         self._started: list[ChildProcess] = []  # including those that were killed
@@ -82,9 +84,11 @@ class Cohort:
             name = client_name(number)
             async with slots:
                 await self._start(name, losses.get(name))
+                self._stage(f"{len(self._started)} of {clients} clients started")
 
+        clients = self._planned.clients
         async with asyncio.TaskGroup() as group:
-            for number in range(1, self._planned.clients + 1):
+            for number in range(1, clients + 1):
                 group.create_task(start_one(number))
 
     def session_over(self, session_number: int) -> None:

@@ -50,6 +50,9 @@ class DemoView(Protocol):
     def tell(self, line: str) -> None:
         """Show one line."""
 
+    def stage(self, state: str) -> None:
+        """Show what is being done now; shorter-lived than a line."""
+
     def references(self, nonprivate: list[float], baseline: list[float]) -> None:
         """Record the accuracies to compare with, step by step."""
 
@@ -114,14 +117,16 @@ async def run_demo(
     """
     started = time.monotonic()
     layout = DemoLayout(directory)
+    view.stage("dealing out the pictures, issuing certificates")
     shards, test = deal_out(planned.clients)
-    enrolment_key = _prepare_files(layout, shards)
+    enrolment_key = await asyncio.to_thread(_prepare_files, layout, shards)
     sizes = [len(shard) for shard in shards]
     view.tell(
         f"{planned.clients} clients hold {min(sizes)} to {max(sizes)} pictures each; "
         f"{len(test)} pictures are kept for testing"
     )
     settings = write_server_settings(layout, planned, enrolment_key=enrolment_key)
+    view.stage("planning the noise")
     # The aggregator reads the plan from its store and does not plan again.
     prepared = await plan_task(settings)
     made = await asyncio.to_thread(plan_noise, settings)
@@ -138,6 +143,7 @@ async def run_demo(
         # The failure chance of drawn neighbours is added to that of the noise.
         max_delta=planned.delta + prepared.report.graph_delta,
     )
+    view.stage("training without privacy and with a trusted server, to compare with")
     nonprivate, baseline = await asyncio.to_thread(
         _references, shards, test, planned.steps, made
     )
@@ -184,6 +190,7 @@ class _Direction:
             view.tell,
             enrolment_key=enrolment_key,
             max_delta=max_delta,
+            stage=view.stage,
         )
         self.checks: list[SessionCheck] = []
 
@@ -195,6 +202,7 @@ class _Direction:
     async def run(self) -> None:
         """Run all sessions; every process has ended when it returns."""
         aggregator: ChildProcess | None = None
+        self._view.stage("the aggregator starts")
         try:
             aggregator = await start_child(
                 "aggregator",
@@ -217,6 +225,7 @@ class _Direction:
             if not ended.done() and self._cohort.failure is not None:
                 raise self._cohort.failure
             self._check_failure()
+            self._view.stage("clients learn that the task is over")
             await self._cohort.say_farewell(_FAREWELL_SECONDS)
         finally:
             try:

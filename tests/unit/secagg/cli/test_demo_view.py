@@ -27,13 +27,17 @@ PROGRESS = {
 }
 
 
-def told(*, terminal: bool, exact: bool = True, fitted: float | None = None) -> str:
-    stream = io.StringIO()
+def output_to(stream: io.StringIO, *, terminal: bool) -> Output:
     output = Output(as_json=False)
     output.console = Console(
         file=stream, force_terminal=terminal, width=120, highlight=False, markup=False
     )
-    with DemoLines(output, PLAN) as view:
+    return output
+
+
+def told(*, terminal: bool, exact: bool = True, fitted: float | None = None) -> str:
+    stream = io.StringIO()
+    with DemoLines(output_to(stream, terminal=terminal), clients=9) as view:
         view.references([0.9], [0.8])
         view.progress(PROGRESS)
         view.step(
@@ -77,3 +81,26 @@ def test_a_sum_that_is_not_exact_is_called_so():
 def test_the_demo_counts_on_all_but_one_client_in_eight():
     assert PLAN.min_survivors == 8
     assert PLAN.min_survivors <= PLAN.min_clients <= PLAN.clients
+
+
+def test_a_pipe_gets_the_state_again_after_three_seconds_without_a_line():
+    stream, now = io.StringIO(), [0.0]
+    view = DemoLines(output_to(stream, terminal=False), clients=9, clock=lambda: now[0])
+    view.stage("planning the noise")
+    for second in range(8):
+        now[0] = float(second)
+        if second == 4:
+            view.tell("9 clients are there")
+        view.repeat_state()
+    assert stream.getvalue().splitlines() == [
+        "  3.0 s  planning the noise",
+        "  4.0 s  9 clients are there",
+        "  7.0 s  planning the noise",
+    ]
+
+
+def test_the_thread_of_a_view_ends_with_it():
+    stream = io.StringIO()
+    with DemoLines(output_to(stream, terminal=False), clients=9) as view:
+        assert view._pulse.is_alive()
+    assert not view._pulse.is_alive()
