@@ -33,7 +33,9 @@ def main() -> int:
     if unknown:
         known = ", ".join(name.removeprefix("bench_") for name in found)
         parser.error(f"no such benchmark: {', '.join(unknown)}; there are: {known}")
-    for name in wanted:
+    for number, name in enumerate(wanted, start=1):
+        if sys.stderr.isatty():
+            print(f"{number} of {len(wanted)}: {name}", file=sys.stderr)
         importlib.import_module(name).main(tiny=options.tiny)
     measurement = importlib.import_module("measurement")
     for line in measurement.table():

@@ -63,6 +63,8 @@ _UNKNOWN_NAME: Final = re.compile(
 )
 # Below that, a name that looks alike is more often the opposite of what is meant.
 _CLOSE: Final = 0.75
+# No option takes larger integers, and doubles hold all below it.
+_MOST: Final = 1 << 53
 _SYNONYMS: Final = {"remove": "stop", "rm": "stop", "delete": "stop", "ls": "list"}
 
 
@@ -146,7 +148,7 @@ def run(words: list[str], *, was_stopped: Callable[[], bool]) -> int:
     except Exception as error:  # noqa: BLE001 - the outermost frame of the process
         if was_stopped() or isinstance(error, typer.Abort):
             raise KeyboardInterrupt from None
-        return _report(error, output)
+        return _report(error, output, words)
     except BaseException:  # noqa: BLE001 - asyncio's CancelledError, alone or in a group
         raise KeyboardInterrupt from None
     if code == _TYPERS_INTERRUPT:
@@ -172,13 +174,13 @@ def _command() -> Any:  # noqa: ANN401 - a class that moves between typer's rele
     return root
 
 
-def _report(error: Exception, output: Output) -> int:
+def _report(error: Exception, output: Output, words: list[str]) -> int:
     """Print what became of the command, and return its exit code."""
     if isinstance(error, SecAggError):
         output.error(error)
         return exit_code_of(error)
     if isinstance(error, _ClickError):
-        return _usage_error(error, output)
+        return _usage_error(error, output, words)
     if isinstance(error, BrokenPipeError):
         return _left_unread()
     if isinstance(error, OSError) and (refusal := _refusal_of_output()) is not None:
@@ -245,7 +247,27 @@ def _with_close_names(message: str, command: object) -> str:
     return f"{found['what']}.{hint}"
 
 
-def _usage_error(error: BaseException, output: Output) -> int:
+def _plain_integer(error: BaseException, words: list[str]) -> str:
+    """Say how an integer is written that was given as 1e6 or 1_000.0, or nothing.
+
+    Args:
+        error: What a library complains about.
+        words: The command line.
+    """
+    names = getattr(getattr(error, "param", None), "opts", ())
+    for place, word in enumerate(words):
+        name, mark, text = word.partition("=")
+        if name not in names:
+            continue
+        text = text if mark else "".join(words[place + 1 : place + 2])
+        with suppress(ValueError):  # it is not a number at all
+            number = float(text)
+            if number.is_integer() and abs(number) < _MOST and not text.isdigit():
+                return f"Write {name} {int(number)}"
+    return ""
+
+
+def _usage_error(error: BaseException, output: Output, words: list[str]) -> int:
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "secagg"
     format_message = getattr(error, "format_message", None)
@@ -254,9 +276,10 @@ def _usage_error(error: BaseException, output: Output) -> int:
         # `secagg` without a verb: its help has been printed.
         return EXIT_USAGE
     message = _with_close_names(message, getattr(context, "command", None))
+    plain = _plain_integer(error, words)
     output.failure(
         message,
-        next_step=f"See {command} --help",
+        next_step=plain or f"See {command} --help",
         name="USAGE",
         exit_code=EXIT_USAGE,
     )

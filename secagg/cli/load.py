@@ -123,8 +123,11 @@ def load(  # noqa: PLR0913 - one parameter per flag
     with (
         tempfile.TemporaryDirectory(prefix="secagg-load-") as place,
         database_of(store) as database,
+        output.progress("load") as show,
     ):
-        result = asyncio.run(run_load(planned, Path(place), output.line, database))
+        result = asyncio.run(
+            run_load(planned, Path(place), output.line, database, show)
+        )
     _print(planned.clients, result, output)
     output.result(_payload(planned.clients, result))
     if not result.is_exact or result.clients_failed:

@@ -15,12 +15,13 @@ import io
 import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final
 
 from secagg.cli.failures import exit_code_of, give_up, to_json_line, write_failure
+from secagg.cli.progress import ProgressBar
 from secagg.errors import SecAggError
 
 
@@ -42,9 +43,24 @@ class Output:
                 stream.reconfigure(line_buffering=True)
         self.as_json: Final = as_json
         self._is_aside: Final = is_aside
+        self._bar: ProgressBar | None = None
         self.console: Final = Console(
             file=sys.stderr if as_json else sys.stdout, highlight=False, markup=False
         )
+
+    @contextmanager
+    def progress(self, what: str) -> Iterator[Callable[..., None]]:
+        """Show how far a long work is: `ProgressBar.show`, for as long as it lasts.
+
+        Args:
+            what: The work, in a word or two.
+        """
+        self._bar = ProgressBar(what, as_json=self.as_json)
+        try:
+            yield self._bar.show
+        finally:
+            self._bar.clear()
+            self._bar = None
 
     @property
     def is_terminal(self) -> bool:
@@ -58,6 +74,8 @@ class Output:
 
     @contextmanager
     def _printing(self) -> Iterator[None]:
+        if self._bar is not None:
+            self._bar.clear()
         try:
             yield
         except (OSError, SystemExit):  # the second is rich's, for a pipe without reader

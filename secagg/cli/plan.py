@@ -330,7 +330,11 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         if layer is not None:
             request = distributed_dp.PlanRequest(**asked)
             asked |= distributed_dp.randomised_sum(layer, request)
-        made = distributed_dp.plan(**asked)
+        with output.progress("planning") as show:
+            show("choosing a mechanism's grid")
+            made = distributed_dp.plan(
+                **asked, on_progress=lambda count: show(f"{count} grids judged")
+            )
     except distributed_dp.ParameterError as error:
         if error.parameter == "l2_clip" and l2_clip is None:
             raise ErrorCode.BAD_SETTINGS.error(

@@ -96,6 +96,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     Example: secagg simulate --clients 200 --dimension 100000 --dropout-rate 0.1
     """
     from secagg.errors import ErrorCode
+    from secagg.protocol.rounds import ROUNDS
     from secagg.simulation import plan_losses, simulate_session
 
     output = Output(as_json=as_json)
@@ -124,9 +125,14 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
         f"{clients} clients, {dimension} entries modulo 2^{parameters.bits}, "
         f"{len(losses.losses)} will vanish"
     )
-    session = simulate_session(
-        parameters, clients=clients, losses=losses, entropy=entropy
-    )
+    with output.progress("simulating") as show:
+        session = simulate_session(
+            parameters,
+            clients=clients,
+            losses=losses,
+            entropy=entropy,
+            on_progress=lambda which, done, of: show(ROUNDS[which].title, done, of),
+        )
     _print(session, output)
     output.result(_payload(parameters, session, clients=clients, unseen=unseen))
     if not session.is_exact:

@@ -9,7 +9,7 @@ Rule 2: memory is O(d) beside the clients' keys.  An upload is added to the sum 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final, overload
@@ -86,6 +86,7 @@ def simulate_session(
     clients: int,
     losses: LossPlan,
     entropy: Entropy,
+    on_progress: Callable[[Round, int, int], None] | None = None,
 ) -> SimulatedSession:
     """Run one session.
 
@@ -95,6 +96,8 @@ def simulate_session(
         clients: How many clients exist, 0 .. clients - 1.
         losses: The dropouts by round.
         entropy: Source of all seeds.
+        on_progress: Called after each client of a round, with the round, how many
+            clients are done and how many there are.
 
     Returns:
         The sum, the expected sum, and the costs.
@@ -111,6 +114,7 @@ def simulate_session(
         graph_seed=entropy.token(32),
         seed_of=lambda _: entropy.token(32),
     )
+    session.on_progress = on_progress
     result = run_session(session, losses.losses)
     if isinstance(session.server_state, server.Failed):
         failed = session.server_state.outcome
@@ -152,6 +156,7 @@ class _MeasuredSession(InProcessSession):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.on_progress: Callable[[Round, int, int], None] | None = None
         self.meter = Meter()
         self.sum = zeros(self.parameters.dimension, self.parameters.modulus)
         self.expected = zeros(self.parameters.dimension, self.parameters.modulus)
@@ -162,6 +167,13 @@ class _MeasuredSession(InProcessSession):
         self._secrets: dict[int, NoiseSecrets] = {}
         self._answered: set[int] = set()
         self._given: Counter[int] = Counter()
+
+    def play(self, which: Round, clients: Sequence[int] | None = None) -> None:
+        numbers = list(self.clients) if clients is None else clients
+        for done, number in enumerate(numbers, start=1):
+            super().play(which, (number,))
+            if self.on_progress is not None:
+                self.on_progress(which, done, len(numbers))
 
     def certificate(self, survivors: int) -> NoiseCertificate | None:
         """Return the noise that the sum holds; None without a noise block."""

@@ -143,7 +143,7 @@ class PeerIdentity:
         return cls(trust_domain, Role(role), name)
 
 
-_RENAME: Final = "Choose another name, and issue a certificate that has this one again."
+_RENAME: Final = "Choose another name, and replace a certificate that has this one."
 
 
 def _bad(

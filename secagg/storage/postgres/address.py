@@ -36,6 +36,8 @@ def checked_address(url: str) -> str:
         options = parse_qs(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
         raise _refused("cannot be read", _EXAMPLE) from None
+    if f"{parts.scheme}:" != POSTGRESQL:
+        raise _refused("names another kind of database", _EXAMPLE)
     # The driver takes all behind the first @ for hosts, and no host has one.
     user, is_behind, rest = parts.netloc.partition("@")
     named = (rest if is_behind else user, *options.get("host", ()))

@@ -50,6 +50,7 @@ async def run_load(
     directory: Path,
     tell: Callable[[str], None],
     database: Database,
+    show: Callable[[str, int, int], None] = lambda *_: None,
 ) -> LoadResult:
     """Run one session of many clients and measure the aggregators.
 
@@ -58,6 +59,8 @@ async def run_load(
         directory: An empty directory for all files.
         tell: Receives the events, in lines for people.
         database: The store of the aggregators.
+        show: Receives what happens meanwhile: a round, how many clients are done with
+            it, and how many there are; 0 and 0 if that is not known.
 
     Returns:
         Figures and whether the sum was exact.
@@ -70,29 +73,32 @@ async def run_load(
     """
     check_machine(planned, Machine.here(directory))
     layout = LoadLayout(directory)
+    show("issuing certificates", 0, 0)
     key = await asyncio.to_thread(_make_files, layout, planned)
     write_server_settings(layout, planned, enrolment_key=key, store=database.url)
     tell(f"{planned.clients} clients have certificates")
-    return await _Direction(layout, planned, key, tell, database).run()
+    show("starting processes", 0, 0)
+    return await _Direction(layout, planned, key, tell, database, show).run()
 
 
 class _Direction:
     """The processes of one run and their reports."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - one run has one of each
         self,
         layout: LoadLayout,
         planned: LoadPlan,
         enrolment_key: str,
         tell: Callable[[str], None],
         database: Database,
+        show: Callable[[str, int, int], None],
     ) -> None:
         self._layout = layout
         self._planned = planned
         self._enrolment_key = enrolment_key
         self._tell = tell
         self._database = database
-        self._heard = Heard(tell, planned.servers)
+        self._heard = Heard(tell, planned.servers, show)
         self._children: list[ChildProcess] = []
 
     async def run(self) -> LoadResult:

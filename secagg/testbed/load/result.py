@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from secagg.protocol.messages import Round
+from secagg.protocol.rounds import ROUNDS
 from secagg.testbed.run_folder import client_name
 from secagg.wire.calls import CALLS
 
@@ -197,6 +198,8 @@ class Heard:
     Args:
         tell: Receives the events, in lines for people.
         servers: How many aggregators there are.
+        show: Receives what happens meanwhile: a round, how many clients are done with
+            it, and how many there are.
 
     Attributes:
         servers: The reports of each aggregator.
@@ -205,9 +208,15 @@ class Heard:
         reason: Why a session was aborted, if known.
     """
 
-    def __init__(self, tell: Callable[[str], None], servers: int) -> None:
+    def __init__(
+        self,
+        tell: Callable[[str], None],
+        servers: int,
+        show: Callable[[str, int, int], None],
+    ) -> None:
         loop = asyncio.get_running_loop()
         self._tell = tell
+        self._show_state = show
         self._place = (-1, 0)
         self.servers = [HeardServer(loop.create_future()) for _ in range(servers)]
         self.clients: dict[int, Mapping[str, Any]] = {}
@@ -267,6 +276,7 @@ class Heard:
         """
         self.reason = said["reason"] or self.reason
         entered = Round[said["round"]]
+        self._show_state(ROUNDS[entered].title, said["answered"], said["expected"])
         gathering = entered is Round.ADVERTISE_KEYS
         part = _TELL_PARTS * said["joined"] // said["needed"] if gathering else 0
         if (int(entered), part) <= self._place:

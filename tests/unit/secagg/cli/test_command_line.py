@@ -1161,3 +1161,25 @@ def test_a_renewal_is_not_asked_for_without_a_command(capsys):
     words = ["client", "--config", "c.toml", "--input", "x.npy", "--renew-before", "3"]
     assert main(words) == 2
     assert "--renew-exec" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "step"),
+    [
+        (["simulate", "--dimension", "1e6"], "Write --dimension 1000000"),
+        (["simulate", "--dimension=2.5e3"], "Write --dimension 2500"),
+        (["simulate", "--dimension", "1e999"], "See secagg simulate --help"),
+        (["simulate", "--dimension", "many"], "See secagg simulate --help"),
+        (["simulate", "--dimension", "1.5"], "See secagg simulate --help"),
+        (["simulate", "--dimension", "0"], "See secagg simulate --help"),
+    ],
+)
+def test_an_integer_in_another_notation_is_shown_as_it_must_be(words, step, capsys):
+    assert main([*words, "--json"]) == 2
+    assert error_of(capsys)["next_step"] == step
+
+
+def test_another_kind_of_database_is_called_so(deployment, capsys):
+    words = ["server", "--config", str(deployment / "server.toml"), "--show-settings"]
+    assert main([*words, "--set", "server.store=mysql://a/b", "--json"]) == 72
+    assert "names another kind of database" in error_of(capsys)["message"]

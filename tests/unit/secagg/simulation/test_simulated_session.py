@@ -154,3 +154,19 @@ def test_losses_are_spread_over_the_rounds_and_follow_from_the_seed():
 def test_a_rate_outside_zero_and_one_is_refused(rate):
     with pytest.raises(ValueError, match="dropout_rate"):
         plan_losses(10, rate, seeded())
+
+
+def test_every_client_of_every_round_is_told_as_progress():
+    told = []
+    losses = LossPlan({3: Round.MASKED_INPUT_COLLECTION})
+    simulate_session(
+        parameters(8),
+        clients=8,
+        losses=losses,
+        entropy=seeded(),
+        on_progress=lambda *state: told.append(state),
+    )
+    for which in rounds_of(Profile.HONEST_CURIOUS_SERVER):
+        here = [(done, of) for each, done, of in told if each is which]
+        clients = 8 if which < Round.MASKED_INPUT_COLLECTION else 7
+        assert here == [(done, clients) for done in range(1, clients + 1)]

@@ -119,7 +119,7 @@ def test_a_machine_that_says_nothing_of_its_memory_is_believed(tmp_path):
 def test_a_sum_that_is_not_that_of_the_named_clients_is_not_exact(tmp_path, damage):
     async def judge():
         direction = _Direction(
-            LoadLayout(tmp_path), PLAN, "", lambda _: None, Database(None)
+            LoadLayout(tmp_path), PLAN, "", lambda _: None, Database(None), print
         )
         heard = direction._heard
         heard.included = [client_name(1), client_name(3)]
@@ -215,8 +215,8 @@ def test_aggregators_of_one_book_have_all_else_to_themselves(tmp_path):
 
 def test_what_aggregators_say_is_told_once_and_counted_together():
     async def listen():
-        told = []
-        heard = Heard(told.append, 2)
+        told, shown = [], []
+        heard = Heard(told.append, 2, lambda *state: shown.append(state))
         for index in (0, 1, 0):
             for part in (0, 5):
                 heard.hear_server(index, progress("ADVERTISE_KEYS", 2 * part))
@@ -228,6 +228,8 @@ def test_what_aggregators_say_is_told_once_and_counted_together():
             "advertise keys: 10 joined, 0 lost",
             "share keys: 20 joined, 0 lost",
         ]
+        assert shown[0] == ("joining", 0, 20)
+        assert shown[-1] == ("sharing keys", 20, 20)
         assert heard.rounds() == (ClosedRound("ADVERTISE_KEYS", 4.0, 3.5, 1.0, 0.2),)
 
     asyncio.run(listen())
@@ -239,6 +241,8 @@ def progress(name, joined):
         "round": name,
         "joined": joined,
         "needed": 20,
+        "answered": joined,
+        "expected": 20,
         "lost": 0,
         "reason": "",
     }
