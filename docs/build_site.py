@@ -87,7 +87,7 @@ def stage(directory: Path) -> list[str]:
     """Write the sources of the site: mkdocs.yml, and the pages with their pictures.
 
     Args:
-        directory: Where to write; made anew.
+        directory: Where to write; what is there is removed.
 
     Returns:
         The paths of all pages, as in the site.

@@ -46,7 +46,7 @@ class DemoLines:
         self._started = self._told = clock()
         self._state = "loading libraries"
         self._has_ended = threading.Event()
-        self._pulse = threading.Thread(target=self._beat, daemon=True)
+        self._pulse = threading.Thread(target=self._repeat_states, daemon=True)
         self._steps = 0
         self._nonprivate: list[float] = []
         self._baseline: list[float] = []
@@ -81,7 +81,7 @@ class DemoLines:
         if self._live is None and self._clock() - self._told >= _QUIET_SECONDS:
             self._say(self._state)
 
-    def _beat(self) -> None:
+    def _repeat_states(self) -> None:
         while not self._has_ended.wait(_QUIET_SECONDS / 4):
             self.repeat_state()
 

@@ -333,7 +333,7 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         with output.progress("planning") as show:
             show("choosing a mechanism's grid")
             made = distributed_dp.plan(
-                **asked, on_progress=lambda count: show(f"{count} grids judged")
+                **asked, on_progress=lambda count: show(f"{count} grids accounted for")
             )
     except distributed_dp.ParameterError as error:
         if error.parameter == "l2_clip" and l2_clip is None:

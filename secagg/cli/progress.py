@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Final, TextIO
 
-from secagg.cli.failures import give_up
-
 _WIDTH: Final = 24
 _CLEAR: Final = "\r\x1b[K"
 # More often than that no eye can read it, and writing costs time.
@@ -72,6 +70,5 @@ class ProgressBar:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except OSError:  # people could not be told, and the work goes on
+        except OSError:  # the work continues without its reader
             self._is_shown = False
-            give_up(self._stream)

@@ -15,11 +15,11 @@ class Terminal(io.StringIO):
 
 
 class Full(Terminal):
-    def write(self, _):
-        raise OSError("it is full")
+    writes = 0
 
-    def fileno(self):
-        return self.number
+    def write(self, _):
+        self.writes += 1
+        raise OSError("it is full")
 
 
 @pytest.fixture(autouse=True)
@@ -75,14 +75,13 @@ def test_a_line_of_output_takes_its_place(monkeypatch):
     )
 
 
-def test_a_terminal_that_takes_nothing_stops_no_work(tmp_path):
-    stream = Full()
-    with (tmp_path / "terminal").open("w") as file:
-        stream.number = file.fileno()
-        shown = bar(stream)
-        shown.show("first")
-        shown.show("second")
-        shown.clear()
+def test_a_terminal_that_takes_nothing_stops_no_work_and_is_left_alone():
+    stream, now = Full(), [0.0]
+    shown = bar(stream, clock=lambda: now[0])
+    shown.show("first")
+    now[0] = 1.0
+    shown.show("second")
+    assert stream.writes == 1
 
 
 @pytest.mark.parametrize(
