@@ -18,11 +18,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from secagg.cli.failures import exit_code_of, give_up, to_json_line, write_failure
-from secagg.cli.progress import ProgressBar
 from secagg.errors import SecAggError
+
+if TYPE_CHECKING:
+    from secagg.cli.progress import ProgressBar
 
 
 class Output:
@@ -55,6 +57,8 @@ class Output:
         Args:
             what: The work, in a word or two.
         """
+        from secagg.cli.progress import ProgressBar
+
         self._bar = ProgressBar(what, as_json=self.as_json)
         try:
             yield self._bar.show
