@@ -76,16 +76,17 @@ papers: $(STAMP_DEV)  ## the papers' figures again, into docs/pictures; minutes
 	  OPENBLAS_NUM_THREADS=1 $(BIN)/python $$script --allow-invalid-theorem --out docs/pictures || exit 1; \
 	done
 
-build/wheel-venv/bin/python:
+BUILDER := build/wheel-venv/bin
+$(BUILDER)/cyclonedx-py:
 	$(PYTHON) -m venv build/wheel-venv
-	$@ -m pip install --quiet --disable-pip-version-check 'build>=1.2' 'cyclonedx-bom>=7' 'pip>=25'
+	$(BUILDER)/python -m pip install --quiet --disable-pip-version-check 'build>=1.2' 'cyclonedx-bom>=7' 'pip>=25'
 
-wheel: build/wheel-venv/bin/python  ## dist/secagg-*.whl, to install on other machines
+wheel: $(BUILDER)/cyclonedx-py  ## dist/secagg-*.whl, to install on other machines
 	rm -f dist/secagg-*.whl
-	build/wheel-venv/bin/python -m build --wheel --outdir dist .
+	$(BUILDER)/python -m build --wheel --outdir dist .
 
-release-check: $(STAMP_DEV) build/wheel-venv/bin/python  ## the last commit built twice, tried on each Python and with the lowest dependencies: make release-check CHECKS=...
-	$(BIN)/python tests/release/check.py --builder build/wheel-venv/bin/python --work build/release-check $(CHECKS)
+release-check: $(STAMP_DEV) $(BUILDER)/cyclonedx-py  ## the last commit built twice, tried on each Python and with the lowest dependencies: make release-check CHECKS=...
+	$(BIN)/python tests/release/check.py --builder $(BUILDER)/python --work build/release-check $(CHECKS)
 
 # Ruff breaks the lines of signatures. Zensical 0.1 did not install from PyPI.
 SITE := build/site-venv

@@ -1183,3 +1183,14 @@ def test_another_kind_of_database_is_called_so(deployment, capsys):
     words = ["server", "--config", str(deployment / "server.toml"), "--show-settings"]
     assert main([*words, "--set", "server.store=mysql://a/b", "--json"]) == 72
     assert "names another kind of database" in error_of(capsys)["message"]
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("result.png", 72), ("absent/result.svg", 55), (".svg", 72)]
+)
+def test_a_picture_that_cannot_be_drawn_stops_the_demo_at_once(
+    name, code, tmp_path, capsys
+):
+    assert main(["demo", "--picture", str(tmp_path / name), "--json"]) == code
+    assert "--picture" in error_of(capsys)["next_step"]
+    assert not list(tmp_path.iterdir())
