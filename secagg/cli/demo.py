@@ -50,7 +50,7 @@ def demo(  # noqa: PLR0913 - one parameter per flag
             max=600,
             help="How long a round waits for clients that were killed.",
         ),
-    ] = 5,
+    ] = 4,
     profile: ProfileOption = "honest-curious-server",
     adaptive_clip: Annotated[
         bool,

@@ -90,6 +90,7 @@ class Cohort:
         async with asyncio.TaskGroup() as group:
             for number in range(1, clients + 1):
                 group.create_task(start_one(number))
+        self._stage(f"{clients} clients load their libraries")
 
     def session_over(self, session_number: int) -> None:
         """Restart the clients killed in a session; none once all are to end."""
