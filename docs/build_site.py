@@ -3,7 +3,8 @@
     python docs/build_site.py ZENSICAL DIRECTORY
 
 ZENSICAL is the program that renders; `make site` installs it. The site is written to
-DIRECTORY/html. It needs no network; only its search needs a web server.
+DIRECTORY/html. It needs no network; only its search needs a web server. Git says which
+files of a linked directory belong to the product.
 
 * Pages keep their place in the repository, so that their links lead to each other. A
   file or directory that a page links to becomes a page itself.
@@ -145,13 +146,7 @@ def page_of(name: str) -> tuple[str, list[str]]:
     if path.is_dir():
         if (path / "README.md").exists():
             return page_of(f"{name}/README.md")
-        files = sorted(
-            each.relative_to(path).as_posix()
-            for each in path.rglob("*")
-            if each.is_file()
-            and each.suffix != ".pyc"
-            and not each.name.startswith(".")
-        )
+        files = [each for each in committed(path) if Path(each).name[0] != "."]
         rows = "\n".join(f"* [{each}]({each})" for each in files)
         return _with_links(f"{name}/files.md", f"# Files in `{name}`\n\n{rows}\n")
     text = path.read_text("utf-8")
@@ -161,6 +156,21 @@ def page_of(name: str) -> tuple[str, list[str]]:
     known = ending if ending in _LANGUAGES_BY_NAME else "text"
     language = _LANGUAGES.get(ending, known)
     return f"# `{name}`\n\n`````{language}\n{text.rstrip()}\n`````\n", []
+
+
+def committed(folder: Path) -> list[str]:
+    """Return the files of a folder that git has, as paths in it.
+
+    Others are no part of the product: a tried example leaves keys and states there.
+    """
+    done = subprocess.run(
+        ["git", "ls-files", "-z"],  # noqa: S607 - the git of the checkout
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return sorted(filter(None, done.stdout.split("\0")))
 
 
 def _with_links(name: str, text: str) -> tuple[str, list[str]]:

@@ -248,7 +248,7 @@ def _with_close_names(message: str, command: object) -> str:
 
 
 def _plain_integer(error: BaseException, words: list[str]) -> str:
-    """Say how an integer is written that was given as 1e6 or 1_000.0, or nothing.
+    """Say how an integer is written that was given as 1e6, or nothing.
 
     Args:
         error: What a library complains about.

@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import subprocess
 import types
 from pathlib import Path
 
@@ -55,7 +56,16 @@ def test_links_to_files_lead_to_pages_that_show_them(staged):
     shown = (directory / "pages/examples/private_histogram.py.md").read_text()
     assert (ROOT / "examples/private_histogram.py").read_text().rstrip() in shown
     assert "deploy/config/files.md" in pages
-    assert not any("pycache" in name for name in pages)
+
+
+def test_what_git_does_not_have_stays_out_of_the_site(site, tmp_path):
+    (tmp_path / "inner").mkdir()
+    for name in ("one.toml", "inner/two.toml", "inner/client.key"):
+        (tmp_path / name).write_text("text")
+    for words in (["init", "-q"], ["add", "one.toml", "inner/two.toml"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    assert site.committed(tmp_path) == ["inner/two.toml", "one.toml"]
+    assert site.committed(tmp_path / "inner") == ["two.toml"]
 
 
 def test_diagrams_need_no_script(staged):
