@@ -86,6 +86,8 @@ class Output:
             if not (self._is_aside or self.as_json):
                 raise
             give_up(self.console.file)
+        if self._bar is not None:
+            self._bar.restore()
 
     def heading(self, text: str) -> None:
         """Print a line that opens a section."""

@@ -56,19 +56,22 @@ class ProgressBar:
             full = _WIDTH * min(done, of) // of
             bar = "█" * full + "░" * (_WIDTH - full)
             self._line = f"{self._what} {bar} {done} of {of}, {state}"
-        width = shutil.get_terminal_size().columns - 1
-        self._write(_CLEAR + self._line[:width])
+        self.restore()
 
     def clear(self) -> None:
         """Take the line away, so that another one can be printed."""
         if self._line:
-            self._line = ""
-            self._next = -float("inf")
             self._write(_CLEAR)
+
+    def restore(self) -> None:
+        """Write the line again, below what was printed."""
+        if self._line:
+            width = shutil.get_terminal_size().columns - 1
+            self._write(_CLEAR + self._line[:width])
 
     def _write(self, text: str) -> None:
         try:
             self._stream.write(text)
             self._stream.flush()
         except OSError:  # the work continues without its reader
-            self._is_shown = False
+            self._is_shown, self._line = False, ""

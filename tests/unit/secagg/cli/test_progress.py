@@ -60,7 +60,7 @@ def test_a_line_is_written_at_most_ten_times_a_second():
     assert 10 <= stream.getvalue().count("work") <= 11
 
 
-def test_a_line_of_output_takes_its_place(monkeypatch):
+def test_a_line_of_output_stands_above_it(monkeypatch):
     both = Terminal()
     monkeypatch.setattr("sys.stderr", both)
     monkeypatch.setattr("sys.stdout", both)
@@ -69,9 +69,8 @@ def test_a_line_of_output_takes_its_place(monkeypatch):
     with output.progress("work") as show:
         show("first")
         output.line("a line")
-        show("second")
     assert both.getvalue() == (
-        "\r\x1b[Kwork: first\r\x1b[Ka line\n\r\x1b[Kwork: second\r\x1b[K"
+        "\r\x1b[Kwork: first\r\x1b[Ka line\n\r\x1b[Kwork: first\r\x1b[K"
     )
 
 
