@@ -40,6 +40,8 @@ MODULES: Final = (
     "secagg",
     "secagg.advanced",
     "secagg.blocking",
+    "secagg.learning",
+    "secagg.integrations.flower",
     "dpnoise",
     "dpnoise.accounting",
     "dpnoise.accounting.bayesian",

@@ -112,7 +112,7 @@ def demo(  # noqa: PLR0913 - one parameter per flag
         from secagg.storage.directories import new_directory
         from secagg.testbed.demo.cohort import Loss
         from secagg.testbed.demo.director import run_demo
-        from secagg.testbed.demo.settings_file import DemoPlan
+        from secagg.testbed.demo.layout import DemoPlan
         from secagg.testbed.run_folder import client_name
 
         planned = DemoPlan(
