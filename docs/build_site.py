@@ -41,7 +41,6 @@ MODULES: Final = (
     "secagg.advanced",
     "secagg.blocking",
     "secagg.learning",
-    "secagg.integrations.flower",
     "dpnoise",
     "dpnoise.accounting",
     "dpnoise.accounting.bayesian",
@@ -234,11 +233,19 @@ def write_reference(pages: Path) -> list[str]:
 
 
 def names_of(name: str) -> list[str]:
-    """Return the public names of a module without its submodules, which have pages."""
+    """Return the names that a package lists, or that a module defines, in order.
+
+    Submodules are not among them: they have pages of their own.
+    """
     module = import_module(name)
+    defined = [
+        own
+        for own, value in vars(module).items()
+        if not own.startswith("_") and getattr(value, "__module__", None) == name
+    ]
     return [
         public
-        for public in module.__all__
+        for public in getattr(module, "__all__", defined)
         if not inspect.ismodule(getattr(module, public))
     ]
 
