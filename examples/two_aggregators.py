@@ -13,7 +13,6 @@ import numpy as np
 
 import secagg
 from secagg import advanced, two_aggregators
-from secagg.client.open_storage import open_storage as open_client_storage
 from secagg.server.storage import ServerStorage
 from secagg.server.storage import open_storage as open_server_storage
 
@@ -130,8 +129,7 @@ async def main(directory: Path) -> None:
                 advanced.GrpcConnection(
                     helper_address, identity=second.caller(name), aggregator="helper"
                 ) as to_helper,
-            ):
-                client = two_aggregators.TwoAggregatorClient(
+                two_aggregators.TwoAggregatorClient(
                     to_leader,
                     to_helper,
                     task=TASK,
@@ -141,11 +139,10 @@ async def main(directory: Path) -> None:
                         max_epsilon=5.0, max_delta=1e-5
                     ),
                     cohort=secagg.ClientPolicy(min_survivors=PEOPLE - 2),
-                    storage=await open_client_storage(None),
                     leader_key=keys["leader"].public_bytes,
                     helper_key=keys["helper"].public_bytes,
-                )
-                stack.callback(client.close)
+                ) as client,
+            ):
                 return await client.contribute(vector)
 
         vectors = [np.full(4, place / 20) for place in range(PEOPLE)]

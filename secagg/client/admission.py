@@ -23,7 +23,6 @@ from secagg.client.session import ClientSession
 from secagg.client.total_ledger import TotalLedger
 from secagg.errors import InternalError
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.runtime.inline import Runner
 from secagg.storage.client_store import ClientRecords
 from secagg.storage.queries import ListCharges
 
@@ -37,7 +36,6 @@ class Admission:
         rules: What its owner has settled, but for enrolment and total.
         enrolment: Who it is among the enrolled; None for a client that is not.
         total: Of its data over all tasks; None for no total.
-        workers: Run the gate, which may take seconds.
         date: Returns the client's time, in Unix seconds.
     """
 
@@ -45,7 +43,6 @@ class Admission:
     rules: OwnRules
     enrolment: EnrolledClient | None
     total: TotalLedger | None
-    workers: Runner
     date: Callable[[], float]
 
     async def check(
@@ -83,10 +80,10 @@ class Admission:
             trust_domain=trust_domain,
             now=int(self.date()),
             own=self._own_rules(),
-            known=await self._known(offered, highest_number=highest_number),
+            known=await self.known(offered, highest_number=highest_number),
             revocations=revocations,
         )
-        return await self.workers.run(admit, request)
+        return admit(request)
 
     async def remember(
         self, offered: SessionDescriptor, revocations: bytes | None
@@ -119,7 +116,7 @@ class Admission:
         """
         offered = session.descriptor
         known = replace(
-            await self._known(offered, highest_number=0),
+            await self.known(offered, highest_number=0),
             list_made_at=session.list_made_at,
             is_bound=session.has_bound,
         )
@@ -133,7 +130,7 @@ class Admission:
             known=known,
             joined_at=session.joined_at,
         )
-        admitted = await self.workers.run(admit, request)
+        admitted = admit(request)
         if not isinstance(admitted, AdmittedSession):
             raise InternalError("the gate needs what a stored session has")
         if self.total is not None and not is_claimed(request):
@@ -147,7 +144,7 @@ class Admission:
             total=None if self.total is None else self.total.rules,
         )
 
-    async def _known(
+    async def known(
         self, offered: SessionDescriptor, *, highest_number: int
     ) -> KnownFacts:
         """Return what the store knows that a session is checked by."""

@@ -17,7 +17,7 @@ Rule 5: on a sparse graph every roster counts that the client accepts, before it
         number of rosters; the next session is refused.
 
 The budget of one task is thereby enforced where the vectors are.  What several tasks
-over the same data may cost together is kept by `secagg.client.total_budget`.
+over the same data may cost together is kept by `secagg.client.total_ledger`.
 """
 
 from hashlib import sha256

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from secagg.client.backoff import Backoff
+from secagg.client.retry_policy import Backoff
 from secagg.crypto.entropy import Entropy
 from secagg.errors import (
     ErrorCode,
@@ -472,7 +472,7 @@ class ClientCalls:
     async def upload(  # noqa: PLR0913 - what is sent, to where, until when
         self,
         session_id: bytes,
-        packed: bytes,
+        packed: bytes | memoryview,
         *,
         digest: bytes,
         view: bytes = NO_VIEW,
@@ -509,7 +509,7 @@ class ClientCalls:
                     f"the server asks for byte {offset} of {len(packed)}",
                 )
             on_chunk(offset)
-            data = packed[offset : offset + MAX_CHUNK_BYTES]
+            data = bytes(packed[offset : offset + MAX_CHUNK_BYTES])
             chunk = UploadChunk(session_id, offset, len(packed), digest, data, view)
             try:
                 status = await self.send(chunk, deadline)

@@ -22,45 +22,42 @@ Rule 8: no vector is given twice without being told to: a caller who gives to al
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from secagg.client.application import Application
-from secagg.client.backoff import Backoff
-from secagg.client.budget import budget_key_of
-from secagg.client.contribution import Contribution, contribution_of
+from secagg.client.contribution import Contribution
 from secagg.client.data_usage import DataUsage
-from secagg.client.enrolment import ClientEnrolment, EnrolledClient
+from secagg.client.durable_client import DurableClient, check_terms
+from secagg.client.enrolment import ClientEnrolment, EnrolledClient, EnrolledIdentity
 from secagg.client.enrolment_files import read_enrolled
-from secagg.client.gate import OwnRules, SessionInfo
+from secagg.client.gate import SessionInfo
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.client.open_storage import open_storage
+from secagg.client.open_client import (
+    EncodedInput,
+    GivenVector,
+    OpenClient,
+    encode_input,
+)
 from secagg.client.participation import Participation, last_part, receipt_of
-from secagg.client.retry_policy import AttemptCounter
+from secagg.client.retry_policy import AttemptCounter, Backoff
 from secagg.client.runner import ClientRunner
+from secagg.client.session import ClientSession
 from secagg.client.session_driver import (
     DEFAULT_MAX_PAYLOAD_BYTES,
     ClientProgress,
     ClientSettings,
     Preparation,
 )
-from secagg.client.storage import ClientStorage
-from secagg.client.total_budget import TotalBudgetLedger
 from secagg.crypto.entropy import SystemEntropy
-from secagg.distributed_dp import (
-    NoisyTask,
-    Unusable,
-    UnusableKind,
-    encode_or_zeros,
-)
+from secagg.distributed_dp import NoisyTask, Unusable, UnusableKind
 from secagg.distributed_dp.plain_sums import encode_integers
 from secagg.errors import (
     ErrorCode,
@@ -78,9 +75,7 @@ from secagg.protocol.arguments import (
     check_whole,
     says_which_argument,
 )
-from secagg.protocol.descriptor import MAX_TASK_ID_BYTES, SessionDescriptor
-from secagg.protocol.events import NoisyVector, PlainVector
-from secagg.protocol.noise_terms import NoiseSecrets
+from secagg.protocol.descriptor import MAX_TASK_ID_BYTES
 from secagg.protocol.policy import (
     ClientPolicy,
     ExactSumWaiver,
@@ -89,14 +84,16 @@ from secagg.protocol.policy import (
 )
 from secagg.protocol.vectors import as_vector
 from secagg.runtime import log_events as telemetry
+from secagg.runtime.clock import SystemClock
 from secagg.runtime.workers import Workers
-from secagg.storage.retention import purge_once
 from secagg.storage.rows import Retention
 from secagg.transport.address import Address
 from secagg.transport.connection import AggregatorConnection
 from secagg.transport.tls import TLSIdentity
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
+
+_Answer = TypeVar("_Answer")
 
 # Makes the vector of a session; called on a thread.  After a restart it is called
 # again for the same session and must return the same vector.  In a task with noise an
@@ -144,30 +141,6 @@ class _MadeVectors:
         """Nothing can be said of a vector that is not made."""
 
 
-@dataclass(slots=True)
-class _Turn:
-    """One call of `contribute`."""
-
-    source: _GivenVector | _MadeVectors
-    session: SessionInfo | None = None
-    made: npt.NDArray[Any] | Unusable | None = None  # None: its coin is lost
-    bound: bytes = b""
-    shortened_by: float | None = None
-    replaced: str | None = None
-
-    def begin(self) -> None:
-        """Forget the session before."""
-        self.session = self.made = self.shortened_by = self.replaced = None
-        self.bound = b""
-
-    @property
-    def known_session(self) -> SessionInfo:
-        """The session at hand."""
-        if self.session is None:
-            raise LocalProtocolError("an input is made for a session that was judged")
-        return self.session
-
-
 @says_which_argument
 class Client:
     """One client of one task.
@@ -180,9 +153,9 @@ class Client:
         task: Name of the task.
         privacy_limits: The privacy that this client demands, or their waiver in words.
         identity: The client's certificate; with an address only, and required there.
-        enrolment: Who the client is among the enrolled, for profiles that distrust the
-            server; `cohort` must accept these.  None takes part in no session of such
-            a profile.
+        enrolment: Who the client is among the enrolled, by its files or as
+            `load_enrolled` returns it, for profiles that distrust the server; `cohort`
+            must accept these.  None takes part in no session of such a profile.
         total: What all tasks together may cost the data that this client gives; a task
             that does not fit is refused before anything leaves.  None keeps the budget
             of each task alone.
@@ -210,6 +183,9 @@ class Client:
         retention: How long receipts of ended sessions stay on the disk; 400 days and
             10,000 of each task by default.  What was spent and which numbers were used
             stay for good.
+        keep_upload: Keep the masked input in a file until the seed of its session is
+            erased, so that a function is not asked again after a restart.  Seed and
+            file together are the vector: until then no other program may read the disk.
         answer_at: In tasks with noise, when every input leaves, as a part of the
             duration of MaskedInputCollection, say 0.7.  The vector is due then, and is
             encoded, masked and uploaded then, zeros like a vector: so the time of an
@@ -260,7 +236,7 @@ class Client:
         task: str,
         privacy_limits: PrivacyLimits | ExactSumWaiver,
         identity: TLSIdentity | None = None,
-        enrolment: ClientEnrolment | None = None,
+        enrolment: ClientEnrolment | EnrolledIdentity | None = None,
         total: TotalBudget | None = None,
         state_dir: Path | str | None = None,
         rollback_mark: Path | str | None = None,
@@ -272,25 +248,18 @@ class Client:
         fetch_sum: bool = True,
         max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES,
         retention: Retention | None = None,
+        keep_upload: bool = False,
         answer_at: float | None = None,
         make_unselected: bool = False,
         on_progress: Callable[[ClientProgress], None] | None = None,
         threads: Executor | None = None,
     ) -> None:
-        if not isinstance(privacy_limits, PrivacyLimits | ExactSumWaiver):
-            raise LocalProtocolError(
-                "a client needs limits of privacy",
-                next_step="Give privacy_limits=PrivacyLimits(...), or "
-                "ExactSumWaiver(...) with its sentence.",
-            )
+        check_terms(privacy_limits, cohort=cohort, total=total)
         check_name("a task", task, most=MAX_TASK_ID_BYTES)
-        for name, given, kind, make in (
-            ("cohort", cohort, ClientPolicy, "ClientPolicy(...)"),
-            ("total", total, TotalBudget, "TotalBudget(...)"),
-            ("enrolment", enrolment, ClientEnrolment, "ClientEnrolment(...)"),
-        ):
-            if given is not None:
-                check_kind(name, given, kind, make=make)
+        if not isinstance(enrolment, ClientEnrolment | EnrolledClient | None):
+            check_kind(
+                "enrolment", enrolment, ClientEnrolment, make="ClientEnrolment(...)"
+            )
         if isinstance(server, str):
             if identity is None or state_dir is None:
                 raise LocalProtocolError(
@@ -324,25 +293,26 @@ class Client:
         self._cohort = cohort or ClientPolicy()
         self._aggregator = aggregator
         self._attempts = check_whole("attempts", attempts, least=1)
-        self._wait_seconds = (
-            None
-            if wait_seconds is None
-            else check_real("wait_seconds", wait_seconds, least=0.0)
-        )
-        self._fetch_sum = fetch_sum
-        self._max_payload_bytes = check_whole(
-            "max_payload_bytes", max_payload_bytes, least=0
+        if wait_seconds is not None:
+            wait_seconds = check_real("wait_seconds", wait_seconds, least=0.0)
+        self._settings = ClientSettings(
+            fetch_sum=fetch_sum,
+            max_payload_bytes=check_whole(
+                "max_payload_bytes", max_payload_bytes, least=0
+            ),
+            offer_seconds=wait_seconds,
+            answer_at=answer_at,
+            skips_unselected=answer_at is not None and not make_unselected,
         )
         self._retention = retention or Retention()
-        self._answer_at = answer_at
-        self._skips_unselected = answer_at is not None and not make_unselected
+        self._keep_upload = keep_upload
         self._on_progress = on_progress
         self._application = Application(threads)
         self._workers = Workers.of_process()
+        self._clock = SystemClock()
         self._stack = AsyncExitStack()
-        self._opened: tuple[ClientRunner, ClientStorage] | None = None
-        self._data: TotalBudgetLedger | None = None
-        self._turn: _Turn | None = None
+        self._opened: tuple[ClientRunner, DurableClient] | None = None
+        self._source: _GivenVector | _MadeVectors | None = None
         self._network: GrpcConnection | None = None
         self._told_short = False
 
@@ -360,40 +330,25 @@ class Client:
                 next_step="Use the object that is open, or make another one.",
             )
         async with AsyncExitStack() as stack:
-            storage = await open_storage(
-                self._state_dir,
-                mark=self._rollback_mark,
-                accept_restored=self._accept_restored,
-            )
-            stack.push_async_callback(storage.close)
-            self._data = await self._opened_total(storage, self._workers)
             connection = await self._connect(stack)
+            state = self._state_of(connection.identity)
+            await self._workers.open(
+                partial(state.open, trust_domain=connection.trust_domain), state.close
+            )
+            stack.push_async_callback(self._workers.close_later, state.close)
             runner = ClientRunner(
-                connection.identity,
+                state,
                 connection,
-                storage.store,
-                rules=OwnRules(
-                    limits=self._privacy_limits,
-                    cohort=self._cohort,
-                    report_of=storage.report_of,
-                ),
-                make_input=self._make_input,
                 prepare=self._prepare,
-                on_admitted=self._note_session,
                 accept=self._accept,
-                enrolment=self._enrolled(connection.identity),
-                total=self._data,
                 aggregator=self._aggregator,
-                settings=ClientSettings(
-                    fetch_sum=self._fetch_sum,
-                    max_payload_bytes=self._max_payload_bytes,
-                    offer_seconds=self._wait_seconds,
-                    answer_at=self._answer_at,
-                ),
+                settings=self._settings,
+                clock=self._clock,
                 workers=self._workers,
                 on_progress=self._on_progress,
             )
-            self._opened = (runner, storage)
+            self._opened = (runner, state)
+            self._accept_restored = False  # what was accepted was this state
             self._stack = stack.pop_all()
         return self
 
@@ -442,26 +397,26 @@ class Client:
             ServiceError: Storage, network, certificates, or no such task; the message
                 says what to do.
         """
-        runner, storage = self._parts()
-        if self._turn is not None:
+        runner, state = self._parts()
+        if self._source is not None:
             raise LocalProtocolError(
                 "the client gives one vector at a time",
                 next_step="Await the contribution that is under way.",
             )
-        self._turn = _Turn(_source_of(vector, accept))
+        self._source = _source_of(vector, accept)
         try:
-            await purge_once(storage.store, self._retention, _LOG)
+            await self._ask(state, lambda client: client.tidy())
             attempts = AttemptCounter(self._attempts, Backoff(SystemEntropy()))
             while True:
                 try:
-                    return await self._attempt(runner, storage, self._turn)
+                    return await self._attempt(runner, state, self._source)
                 except SecAggError as error:
                     pause = attempts.pause_after(error, runner.reach)
                     if pause is None:
                         raise
                     await asyncio.sleep(pause)
         finally:
-            self._turn = None
+            self._source = None
 
     async def contributions(
         self,
@@ -514,8 +469,8 @@ class Client:
             LocalProtocolError: The client is not open.
             ServiceError: STORAGE_FAILED.
         """
-        runner, _ = self._parts()
-        return await runner.is_in_session(self._task)
+        _, state = self._parts()
+        return await self._ask(state, lambda client: client.is_in_session(self._task))
 
     @property
     def certificate(self) -> TLSIdentity | None:
@@ -536,8 +491,10 @@ class Client:
             LocalProtocolError: The client is not open.
             ServiceError: STORAGE_FAILED.
         """
-        _, storage = self._parts()
-        return await last_part(storage.store, self._task)
+        _, state = self._parts()
+        return await self._ask(
+            state, lambda client: last_part(client.store, self._task)
+        )
 
     async def receipt(self, session_number: int) -> bytes | None:
         """Return this client's receipt of a session that is over for it.
@@ -551,8 +508,10 @@ class Client:
             LocalProtocolError: The client is not open.
             ServiceError: STORAGE_FAILED.
         """
-        _, storage = self._parts()
-        return await receipt_of(storage.store, self._task, session_number)
+        _, state = self._parts()
+        return await self._ask(
+            state, lambda client: receipt_of(client.store, self._task, session_number)
+        )
 
     async def data_use(self) -> DataUsage | None:
         """Return what tasks have claimed of this client's data, and what is left.
@@ -563,25 +522,35 @@ class Client:
             LocalProtocolError: The client is not open.
             ServiceError: STORAGE_FAILED.
         """
-        self._parts()
-        return None if self._data is None else await self._data.use()
+        _, state = self._parts()
+        return await self._ask(state, lambda client: client.data_use())
 
-    async def _opened_total(
-        self, storage: ClientStorage, workers: Workers
-    ) -> TotalBudgetLedger | None:
-        if self._total is None:
-            return None
-        limits = self._privacy_limits
-        total = TotalBudgetLedger.of_owner(
-            self._total,
-            storage,
-            limits=limits if isinstance(limits, PrivacyLimits) else limits.noised,
-            workers=workers,
+    async def _ask(
+        self,
+        state: DurableClient,
+        work: Callable[[OpenClient], Coroutine[Any, Any, _Answer]],
+    ) -> _Answer:
+        return await self._workers.run(state.call, work)
+
+    def _state_of(self, name: str) -> DurableClient:
+        """Return the state of this client, not open yet."""
+        return DurableClient(
+            identity=name,
+            limits=self._privacy_limits,
+            tasks=frozenset({self._task}),
+            cohort=self._cohort,
+            state_dir=self._state_dir,
+            rollback_mark=self._rollback_mark,
+            accept_restored=self._accept_restored,
+            enrolment=self._enrolled(name),
+            total=self._total,
+            keep_upload=self._keep_upload,
+            retention=self._retention,
+            encode=self._encode,
+            clock=self._clock.date,
         )
-        await total.open()
-        return total
 
-    def _parts(self) -> tuple[ClientRunner, ClientStorage]:
+    def _parts(self) -> tuple[ClientRunner, DurableClient]:
         if self._opened is None:
             raise LocalProtocolError(
                 "the client is not open",
@@ -591,11 +560,12 @@ class Client:
 
     def _enrolled(self, name: str) -> EnrolledClient | None:
         """Return who the client is among the enrolled."""
-        if self._enrolment is None:
-            return None
+        own = self._enrolment
+        if not isinstance(own, ClientEnrolment):
+            return own if isinstance(own, EnrolledClient) else None
         tls = self._identity
         return read_enrolled(
-            self._enrolment,
+            own,
             name=name,
             trust_domain=None if tls is None else tls.identity.trust_domain,
         )
@@ -611,38 +581,24 @@ class Client:
         return self._network
 
     async def _attempt(
-        self, runner: ClientRunner, storage: ClientStorage, turn: _Turn
+        self,
+        runner: ClientRunner,
+        state: DurableClient,
+        source: _GivenVector | _MadeVectors,
     ) -> Contribution:
-        turn.begin()
-        if not await runner.is_in_session(self._task):
-            await self._application.judge(turn.source.ready)
+        if not await self.is_in_session():
+            await self._application.judge(source.ready)
         try:
             outcome = await runner.run_session(self._task)
         except SessionAbortedError as error:
             if error.code is ErrorCode.DEADLINE and not runner.has_been_answered:
                 raise self._never_reached(runner.failure) from None
             raise
-        contribution = await self._workers.run(
-            partial(
-                contribution_of,
-                outcome.descriptor,
-                outcome.released,
-                audit=outcome.audit,
-                residues=outcome.residues,
-                report_of=storage.report_of,
-                is_certain=outcome.is_certain,
-                shortened_by=turn.shortened_by,
-                replaced=turn.replaced,
-            )
-        )
-        noise = outcome.descriptor.parameters.noise_block
-        if not noise:
-            return contribution
-        task = NoisyTask.from_parameters(outcome.descriptor.parameters)
-        key = budget_key_of(outcome.descriptor, trust_domain=runner.trust_domain)
-        left = await storage.sessions_left(key, task)
-        self._warn_if_short(left, task.budget.spare)
-        return replace(contribution, sessions_left=left)
+        given = await self._ask(state, lambda client: client.contribution(outcome))
+        if given.sessions_left is not None:
+            task = NoisyTask.from_parameters(outcome.descriptor.parameters)
+            self._warn_if_short(given.sessions_left, task.budget.spare)
+        return given
 
     def _warn_if_short(self, left: int, spare: int) -> None:
         """Say once that faults have begun to use up what was planned for them.
@@ -665,8 +621,8 @@ class Client:
     def _never_reached(self, why: ServiceError | None) -> SecAggError:
         waited = (
             "no call was answered as long as its session lasted"
-            if self._wait_seconds is None
-            else f"gave up after {self._wait_seconds:g} seconds"
+            if self._settings.offer_seconds is None
+            else f"gave up after {self._settings.offer_seconds:g} seconds"
         )
         if why is not None:
             return ServiceError(
@@ -680,72 +636,34 @@ class Client:
             "links.",
         )
 
-    def _note_session(self, admitted: SessionInfo) -> None:
-        self._this_turn().session = admitted
-
     async def _accept(self, admitted: SessionInfo) -> None:
-        await self._application.judge(self._this_turn().source.accept, admitted)
+        await self._application.judge(self._this_source().accept, admitted)
 
-    async def _prepare(self, given: Preparation) -> None:
+    async def _prepare(self, given: Preparation) -> object:
         """Have the vector made, or find out why there is none."""
-        turn = self._this_turn()
-        session = replace(turn.known_session, payload=given.payload)
-        turn.bound, make = given.bound, turn.source.make
-        if not given.descriptor.parameters.noise_block:
-            turn.made = await self._application.exact_vector(
-                lambda: as_vector(make(session))
+        source, session = self._this_source(), given.session
+        if not session.descriptor.parameters.noise_block:
+            return await self._application.exact_vector(
+                lambda: as_vector(source.make(session))
             )
-            return
-        if self._skips_unselected and not await self._workers.run(_is_selected, given):
-            return
-        if (known := turn.source.known) is not None:
-            turn.made = known
-            return
-        turn.made = await self._application.vector(
-            lambda: _usable(make(session), session.dimension),
+        if (known := source.known) is not None:
+            return known
+        return await self._application.vector(
+            lambda: _usable(source.make(session), session.dimension),
             clock=given.clock,
             due=given.due,
         )
 
-    # --- called on threads ------------------------------------------------------------
+    def _encode(
+        self, session: ClientSession, given: GivenVector, bound: bytes
+    ) -> EncodedInput:
+        """Return the input of a session; called on a thread."""
+        return encode_input(session, given, bound)
 
-    def _make_input(
-        self, descriptor: SessionDescriptor, _: bytes, secrets: NoiseSecrets
-    ) -> PlainVector | NoisyVector:
-        turn, parameters = self._this_turn(), descriptor.parameters
-        if not parameters.noise_block:
-            turn.shortened_by = 1.0
-            return encode_integers(np.asarray(turn.made), parameters)
-        task = NoisyTask.of_session(descriptor)
-        given = encode_or_zeros(
-            task,
-            np.zeros(task.dim) if turn.made is None else turn.made,
-            session_id=descriptor.session_id,
-            secrets=secrets,
-            bound=turn.bound,
-        )
-        if not self._skips_unselected or task.selection_rate == 1:  # else: the coin
-            if given.replaced is None:
-                turn.shortened_by = given.encoded.shortened_by
-            else:
-                turn.replaced = given.replaced.reason
-                self._warn_of_zeros(descriptor, given.replaced)
-        return given.encoded.vector
-
-    def _warn_of_zeros(self, descriptor: SessionDescriptor, why: Unusable) -> None:
-        telemetry.log_event(
-            _LOG,
-            logging.WARNING,
-            telemetry.ZEROS_GIVEN,
-            task=self._task,
-            session=descriptor.session_id.hex()[:16],
-            reason=why.kind.value,
-        )
-
-    def _this_turn(self) -> _Turn:
-        if self._turn is None:
+    def _this_source(self) -> _GivenVector | _MadeVectors:
+        if self._source is None:
             raise LocalProtocolError("the contribution was cancelled")
-        return self._turn
+        return self._source
 
 
 def check_given(
@@ -808,7 +726,3 @@ def _usable(made: object, dimension: int) -> npt.NDArray[Any] | Unusable:
         return as_vector(made, dimension, noisy=True)
     except InputError as error:
         return Unusable(UnusableKind.INVALID, str(error))
-
-
-def _is_selected(given: Preparation) -> bool:
-    return NoisyTask.of_session(given.descriptor).is_selected(given.secrets)

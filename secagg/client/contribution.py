@@ -77,29 +77,52 @@ class Contribution(SumEstimate):
     audit: bytes = field(default=b"", repr=False)
 
 
-def contribution_of(  # noqa: PLR0913 - what a client knows of a session
-    descriptor: SessionDescriptor,
-    released: Released,
+@dataclass(frozen=True, slots=True, eq=False)
+class SessionOutcome:
+    """A session that released a sum.
+
+    Attributes:
+        descriptor: The session.
+        released: Hash and size of the sum, number of survivors.
+        is_certain: No choice of colluders could have had more than this one sum
+            unmasked.  Always so on the complete graph; on a ring it is found by this
+            process when it answers, and not known after a restart.
+        residues: The sum modulo m, words of the modulus, shape (d,), entries in
+            [0, m); None when it was not wanted.
+        audit: This client's receipt (`secagg.protocol.receipts`).
+        shortened_by: See `Contribution`.
+        replaced: See `Contribution`.
+    """
+
+    descriptor: SessionDescriptor
+    released: Released
+    is_certain: bool
+    audit: bytes = field(repr=False)
+    residues: Residues | None = field(default=None, repr=False)
+    shortened_by: float | None = field(default=None, repr=False)
+    replaced: str | None = field(default=None, repr=False)
+
+    @property
+    def survivors(self) -> int:
+        """How many inputs the sum adds up."""
+        return self.released.survivors
+
+
+def contribution_of(
+    outcome: SessionOutcome,
     *,
-    audit: bytes,
-    residues: Residues | None,
     report_of: Callable[[NoisyTask], PrivacyReport],
-    is_certain: bool,
-    shortened_by: float | None = None,
-    replaced: str | None = None,
+    sessions_left: int | None = None,
 ) -> Contribution:
     """Return what a client gets for a session that has released a sum.
 
     Args:
-        descriptor: The session.
-        released: How it ended.
-        audit: The client's receipt of it.
-        residues: The sum modulo m, shape (d,); None where it was not fetched.
+        outcome: The session.
         report_of: Returns what a task costs this client; may take seconds.
-        is_certain: No choice of colluders could have had more than one sum unmasked.
-        shortened_by: See `Contribution`.
-        replaced: See `Contribution`.
+        sessions_left: See `Contribution`.
     """
+    descriptor, released = outcome.descriptor, outcome.released
+    residues, audit = outcome.residues, outcome.audit
     parameters = descriptor.parameters
     values: npt.NDArray[Any] | None = None
     privacy = noise = None
@@ -113,13 +136,13 @@ def contribution_of(  # noqa: PLR0913 - what a client knows of a session
         if seen.outcome is Outcome.RELEASED:  # this client has answered for the sets
             noise = certificate_of(parameters, seen)
         error = task.sum_error(inputs=released.survivors, certificate=noise)
-        added = 0.0 if is_certain else 2.0**-parameters.graph_bits
+        added = 0.0 if outcome.is_certain else 2.0**-parameters.graph_bits
         grounds = privacy.grounds(graph_delta=added)
     elif residues is not None:
         values = decode_integers(residues, parameters.modulus)
-    if replaced is not None:
+    if outcome.replaced is not None:
         error = error.with_flaw("zeros replaced this client's vector")
-    elif shortened_by is not None and shortened_by > 1.0:
+    elif (by := outcome.shortened_by) is not None and by > 1.0:
         error = error.with_flaw("this client's vector was shortened")
     return Contribution(
         session_number=descriptor.session_number,
@@ -127,10 +150,10 @@ def contribution_of(  # noqa: PLR0913 - what a client knows of a session
         values=values,
         privacy=privacy,
         grounds=grounds,
-        shortened_by=shortened_by,
-        sessions_left=None,
+        shortened_by=outcome.shortened_by,
+        sessions_left=sessions_left,
         error=error,
-        replaced=replaced,
+        replaced=outcome.replaced,
         noise=noise,
         audit=audit,
     )

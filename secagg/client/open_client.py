@@ -1,11 +1,13 @@
-"""The sessions of one open client: what a call of `StepClient` does, step by step.
+"""The sessions of one open client: every rule of a client but those of its network.
 
 Its coroutines wait for the store and the gate alone, and for nothing where both answer
-at once.  `secagg.client.step_client` makes one call after the other, and says the rules
-by which they go.
+at once.  `secagg.client.durable_client` makes one call after the other.  `StepClient`
+and `Client` carry bytes to it and from it; `secagg.client.step_client` says the rules
+by which the calls go.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Final
@@ -14,23 +16,25 @@ from secagg.client.admission import Admission
 from secagg.client.budget import peer_of
 from secagg.client.contribution import (
     Contribution,
-    Residues,
+    SessionOutcome,
     check_hash_of_sum,
     check_size_of_sum,
     contribution_of,
     read_residues,
 )
 from secagg.client.data_usage import DataUsage
-from secagg.client.gate import AdmittedSession, Need, SessionInfo
+from secagg.client.gate import AdmittedSession, KnownFacts, Need, SessionInfo
 from secagg.client.session import (
     UNKNOWN_PAST,
     ClientSession,
     bound_input_of,
+    is_record_key,
     offer_of,
     record_key,
 )
-from secagg.client.storage import ClientStorage
+from secagg.client.total_ledger import TotalLedger
 from secagg.crypto.entropy import Entropy
+from secagg.crypto.transcript import ClientBitmap
 from secagg.distributed_dp import NoisyTask, Unusable, encode_or_zeros
 from secagg.distributed_dp.plain_sums import encode_integers
 from secagg.errors import (
@@ -40,6 +44,7 @@ from secagg.errors import (
     LocalProtocolError,
     RemoteProtocolError,
     SecAggError,
+    ServiceError,
     SessionAbortedError,
 )
 from secagg.protocol import refund
@@ -55,6 +60,7 @@ from secagg.protocol.events import (
     Received,
     Send,
 )
+from secagg.protocol.graphs.ring_safety import is_worst_case_safe
 from secagg.protocol.masking import mask_input
 from secagg.protocol.messages import (
     KINDS,
@@ -78,6 +84,9 @@ from secagg.storage.rows import Retention, StoredSession
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
 
+HEARING_SECONDS: Final = 30
+"""How long a client listens after the end of a session for what has become of it."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientStep:
@@ -94,8 +103,8 @@ class ClientStep:
         view: With a need for the vector: 32 bytes to show to the aggregator before the
             vector is given (R5.3-14); else empty.
         shortened_by: Length of the vector that was bound in this call over what
-            clipping left of it, 1.0 if it fitted; None for any other call, and where a
-            secret selection would be told by it.  Tell it to the owner alone.
+            clipping left of it, 1.0 if it fitted; None for any other call.  Tell it to
+            the owner alone.
         replaced: Why zeros were bound in this call, as a clause; None for the vector.
             It may say something about the data: tell it to the owner alone.
         contribution: When the session is over; without `values`, see `read_sum`.
@@ -119,18 +128,60 @@ class GivenVector:
     Attributes:
         vector: As the caller gave it, or why it is missing.
         payload_hash: Of what the vector was made from.
+        reveals_selection: It was asked for only where a secret selection has won, so
+            that what became of it must not be told.
     """
 
     vector: object = field(repr=False)
     payload_hash: bytes
+    reveals_selection: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class EncodedInput:
+    """The input of a session, and what its owner is told of it.
+
+    Attributes:
+        vector: Residues, with their share of the noise.
+        shortened_by: As in `ClientStep`.
+        replaced: As in `ClientStep`.
+    """
+
+    vector: PlainVector | NoisyVector = field(repr=False)
+    shortened_by: float | None = field(default=None, repr=False)
+    replaced: str | None = field(default=None, repr=False)
+
+
+# (session, what was given, digest of the input that was bound before or b"")
+Encode = Callable[[ClientSession, GivenVector, bytes], EncodedInput]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """A session in the store that is not over, and was not checked again yet.
+
+    Attributes:
+        offer: The session.
+        peer: Its aggregator, as `peer_of` has it.
+        round: The last round that this client has entered.
+        has_bound: An input is bound, and may have left.
+    """
+
+    offer: SessionDescriptor
+    peer: str
+    round: Round
+    has_bound: bool
+
+
+@dataclass(slots=True, eq=False)
 class _Live:
     """A session that is not over, as this object drives it."""
 
     session: ClientSession
     info: SessionInfo
+    is_certain: bool
+    shortened_by: float | None = None
+    replaced: str | None = None
 
 
 class OpenClient:
@@ -138,14 +189,13 @@ class OpenClient:
 
     Args:
         identity: The client's name.
-        aggregator: Whose sessions it takes part in.
-        trust_domain: Of the aggregator; None where the carrier proves none.
         tasks: That it takes part in; None for all.
         store: Of the client.
-        storage: The same, with what follows from it.
         admission: Asks the gate.
         entropy: Where seeds come from.
+        encode: Makes the input of a session from what was given for it.
         keep_upload: Keep masked inputs in files.
+        retention: How long receipts stay.
 
     Attributes:
         store: Of the client.
@@ -155,31 +205,44 @@ class OpenClient:
         self,
         identity: str,
         *,
-        aggregator: str,
-        trust_domain: str | None,
         tasks: frozenset[str] | None,
         store: ClientStore,
-        storage: ClientStorage,
         admission: Admission,
         entropy: Entropy,
+        encode: Encode,
         keep_upload: bool,
+        retention: Retention,
     ) -> None:
         self.store: Final = store
         self._identity = identity
-        self._aggregator = aggregator
-        self._trust_domain = trust_domain
+        self._aggregator = self._peer = ""
+        self._trust_domain: str | None = None
         self._tasks = tasks
-        self._peer = peer_of(aggregator, trust_domain=trust_domain)
-        self._storage = storage
         self._admission = admission
         self._entropy = entropy
+        self._encode = encode
         self._keep_upload = keep_upload
+        self._retention = retention
+        self._read_last: tuple[bytes, SessionDescriptor] | None = None
         self._live: dict[bytes, _Live] = {}
         # When open sessions end by themselves, in Unix seconds, by their key.
         self._ends: dict[str, int] = {}
         self._bound: set[bytes] = set()
 
-    async def begin(self, retention: Retention) -> None:
+    def meet(self, aggregator: str, trust_domain: str | None) -> None:
+        """Take part in the sessions of this aggregator from now on (R5.0-6).
+
+        Args:
+            aggregator: Its name, as the carrier has proven it.
+            trust_domain: Of it, likewise; None where the carrier proves none.
+        """
+        peer = peer_of(aggregator, trust_domain=trust_domain)
+        if peer != self._peer:
+            self._live.clear()  # what is open lies in the store
+        self._aggregator, self._trust_domain = aggregator, trust_domain
+        self._peer = peer
+
+    async def begin(self) -> None:
         """Read which sessions are open, end those whose time is over, and tidy up.
 
         Raises:
@@ -188,58 +251,158 @@ class OpenClient:
         if self._admission.total is not None:
             await self._admission.total.open()
         for row in await self.store.read(ListSessions(role=Role.CLIENT)):
+            if not is_record_key(row.key):  # of two aggregators: it is never resumed
+                continue
             stored = await self._record(row.key)
             self._ends[row.key] = _end_of(stored)
             if bound_input_of(stored):
                 self._bound.add(offer_of(stored).session_id)
         await self._end_past()
         self.store.keep_uploads(self._bound)
-        await purge_once(self.store, retention, _LOG)
+        await self.tidy()
+
+    async def tidy(self) -> None:
+        """Remove the receipts that have been kept for long enough."""
+        await purge_once(self.store, self._retention, _LOG)
 
     # --- what a carrier asks ----------------------------------------------------------
 
     async def step(
         self,
-        offer: bytes,
-        update: bytes,
-        given: GivenVector | None,
+        offered: SessionDescriptor,
+        envelope: Envelope | None = None,
+        given: GivenVector | None = None,
         *,
-        revocations: bytes | None,
+        revocations: bytes | None = None,
+        concludes: bool = True,
     ) -> ClientStep:
-        """Take part in a session; see `StepClient.step`."""
-        offered, envelope = self._read(offer), _opened(update)
-        await self._end_past(but=offered.session_id)
+        """Take part in a session; see `StepClient.step`.
+
+        Args:
+            offered: The session.
+            envelope: What the aggregator has for this client now; None for nothing.
+            given: The vector, when it is needed.
+            revocations: Bytes of the revocation list that the offer names.
+            concludes: Erase a session that has released its sum.  Without it
+                `conclude` does that, when the sum is there.
+        """
+        await self._begin_call(offered)
         known = await self._known(offered) or await self._joined(offered, revocations)
         if isinstance(known, Need):
             return ClientStep(needs=frozenset({known}))
         if isinstance(known, Ending):
             return self._told(offered, known)
         try:
-            return await self._driven(known, envelope, given)
+            return await self._driven(known, envelope, given, concludes=concludes)
         except (RemoteProtocolError, SessionAbortedError) as error:
             await self._leave(known.session, error)
             raise
 
-    async def check_offer(
-        self, offer: bytes, *, revocations: bytes | None
-    ) -> SessionInfo:
-        """Check an offer; see `StepClient.check_offer`."""
-        offered = self._read(offer)
-        await self._end_past(but=offered.session_id)
+    async def check(
+        self, offered: SessionDescriptor, revocations: bytes | None = None
+    ) -> SessionInfo | Need:
+        """Check an offer, or say what is needed; see `StepClient.check_offer`."""
+        await self._begin_call(offered)
         known = await self._known(offered)
         if isinstance(known, _Live):
             return known.info
         admitted = await self._checked(offered, revocations)
-        if isinstance(admitted, Need):
-            raise LocalProtocolError(
-                "the offer names a revocation list, and it was not given",
-                next_step="Fetch the list and give it as revocations.",
-            )
-        return admitted.info
+        return admitted if isinstance(admitted, Need) else admitted.info
 
-    async def read_sum(self, offer: bytes, packed: bytes) -> Contribution:
+    @property
+    def total(self) -> TotalLedger | None:
+        """What all tasks together may cost the owner's data; None for no total."""
+        return self._admission.total
+
+    async def known(self, offered: SessionDescriptor) -> KnownFacts:
+        """Return what the store knows that an offer is checked by."""
+        highest = await self.highest_number(offered.task_id)
+        return await self._admission.known(offered, highest_number=highest)
+
+    async def highest_number(self, task: str) -> int:
+        """Return the highest number of a task that this client has seen; 0 for none."""
+        query = ReadTally(Role.CLIENT, task, peer=self._peer)
+        return (await self.store.read(query)).highest_number
+
+    async def is_in_session(self, task: str) -> bool:
+        """Return whether a session of the task was joined and is not over."""
+        records = await ClientSession.open_records(
+            task, self._identity, store=self.store
+        )
+        return any(not each.restored for each in records)
+
+    async def interrupted(self, task: str) -> tuple[StoredPart, ...]:
+        """Return the sessions of a task that are not over, the newest first.
+
+        More than one only where they are of different aggregators (R5.0-6).
+
+        Raises:
+            RemoteProtocolError: The client's rules have become stricter than the
+                newest of them, and it is left.
+            ServiceError: BAD_CREDENTIAL; it was begun with another identity.
+        """
+        found: list[StoredPart] = []
+        for stored in await ClientSession.open_records(
+            task, self._identity, store=self.store
+        ):
+            live = self._live_of(offer_of(stored))
+            session = self._resumed(stored) if live is None else live.session
+            if stored.restored:
+                await self._ended_unknown(session)
+                continue
+            if client.is_over(session.state):
+                error = await self._concluded_error(session)
+                if not found:
+                    raise error
+                continue
+            found.append(
+                StoredPart(
+                    session.descriptor, stored.peer, session.round, session.has_bound
+                )
+            )
+        return tuple(found)
+
+    async def is_selected(self, offered: SessionDescriptor) -> bool:
+        """Return whether a secret selection takes the vector of a session.
+
+        Raises:
+            LocalProtocolError: The session does not need a vector.
+        """
+        live = self._live.get(offered.session_id)
+        if live is None or not live.session.needs_input:
+            raise LocalProtocolError(
+                "a selection is read where a vector is needed",
+                next_step="Call step until it needs one.",
+            )
+        task = NoisyTask.of_session(offered)
+        return task.is_selected(live.session.noise_secrets)
+
+    async def conclude(
+        self, offered: SessionDescriptor, packed: bytes | None
+    ) -> SessionOutcome:
+        """End a session that has released its sum to this client.
+
+        Args:
+            offered: The session.
+            packed: The sum of the released hash; None where it is not wanted.
+
+        Raises:
+            RemoteProtocolError: BAD_VECTOR; it is no vector of the session.
+        """
+        live = self._live[offered.session_id]
+        parameters = offered.parameters
+        residues = None if packed is None else read_residues(packed, parameters)
+        return replace(await self._completed(live), residues=residues)
+
+    async def contribution(self, outcome: SessionOutcome) -> Contribution:
+        """Return what the owner of the client gets for a session."""
+        left = await self.sessions_left(outcome.descriptor.task_id)
+        return contribution_of(
+            outcome, report_of=self._admission.rules.report_of, sessions_left=left
+        )
+
+    async def read_sum(self, offered: SessionDescriptor, packed: bytes) -> Contribution:
         """Read a released sum; see `StepClient.read_sum`."""
-        offered = SessionDescriptor.decode(offer)
         known = await self._known(offered)
         if not isinstance(known, Ending) or isinstance(known.state, client.Failed):
             raise LocalProtocolError(
@@ -249,22 +412,31 @@ class OpenClient:
         released, parameters = known.state.outcome, offered.parameters
         check_size_of_sum(released, parameters)
         check_hash_of_sum(released, packed)
-        found = self._contribution(
-            offered, released, known.audit, residues=read_residues(packed, parameters)
-        )
-        return replace(found, sessions_left=await self.sessions_left(offered.task_id))
+        outcome = _outcome(offered, known)
+        residues = read_residues(packed, parameters)
+        return await self.contribution(replace(outcome, residues=residues))
 
-    async def leave(self, offer: bytes, reason: str) -> None:
-        """Leave a session; see `StepClient.leave`."""
-        known = await self._known(SessionDescriptor.decode(offer))
-        if known is None:
-            raise LocalProtocolError(
-                "this client has never joined the session",
-                next_step="Call step with its offer first.",
-            )
-        if isinstance(known, _Live):
-            error = ErrorCode.CANCELLED.error(reason, kind=SessionAbortedError)
-            await self._leave(known.session, error)
+    async def leave(
+        self,
+        offered: SessionDescriptor,
+        error: RemoteProtocolError | SessionAbortedError | ServiceError,
+    ) -> bool:
+        """Leave a session for good; nothing happens in one that is over.
+
+        Args:
+            offered: The session, of whichever aggregator.
+            error: Why.
+
+        Returns:
+            Whether this client has ever joined it.
+        """
+        key = record_key(self._identity, offered.session_id)
+        stored = await self.store.read(LoadSession(key))
+        if stored is not None and not stored.ended:
+            live = self._live.get(offered.session_id)
+            session = self._resumed(stored) if live is None else live.session
+            await self._leave(session, error)
+        return stored is not None
 
     async def data_use(self) -> DataUsage | None:
         """Return what is claimed of the data; None without a total."""
@@ -287,13 +459,22 @@ class OpenClient:
 
     # --- which session ----------------------------------------------------------------
 
-    def _read(self, offer: bytes) -> SessionDescriptor:
-        """Read an offer of a task that this client takes part in.
+    def read(self, offer: bytes) -> SessionDescriptor:
+        """Decode an offer; the same bytes are decoded once.
 
         Raises:
-            RemoteProtocolError: BAD_ENCODING, or BAD_CONFIG for another task.
+            RemoteProtocolError: BAD_ENCODING.
         """
-        offered = SessionDescriptor.decode(offer)
+        if self._read_last is None or self._read_last[0] != offer:
+            self._read_last = offer, SessionDescriptor.decode(offer)
+        return self._read_last[1]
+
+    async def _begin_call(self, offered: SessionDescriptor) -> None:
+        """Refuse an offer of another task; end what is past, but of this session.
+
+        Raises:
+            RemoteProtocolError: BAD_CONFIG; this client takes part in other tasks.
+        """
         if self._tasks is not None and offered.task_id not in self._tasks:
             raise ErrorCode.BAD_CONFIG.error(
                 f"the session is of task {offered.task_id!r}, and this client takes "
@@ -301,7 +482,18 @@ class OpenClient:
                 fix="Give the name of the task in tasks, if its owner agrees: "
                 "each task has a budget of its own.",
             )
-        return offered
+        await self._end_past(but=offered.session_id)
+
+    def _live_of(self, offered: SessionDescriptor) -> _Live | None:
+        """Return a session that this object drives; None for one to be resumed.
+
+        One whose sum was released and never fetched is resumed from its answer.
+        """
+        live = self._live.get(offered.session_id)
+        if live is not None and client.is_over(live.session.state):
+            del self._live[offered.session_id]
+            return None
+        return live
 
     async def _known(self, offered: SessionDescriptor) -> _Live | Ending | None:
         """Return a session that this client has joined; None for any other.
@@ -313,7 +505,7 @@ class OpenClient:
                 restored while it was open.
             ServiceError: BAD_CREDENTIAL; it was begun with another identity.
         """
-        live = self._live.get(offered.session_id)
+        live = self._live_of(offered)
         if live is not None:
             return live
         stored = await self.store.read(
@@ -329,9 +521,12 @@ class OpenClient:
             )
         if stored.receipt is not None:
             return decode_ending(stored.receipt)
-        session = await self._resumed(stored)
+        session = self._resumed(stored)
+        if stored.restored:
+            await self._ended_unknown(session)
+            raise SessionAbortedError(UNKNOWN_PAST.reason, code=UNKNOWN_PAST.code)
         if client.is_over(session.state):  # the owner's rules have become stricter
-            raise await self._concluded_error(session, by_server=False)
+            raise await self._concluded_error(session)
         try:
             admitted = await self._admission.check_again(
                 session, aggregator=self._aggregator, trust_domain=self._trust_domain
@@ -339,37 +534,37 @@ class OpenClient:
         except (RemoteProtocolError, SessionAbortedError) as error:
             await self._leave(session, error)
             raise
-        live = self._live[offered.session_id] = _Live(session, admitted.info)
-        return live
+        return self._driven_from(session, admitted)
 
-    async def _resumed(self, stored: StoredSession) -> ClientSession:
-        session = ClientSession.of_record(
+    def _resumed(self, stored: StoredSession) -> ClientSession:
+        return ClientSession.of_record(
             stored,
             self._identity,
             store=self.store,
-            workers=self._admission.workers,
             policy=self._admission.rules.policy,
             now=self._admission.date(),
             trust_domain=self._trust_domain,
             enrolment=self._admission.enrolment,
         )
-        if stored.restored:
-            await session.end_as(UNKNOWN_PAST)
-            self._forget(session)
-            raise SessionAbortedError(UNKNOWN_PAST.reason, code=UNKNOWN_PAST.code)
-        return session
+
+    async def _ended_unknown(self, session: ClientSession) -> None:
+        await session.end_as(UNKNOWN_PAST)
+        self._forget(session)
+
+    def _driven_from(self, session: ClientSession, admitted: AdmittedSession) -> _Live:
+        is_certain = session.descriptor.parameters.is_complete_graph
+        live = _Live(session, admitted.info, is_certain)
+        self._live[session.session_id] = live
+        return live
 
     async def _checked(
         self, offered: SessionDescriptor, revocations: bytes | None
     ) -> AdmittedSession | Need:
-        tally = await self.store.read(
-            ReadTally(Role.CLIENT, offered.task_id, peer=self._peer)
-        )
         return await self._admission.check(
             offered,
             aggregator=self._aggregator,
             trust_domain=self._trust_domain,
-            highest_number=tally.highest_number,
+            highest_number=await self.highest_number(offered.task_id),
             revocations=revocations,
         )
 
@@ -388,7 +583,6 @@ class OpenClient:
             aggregator=self._aggregator,
             trust_domain=self._trust_domain,
             store=self.store,
-            workers=self._admission.workers,
             policy=self._admission.rules.policy,
             entropy=self._entropy,
             now=int(self._admission.date()),
@@ -398,30 +592,51 @@ class OpenClient:
         key = record_key(self._identity, offered.session_id)
         self._ends[key] = offered.session_end
         _log(telemetry.SESSION_OPENED, offered)
-        live = self._live[offered.session_id] = _Live(session, admitted.info)
-        return live
+        return self._driven_from(session, admitted)
 
     # --- what happens in it -----------------------------------------------------------
 
     async def _driven(
-        self, live: _Live, envelope: Envelope | None, given: GivenVector | None
+        self,
+        live: _Live,
+        envelope: Envelope | None,
+        given: GivenVector | None,
+        *,
+        concludes: bool,
     ) -> ClientStep:
         session, kind = live.session, None if envelope is None else envelope.kind
-        self._check_end(session, kind)
+        if self._is_silent(session, kind):
+            return ClientStep(session=live.info, round=session.round)
         if envelope is not None:
-            had_answered = isinstance(session.state, client.Answered)
+            before = session.state
             await session.apply(Received(envelope))
             if isinstance(session.state, client.Completed):
-                return await self._completed(live)
+                return await self._released(live, concludes=concludes)
             if client.is_over(session.state):
-                raise await self._concluded_error(session, by_server=kind is Aborted)
-            if isinstance(session.state, client.Answered) and not had_answered:
-                self._seed_is_gone(session)
+                raise await self._concluded_error(session, envelope)
+            if isinstance(session.state, client.Answered):
+                self._note_answer(live, before)
         messages = self._messages(session, session.pending_outputs())
         done = ClientStep(messages, session=live.info, round=session.round)
         if not session.needs_input:
             return done
         return await self._input(live, done, given)
+
+    def _note_answer(self, live: _Live, before: client.ClientState) -> None:
+        if isinstance(before, client.Answered):
+            return
+        self._seed_is_gone(live.session)
+        parameters, state = live.session.descriptor.parameters, live.session.state
+        if (
+            isinstance(before, client.Masked)
+            and isinstance(state, client.Answered)
+            and not parameters.is_complete_graph
+        ):
+            # What an answer may have shown to any colluders.
+            delivered = before.delivered
+            answered = ClientBitmap(state.survivors, delivered.roster_size)
+            is_safe = is_worst_case_safe(parameters, delivered.graph, answered)
+            live.is_certain = live.is_certain if is_safe is None else is_safe
 
     async def _input(
         self, live: _Live, done: ClientStep, given: GivenVector | None
@@ -435,7 +650,7 @@ class OpenClient:
         if given is None:
             return replace(done, needs=frozenset({Need.VECTOR}), view=session.view)
         self._check_payload(session.descriptor, given)
-        vector, shortened_by, replaced = self._encoded(session, given.vector, bound)
+        encoded = self._encode(session, given, bound)
         uploads: list[bytes] = []
 
         def keep(state: client.ClientState, outputs: tuple[ClientOutput, ...]) -> None:
@@ -444,46 +659,15 @@ class OpenClient:
                 (upload,) = uploads
                 self.store.put_upload(session.session_id, _bound_input(state), upload)
 
-        await session.apply(InputReady(vector), first=keep)
+        await session.apply(InputReady(encoded.vector), first=keep)
         self._bound.add(session.session_id)
+        live.shortened_by, live.replaced = encoded.shortened_by, encoded.replaced
         return replace(
             done,
             messages=(*done.messages, *uploads),
-            shortened_by=shortened_by,
-            replaced=replaced,
+            shortened_by=encoded.shortened_by,
+            replaced=encoded.replaced,
         )
-
-    def _encoded(
-        self, session: ClientSession, given: object, bound: bytes
-    ) -> tuple[PlainVector | NoisyVector, float | None, str | None]:
-        """Return the input of a session, by how much it was shortened, why zeros."""
-        descriptor = session.descriptor
-        if not descriptor.parameters.noise_block:
-            if isinstance(given, Unusable):
-                raise InputError(
-                    f"there is no vector: {given.reason}",
-                    next_step="Give one while the session lasts, or leave it.",
-                )
-            return encode_integers(as_vector(given), descriptor.parameters), 1.0, None
-        task = NoisyTask.of_session(descriptor)
-        found = encode_or_zeros(
-            task,
-            given,
-            session_id=session.session_id,
-            secrets=session.noise_secrets,
-            bound=bound,
-        )
-        if found.replaced is not None:
-            _log(
-                telemetry.ZEROS_GIVEN,
-                descriptor,
-                level=logging.WARNING,
-                reason=found.replaced.kind.value,
-            )
-            return found.encoded.vector, None, found.replaced.reason
-        is_drawn = task.selection_rate != 1
-        shortened_by = None if is_drawn else found.encoded.shortened_by
-        return found.encoded.vector, shortened_by, None
 
     @staticmethod
     def _check_payload(offered: SessionDescriptor, given: GivenVector) -> None:
@@ -503,16 +687,21 @@ class OpenClient:
                 "again, tell the operator.",
             )
 
-    def _check_end(self, session: ClientSession, kind: type[Message] | None) -> None:
-        """Say nothing in a session after its end but an answer (R5-7).
+    def _is_silent(self, session: ClientSession, kind: type[Message] | None) -> bool:
+        """Whether nothing is left to say in a session but what becomes of it (R5-7).
 
         Raises:
-            SessionAbortedError: DEADLINE.
+            SessionAbortedError: DEADLINE; its end has passed, and no input is bound
+                whose fate the aggregator may still tell.
         """
         if kind in (Aborted, Released) or isinstance(session.state, client.Answered):
-            return
-        if self._admission.date() >= session.descriptor.session_end:
-            raise _past(session.descriptor)
+            return False
+        late = self._admission.date() - session.descriptor.session_end
+        if late < 0:
+            return False
+        if kind is None and session.has_bound and late < HEARING_SECONDS:
+            return True
+        raise _past(session.descriptor)
 
     def _messages(
         self, session: ClientSession, outputs: tuple[ClientOutput, ...]
@@ -530,15 +719,33 @@ class OpenClient:
 
     # --- its end ----------------------------------------------------------------------
 
-    async def _completed(self, live: _Live) -> ClientStep:
+    async def _released(self, live: _Live, *, concludes: bool) -> ClientStep:
+        contribution = None
+        if concludes:
+            outcome = await self._completed(live)
+            contribution = contribution_of(
+                outcome, report_of=self._admission.rules.report_of
+            )
+        return ClientStep(
+            is_over=True,
+            session=live.info,
+            round=Round.FINISHED,
+            contribution=contribution,
+        )
+
+    async def _completed(self, live: _Live) -> SessionOutcome:
         session = live.session
-        audit = await self._erased(session)
+        if not isinstance(session.state, client.Completed):
+            raise InternalError("a session that has released a sum has completed")
+        ending = Ending(session.state, await self._erased(session))
         self._forget(session)
         _log(telemetry.SESSION_COMPLETED, session.descriptor)
-        state = session.state
-        if not isinstance(state, client.Completed):
-            raise InternalError("a session that has released a sum has completed")
-        return self._told(session.descriptor, Ending(state, audit))
+        return replace(
+            _outcome(session.descriptor, ending),
+            is_certain=live.is_certain,
+            shortened_by=live.shortened_by,
+            replaced=live.replaced,
+        )
 
     def _told(self, offered: SessionDescriptor, ending: Ending) -> ClientStep:
         """Say how a session has ended, the same every time."""
@@ -548,55 +755,49 @@ class OpenClient:
                 code=ending.state.code,
                 next_step="Take part in the next session of the task.",
             )
-        contribution = self._contribution(offered, ending.state.outcome, ending.audit)
-        task = contribution.privacy
-        noisy = None if task is None else NoisyTask.of_session(offered)
+        contribution = contribution_of(
+            _outcome(offered, ending), report_of=self._admission.rules.report_of
+        )
+        privacy = contribution.privacy
+        noisy = None if privacy is None else NoisyTask.of_session(offered)
         dimension = offered.parameters.dimension if noisy is None else noisy.dim
         return ClientStep(
             is_over=True,
-            session=SessionInfo(offered, dimension, contribution.privacy),
+            session=SessionInfo(offered, dimension, privacy),
             round=Round.FINISHED,
             contribution=contribution,
         )
 
-    def _contribution(
-        self,
-        offered: SessionDescriptor,
-        released: Released,
-        audit: bytes,
-        *,
-        residues: Residues | None = None,
-    ) -> Contribution:
-        # Whether a ring was cut is found when a client answers, and not stored.
-        return contribution_of(
-            offered,
-            released,
-            audit=audit,
-            residues=residues,
-            report_of=self._storage.report_of,
-            is_certain=offered.parameters.is_complete_graph,
-        )
-
     async def _concluded_error(
-        self, session: ClientSession, *, by_server: bool
+        self, session: ClientSession, last: Envelope | None = None
     ) -> SecAggError:
-        """End a session that has failed; return what its caller is told."""
+        """End a session that has failed; return what its caller is told.
+
+        Args:
+            session: The session.
+            last: What the aggregator has sent last; None where the client's own rules
+                end the session.
+        """
         state = session.state
         if not isinstance(state, client.Failed):
             raise InternalError("a session that has not failed has no error")
         await self._erased(session)
         self._forget(session)
         _log(telemetry.SESSION_ABORTED, session.descriptor, code=state.code.name)
-        if by_server or state.code is ErrorCode.SESSION_OVER:  # R5.6-4
+        if state.code is ErrorCode.SESSION_OVER or _is_told(state, last):  # R5.6-4
             return SessionAbortedError(
                 state.reason,
                 code=state.code,
                 next_step="Take part in the next session of the task.",
             )
-        return RemoteProtocolError(state.reason, code=state.code)
+        return RemoteProtocolError(
+            state.reason, code=state.code, next_step=state.next_step
+        )
 
     async def _leave(
-        self, session: ClientSession, error: RemoteProtocolError | SessionAbortedError
+        self,
+        session: ClientSession,
+        error: RemoteProtocolError | SessionAbortedError | ServiceError,
     ) -> None:
         """End a session for this client, unless that has been done."""
         if record_key(self._identity, session.session_id) not in self._ends:
@@ -651,7 +852,6 @@ class OpenClient:
             offered,
             ended,
             store=self.store,
-            workers=self._admission.workers,
             policy=self._admission.rules.policy,
         )
         await self._erased(session)
@@ -692,7 +892,8 @@ def _end_of(stored: StoredSession) -> int:
     offered = offer_of(stored)
     if is_answered(stored.header):
         return _heard_until(offered)
-    return offered.session_end
+    has_bound = bool(bound_input_of(stored))
+    return offered.session_end + (HEARING_SECONDS if has_bound else 0)
 
 
 def _heard_until(offered: SessionDescriptor) -> int:
@@ -710,6 +911,75 @@ def _past(offered: SessionDescriptor) -> SessionAbortedError:
     )
 
 
+def encode_input(
+    session: ClientSession, given: GivenVector, bound: bytes
+) -> EncodedInput:
+    """Return the input of a session: with noise, where the task has any.
+
+    Args:
+        session: That needs an input.
+        given: What its owner has given.
+        bound: Digest of the input that was bound before, or b"".
+
+    Raises:
+        InputError: In a task without noise: the vector cannot be used.
+    """
+    descriptor = session.descriptor
+    if not descriptor.parameters.noise_block:
+        if isinstance(given.vector, Unusable):
+            raise InputError(
+                f"there is no vector: {given.vector.reason}",
+                next_step="Give one while the session lasts, or leave it.",
+            )
+        whole = encode_integers(as_vector(given.vector), descriptor.parameters)
+        return EncodedInput(whole, shortened_by=1.0)
+    task = NoisyTask.of_session(descriptor)
+    found = encode_or_zeros(
+        task,
+        given.vector,
+        session_id=session.session_id,
+        secrets=session.noise_secrets,
+        bound=bound,
+    )
+    vector = found.encoded.vector
+    if given.reveals_selection and task.selection_rate != 1:
+        return EncodedInput(vector)
+    if found.replaced is None:
+        return EncodedInput(vector, shortened_by=found.encoded.shortened_by)
+    _log(
+        telemetry.ZEROS_GIVEN,
+        descriptor,
+        level=logging.WARNING,
+        task=descriptor.task_id,
+        reason=found.replaced.kind.value,
+    )
+    return EncodedInput(vector, replaced=found.replaced.reason)
+
+
+def _outcome(offered: SessionDescriptor, ending: Ending) -> SessionOutcome:
+    """Return a session that has released a sum, as its receipt has it."""
+    if not isinstance(ending.state, client.Completed):
+        raise InternalError("a session that has failed has released no sum")
+    # Whether a ring was cut is found when a client answers, and not stored.
+    return SessionOutcome(
+        offered,
+        ending.state.outcome,
+        is_certain=offered.parameters.is_complete_graph,
+        audit=ending.audit,
+    )
+
+
+def _is_told(state: client.Failed, last: Envelope | None) -> bool:
+    """Whether a session has ended as the aggregator says, and not by its fault."""
+    if last is None or last.kind is not Aborted:
+        return False
+    try:
+        stated = Aborted.decode(last.data)
+    except RemoteProtocolError:
+        return False
+    return (stated.code, stated.reason) == (state.code, state.reason)
+
+
 def _bound_input(state: client.ClientState) -> bytes:
     return state.bound_input if isinstance(state, client.Masked) else b""
 
@@ -718,7 +988,7 @@ def _closed(envelope: Envelope) -> bytes:
     return bytes([envelope.kind.KIND]) + envelope.data
 
 
-def _opened(update: bytes) -> Envelope | None:
+def opened(update: bytes) -> Envelope | None:
     """Read an update; None for none.
 
     Raises:

@@ -20,11 +20,8 @@ The application decides what to sum; `secagg.distributed_dp` makes vectors with 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from functools import partial
 from typing import Final
 
-from secagg.client.admission import Admission
 from secagg.client.budget import peer_of
 from secagg.client.calls import (
     PATIENT_TELL_SECONDS,
@@ -32,26 +29,19 @@ from secagg.client.calls import (
     AnotherAggregatorError,
     ClientCalls,
 )
-from secagg.client.enrolment import EnrolledClient
-from secagg.client.gate import (
-    AdmittedSession,
-    Need,
-    OwnRules,
-    SessionInfo,
-)
+from secagg.client.contribution import SessionOutcome
+from secagg.client.durable_client import DurableClient
+from secagg.client.gate import Need, SessionInfo
+from secagg.client.open_client import OpenClient, StoredPart
 from secagg.client.retry_policy import ErrorStage
-from secagg.client.session import ClientSession
 from secagg.client.session_driver import (
     ClientParts,
     ClientPhase,
     ClientProgress,
     ClientSettings,
     Conductor,
-    MakeInput,
-    Preparation,
-    SessionOutcome,
+    Prepare,
 )
-from secagg.client.total_budget import TotalBudgetLedger
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import (
     ErrorCode,
@@ -61,18 +51,13 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.protocol.client import machine as client
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.enrolment.revocation_list import MAX_REVOCATION_BYTES
-from secagg.protocol.membership import Membership
 from secagg.protocol.messages import Round
 from secagg.protocol.profiles import Trust
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.workers import Workers
-from secagg.storage.change import Role
-from secagg.storage.client_store import ClientRecords
-from secagg.storage.queries import ReadTally
 from secagg.transport.connection import AggregatorConnection
 from secagg.wire.calls import Blob
 
@@ -83,27 +68,20 @@ _FATAL: Final = frozenset({ErrorCode.UNKNOWN_SESSION, ErrorCode.UPLOAD_CORRUPT})
 
 
 class ClientRunner:
-    """One client of one aggregator.
+    """Carries the sessions of one client between its state and one aggregator.
 
     Args:
-        identity: The client's name, as in its certificate.
+        state: Of the client, open; closed by its owner.
         connection: The way to the aggregator.
-        book: The durable book; closed by whoever opened it.
-        rules: What the client's owner has settled, but for enrolment and total.
-        make_input: Encodes the input; called on a thread, once per session and again
-            after a restart, when it must return the same one.
-        prepare: The application: awaited before `make_input`; None where that does all.
-        on_admitted: Told of each session that the gate has admitted, a stored one too.
+        prepare: The application: awaited for the vector of a session, which has to be
+            the same one after a restart.
         accept: The application: awaited with a session that the gate has admitted,
             before it is joined, and never when it is resumed; None accepts all.
-        enrolment: Who the client is among the enrolled; None takes part in no session
-            of a profile with credentials.
-        total: Of the client's data over all tasks; None for no limit but each task's.
         aggregator: The one aggregator that the settings name; None where they name
             none, and the connection says who is there.
         settings: How the client behaves.
         clock: Time; the machine's by default.
-        entropy: Seeds and jitter; the operating system's by default.
+        entropy: Jitter; the operating system's by default.
         workers: Threads for blocking calls.
         on_progress: Told what the client is doing; must not block.
 
@@ -116,17 +94,11 @@ class ClientRunner:
 
     def __init__(  # noqa: PLR0913 - every part can be exchanged
         self,
-        identity: str,
+        state: DurableClient,
         connection: AggregatorConnection,
-        store: ClientRecords,
         *,
-        rules: OwnRules,
-        make_input: MakeInput,
-        prepare: Callable[[Preparation], Awaitable[None]] | None = None,
-        on_admitted: Callable[[SessionInfo], None] = lambda _: None,
+        prepare: Prepare,
         accept: Callable[[SessionInfo], Awaitable[object]] | None = None,
-        enrolment: EnrolledClient | None = None,
-        total: TotalBudgetLedger | None = None,
         aggregator: str | None = None,
         settings: ClientSettings | None = None,
         clock: Clock | None = None,
@@ -134,26 +106,19 @@ class ClientRunner:
         workers: Workers | None = None,
         on_progress: Callable[[ClientProgress], None] | None = None,
     ) -> None:
-        self._identity = identity
         self._connection = connection
-        self._store = store
-        self._rules = rules
-        self._on_admitted = on_admitted
         self._accept = accept
-        self._enrolment = enrolment
-        self._total = total
         self._aggregator = aggregator
         self._settings = settings or ClientSettings()
         self._clock = clock or SystemClock()
-        self._entropy = entropy or SystemEntropy()
-        self._workers = workers or Workers()
         self._on_progress = on_progress or (lambda _: None)
         self.reach = ErrorStage.NO_SESSION
+        workers = workers or Workers()
         self._calls = ClientCalls(
             connection,
             self._clock,
-            self._entropy,
-            self._workers,
+            entropy or SystemEntropy(),
+            workers,
             watch=self._settings.watch,
             named=aggregator,
             on_unreachable=self._say_unreachable,
@@ -161,29 +126,17 @@ class ClientRunner:
             if self._settings.offer_seconds is None
             else TELL_SECONDS,
         )
-        self._admission = Admission(
-            store=store,
-            rules=rules,
-            enrolment=enrolment,
-            total=total,
-            workers=self._workers,
-            date=self._clock.date,
-        )
         self._parts = ClientParts(
+            state=state,
             calls=self._calls,
             clock=self._clock,
-            workers=self._workers,
-            make_input=make_input,
+            workers=workers,
+            prepare=prepare,
             settings=self._settings,
             on_progress=self._on_progress,
-            prepare=prepare,
         )
+        self._ask = self._parts.ask
         self.session_id = b""
-
-    @property
-    def trust_domain(self) -> str | None:
-        """Of the aggregator, as the connection has proven it; None where it has not."""
-        return self._connection.trust_domain
 
     @property
     def has_been_answered(self) -> bool:
@@ -194,17 +147,6 @@ class ClientRunner:
     def failure(self) -> ServiceError | None:
         """Why the last call was not answered; None when it was."""
         return self._calls.failure
-
-    async def is_in_session(self, task_id: str) -> bool:
-        """Return whether a session of the task was joined and is not over.
-
-        Raises:
-            ServiceError: STORAGE_FAILED.
-        """
-        records = await ClientSession.open_records(
-            task_id, self._identity, store=self._store
-        )
-        return any(not each.restored for each in records)
 
     async def run_session(self, task_id: str) -> SessionOutcome:
         """Take part in one session: one that was interrupted, or the next one.
@@ -233,43 +175,37 @@ class ClientRunner:
             self._calls.bind(None)
 
     async def _run_session(self, task_id: str) -> SessionOutcome:
-        session = await self._resumed(task_id)
-        is_resumed = session is not None
-        if session is None:
-            session = await self._join(task_id)
+        revocations, stored = None, await self._resumed(task_id)
+        if stored is not None:
+            offered = stored.offer
+            self._log(telemetry.SESSION_RESUMED, offered, round=stored.round.name)
         else:
-            self._log(telemetry.SESSION_RESUMED, session, round=session.round.name)
-        self.session_id = session.session_id
-        conductor = Conductor(self._parts, session)
-        async with self._ended(session, conductor):
-            if is_resumed:
-                await self._readmit(session)
-            outcome = await conductor.run()
-        audit = await session.scrub()
-        self._log(telemetry.SESSION_COMPLETED, session)
-        self._on_progress(
-            ClientProgress(ClientPhase.COMPLETED, session.descriptor.session_number)
-        )
-        return replace(outcome, audit=audit)
+            offered, revocations = await self._offered(task_id)
+        self.session_id = offered.session_id
+        conductor = Conductor(self._parts, offered, stored)
+        async with self._ended(offered, conductor):
+            outcome = await conductor.run(revocations)
+        self._on_progress(ClientProgress(ClientPhase.COMPLETED, offered.session_number))
+        return outcome
 
     @asynccontextmanager
     async def _ended(
-        self, session: ClientSession, conductor: Conductor
+        self, offered: SessionDescriptor, conductor: Conductor
     ) -> AsyncIterator[None]:
         """Leave the session on an error after which it cannot go on."""
         try:
             yield
         except (RemoteProtocolError, SessionAbortedError, ServiceError) as error:
-            if self._may_yet_begin(session, error):
-                raise self._silent(session) from None
+            if self._may_yet_begin(offered, conductor, error):
+                raise self._silent(offered) from None
             if not isinstance(error, ServiceError) or error.code in _FATAL:
-                await self._leave(session, error)
+                await self._leave(offered, error)
             raise
         finally:
             self.reach = conductor.reach
             await self._calls.hang_up()
 
-    async def _resumed(self, task_id: str) -> ClientSession | None:
+    async def _resumed(self, task_id: str) -> StoredPart | None:
         """Return the interrupted session of the aggregator that answers (R5.0-6).
 
         One of another aggregator is left where no input is bound, and at its end.
@@ -278,48 +214,41 @@ class ClientRunner:
         certificate, goes on with that; any other waits, since else who can turn its
         address could end its sessions.
         """
-        stored = await ClientSession.resume(
-            task_id,
-            self._identity,
-            store=self._store,
-            workers=self._workers,
-            policy=self._rules.policy,
-            now=self._clock.date(),
-            trust_domain=self._connection.trust_domain,
-            enrolment=self._enrolment,
-        )
-        if not stored or client.is_over(stored[0].state):
-            return next(iter(stored), None)
-        first, waiting = stored[0], []
+        self.reach = ErrorStage.JOINED
+        stored = await self._ask(lambda client: client.interrupted(task_id))
+        self.reach = ErrorStage.NO_SESSION
+        if not stored:
+            return None
+        first, waiting = stored[0].offer, []
         self._calls.bind(first.aggregator)
-        conductor = Conductor(self._parts, first)
+        conductor = Conductor(self._parts, first, stored[0])
         met, who = "", "another peer"
         try:
             async with self._ended(first, conductor):
                 met = await self._calls.meet(conductor.deadline)
             who = repr(met)
         except AnotherAggregatorError:  # than the one that the settings name
-            if not all(self._is_past(session) for session in stored):
+            if not all(self._is_past(part.offer) for part in stored):
                 raise
-        for session in stored:
-            if session.peer == self._peer_of(met):
-                self._calls.bind(met)
-                return session
-            error = AnotherAggregatorError(session.aggregator, who)
-            is_moved = session.peer != self._peer_of(session.aggregator)
+        for part in stored:
+            if part.peer == self._peer_of(met):
+                await self._bind(met)
+                return part
+            bound = part.offer.aggregator
+            error = AnotherAggregatorError(bound, who)
+            is_moved = part.peer != self._peer_of(bound)
             if is_moved:
                 domain = self._connection.trust_domain
                 error = AnotherAggregatorError(
-                    session.peer, f"{who} of trust domain {domain!r}"
+                    part.peer, f"{who} of trust domain {domain!r}"
                 )
-            is_over = client.is_over(session.state) or self._is_past(session)
-            if is_over or not session.has_bound:
-                await self._leave(session, error)
+            if self._is_past(part.offer) or not part.has_bound:
+                await self._leave(part.offer, error)
             elif self._aggregator is None and not is_moved:
-                waiting.append((session, error))
+                waiting.append((part, error))
         if waiting:
-            session, error = waiting[0]
-            self.session_id, self.reach = session.session_id, ErrorStage.INPUT_LEFT
+            part, error = waiting[0]
+            self.session_id, self.reach = part.offer.session_id, ErrorStage.INPUT_LEFT
             raise error
         self.reach = ErrorStage.NO_SESSION
         self._calls.bind(None)
@@ -328,89 +257,61 @@ class ClientRunner:
     def _peer_of(self, aggregator: str) -> str:
         return peer_of(aggregator, trust_domain=self._connection.trust_domain)
 
-    async def _join(self, task_id: str) -> ClientSession:
+    async def _bind(self, aggregator: str) -> None:
+        """Ask and believe one aggregator from here to the end of the session."""
+        self._calls.bind(aggregator)
+        domain = self._connection.trust_domain
+
+        async def meet(client: OpenClient) -> None:
+            client.meet(aggregator, domain)
+
+        await self._ask(meet)
+
+    async def _offered(self, task_id: str) -> tuple[SessionDescriptor, bytes | None]:
+        """Wait for a session that gate and application admit.
+
+        Returns:
+            The session, and the revocation list that it names where it was fetched.
+        """
         self._on_progress(ClientProgress(ClientPhase.WAITING))
         seconds = self._settings.offer_seconds
         deadline = float("inf") if seconds is None else self._clock.now() + seconds
-        descriptor = await self._calls.next_offer(
+        offered = await self._calls.next_offer(
             task_id, after_session=0, deadline=deadline
         )
         # Only now it is proven who numbers these sessions; no other is asked or
         # believed from here to the end of the session.
-        aggregator = self._connection.aggregator
-        self._calls.bind(aggregator)
-        tally = await self._store.read(
-            ReadTally(Role.CLIENT, task_id, peer=self._peer_of(aggregator))
-        )
-        if descriptor.session_number <= tally.highest_number:
-            descriptor = await self._calls.next_offer(
-                task_id, after_session=tally.highest_number, deadline=deadline
+        await self._bind(self._connection.aggregator)
+        highest = await self._ask(lambda client: client.highest_number(task_id))
+        if offered.session_number <= highest:
+            offered = await self._calls.next_offer(
+                task_id, after_session=highest, deadline=deadline
             )
-        if descriptor.task_id != task_id:
+        if offered.task_id != task_id:
             raise ErrorCode.BAD_CONFIG.error(
-                f"the server offers a session of task {descriptor.task_id!r} "
+                f"the server offers a session of task {offered.task_id!r} "
                 f"instead of {task_id!r}",
             )
-        membership = await self._admitted(
-            descriptor, highest_number=tally.highest_number, deadline=deadline
-        )
-        session = await ClientSession.begin(
-            descriptor,
-            self._identity,
-            aggregator=aggregator,
-            trust_domain=self._connection.trust_domain,
-            store=self._store,
-            workers=self._workers,
-            policy=self._rules.policy,
-            entropy=self._entropy,
-            now=int(self._clock.date()),
-            membership=membership,
-            total=self._total,
-        )
-        self._log(telemetry.SESSION_OPENED, session)
-        return session
+        return offered, await self._admitted(offered, deadline)
 
     async def _admitted(
-        self, offered: SessionDescriptor, *, highest_number: int, deadline: float
-    ) -> Membership | None:
-        """Have the gate judge an offer, with the list that it names.
-
-        Returns:
-            The client's place among the enrolled, where the profile has any.
-        """
-        check = partial(
-            self._admission.check,
-            offered,
-            aggregator=self._connection.aggregator,
-            trust_domain=self._connection.trust_domain,
-            highest_number=highest_number,
-        )
-        admitted, revocations = await check(), None
+        self, offered: SessionDescriptor, deadline: float
+    ) -> bytes | None:
+        """Have gate and application judge an offer; return the list that it names."""
+        revocations = None
+        found = await self._ask(lambda client: client.check(offered))
         trust = offered.parameters.trust
-        if admitted is Need.REVOCATIONS and trust is not None:
+        if found is Need.REVOCATIONS and trust is not None:
             # The session may end meanwhile: the next one may do.
             self.reach = ErrorStage.JOINED
             revocations = await self._fetched_list(offered, trust, deadline)
             self.reach = ErrorStage.NO_SESSION
-            admitted = await check(revocations=revocations)
-        if not isinstance(admitted, AdmittedSession):
+            found = await self._ask(lambda client: client.check(offered, revocations))
+        if isinstance(found, Need):
             raise InternalError("the gate needs what it was given")
-        self._on_admitted(admitted.info)
         if self._accept is not None:
-            await self._accept(admitted.info)
-        await self._admission.remember(offered, revocations)
-        return admitted.membership
-
-    async def _readmit(self, session: ClientSession) -> None:
-        """Judge a session of the store again: limits may have become stricter."""
-        if client.is_over(session.state):
-            return  # what ended it is said where it is concluded
-        admitted = await self._admission.check_again(
-            session,
-            aggregator=self._connection.aggregator,
-            trust_domain=self._connection.trust_domain,
-        )
-        self._on_admitted(admitted.info)
+            await self._accept(found)
+        return revocations
 
     async def _fetched_list(
         self, offered: SessionDescriptor, trust: Trust, deadline: float
@@ -441,7 +342,9 @@ class ClientRunner:
                 raise
             return b""  # R2.1-0: another list is as good as none
 
-    def _may_yet_begin(self, session: ClientSession, error: SecAggError) -> bool:
+    def _may_yet_begin(
+        self, offered: SessionDescriptor, conductor: Conductor, error: SecAggError
+    ) -> bool:
         """Whether a session may yet begin whose aggregator was silent for too long.
 
         It counts on this client, and nothing of an input has left.
@@ -449,15 +352,15 @@ class ClientRunner:
         return (
             isinstance(error, SessionAbortedError)
             and error.code is ErrorCode.DEADLINE
-            and session.round is Round.ADVERTISE_KEYS
-            and not self._is_past(session)
+            and conductor.round is Round.ADVERTISE_KEYS
+            and not self._is_past(offered)
         )
 
-    def _is_past(self, session: ClientSession) -> bool:
-        return self._clock.date() >= session.descriptor.session_end
+    def _is_past(self, offered: SessionDescriptor) -> bool:
+        return self._clock.date() >= offered.session_end
 
-    def _silent(self, session: ClientSession) -> SecAggError:
-        number, why = session.descriptor.session_number, self._calls.failure
+    def _silent(self, offered: SessionDescriptor) -> SecAggError:
+        number, why = offered.session_number, self._calls.failure
         because = "it says nothing that helps" if why is None else str(why)
         return ErrorCode.UNREACHABLE.error(
             f"the aggregator fell silent before session {number} began: {because}",
@@ -465,17 +368,17 @@ class ClientRunner:
             "session is kept as long as that may begin.",
         )
 
-    async def _leave(self, session: ClientSession, error: SecAggError) -> None:
-        """End the session for this client and scrub it, whatever state it is in."""
-        if session.round is not Round.FINISHED:
-            await session.give_up(error.code, str(error))
-        await session.scrub()
-        self._log(telemetry.SESSION_ABORTED, session, code=error.code.name)
+    async def _leave(
+        self,
+        offered: SessionDescriptor,
+        error: RemoteProtocolError | SessionAbortedError | ServiceError,
+    ) -> None:
+        """End the session for this client, and erase it, wherever it stands."""
+        if not await self._ask(lambda client: client.leave(offered, error)):
+            return  # it was never joined
         self._on_progress(
             ClientProgress(
-                ClientPhase.ABORTED,
-                session.descriptor.session_number,
-                reason=str(error),
+                ClientPhase.ABORTED, offered.session_number, reason=str(error)
             )
         )
 
@@ -486,7 +389,7 @@ class ClientRunner:
         )
         self._on_progress(ClientProgress(ClientPhase.UNREACHABLE, reason=reason))
 
-    def _log(self, name: str, session: ClientSession, **facts: str) -> None:
+    def _log(self, name: str, offered: SessionDescriptor, **facts: str) -> None:
         telemetry.log_event(
-            _LOG, logging.INFO, name, session=session.session_id.hex()[:16], **facts
+            _LOG, logging.INFO, name, session=offered.session_id.hex()[:16], **facts
         )

@@ -23,11 +23,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from secagg.client.backoff import Backoff
 from secagg.client.client import Client, VectorMaker
 from secagg.client.contribution import Contribution
 from secagg.client.gate import SessionInfo
-from secagg.client.retry_policy import ErrorStage, NextAction, after_error
+from secagg.client.retry_policy import Backoff, ErrorStage, NextAction, after_error
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import ErrorCode, InputError, SecAggError
 from secagg.runtime import log_events as telemetry

@@ -20,12 +20,11 @@ Rule 8: what signs for this client comes from its identity, never from the recor
 Rule 9: every session leaves this client's own receipt, made of what is on the disk, so
         that it is the same after a restart.
 
-It talks to nobody: that is `secagg.client.runner`.
+It talks to nobody: `secagg.client.open_client` drives it.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Final, Self
 
 from secagg.client.budget import charge_of, max_rosters_of, peer_of, settlement_of
@@ -44,7 +43,6 @@ from secagg.protocol import refund
 from secagg.protocol.client import machine as client
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import (
-    AbortRequested,
     ClientEvent,
     ClientOutput,
     InputBound,
@@ -57,13 +55,13 @@ from secagg.protocol.messages import Roster, Round
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.receipts.receipt import AuditReceipt
-from secagg.runtime.inline import Runner
 from secagg.storage.change import (
     Change,
     Committed,
     Ended,
     NewSession,
     NumberTakenError,
+    Outcome,
     RewrittenSession,
     Role,
     SessionsSpentError,
@@ -87,9 +85,11 @@ from secagg.storage.journal import (
 from secagg.storage.queries import ListSessions, LoadSession
 from secagg.storage.rows import StoredSession
 
+_KEYS: Final = "client/"
+
 
 class ClientSession:
-    """One session of one client; make it with `begin` or `resume`.
+    """One session of one client; make it with `begin` or `of_record`.
 
     Attributes:
         peer: Name and trust domain of the one aggregator that is asked and believed in
@@ -106,7 +106,6 @@ class ClientSession:
         *,
         seed: SecretBytes | None,
         store: ClientRecords,
-        workers: Runner,
         policy: ClientPolicy,
         trust_domain: str | None,
         begun: StoredOffer | None = None,
@@ -116,7 +115,6 @@ class ClientSession:
         self._state = state
         self._seed = seed
         self._store = store
-        self._workers = workers
         self._policy = policy
         self._trust_domain = trust_domain
         self._begun = begun
@@ -139,7 +137,6 @@ class ClientSession:
         aggregator: str,
         trust_domain: str | None,
         store: ClientRecords,
-        workers: Runner,
         policy: ClientPolicy,
         entropy: Entropy,
         now: int,
@@ -154,7 +151,6 @@ class ClientSession:
             aggregator: The server's name, as its connection has proven it.
             trust_domain: The server's, likewise; None where none is proven.
             book: Of this client.
-            workers: Threads for heavy steps.
             policy: Floors and caps of the cohort.
             entropy: Where the seed comes from.
             now: Unix seconds.
@@ -180,7 +176,6 @@ class ClientSession:
             client.step(client.start(read_noise_terms), offered, policy=policy).state,
             seed=seed,
             store=store,
-            workers=workers,
             policy=policy,
             trust_domain=trust_domain,
         )
@@ -189,8 +184,6 @@ class ClientSession:
             raise RemoteProtocolError(
                 refused.reason, code=refused.code, next_step=refused.next_step
             )
-        if total is not None:
-            await total.claim(descriptor, trust_domain=trust_domain)
         new = NewSession(
             role=Role.CLIENT,
             task=descriptor.task_id,
@@ -200,14 +193,13 @@ class ClientSession:
             allowed=max_rosters_of(descriptor),
         )
         try:
-            await session._commit(Change(key=session._key, create=new))
-        except NumberTakenError as error:
-            raise ErrorCode.REPLAYED_SESSION.error(
-                f"the server offers session {descriptor.session_number} of task "
-                f"{descriptor.task_id!r}; numbers up to {error.highest} were seen "
-                "before",
-                fix="Tell the operator: the server has lost its state or lies.",
-            ) from None
+            begun = await claimed(
+                Change(key=session._key, create=new),
+                descriptor,
+                store=store,
+                total=total,
+                trust_domain=trust_domain,
+            )
         except SessionsSpentError:
             raise ErrorCode.POLICY_VIOLATION.error(
                 f"this client has seen {new.allowed} sparse graphs of task "
@@ -215,47 +207,8 @@ class ClientSession:
                 fix="Too many sessions have ended early. Ask the operator to run "
                 "a new task, and on the complete graph if it happens again.",
             ) from None
+        session._note(begun)
         return session
-
-    @classmethod
-    async def resume(  # noqa: PLR0913 - a session joins as many parts
-        cls,
-        task_id: str,
-        identity: str,
-        *,
-        store: ClientRecords,
-        workers: Runner,
-        policy: ClientPolicy,
-        now: float,
-        trust_domain: str | None,
-        enrolment: EnrolledClient | None = None,
-    ) -> tuple[Self, ...]:
-        """Return the interrupted sessions of a task, the newest first.
-
-        They are not judged yet.  More than one only where they are of different
-        aggregators (R5.0-6).
-
-        Raises:
-            ServiceError: STORAGE_FAILED; BAD_CREDENTIAL when the session was begun with
-                another identity and is not over by its own end.
-        """
-        interrupted = []
-        for stored in await cls.open_records(task_id, identity, store=store):
-            session = cls.of_record(
-                stored,
-                identity,
-                store=store,
-                workers=workers,
-                policy=policy,
-                now=now,
-                trust_domain=trust_domain,
-                enrolment=enrolment,
-            )
-            if stored.restored:
-                await session.end_as(UNKNOWN_PAST)
-            else:
-                interrupted.append(session)
-        return tuple(interrupted)
 
     @classmethod
     def of_record(  # noqa: PLR0913 - a session joins as many parts
@@ -264,7 +217,6 @@ class ClientSession:
         identity: str,
         *,
         store: ClientRecords,
-        workers: Runner,
         policy: ClientPolicy,
         now: float,
         trust_domain: str | None,
@@ -273,7 +225,8 @@ class ClientSession:
         """Return a session as its record says it stands; the gate has not seen it.
 
         Raises:
-            ServiceError: STORAGE_FAILED; BAD_CREDENTIAL as `resume`.
+            ServiceError: STORAGE_FAILED; BAD_CREDENTIAL when the session was begun with
+                another identity and is not over by its own end.
         """
         begun, descriptor, state, seed = _rebuilt(stored, policy, enrolment, now)
         return cls(
@@ -282,7 +235,6 @@ class ClientSession:
             state,
             seed=seed,
             store=store,
-            workers=workers,
             policy=policy,
             trust_domain=trust_domain,
             begun=begun,
@@ -290,14 +242,13 @@ class ClientSession:
         )
 
     @classmethod
-    def of_ended(  # noqa: PLR0913 - a session joins as many parts
+    def of_ended(
         cls,
         stored: StoredSession,
         descriptor: SessionDescriptor,
         ended: client.Failed,
         *,
         store: ClientRecords,
-        workers: Runner,
         policy: ClientPolicy,
     ) -> Self:
         """Return a session of any identity, to be erased as it is.
@@ -310,7 +261,6 @@ class ClientSession:
             ended,
             seed=None,
             store=store,
-            workers=workers,
             policy=policy,
             trust_domain=None,
             stored=stored,
@@ -360,19 +310,9 @@ class ClientSession:
         return self._state.ROUND
 
     @property
-    def aggregator(self) -> str:
-        """Name of the one aggregator that is asked and believed in it (R5.0-6)."""
-        return self._descriptor.aggregator
-
-    @property
     def has_bound(self) -> bool:
         """Whether an input is bound to its masks, so that it may have left."""
         return isinstance(self._state, client.Masked | client.Signed | client.Answered)
-
-    @property
-    def wants_whole_roster(self) -> bool:
-        """Whether this client reads everybody's advert where it need not."""
-        return self._policy.whole_roster
 
     @property
     def needs_input(self) -> bool:
@@ -422,40 +362,37 @@ class ClientSession:
                 resume from the book.
         """
         # Key agreement with every neighbour, or the digest of a long vector.
-        step = await self._workers.run(
-            client.step, self._state, event, policy=self._policy
-        )
+        step = client.step(self._state, event, policy=self._policy)
         if first is not None:
             first(step.state, step.outputs)
         if not step.is_repeat:
-            if not client.is_over(step.state):  # the end is written by `scrub`
+            if not client.is_over(step.state):  # the end is written by `end_as`
                 await self._commit(await self._change_of(event, step.state))
             self._state = step.state
             if isinstance(step.state, client.Answered):
                 self._forget_seed()
         return step.outputs
 
-    async def scrub(self) -> bytes:
-        """Remove all records of a session that is over, and leave a receipt.
+    async def end_as(self, ended: client.Completed | client.Failed) -> bytes:
+        """End the session in a given way, wherever it stands, and erase it.
 
         What becomes of its charge is settled in the same change.
 
         Returns:
-            The receipt (`secagg.protocol.receipts`).
+            The receipt (`secagg.protocol.receipts`), which stays.
         """
-        if not isinstance(self._state, client.Completed | client.Failed):
-            raise InternalError("a session that is not over cannot be scrubbed")
-        return await self.end_as(self._state)
-
-    async def end_as(self, ended: client.Completed | client.Failed) -> bytes:
-        """End the session in a given way, wherever it stands, and erase it."""
         self._forget_seed()
         stored = await self._store.read(LoadSession(self._key))
         if stored is None:
             raise InternalError("a session that was begun has a record")
         if stored.receipt is not None:
             return decode_ending(stored.receipt).audit
-        audit = await self._workers.run(self._receipt, stored, ended)
+        audit = concluded(
+            self._seen(stored),
+            self._descriptor,
+            ended,
+            has_answered=is_answered(stored.header),
+        ).encode()
         await self._commit(
             Change(
                 key=self._key,
@@ -464,14 +401,6 @@ class ClientSession:
             )
         )
         return audit
-
-    def _receipt(
-        self, stored: StoredSession, ended: client.Completed | client.Failed
-    ) -> bytes:
-        seen = self._seen(stored)
-        return concluded(
-            seen, self._descriptor, ended, has_answered=is_answered(stored.header)
-        ).encode()
 
     def _seen(self, stored: StoredSession, *newest: ClientEvent) -> AuditReceipt:
         """Return what this client can show, from what is on its disk."""
@@ -484,11 +413,8 @@ class ClientSession:
         if isinstance(event, InputReady) and isinstance(state, client.Masked):
             return Change(
                 key=self._key,
-                # Hashed already, off the event loop.
                 records=(record_of(InputBound(state.bound_input)),),
-                charge=await self._workers.run(
-                    partial(charge_of, self.descriptor, trust_domain=self._trust_domain)
-                ),
+                charge=charge_of(self.descriptor, trust_domain=self._trust_domain),
             )
         if isinstance(state, client.Answered):
             # The seed and what was received are overwritten on the disk: from here on
@@ -497,7 +423,7 @@ class ClientSession:
             stored = await self._store.read(LoadSession(self._key))
             if stored is None:
                 raise InternalError("a session that was begun has a record")
-            seen = await self._workers.run(self._seen, stored, event)
+            seen = self._seen(stored, event)
             answered = RewrittenSession(
                 encode_answered(self.descriptor, state), (evidence_of(seen),)
             )
@@ -519,14 +445,50 @@ class ClientSession:
         answer = await self._store.commit(
             replace(change, expect=self._sequence, previous=self._chain)
         )
-        if isinstance(answer, Committed):
-            self._sequence, self._chain = answer.sequence, answer.chain
-        elif change.end is None or not isinstance(answer, Ended):
-            raise InternalError("somebody else drives this session")
+        if change.end is None or not isinstance(answer, Ended):
+            self._note(answer)
 
-    async def give_up(self, code: ErrorCode, reason: str) -> None:
-        """Leave the session for good."""
-        await self.apply(AbortRequested(code, reason))
+    def _note(self, answer: Outcome) -> None:
+        if not isinstance(answer, Committed):
+            raise InternalError("somebody else drives this session")
+        self._sequence, self._chain = answer.sequence, answer.chain
+
+
+async def claimed(
+    change: Change,
+    offered: SessionDescriptor,
+    *,
+    store: ClientRecords,
+    total: TotalLedger | None,
+    trust_domain: str | None,
+) -> Outcome:
+    """Claim data and number of a session that the gate has admitted, durably.
+
+    The one way into a session, before anything of it leaves.
+
+    Args:
+        change: Begins it; between two aggregators it charges it as well.
+        offered: The session; between two aggregators, the leader's.
+        store: Of the client.
+        total: Of its data over all tasks; None for no total.
+        trust_domain: Of the aggregator, as the connection has proven it.
+
+    Raises:
+        TotalBudgetExceededError: The task does not fit into the total.
+        RemoteProtocolError: REPLAYED_SESSION for a number seen before.
+        SessionsSpentError: No further session may begin.
+        ServiceError: STORAGE_FAILED.
+    """
+    if total is not None:
+        await total.claim(offered, trust_domain=trust_domain)
+    try:
+        return await store.commit(change)
+    except NumberTakenError as error:
+        raise ErrorCode.REPLAYED_SESSION.error(
+            f"the server offers session {offered.session_number} of task "
+            f"{offered.task_id!r}; numbers up to {error.highest} were seen before",
+            fix="Tell the operator: the server has lost its state or lies.",
+        ) from None
 
 
 UNKNOWN_PAST: Final = client.Failed(
@@ -614,5 +576,10 @@ def offer_of(stored: StoredSession) -> SessionDescriptor:
     return decode_offer(stored.header).offered.descriptor
 
 
+def is_record_key(key: str) -> bool:
+    """Whether a session is stored under it that one aggregator has offered."""
+    return key.startswith(_KEYS)
+
+
 def _key_prefix(identity: str) -> str:
-    return f"client/{identity}/"
+    return f"{_KEYS}{identity}/"

@@ -19,43 +19,35 @@ Rule 4: in a task with noise the input leaves whatever becomes of the vector (R3
         and zeros take its place before the round is over.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum, unique
-from hashlib import sha256
 from math import inf
 from typing import Any, Final, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from secagg.client.calls import ClientCalls, repeated
-from secagg.client.contribution import check_size_of_sum, read_residues
+from secagg.client.contribution import SessionOutcome, check_size_of_sum
+from secagg.client.durable_client import DurableClient
+from secagg.client.gate import Need, SessionInfo
+from secagg.client.open_client import (
+    HEARING_SECONDS,
+    ClientStep,
+    GivenVector,
+    OpenClient,
+    StoredPart,
+)
 from secagg.client.retry_policy import ErrorStage
-from secagg.client.session import ClientSession
-from secagg.crypto.transcript import ClientBitmap
 from secagg.errors import (
     ErrorCode,
     InternalError,
     RemoteProtocolError,
     SessionAbortedError,
 )
-from secagg.protocol.client import machine as client
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.events import (
-    ClientOutput,
-    Finish,
-    InputReady,
-    MaskAndUpload,
-    NoisyVector,
-    PlainVector,
-    Received,
-    Send,
-)
-from secagg.protocol.graphs.ring_safety import is_worst_case_safe
-from secagg.protocol.masking import mask_input
 from secagg.protocol.messages import (
-    Aborted,
+    KINDS,
     Bundles,
     Consistency,
     Edges,
@@ -65,10 +57,9 @@ from secagg.protocol.messages import (
     Roster,
     Round,
     Shares,
+    Upload,
     is_neighbourhood,
 )
-from secagg.protocol.noise_terms import NoiseSecrets
-from secagg.protocol.packing import pack
 from secagg.protocol.profiles import RoundDeadlines
 from secagg.protocol.rounds import ROUNDS
 from secagg.runtime.clock import Clock
@@ -89,11 +80,8 @@ TOO_LATE: Final = frozenset(
 )
 
 _Answer = TypeVar("_Answer")
-
-# (descriptor, payload, what to draw noise from) -> input of the session
-MakeInput = Callable[
-    [SessionDescriptor, bytes, NoiseSecrets], PlainVector | NoisyVector
-]
+# A message with an upload: its kind, the name of the upload, the packed vector.
+_NAME_BYTES: Final = 1 + len(Upload(0, bytes(32), bytes(32)).encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +89,19 @@ class Preparation:
     """What the application's vector is made of, and until when.
 
     Attributes:
-        descriptor: The session.
-        payload: What it hands out.
-        secrets: What the noise is drawn from.
-        bound: Digest of the input that was bound before a restart, or b"".
+        session: The session, with its payload.
         clock: Time.
         due: Instant of the clock at which the vector is due; infinite in a task
             without noise.
     """
 
-    descriptor: SessionDescriptor
-    payload: bytes = field(repr=False)
-    secrets: NoiseSecrets = field(repr=False)
-    bound: bytes
+    session: SessionInfo
     clock: Clock
     due: float
+
+
+# Returns the vector of a session, or why it is missing.
+Prepare = Callable[[Preparation], Awaitable[object]]
 
 
 @unique
@@ -183,55 +169,39 @@ class ClientSettings:
         answer_at: In tasks with noise, when the input is encoded and leaves: as part of
             the duration of MaskedInputCollection, in (0, 1), counted from its
             beginning.  None as soon as it is ready, or when the vector is due.
+        skips_unselected: Whether the application is asked only where a secret selection
+            takes the vector.
     """
 
     fetch_sum: bool = True
     watch: bool = True
     offer_seconds: float | None = None
     max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES
-    slack_seconds: float = 30.0
+    slack_seconds: float = HEARING_SECONDS
     answer_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SessionOutcome:
-    """A session that released a sum.
-
-    Attributes:
-        descriptor: The session.
-        released: Hash and size of the sum, number of survivors.
-        is_certain: No choice of colluders could have had more than this one sum
-            unmasked.  Always so on the complete graph; on a ring it is judged by this
-            process when it answers, and not known after a restart.
-        residues: The sum modulo m, words of the modulus, shape (d,), entries in
-            [0, m); None when it was not wanted.
-        audit: This client's receipt (`secagg.protocol.receipts`); empty before the
-            session is scrubbed.
-    """
-
-    descriptor: SessionDescriptor
-    released: Released
-    is_certain: bool
-    residues: npt.NDArray[np.unsignedinteger[Any]] | None = field(repr=False)
-    audit: bytes = field(default=b"", repr=False)
-
-    @property
-    def survivors(self) -> int:
-        """How many inputs the sum adds up."""
-        return self.released.survivors
+    skips_unselected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ClientParts:
     """What all sessions of one client share."""
 
+    state: DurableClient
     calls: ClientCalls
     clock: Clock
     workers: Workers
-    make_input: MakeInput
+    prepare: Prepare
     settings: ClientSettings
     on_progress: Callable[[ClientProgress], None]
-    prepare: Callable[[Preparation], Awaitable[None]] | None = None
+
+    async def ask(
+        self, work: Callable[[OpenClient], Coroutine[Any, Any, _Answer]]
+    ) -> _Answer:
+        """Make one call of the client's state, on a thread.
+
+        It comes to its end also where the caller goes away.
+        """
+        return await self.workers.run(self.state.call, work)
 
 
 class Conductor:
@@ -239,28 +209,37 @@ class Conductor:
 
     Args:
         parts: What all sessions of the client share.
-        session: The session, fresh or resumed.
+        offered: The session.
+        stored: What the store says of it; None for one that is not joined yet.
 
     Attributes:
         reach: How far the session has come.
+        round: The last round that this client has entered.
     """
 
-    def __init__(self, parts: ClientParts, session: ClientSession) -> None:
+    def __init__(
+        self,
+        parts: ClientParts,
+        offered: SessionDescriptor,
+        stored: StoredPart | None = None,
+    ) -> None:
         self._parts = parts
-        self._session = session
+        self._offered = offered
         self._payload: bytes | None = None
-        self._uploaded = False
         self._stored_bytes = 0  # of the upload, as the server has said
-        # What was uploaded and its digest, until the set of survivors is known: a
-        # server that has lost it asks for the same bytes.
-        self._sent: tuple[bytes, bytes] | None = None
+        # What was uploaded, until the set of survivors is known: a server that has
+        # lost it asks for the same bytes.
+        self._sent: bytes | None = None
+        self._view = b""
         self._entered = self._deadline = 0.0
-        self._ended_by_server = False
         self._refusal: RemoteProtocolError | None = None
-        self._sizes = message_sizes(session.descriptor.parameters)
-        self._is_certain = session.descriptor.parameters.is_complete_graph
+        self._sizes = message_sizes(offered.parameters)
         self._heard = Wait(0.0)
-        self.reach = ErrorStage.INPUT_LEFT if session.has_bound else ErrorStage.JOINED
+        self._has_bound = stored is not None and stored.has_bound
+        self.round = Round.ADVERTISE_KEYS if stored is None else stored.round
+        self.reach = ErrorStage.NO_SESSION
+        if stored is not None:
+            self._joined()
         self._enter_round()
 
     @property
@@ -268,35 +247,58 @@ class Conductor:
         """Until when the aggregator may be silent, on the client's clock."""
         return self._deadline
 
-    async def run(self) -> SessionOutcome:
+    async def run(self, revocations: bytes | None = None) -> SessionOutcome:
         """Take the session to its end.
+
+        Args:
+            revocations: Bytes of the revocation list that the offer names.
 
         Returns:
             Its outcome, if it released a sum.
 
         Raises:
-            SecAggError: Whatever ended it; the caller leaves the session and scrubs.
+            SecAggError: Whatever ended it; the caller leaves the session.
         """
-        session = self._session
-        if isinstance(session.state, client.Advertised):
+        done = await self._step(revocations=revocations)
+        self._joined()
+        if self.round is Round.ADVERTISE_KEYS:
             self._report(ClientPhase.JOINING)
             await self._load_payload()
-        await self._send_all(session.pending_outputs())
-        while not client.is_over(session.state):
-            if session.needs_input and not self._uploaded:
-                await self._supply_input()
+        await self._carry_out(done)
+        while True:
             update = await self._parts.calls.next_update(
-                session.session_id,
-                after=session.round,
+                self._offered.session_id,
+                after=self.round,
                 sizes=self._sizes,
                 deadline=self._deadline,
                 on_wait=self._wait_on,
                 on_return=self._upload_again,
             )
-            if is_neighbourhood(update) and session.wants_whole_roster:
+            if is_neighbourhood(update) and self._parts.state.cohort.whole_roster:
                 update = await self._whole_roster()
-            await self._take(update)
-        return await self._conclude()
+            done = await self._take(update)
+            self._enter_round()
+            if done.is_over:
+                return await self._conclude(update)
+            await self._carry_out(done)
+
+    def _joined(self) -> None:
+        self.reach = ErrorStage.INPUT_LEFT if self._has_bound else ErrorStage.JOINED
+
+    async def _step(
+        self,
+        update: Envelope | None = None,
+        given: GivenVector | None = None,
+        revocations: bytes | None = None,
+    ) -> ClientStep:
+        done = await self._parts.ask(
+            lambda client: client.step(
+                self._offered, update, given, revocations=revocations, concludes=False
+            )
+        )
+        if done.round is not None:
+            self.round = done.round
+        return done
 
     async def _whole_roster(self) -> Envelope:
         """Read everybody's advert in place of the neighbours'.
@@ -304,7 +306,7 @@ class Conductor:
         Whether it is the roster of the others shows as with any: by its context.
         """
         data = await self._parts.calls.fetch(
-            self._session.session_id,
+            self._offered.session_id,
             Blob.ROSTER,
             max_bytes=self._sizes.roster,
             digest=None,
@@ -312,76 +314,63 @@ class Conductor:
         )
         return Envelope(Roster, data)
 
-    async def _take(self, update: Envelope) -> None:
-        self._ended_by_server = update.kind is Aborted
-        if self._is_past and update.kind not in (Aborted, Released):
-            raise ErrorCode.DEADLINE.error(
-                "the server goes on with a session after its own end",
-                fix="Check that the clocks of client and aggregator are right.",
-            )
-        before = self._session.state
-        is_old = self._session.round >= update.kind.ROUND
-        outputs = await self._session.apply(Received(update))
-        if not isinstance(self._session.state, client.Masked):
+    async def _take(self, update: Envelope) -> ClientStep:
+        is_old = self.round >= update.kind.ROUND
+        try:
+            done = await self._step(update)
+        except (RemoteProtocolError, SessionAbortedError):
+            if self._refusal is not None:
+                raise self._refusal from None
+            raise
+        if self.round > Round.MASKED_INPUT_COLLECTION:
             self._sent = None
-        if is_old and not client.is_over(self._session.state):
+        if is_old and not done.is_over:
             # The same as before.  Another one is worse, and named so (R5.4-5).
             raise repeated(update.kind)
-        if isinstance(before, client.Masked):
-            await self._judge_graph(before)
-        self._enter_round()
-        await self._send_all(outputs)
+        return done
 
-    async def _judge_graph(self, masked: client.Masked) -> None:
-        """Judge what an answer may have shown to colluders, whoever they are."""
-        state = self._session.state
-        if not isinstance(state, client.Answered):
-            return
-        delivered = masked.delivered
-        judged = await self._parts.workers.run(
-            is_worst_case_safe,
-            state.facts.parameters,
-            delivered.graph,
-            ClientBitmap(state.survivors, delivered.roster_size),
-        )
-        if judged is not None:
-            self._is_certain = judged
+    async def _carry_out(self, done: ClientStep) -> None:
+        """Send what a step says, and give it the vector that it needs."""
+        for message in done.messages:
+            kind = KINDS[message[0]]
+            if kind is Upload:
+                await self._hand_in(message)
+            else:
+                await self._attempt(self._send(Envelope(kind, message[1:])))
+        if Need.VECTOR in done.needs:
+            self._view = done.view
+            await self._supply_input(done)
 
-    async def _send_all(self, outputs: tuple[ClientOutput, ...]) -> None:
-        for output in outputs:
-            try:
-                match output:
-                    case Send():
-                        await self._send(output.envelope)
-                    case MaskAndUpload():
-                        await self._upload(output)
-                    case Finish():
-                        pass  # the state says so, too
-            except RemoteProtocolError as error:
-                if error.code is ErrorCode.ROSTER_TOO_LARGE:
-                    # Others were faster.  Nobody is at fault.
-                    raise SessionAbortedError(
-                        str(error),
-                        code=error.code,
-                        next_step=error.next_step,
-                        at_command=error.at_command,
-                    ) from None
-                if error.code not in TOO_LATE:
-                    self._bear(error)
+    async def _attempt(self, saying: Awaitable[object]) -> None:
+        """Say something that may be too late."""
+        try:
+            await saying
+        except RemoteProtocolError as error:
+            if error.code is ErrorCode.ROSTER_TOO_LARGE:
+                # Others were faster.  Nobody is at fault.
+                raise SessionAbortedError(
+                    str(error),
+                    code=error.code,
+                    next_step=error.next_step,
+                    at_command=error.at_command,
+                ) from None
+            if error.code not in TOO_LATE:
+                self._bear(error)
 
     async def _send(self, envelope: Envelope) -> None:
         phase = _PHASE_OF.get(envelope.kind)
         if phase is not None:
             self._report(phase)
-        request = carrier_of(self._session.session_id, envelope)
+        request = carrier_of(self._offered.session_id, envelope)
         await self._say(lambda until: self._parts.calls.send(request, until))
 
     @property
     def _is_past(self) -> bool:
         """Whether the session has ended for this client by its own end (R5-7)."""
-        end = self._session.descriptor.session_end
-        has_answered = isinstance(self._session.state, client.Answered)
-        return not has_answered and self._parts.clock.date() >= end
+        has_answered = self.round >= Round.UNMASKING
+        return (
+            not has_answered and self._parts.clock.date() >= self._offered.session_end
+        )
 
     async def _say(
         self, saying: Callable[[float], Awaitable[_Answer]]
@@ -392,8 +381,8 @@ class Conductor:
             The answer; None when the session has ended before there was one.
         """
         clock, until = self._parts.clock, self._deadline
-        if not isinstance(self._session.state, client.Answered):
-            left = self._session.descriptor.session_end - clock.date()
+        if self.round < Round.UNMASKING:
+            left = self._offered.session_end - clock.date()
             if left <= 0:
                 return None
             until = min(until, clock.now() + left)
@@ -404,42 +393,42 @@ class Conductor:
                 raise
             return None
 
-    async def _supply_input(self) -> None:
+    async def _supply_input(self, done: ClientStep) -> None:
         """Ask the application for its input and upload it, unless that is done."""
-        session = self._session
         # Before anything is bound: a client that is odd is told so, and not charged.
         if await self._is_uploaded():
-            self._uploaded = True
             return
         self._report(ClientPhase.PREPARING)
-        payload = await self._load_payload()
-        due = self._due()
-        if self._parts.prepare is not None:
-            await self._parts.prepare(
-                Preparation(
-                    session.descriptor,
-                    payload,
-                    session.noise_secrets,
-                    _bound_input(session.state),
-                    self._parts.clock,
-                    due,
-                )
-            )
-        if self._parts.settings.answer_at is not None and due != inf:
+        settings, due = self._parts.settings, self._due()
+        given = await self._asked(done, due)
+        if settings.answer_at is not None and due != inf:
             await self._parts.clock.sleep_until(due)
-        vector = await self._parts.workers.run(
-            self._parts.make_input,
-            session.descriptor,
-            payload,
-            session.noise_secrets,
-        )
-        if not self._is_past:
-            await self._send_all(await session.apply(InputReady(vector)))
-        self._uploaded = True
+        if self._is_past:
+            return
+        masked = await self._step(given=given)
+        self._has_bound = True
+        await self._upload(masked.messages[-1])
+
+    async def _asked(self, done: ClientStep, due: float) -> GivenVector:
+        """Return the vector that the application makes, or what stands for it."""
+        payload, info = await self._load_payload(), done.session
+        if info is None:
+            raise InternalError("a session that needs a vector was admitted")
+        offered, skips = self._offered, self._parts.settings.skips_unselected
+        is_spared = skips and bool(offered.parameters.noise_block)
+        if is_spared and not await self._parts.ask(lambda c: c.is_selected(offered)):
+            vector: object = np.zeros(info.dimension)
+        else:
+            session = replace(info, payload=payload)
+            vector = await self._parts.prepare(
+                Preparation(session, self._parts.clock, due)
+            )
+        # Fetched by its hash, which was compared.
+        return GivenVector(vector, offered.payload_hash, reveals_selection=is_spared)
 
     def _due(self) -> float:
         """Return the instant at which the vector is due (R3.5-5)."""
-        parameters = self._session.descriptor.parameters
+        parameters = self._offered.parameters
         if not parameters.noise_block:
             return inf
         part = self._parts.settings.answer_at
@@ -452,7 +441,7 @@ class Conductor:
         Raises:
             RemoteProtocolError: VIEW_DIFFERS, and no input is bound.
         """
-        asking = GetUploadStatus(self._session.session_id, self._session.view)
+        asking = GetUploadStatus(self._offered.session_id, self._view)
         try:
             status = await self._say(
                 lambda until: self._parts.calls.send(asking, until)
@@ -468,21 +457,17 @@ class Conductor:
 
     async def _upload_again(self) -> None:
         """Upload once more what a server that was out of reach has lost."""
-        if not isinstance(self._session.state, client.Masked):
+        is_collecting = self.round is Round.MASKED_INPUT_COLLECTION
+        if not (is_collecting and self._has_bound) or await self._is_uploaded():
             return
-        if await self._is_uploaded():
+        if self._sent is not None:
+            await self._attempt(self._send_upload(self._sent))
             return
-        try:
-            if self._sent is None:  # an earlier process has uploaded it
-                # The server gives the round its whole time again.  Late by the time
-                # of before, the vector would be replaced and the zeros refused.
-                self._entered = self._parts.clock.now()
-                await self._supply_input()
-            else:
-                await self._send_upload(*self._sent)
-        except RemoteProtocolError as error:
-            if error.code not in TOO_LATE:
-                self._bear(error)
+        # An earlier process has uploaded it.  The server gives the round its whole
+        # time again: late by the time of before, the vector would be replaced and the
+        # zeros refused.
+        self._entered = self._parts.clock.now()
+        await self._carry_out(await self._step())
 
     def _bear(self, error: RemoteProtocolError) -> None:
         """Wait for the end of a session in which an input is bound that is refused.
@@ -492,41 +477,46 @@ class Conductor:
         Raises:
             RemoteProtocolError: No input is bound, or it is another refusal.
         """
-        if error.code is not ErrorCode.VIEW_DIFFERS or not self._session.has_bound:
+        if error.code is not ErrorCode.VIEW_DIFFERS or not self._has_bound:
             raise error
         self._refusal = error
 
-    async def _upload(self, output: MaskAndUpload) -> None:
-        bits = self._session.descriptor.parameters.bits
-        self._sent = await self._parts.workers.run(_mask_and_pack, output, bits)
-        self.reach = ErrorStage.INPUT_LEFT
-        await self._send_upload(*self._sent)
+    async def _hand_in(self, message: bytes) -> None:
+        """Upload what was masked before, unless that is done."""
+        self._view = Upload.decode(message[1:_NAME_BYTES]).view
+        if not await self._is_uploaded():
+            await self._upload(message)
 
-    async def _send_upload(self, packed: bytes, digest: bytes) -> None:
+    async def _upload(self, message: bytes) -> None:
+        self._sent, self.reach = message, ErrorStage.INPUT_LEFT
+        await self._attempt(self._send_upload(message))
+
+    async def _send_upload(self, message: bytes) -> None:
+        named = Upload.decode(message[1:_NAME_BYTES])
         await self._say(
             lambda until: self._parts.calls.upload(
-                self._session.session_id,
-                packed,
-                digest=digest,
-                view=self._session.view,
+                self._offered.session_id,
+                memoryview(message)[_NAME_BYTES:],
+                digest=named.digest,
+                view=named.view,
                 offset=self._stored_bytes,
                 deadline=until,
                 on_chunk=lambda sent: self._report(
-                    ClientPhase.UPLOADING, sent_bytes=sent, total_bytes=len(packed)
+                    ClientPhase.UPLOADING, sent_bytes=sent, total_bytes=named.size
                 ),
             )
         )
         self._report(
-            ClientPhase.UPLOADED, sent_bytes=len(packed), total_bytes=len(packed)
+            ClientPhase.UPLOADED, sent_bytes=named.size, total_bytes=named.size
         )
 
     async def _load_payload(self) -> bytes:
         if self._payload is None:
-            digest = self._session.descriptor.payload_hash
+            digest = self._offered.payload_hash
             self._payload = b""
             if digest:
                 self._payload = await self._parts.calls.fetch(
-                    self._session.session_id,
+                    self._offered.session_id,
                     Blob.PAYLOAD,
                     max_bytes=self._parts.settings.max_payload_bytes,
                     digest=digest,
@@ -534,66 +524,41 @@ class Conductor:
                 )
         return self._payload
 
-    async def _conclude(self) -> SessionOutcome:
-        state = self._session.state
-        if isinstance(state, client.Completed):
-            residues = None
-            if self._parts.settings.fetch_sum:
-                residues = await self._fetch_sum(state.outcome)
-            return SessionOutcome(
-                self._session.descriptor,
-                state.outcome,
-                is_certain=self._is_certain,
-                residues=residues,
+    async def _conclude(self, update: Envelope) -> SessionOutcome:
+        offered, packed = self._offered, None
+        if self._parts.settings.fetch_sum:
+            released = Released.decode(update.data)
+            packed = await self._parts.calls.fetch(
+                offered.session_id,
+                Blob.SUM,
+                max_bytes=check_size_of_sum(released, offered.parameters),
+                digest=released.sum_hash,
+                deadline=self._deadline,
             )
-        if not isinstance(state, client.Failed):
-            raise InternalError("a session that is not over has no outcome")
-        if self._refusal is not None:
-            raise self._refusal
-        code, reason = state.code, state.reason
-        if self._ended_by_server or code is ErrorCode.SESSION_OVER:  # R5.6-4
-            raise SessionAbortedError(
-                reason,
-                code=code,
-                next_step="Take part in the next session of the task.",
-            )
-        raise RemoteProtocolError(reason, code=code, next_step=state.next_step)
-
-    async def _fetch_sum(
-        self, released: Released
-    ) -> npt.NDArray[np.unsignedinteger[Any]]:
-        parameters = self._session.descriptor.parameters
-        packed = await self._parts.calls.fetch(
-            self._session.session_id,
-            Blob.SUM,
-            max_bytes=check_size_of_sum(released, parameters),
-            digest=released.sum_hash,
-            deadline=self._deadline,
-        )
-        return await self._parts.workers.run(read_residues, packed, parameters)
+        return await self._parts.ask(lambda client: client.conclude(offered, packed))
 
     def _enter_round(self) -> None:
-        parameters = self._session.descriptor.parameters
-        seconds = 2.0 * _patience(self._session.round, parameters.deadlines)
+        parameters = self._offered.parameters
+        seconds = 2.0 * _patience(self.round, parameters.deadlines)
         settings, clock = self._parts.settings, self._parts.clock
-        if self._session.round is Round.ADVERTISE_KEYS:
+        if self.round is Round.ADVERTISE_KEYS:
             offer_seconds = settings.offer_seconds
             seconds = max(seconds, inf if offer_seconds is None else offer_seconds)
-        if self._session.round < Round.UNMASKING:  # else a sum may be under way
+        if self.round < Round.UNMASKING:  # else a sum may be under way
             # Nothing that this client still has to say is taken later.
-            seconds = min(seconds, self._session.descriptor.session_end - clock.date())
+            seconds = min(seconds, self._offered.session_end - clock.date())
         self._entered = clock.now()
         self._deadline = clock.now() + seconds + settings.slack_seconds
 
     def _wait_on(self, wait: Wait) -> float:
         """Hear that the round goes on; return until when to be patient."""
-        if self._session.round is Round.ADVERTISE_KEYS:
+        if self.round is Round.ADVERTISE_KEYS:
             self._enter_round()
             if (wait.joined, wait.needed) != (self._heard.joined, self._heard.needed):
                 self._parts.on_progress(
                     ClientProgress(
                         ClientPhase.JOINING,
-                        self._session.descriptor.session_number,
+                        self._offered.session_number,
                         joined=wait.joined,
                         needed=wait.needed,
                     )
@@ -604,18 +569,8 @@ class Conductor:
     def _report(
         self, phase: ClientPhase, *, sent_bytes: int = 0, total_bytes: int = 0
     ) -> None:
-        number = self._session.descriptor.session_number
+        number = self._offered.session_number
         self._parts.on_progress(ClientProgress(phase, number, sent_bytes, total_bytes))
-
-
-def _bound_input(state: client.ClientState) -> bytes:
-    return state.bound_input if isinstance(state, client.Masked) else b""
-
-
-def _mask_and_pack(output: MaskAndUpload, bits: int) -> tuple[bytes, bytes]:
-    """Return the packed masked input and its SHA-256."""
-    packed = pack(mask_input(output.vector.residues, output.job), bits)
-    return packed, sha256(packed).digest()
 
 
 def _patience(entered: Round, deadlines: RoundDeadlines) -> int:

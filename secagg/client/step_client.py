@@ -22,33 +22,23 @@ A message is its kind in one byte, its canonical encoding, and after the name of
 upload the packed vector itself.
 """
 
-import os
-import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Self
 
 import numpy.typing as npt
 
-from secagg.client.admission import Admission
 from secagg.client.contribution import Contribution
 from secagg.client.data_usage import DataUsage
+from secagg.client.durable_client import LOCK_SECONDS, DurableClient, check_terms
 from secagg.client.enrolment import EnrolledClient, EnrolledIdentity
-from secagg.client.gate import OwnRules, SessionInfo
-from secagg.client.open_client import ClientStep, GivenVector, OpenClient
+from secagg.client.gate import Need, SessionInfo
+from secagg.client.open_client import ClientStep, GivenVector, opened
 from secagg.client.participation import Participation, last_part, receipt_of
-from secagg.client.storage import ClientStorage
-from secagg.client.total_ledger import TotalLedger, claims_explained
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.distributed_dp import Unusable, UnusableKind
-from secagg.errors import (
-    ErrorCode,
-    InternalError,
-    LocalProtocolError,
-    SecAggError,
-    ServiceError,
-)
+from secagg.errors import ErrorCode, LocalProtocolError, SessionAbortedError
 from secagg.protocol.arguments import (
     as_path,
     check_kind,
@@ -63,41 +53,7 @@ from secagg.protocol.policy import (
     PrivacyLimits,
     TotalBudget,
 )
-from secagg.runtime.inline import InlineRunner, run_inline
-from secagg.storage.client_store import ClientRecords, ClientStore
-from secagg.storage.directories import TURN_SECONDS, claims_lock, open_lock
 from secagg.storage.rows import Retention
-
-_Result = TypeVar("_Result")
-
-# After these it is not known what is on the disk: only a new object reads it.
-_UNKNOWN_DISK: Final = frozenset(
-    {ErrorCode.STORAGE_FAILED, ErrorCode.STATE_DAMAGED, ErrorCode.RESTORED_STATE}
-)
-
-
-class _InlineTotal(TotalLedger):
-    """The total over tasks where no event loop is."""
-
-    async def _on_shared(
-        self,
-        directory: Path,
-        work: Callable[[ClientRecords], Awaitable[_Result]],
-    ) -> _Result:
-        with claims_explained(directory), open_lock(claims_lock(directory)) as lock:
-            lock.wait(TURN_SECONDS)
-            store = ClientStore.open(
-                directory,
-                mark=self._budget.rollback_mark,
-                accept_restored=False,
-                lock_seconds=TURN_SECONDS,
-                entropy=SystemEntropy(),
-                now=time.time,
-            )
-            try:
-                return await work(store)
-            finally:
-                await store.close()
 
 
 @says_which_argument
@@ -180,7 +136,7 @@ class StepClient:
         total: TotalBudget | None = None,
         trust_domain: str | None = None,
         keep_upload: bool = True,
-        lock_seconds: float = 10.0,
+        lock_seconds: float = LOCK_SECONDS,
         retention: Retention | None = None,
         clock: Callable[[], float] | None = None,
         entropy: Entropy | None = None,
@@ -191,12 +147,7 @@ class StepClient:
                 "without U+0000",
                 next_step="Give the name that the carrier proves to the aggregator.",
             )
-        if not isinstance(privacy_limits, PrivacyLimits | ExactSumWaiver):
-            raise LocalProtocolError(
-                "a client needs limits of privacy",
-                next_step="Give privacy_limits=PrivacyLimits(...), or "
-                "ExactSumWaiver(...) with its sentence.",
-            )
+        check_terms(privacy_limits, cohort=cohort, total=total)
         if isinstance(tasks, str):
             raise LocalProtocolError(
                 "tasks is one text, whose letters would each be the name of a task",
@@ -214,32 +165,23 @@ class StepClient:
                 "the client's place among the enrolled is not loaded",
                 next_step="Give enrolment=load_enrolled(ClientEnrolment(...), ...).",
             )
-        for name, given, kind, make in (
-            ("cohort", cohort, ClientPolicy, "ClientPolicy(...)"),
-            ("total", total, TotalBudget, "TotalBudget(...)"),
-        ):
-            if given is not None:
-                check_kind(name, given, kind, make=make)
-        self._identity = identity
-        self._aggregator = aggregator
-        self._limits = privacy_limits
-        self._tasks = None if tasks is None else check_names("tasks", tasks)
-        self._cohort = cohort or ClientPolicy()
-        self._state_dir = as_path("state_dir", state_dir)
-        self._mark = as_path("rollback_mark", rollback_mark)
-        self._accept_restored = accept_restored
-        self._enrolment = enrolment
-        self._total_budget = total
-        self._trust_domain = trust_domain
-        self._keep_upload = keep_upload
-        self._lock_seconds = check_real("lock_seconds", lock_seconds, least=0.0)
-        self._retention = retention or Retention()
-        self._clock = time.time if clock is None else clock
-        self._entropy = entropy or SystemEntropy()
-        self._lock = threading.Lock()
-        self._opened: OpenClient | None = None
-        self._failed: SecAggError | None = None
-        self._process = os.getpid()
+        self._aggregator, self._trust_domain = aggregator, trust_domain
+        self._client = DurableClient(
+            identity=identity,
+            limits=privacy_limits,
+            tasks=None if tasks is None else check_names("tasks", tasks),
+            state_dir=as_path("state_dir", state_dir),
+            rollback_mark=as_path("rollback_mark", rollback_mark),
+            accept_restored=accept_restored,
+            enrolment=enrolment,
+            total=total,
+            keep_upload=keep_upload,
+            lock_seconds=check_real("lock_seconds", lock_seconds, least=0.0),
+            cohort=cohort or ClientPolicy(),
+            retention=retention or Retention(),
+            clock=clock or time.time,
+            entropy=entropy or SystemEntropy(),
+        )
 
     def __enter__(self) -> Self:
         """Open the state, and end the sessions in it whose time is over.
@@ -250,29 +192,7 @@ class StepClient:
             ServiceError: STORAGE_FAILED, naming the process that keeps the directory;
                 RESTORED_STATE for a state that was restored, copied or emptied.
         """
-        with self._lock:
-            if self._opened is not None:
-                raise LocalProtocolError(
-                    "the client is open already",
-                    next_step="Use the object that is open, or make another one.",
-                )
-            store = ClientStore.open(
-                self._state_dir,
-                mark=self._mark,
-                accept_restored=self._accept_restored,
-                lock_seconds=self._lock_seconds,
-                entropy=self._entropy,
-                now=self._clock,
-            )
-            try:
-                opened = self._open(store)
-                run_inline(opened.begin(self._retention))
-            except BaseException:  # interrupted as well: the store has a lock
-                run_inline(store.close())
-                raise
-            self._opened, self._failed = opened, None
-            self._process = os.getpid()
-            self._accept_restored = False  # what was accepted was this state
+        self._client.open(aggregator=self._aggregator, trust_domain=self._trust_domain)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -281,10 +201,7 @@ class StepClient:
 
     def close(self) -> None:
         """Release the directory; harmless when repeated."""
-        with self._lock:
-            opened, self._opened = self._opened, None
-            if opened is not None:
-                run_inline(opened.store.close())
+        self._client.close()
 
     def step(  # noqa: PLR0913 - whatever a carrier may have for a client
         self,
@@ -331,8 +248,10 @@ class StepClient:
         check_kind("offer", offer, bytes, make="the bytes of the aggregator")
         check_kind("update", update, bytes, make="the bytes of the aggregator")
         given = _given(vector, unusable, payload_hash)
-        return self._run(
-            lambda opened: opened.step(offer, update, given, revocations=revocations)
+        return self._client.call(
+            lambda client: client.step(
+                client.read(offer), opened(update), given, revocations=revocations
+            )
         )
 
     def check_offer(
@@ -352,9 +271,15 @@ class StepClient:
             LocalProtocolError: The offer names a revocation list.
             ServiceError: As `step`.
         """
-        return self._run(
-            lambda opened: opened.check_offer(offer, revocations=revocations)
+        found = self._client.call(
+            lambda client: client.check(client.read(offer), revocations)
         )
+        if isinstance(found, Need):
+            raise LocalProtocolError(
+                "the offer names a revocation list, and it was not given",
+                next_step="Fetch the list and give it as revocations.",
+            )
+        return found
 
     def read_sum(self, offer: bytes, packed: bytes) -> Contribution:
         """Return what a session gave back, with the sum that it has released.
@@ -369,7 +294,9 @@ class StepClient:
             LocalProtocolError: The session released no sum to this client.
             ServiceError: As `step`.
         """
-        return self._run(lambda opened: opened.read_sum(offer, packed))
+        return self._client.call(
+            lambda client: client.read_sum(client.read(offer), packed)
+        )
 
     def leave(self, offer: bytes, reason: str) -> None:
         """Leave a session for good; nothing happens in one that is over.
@@ -384,7 +311,14 @@ class StepClient:
             LocalProtocolError: This client has never joined it.
             ServiceError: As `step`.
         """
-        self._run(lambda opened: opened.leave(offer, reason))
+        error = ErrorCode.CANCELLED.error(reason, kind=SessionAbortedError)
+        if not self._client.call(
+            lambda client: client.leave(client.read(offer), error)
+        ):
+            raise LocalProtocolError(
+                "this client has never joined the session",
+                next_step="Call step with its offer first.",
+            )
 
     def receipt(self, task: str, session_number: int) -> bytes | None:
         """Return this client's receipt of a session that is over, or None.
@@ -396,7 +330,9 @@ class StepClient:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        return self._run(lambda opened: receipt_of(opened.store, task, session_number))
+        return self._client.call(
+            lambda client: receipt_of(client.store, task, session_number)
+        )
 
     def last_part(self, task: str) -> Participation | None:
         """Return the latest session whose sum holds a vector of this client, or None.
@@ -407,7 +343,7 @@ class StepClient:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        return self._run(lambda opened: last_part(opened.store, task))
+        return self._client.call(lambda client: last_part(client.store, task))
 
     def data_use(self) -> DataUsage | None:
         """Return what tasks have claimed of the data; None without a total.
@@ -415,7 +351,7 @@ class StepClient:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        return self._run(lambda opened: opened.data_use())
+        return self._client.call(lambda client: client.data_use())
 
     def sessions_left(self, task: str) -> int | None:
         """Return how many more sessions the budget of a task covers.
@@ -428,82 +364,7 @@ class StepClient:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        return self._run(lambda opened: opened.sessions_left(task))
-
-    def _open(self, store: ClientStore) -> OpenClient:
-        limits, budget, total = self._limits, self._total_budget, None
-        storage, runner = ClientStorage(store, store.directory), InlineRunner()
-        if budget is not None:
-            total = _InlineTotal.of_owner(
-                budget,
-                storage,
-                limits=limits if isinstance(limits, PrivacyLimits) else limits.noised,
-                workers=runner,
-            )
-        rules = OwnRules(
-            limits=limits, cohort=self._cohort, report_of=storage.report_of
-        )
-        return OpenClient(
-            self._identity,
-            aggregator=self._aggregator,
-            trust_domain=self._trust_domain,
-            tasks=self._tasks,
-            store=store,
-            storage=storage,
-            admission=Admission(
-                store=store,
-                rules=rules,
-                enrolment=self._enrolment,
-                total=total,
-                workers=runner,
-                date=self._clock,
-            ),
-            entropy=self._entropy,
-            keep_upload=self._keep_upload,
-        )
-
-    def _run(
-        self, call: Callable[[OpenClient], Coroutine[Any, Any, _Result]]
-    ) -> _Result:
-        """Make one call at a time; after a failing disk none at all."""
-        # Before the lock, which may be held by a thread that no fork has.
-        if self._opened is not None and os.getpid() != self._process:
-            raise LocalProtocolError(
-                "the client was opened by another process, and this one is a fork of "
-                "it: both would continue from the same state",
-                next_step="Call it in the process that has opened it, or open a client "
-                "of the same state_dir when that one is closed.",
-            )
-        with self._lock:
-            if self._opened is None:
-                raise LocalProtocolError(
-                    "the client is not open",
-                    next_step="Use it as a context manager.",
-                )
-            if self._failed is not None:
-                # The frames of earlier calls hold their vectors.
-                raise self._failed.with_traceback(None)
-            try:
-                return run_inline(call(self._opened))
-            except SecAggError as error:
-                is_unknown = error.code in _UNKNOWN_DISK
-                if (isinstance(error, ServiceError) and is_unknown) or isinstance(
-                    error, InternalError
-                ):
-                    self._fail(error)
-                raise
-            except BaseException as error:
-                self._fail(error)
-                raise
-
-    def _fail(self, why: BaseException) -> None:
-        reason = f": {why}" if isinstance(why, SecAggError) else ""
-        self._failed = ErrorCode.STORAGE_FAILED.error(
-            "an earlier call of this object has failed, and what is on the disk is not "
-            f"known{reason}",
-            fix="Send nothing. Close this object and make a new one over the "
-            "same directory.",
-        )
+        return self._client.call(lambda client: client.sessions_left(task))
 
 
 def _is_name(identity: str) -> bool:

@@ -1,16 +1,15 @@
 """Where a client keeps its sessions and what it has spent: one book."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from secagg.distributed_dp import NoisyTask, PrivacyReport
 from secagg.distributed_dp.report_cache import privacy_report
-from secagg.storage.budget_ledger import BudgetKey, budget_of
+from secagg.protocol.parameters import ProtocolParameters
 from secagg.storage.client_store import ClientRecords
-from secagg.storage.queries import ListCharges
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClientStorage:
     """The storage of one client.
 
@@ -21,23 +20,14 @@ class ClientStorage:
 
     store: ClientRecords
     directory: Path | None
-
-    async def close(self) -> None:
-        """Release the directory."""
-        await self.store.close()
+    _last: tuple[ProtocolParameters, PrivacyReport] | None = field(
+        default=None, init=False, repr=False
+    )
 
     def report_of(self, task: NoisyTask) -> PrivacyReport:
         """Return what a task costs, as this client has computed it itself."""
-        if self.directory is None:
-            return task.report()
-        return privacy_report(task, self.directory)
-
-    async def sessions_left(self, key: BudgetKey, task: NoisyTask) -> int:
-        """Return how many more sessions a budget covers."""
-        charges = await self.store.read(ListCharges(key.task))
-        return budget_of(
-            charges,
-            key,
-            allowed=task.budget.charges,
-            refunds=task.budget.participations,
-        ).left
+        if self.directory is not None:
+            return privacy_report(task, self.directory)
+        if self._last is None or self._last[0] != task.parameters:
+            self._last = task.parameters, task.report()
+        return self._last[1]

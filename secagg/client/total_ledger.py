@@ -20,8 +20,8 @@ Which claims fit together says `dpnoise.accounting.cross_task`.
 """
 
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -36,15 +36,16 @@ from secagg.client.total_claim import (
     claim_for,
     loss_of_session,
 )
+from secagg.crypto.entropy import SystemEntropy
 from secagg.distributed_dp import BudgetSpent, TaskLoss, text_above
 from secagg.errors import ErrorCode, InternalError, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.policy import PrivacyLimits, TotalBudget
 from secagg.runtime import log_events as telemetry
-from secagg.runtime.inline import Runner
-from secagg.storage.budget_ledger import Claim, ClaimAdversary, ClaimRow
+from secagg.storage.budget_ledger import ClaimAdversary, ClaimRow
 from secagg.storage.changes import PutClaim
-from secagg.storage.client_store import ClientRecords
+from secagg.storage.client_store import ClientRecords, ClientStore
+from secagg.storage.directories import TURN_SECONDS, claims_lock, open_lock
 from secagg.storage.queries import ListClaims, ReadMark
 
 _Result = TypeVar("_Result")
@@ -54,7 +55,7 @@ _DIGITS: Final = 4
 _DELTA_DIGITS: Final = 3
 
 
-class TotalLedger(ABC):
+class TotalLedger:
     """The total over the tasks that a client gives its data to.
 
     Args:
@@ -62,8 +63,7 @@ class TotalLedger(ABC):
         storage: The client's, which counts its sessions.
         against: The adversary of all claims.
         loss_of: Returns what all sessions of a task cost against it, by this client's
-            own computation; called on a thread.
-        workers: Threads.
+            own computation.
 
     Attributes:
         rules: The same, as `secagg.client.gate` goes by it.
@@ -76,12 +76,10 @@ class TotalLedger(ABC):
         *,
         against: ClaimAdversary,
         loss_of: Callable[[SessionDescriptor], TaskLoss],
-        workers: Runner,
     ) -> None:
         self.rules = OwnTotal(budget=budget, against=against, loss_of=loss_of)
         self._budget = budget
         self._storage = storage
-        self._workers = workers
         own, shared = storage.directory, budget.directory
         if own is not None and shared is not None and own.resolve() == shared.resolve():
             shared = None  # this client has it open
@@ -94,12 +92,11 @@ class TotalLedger(ABC):
         storage: ClientStorage,
         *,
         limits: PrivacyLimits | None,
-        workers: Runner,
     ) -> Self:
         """Return the total against the adversary that the owner's limits name."""
         against = adversary_of(limits)
         loss_of = partial(loss_of_session, report_of=storage.report_of, against=against)
-        return cls(budget, storage, against=against, loss_of=loss_of, workers=workers)
+        return cls(budget, storage, against=against, loss_of=loss_of)
 
     async def open(self) -> None:
         """Look whether the claims can be read.
@@ -131,20 +128,17 @@ class TotalLedger(ABC):
             RemoteProtocolError: POLICY_VIOLATION; nothing bounds what the task costs.
             ServiceError: As `open`.
         """
-        claim = await self._workers.run(
-            partial(
-                claim_for,
-                self.rules,
-                offered,
-                trust_domain=trust_domain,
-                holder=await self.holder(),
-            )
+        claim = claim_for(
+            self.rules,
+            offered,
+            trust_domain=trust_domain,
+            holder=await self.holder(),
         )
 
         async def add(store: ClientRecords) -> BudgetSpent | None:
             while True:
                 rows = await self._all(store)
-                use = await self._use_with(rows, claim)
+                use = check_claim(self._budget, rows, claim)
                 if any(row.claim.is_of(claim) for row in rows):
                     return None
                 if await store.commit(PutClaim(claim, after=len(rows))):
@@ -173,7 +167,7 @@ class TotalLedger(ABC):
         """
         rows = await self._on_claims(self._all)
         place = self._budget.directory or self._storage.directory
-        return await self._workers.run(use_of, self._budget, rows, place)
+        return use_of(self._budget, rows, place)
 
     async def _all(self, store: ClientRecords) -> tuple[ClaimRow, ...]:
         return await store.read(ListClaims(self._budget.data))
@@ -182,18 +176,22 @@ class TotalLedger(ABC):
         self, work: Callable[[ClientRecords], Awaitable[_Result]]
     ) -> _Result:
         """Do something with the store that has the claims, wherever it is."""
-        if self._shared is None:
+        directory = self._shared
+        if directory is None:
             return await work(self._storage.store)
-        return await self._on_shared(self._shared, work)
-
-    @abstractmethod
-    async def _on_shared(
-        self, directory: Path, work: Callable[[ClientRecords], Awaitable[_Result]]
-    ) -> _Result:
-        """Do something with the claims in a directory that several clients share.
-
-        In turn, under `claims_explained`.
-        """
+        with turn_at_claims(directory):
+            store = ClientStore.open(
+                directory,
+                mark=self._budget.rollback_mark,
+                accept_restored=False,
+                lock_seconds=TURN_SECONDS,
+                entropy=SystemEntropy(),
+                now=time.time,
+            )
+            try:
+                return await work(store)
+            finally:
+                await store.close()
 
     async def holder(self) -> bytes:
         """Return the name of the store that counts the client's sessions."""
@@ -201,9 +199,6 @@ class TotalLedger(ABC):
         if holder is None:
             raise InternalError("a store has a name")
         return holder.store_id
-
-    async def _use_with(self, rows: Sequence[ClaimRow], claim: Claim) -> BudgetSpent:
-        return await self._workers.run(check_claim, self.rules.budget, rows, claim)
 
 
 @contextmanager
@@ -234,3 +229,19 @@ def claims_explained(directory: Path) -> Iterator[None]:
             "client's own state and lets no claims in; to remove the directory "
             "and its mark would give the whole total once more.",
         ) from None
+
+
+@contextmanager
+def turn_at_claims(directory: Path) -> Iterator[None]:
+    """Keep others away from claims that clients share.
+
+    Args:
+        directory: Of the claims.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; others keep it. RESTORED_STATE, raised within, as
+            `claims_explained` has it.
+    """
+    with open_lock(claims_lock(directory)) as lock, claims_explained(directory):
+        lock.wait(TURN_SECONDS)
+        yield

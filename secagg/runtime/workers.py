@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import cache, partial
 from hashlib import sha256
-from typing import Final, ParamSpec, Self, TypeVar
+from typing import Any, Final, ParamSpec, Self, TypeVar
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -28,6 +28,7 @@ class Workers:
 
     def __init__(self, *, general: Executor | None = None) -> None:
         self._general = general or ThreadPoolExecutor(_GENERAL_THREADS, "secagg-worker")
+        self._closing: set[asyncio.Future[None]] = set()
 
     @classmethod
     def of_process(cls) -> Self:
@@ -46,6 +47,45 @@ class Workers:
         """Run a blocking call."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._general, partial(call, *args, **kwargs))
+
+    async def open(
+        self, begin: Callable[[], object], close: Callable[[], object]
+    ) -> None:
+        """Open something, and close it again if the caller goes away meanwhile.
+
+        Args:
+            begin: Opens it, and may block.
+            close: Closes it; called after `begin` has come to its end.
+        """
+        opening = asyncio.ensure_future(self.run(begin))
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await self.close_later(close, after=opening)
+            raise
+
+    async def close_later(
+        self,
+        close: Callable[[], object],
+        *,
+        after: asyncio.Future[Any] | None = None,
+    ) -> None:
+        """Close something, also where the caller goes away meanwhile.
+
+        Args:
+            close: Closes it, and may block.
+            after: What has to end first; a thread cannot be stopped.
+        """
+
+        async def closed() -> None:
+            if after is not None:
+                await asyncio.wait({after})
+            await self.run(close)
+
+        closing = asyncio.ensure_future(closed())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        await asyncio.shield(closing)
 
     async def sha256(self, data: bytes | bytearray) -> bytes:
         """Hash data that may be large: a gigabyte takes a second."""

@@ -112,9 +112,6 @@ class InProcessEnrolment:
 
     def enrol(self, name: str) -> EnrolledIdentity:
         """Return a membership under a fresh key."""
-        return self._enrol(name)
-
-    def _enrol(self, name: str) -> EnrolledClient:
         key = IdentityKey.generate(SystemEntropy())
         credential = Credential(
             name=name,
@@ -125,16 +122,6 @@ class InProcessEnrolment:
         ).signed_by(self._issuer, _TASK)
         issued = IssuedCredential(_TASK, credential)
         return EnrolledClient(ClientIdentity(key, issued, self._issuer.public_bytes))
-
-
-class _LocalClient(Client):
-    """A client whose identity is in no file."""
-
-    local_enrolment: InProcessEnrolment | None = None
-
-    def _enrolled(self, name: str) -> EnrolledClient | None:
-        issuer = self.local_enrolment
-        return None if issuer is None else issuer._enrol(name)  # noqa: SLF001 - ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,16 +365,17 @@ async def local(  # noqa: PLR0913 - what server and clients are told
         threads = DaemonThreads(_THREADS)
         opened: list[Client] = []
         for number in range(1, clients + 1):
-            client = _LocalClient(
-                server.connection(f"client-{number}"),
+            who = f"client-{number}"
+            client = Client(
+                server.connection(who),
                 task=name,
                 privacy_limits=privacy_limits,
                 cohort=cohort,
                 threads=threads,
                 total=total,
-                state_dir=None if ledger is None else ledger / f"client-{number}",
+                enrolment=None if enrolment is None else enrolment.enrol(who),
+                state_dir=None if ledger is None else ledger / who,
             )
-            client.local_enrolment = enrolment
             opened.append(await stack.enter_async_context(client))
         yield InProcessCohort(server, task, tuple(opened))
 

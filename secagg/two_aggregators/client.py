@@ -12,18 +12,23 @@ Rule 4: the seed goes first and serves once. Who has sent one share of two has t
         nobody anything.
 """
 
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from secagg.client.budget import peer_of
+from secagg.client.budget import peer_of, settlement_of
 from secagg.client.calls import ClientCalls
+from secagg.client.durable_client import DurableClient
 from secagg.client.gate import KnownFacts
+from secagg.client.open_client import OpenClient
+from secagg.client.session import claimed
 from secagg.client.storage import ClientStorage
-from secagg.client.total_budget import TotalBudgetLedger
+from secagg.client.total_ledger import TotalLedger
 from secagg.crypto.entropy import SEED_SIZE, Entropy, SystemEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import (
@@ -39,6 +44,8 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
+from secagg.protocol import refund
+from secagg.protocol.arguments import as_path
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Round
 from secagg.protocol.packing import pack, packed_size, unpack
@@ -46,9 +53,9 @@ from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
 from secagg.protocol.vectors import as_vector
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.workers import Workers
-from secagg.storage.budget_ledger import Charge, ChargeState, ClaimAdversary, Settlement
-from secagg.storage.change import Change, Committed, NewSession, NumberTakenError, Role
-from secagg.storage.queries import ListCharges, LoadSession, ReadTally
+from secagg.storage.budget_ledger import Charge, ClaimAdversary
+from secagg.storage.change import Change, Committed, NewSession, Role
+from secagg.storage.queries import LoadSession
 from secagg.transport.connection import AggregatorConnection
 from secagg.two_aggregators.gate import PairRequest, PairRules, admit_pair
 from secagg.two_aggregators.messages import HelperShare
@@ -60,6 +67,8 @@ from secagg.two_aggregators.shares import leader_share
 from secagg.two_aggregators.verification import verify_shared_receipt
 from secagg.wire.calls import Blob
 from secagg.wire.limits import message_sizes
+
+_Answer = TypeVar("_Answer")
 
 _OFFER_SECONDS: Final = 600.0
 _AGAIN_SECONDS: Final = 0.5
@@ -134,9 +143,12 @@ class TwoAggregatorClient:
             says it.
         helper_key: The same of the helper. Another key than the leader's: a leader
             that could choose it would sign for both.
-        storage: Where numbers and spent budget are kept, for this client alone.
-        total: What all tasks together may cost the data that this client gives, see
-            `total_between_two`; None keeps the budget of the task alone.
+        state_dir: Where numbers and spent budget are kept, for this client alone.  None
+            keeps them in memory.
+        rollback_mark: As for `secagg.Client`.
+        accept_restored: As for `secagg.Client`.
+        total: What all tasks together may cost the data that this client gives, against
+            either aggregator; None keeps the budget of the task alone.
         clock: Time; the machine's by default.
         entropy: Source of seeds and jitter; the system's by default.
         workers: Run what blocks; some threads by default.
@@ -155,10 +167,12 @@ class TwoAggregatorClient:
         helper_name: str,
         privacy_limits: PrivacyLimits,
         cohort: ClientPolicy,
-        storage: ClientStorage,
         leader_key: bytes,
         helper_key: bytes,
-        total: TotalBudgetLedger | None = None,
+        state_dir: Path | str | None = None,
+        rollback_mark: Path | str | None = None,
+        accept_restored: bool = False,
+        total: TotalBudget | None = None,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         workers: Workers | None = None,
@@ -170,26 +184,47 @@ class TwoAggregatorClient:
         self._privacy_limits = privacy_limits
         self._cohort = cohort
         self._keys = (leader_key, helper_key)
-        self._storage = storage
-        self._store = storage.store
-        self._total = total
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
-        self._workers = workers or Workers()
+        self._workers = workers or Workers.of_process()
+        self._state: DurableClient = PairState(
+            identity=leader.identity,
+            limits=privacy_limits,
+            cohort=cohort,
+            state_dir=as_path("state_dir", state_dir),
+            rollback_mark=as_path("rollback_mark", rollback_mark),
+            accept_restored=accept_restored,
+            total=total,
+            clock=self._clock.date,
+            entropy=self._entropy,
+        )
         self._leader, self._helper = (
             ClientCalls(each, self._clock, self._entropy, self._workers, watch=False)
             for each in (leader, helper)
         )
 
-    def close(self) -> None:
-        """Release the threads; storage and connections are the caller's."""
-        self._workers.close()
+    async def __aenter__(self) -> Self:
+        """Open the state.
 
-    @property
-    def _peer(self) -> str:
-        """Who numbers the sessions: the leader."""
+        Raises:
+            LocalProtocolError: The client is open already.
+            ServiceError: STORAGE_FAILED or RESTORED_STATE.
+        """
         domain = self._connections[0].trust_domain
-        return peer_of(self._names[0], trust_domain=domain)
+        opened = partial(
+            self._state.open, aggregator=self._names[0], trust_domain=domain
+        )
+        await self._workers.open(opened, self._state.close)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the state; the connections are the caller's."""
+        await self._workers.close_later(self._state.close)
+
+    async def _ask(
+        self, work: Callable[[OpenClient], Coroutine[Any, Any, _Answer]]
+    ) -> _Answer:
+        return await self._workers.run(self._state.call, work)
 
     async def contribute(self, vector: npt.ArrayLike) -> SharedContribution:
         """Give one vector to the next session, and return its sum.
@@ -229,8 +264,7 @@ class TwoAggregatorClient:
         session_id = joined.leader.session_id
         seed = SecretBytes(self._entropy.token(SEED_SIZE))
         share = await self._workers.run(self._leader_share, joined, given, seed)
-        key = session_id.hex()
-        await self._charge(key, joined)
+        await self._ask(lambda client: self._charge(client, joined))
         try:
             await self._send(joined, seed, share)
             update = await self._leader.next_update(
@@ -242,26 +276,24 @@ class TwoAggregatorClient:
             )
             return await self._outcome(joined, update)
         finally:
-            await self._end(key, joined)
+            await self._ask(lambda client: self._end(client, joined))
 
     # --- before anything is sent ------------------------------------------------------
 
     async def _join(self) -> _Joined:
         """Wait for two offers that belong together, and judge them."""
         patience = self._clock.now() + _OFFER_SECONDS
-        tally = await self._store.read(
-            ReadTally(Role.CLIENT, self._task, peer=self._peer)
-        )
+        highest = await self._ask(lambda client: client.highest_number(self._task))
         while True:
             leader = await self._leader.next_offer(
-                self._task, after_session=tally.highest_number, deadline=patience
+                self._task, after_session=highest, deadline=patience
             )
             # The helper may be at its next session already: then so will the leader.
             offered = await self._helper.next_offer(
                 self._task, after_session=0, deadline=patience
             )
             if leader.server_nonce == offered.session_id:
-                return await self._judged(leader, offered, tally.highest_number)
+                return await self._judged(leader, offered)
             if self._clock.now() + _AGAIN_SECONDS >= patience:
                 raise ErrorCode.DEADLINE.error(
                     "the two aggregators have offered no session together",
@@ -271,16 +303,10 @@ class TwoAggregatorClient:
             await self._clock.sleep_until(self._clock.now() + _AGAIN_SECONDS)
 
     async def _judged(
-        self, leader: SessionDescriptor, helper: SessionDescriptor, highest: int
+        self, leader: SessionDescriptor, helper: SessionDescriptor
     ) -> _Joined:
-        now, total = int(self._clock.date()), self._total
-        to_leader, to_helper = self._connections
-        known = KnownFacts(
-            highest_number=highest,
-            charges=await self._store.read(ListCharges(self._task)),
-            claims=() if total is None else await total.claims(),
-            holder=b"" if total is None else await total.holder(),
-        )
+        now, (to_leader, to_helper) = int(self._clock.date()), self._connections
+        known, total = await self._ask(lambda client: _facts_of(client, leader))
         request = PairRequest(
             leader=leader,
             helper=helper,
@@ -318,29 +344,23 @@ class TwoAggregatorClient:
         )
         return pack(share, parameters.bits)
 
-    async def _charge(self, key: str, joined: _Joined) -> None:
+    async def _charge(self, client: OpenClient, joined: _Joined) -> None:
         """Claim data and number, and charge the session, before anything leaves."""
         offer = joined.leader
-        if self._total is not None:
-            await self._total.claim(offer, trust_domain=joined.trust_domain)
         new = NewSession(
             role=Role.CLIENT,
             task=self._task,
             number=offer.session_number,
             header=b"",
-            peer=self._peer,
+            peer=peer_of(offer.aggregator, trust_domain=joined.trust_domain),
         )
-        try:
-            begun = await self._store.commit(
-                Change(key=key, create=new, charge=joined.charge)
-            )
-        except NumberTakenError as error:
-            raise ErrorCode.REPLAYED_SESSION.error(
-                f"the leader offers session {offer.session_number} of task "
-                f"{self._task!r}; numbers up to {error.highest} were seen before",
-                sender=offer.aggregator,
-                fix="Tell the operator: the leader has lost its state or lies.",
-            ) from None
+        begun = await claimed(
+            Change(key=offer.session_id.hex(), create=new, charge=joined.charge),
+            offer,
+            store=client.store,
+            total=client.total,
+            trust_domain=joined.trust_domain,
+        )
         if not isinstance(begun, Committed):
             raise ErrorCode.REPLAYED_SESSION.error(
                 "this client has taken part in the session before",
@@ -448,46 +468,45 @@ class TwoAggregatorClient:
                     sender=joined.leader.aggregator,
                 )
 
-    async def _end(self, key: str, joined: _Joined) -> None:
-        stored = await self._store.read(LoadSession(key))
+    async def _end(self, client: OpenClient, joined: _Joined) -> None:
+        key = joined.leader.session_id.hex()
+        stored = await client.store.read(LoadSession(key))
         if stored is not None and not stored.ended:
-            await self._store.commit(
+            await client.store.commit(
                 Change(
                     key=key,
                     expect=stored.sequence,
                     previous=stored.chain,
-                    settle=Settlement(
-                        task=self._task,
-                        session_id=joined.leader.session_id,
-                        state=ChargeState.KEPT,
-                    ),
+                    settle=settlement_of(joined.leader, refund.Charge.KEPT),
                     end=b"",
                 )
             )
 
 
+class PairState(DurableClient):
+    """The state of a client of two aggregators: its total is against either of them."""
+
+    def total_over(self, storage: ClientStorage) -> TotalLedger | None:
+        """Return the total of the owner's data; None for no total."""
+        if self.total is None:
+            return None
+        return TotalLedger(
+            self.total,
+            storage,
+            against=ClaimAdversary.SERVER,
+            loss_of=_loss_of,
+        )
+
+
+async def _facts_of(
+    client: OpenClient, leader: SessionDescriptor
+) -> tuple[KnownFacts, TotalLedger | None]:
+    return await client.known(leader), client.total
+
+
 def _copied(vector: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Judge a vector; a later change of the caller's array is harmless."""
     return np.array(as_vector(vector, noisy=True), dtype=np.float64)
-
-
-def total_between_two(
-    budget: TotalBudget, storage: ClientStorage, workers: Workers
-) -> TotalBudgetLedger:
-    """Return the total of a client of two aggregators, against either of them.
-
-    Args:
-        budget: The total.
-        storage: The client's.
-        workers: Threads.
-    """
-    return TotalBudgetLedger(
-        budget,
-        storage,
-        against=ClaimAdversary.SERVER,
-        loss_of=_loss_of,
-        workers=workers,
-    )
 
 
 def _loss_of(offered: SessionDescriptor) -> TaskLoss:

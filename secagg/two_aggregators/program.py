@@ -18,7 +18,6 @@ from typing import Final
 import numpy.typing as npt
 
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.client.open_storage import open_storage as open_client_storage
 from secagg.client.program import suites_of
 from secagg.config.common import TLSSection, total_budget
 from secagg.config.two_aggregators import (
@@ -56,7 +55,6 @@ from secagg.transport.tls import TLSIdentity
 from secagg.two_aggregators.client import (
     SharedContribution,
     TwoAggregatorClient,
-    total_between_two,
 )
 from secagg.two_aggregators.helper import Helper
 from secagg.two_aggregators.leader import Leader
@@ -538,22 +536,12 @@ async def give_vector(
         InputError: The vector cannot be encoded; nothing of it was sent.
         SecAggError: As `TwoAggregatorClient.contribute`.
     """
-    own, policy = settings.client, settings.policy
+    own = settings.client
     leader_key = receipt_key_of("leader", settings.leader)
     helper_key = receipt_key_of("helper", settings.helper)
     async with AsyncExitStack() as stack:
         to_leader = await stack.enter_async_context(_way_to("leader", settings.leader))
         to_helper = await stack.enter_async_context(_way_to("helper", settings.helper))
-        storage = await open_client_storage(
-            own.state_dir, mark=own.rollback_mark, accept_restored=accept_restored
-        )
-        stack.push_async_callback(storage.close)
-        workers, budget = Workers(), total_budget(policy)
-        stack.callback(workers.close)
-        total = None
-        if budget is not None:
-            total = total_between_two(budget, storage, workers)
-            await total.open()
         client = TwoAggregatorClient(
             to_leader,
             to_helper,
@@ -564,10 +552,12 @@ async def give_vector(
             helper_key=helper_key,
             privacy_limits=sharing_limits(settings),
             cohort=sharing_cohort(settings),
-            storage=storage,
-            total=total,
-            workers=workers,
+            state_dir=own.state_dir,
+            rollback_mark=own.rollback_mark,
+            accept_restored=accept_restored,
+            total=total_budget(settings.policy),
         )
+        await stack.enter_async_context(client)
         return await client.contribute(vector)
 
 

@@ -172,7 +172,6 @@ PROMISED = {
 STILL_INNER = {
     "examples/three_profiles.py": {"secagg.crypto.entropy", "secagg.pki.key_files"},
     "examples/two_aggregators.py": {
-        "secagg.client.open_storage",
         "secagg.server.storage",
     },
 }

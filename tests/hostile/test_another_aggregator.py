@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from secagg_testing import manual_clock
+from secagg_testing.client_state import LastingStore
 from secagg_testing.cohorts import parameters_for, with_noise
 from secagg_testing.crash_points import SimulatedCrashError
 from secagg_testing.deployment import Deployment
@@ -31,7 +32,6 @@ from secagg_testing.tls_deployment import TLSDeployment
 from secagg.client.calls import ClientCalls
 from secagg.client.client import Client
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.client.open_storage import open_storage
 from secagg.client.service import ClientService
 from secagg.crypto.modular import word_dtype
 from secagg.crypto.transcript import encode_set
@@ -46,6 +46,7 @@ from secagg.server.task.definition import TaskDefinition
 from secagg.simulation.driver import identity_of
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.budget_ledger import ChargeState
+from secagg.storage.directories import STORE_FILE
 from secagg.storage.queries import ListCharges
 from secagg.storage.spool import UploadSpool
 from secagg.transport.address import Address
@@ -162,11 +163,11 @@ def client_of(connection, state, **options):
 
 
 async def charge_of(state):
-    storage = await open_storage(state, mark=Path(f"{state}.mark"))
+    store = LastingStore.make(state / STORE_FILE, mark=Path(f"{state}.mark"))
     try:
-        return [each.state for each in await storage.store.read(ListCharges("t"))]
+        return [each.state for each in await store.read(ListCharges("t"))]
     finally:
-        await storage.close()
+        store.end()
 
 
 class Honest:

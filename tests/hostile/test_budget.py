@@ -215,11 +215,12 @@ def test_the_ledger_finds_a_client_that_credits_an_error_to_its_last_session(
         try:
             return await run_session(runner, task)
         except SessionAbortedError:
-            for row in await runner._store.read(ListCharges(task)):
+            store = runner._parts.state.store
+            for row in await store.read(ListCharges(task)):
                 last = Settlement(
                     task=task, session_id=row.session_id, state=ChargeState.VOID
                 )
-                await runner._store.commit(SettleCharge(last))
+                await store.commit(SettleCharge(last))
             raise
 
     monkeypatch.setattr(ClientRunner, "run_session", credit)

@@ -15,7 +15,8 @@ from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.deployment import Deployment
 from secagg_testing.inline_store import ask
 
-from secagg.client.session_driver import ClientSettings, SessionOutcome
+from secagg.client.contribution import SessionOutcome
+from secagg.client.session_driver import ClientSettings
 from secagg.crypto.shamir import SHARE_SIZE
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.agreement import sign_bundles

@@ -9,13 +9,14 @@ import contextlib
 import numpy as np
 import pytest
 from secagg_testing import manual_clock
+from secagg_testing.client_state import LastingStore
 from secagg_testing.cohorts import parameters_for
 from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.damage import damaged_copies
 from secagg_testing.deployment import RESTART_SECONDS, Deployment
 from secagg_testing.inline_store import ask, inline_store
 
-from secagg.client.session_driver import SessionOutcome
+from secagg.client.contribution import SessionOutcome
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
@@ -244,22 +245,23 @@ def half_finished_states(tmp_path):
     at = POINTS.index("before put sum")
     switch = CrashSwitch(at)
     paths = {"server": tmp_path / "server.db", "client": tmp_path / "client.db"}
-    stores = {role: inline_store(path) for role, path in paths.items()}
+    server, client = inline_store(paths["server"]), LastingStore.make(paths["client"])
+    files = {"server": server.engine.transactions.file, "client": client.file}
     copies = {}
 
     def take_copies():
         for role, path in paths.items():
-            stores[role].engine.transactions.file.erase()  # folds the log into the file
+            files[role].erase()  # folds the log into the file
             copies[role] = path.read_bytes()
 
     switch.on_death(take_copies)
     run(
         server_crash=switch,
-        server_store=stores["server"],
-        client_stores={VICTIM: stores["client"]},
+        server_store=server,
+        client_stores={VICTIM: client},
     )
-    for store in stores.values():
-        ask(store.close())
+    ask(server.close())
+    client.end()
     return copies
 
 
@@ -301,9 +303,12 @@ def opened(role, path):
 
     with contextlib.ExitStack() as stack:
         try:
-            store = inline_store(path)
-            stack.callback(lambda: ask(store.close()))
-            start = server if role == "server" else client
+            if role == "server":
+                store, start = inline_store(path), server
+                stack.callback(lambda: ask(store.close()))
+            else:
+                store, start = LastingStore.make(path), client
+                stack.callback(store.end)
             manual_clock.run(lambda clock: start(clock, store))
         except ServiceError as error:
             return error.code

@@ -15,7 +15,7 @@ from secagg_testing.deployment import TASK_ID, Deployment
 from secagg_testing.inline_store import ask
 from secagg_testing.lying_connection import LyingConnection
 
-from secagg.client.session_driver import SessionOutcome
+from secagg.client.contribution import SessionOutcome
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.key_agreement import KeyPair
 from secagg.crypto.secret_bytes import SecretBytes

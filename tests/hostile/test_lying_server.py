@@ -13,13 +13,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from secagg_testing import manual_clock
+from secagg_testing.client_state import LastingStore
 from secagg_testing.cohorts import LENIENT_POLICY, parameters_for
 from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.deployment import TASK_ID, Deployment
-from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.inline_store import ask
 from secagg_testing.lying_connection import LyingConnection, instead
 
-from secagg.client.session_driver import ClientSettings, SessionOutcome
+from secagg.client.contribution import SessionOutcome
+from secagg.client.session_driver import ClientSettings
 from secagg.crypto.transcript import decode_set, encode_set
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
@@ -572,7 +574,7 @@ def test_a_stricter_policy_after_a_restart_ends_the_session(at):
 
 
 def test_no_session_number_breaks_the_database(tmp_path):
-    store = inline_store(tmp_path / "state")
+    store = LastingStore.make(tmp_path / "state")
     lies, code = LIES["a session number beyond all databases"]
     deployment, endings = run(lies, client_stores={VICTIM: store})
     assert endings[VICTIM].code is code
@@ -586,7 +588,7 @@ def test_no_session_number_breaks_the_database(tmp_path):
         ).highest_number
         == 0
     )
-    ask(store.close())
+    store.end()
 
 
 def test_the_lies_are_told():

@@ -22,16 +22,16 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from secagg_testing.cohorts import lenient_rules
+from secagg_testing.client_state import LastingStore, client_over
 from secagg_testing.crash_points import CrashingStore, CrashSwitch
 from secagg_testing.inline_store import ask, inline_store
 from secagg_testing.lying_connection import LyingConnection
 from secagg_testing.manual_clock import ManualClock
 
+from secagg.client.contribution import SessionOutcome
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.client.runner import ClientRunner
-from secagg.client.session_driver import ClientSettings, SessionOutcome
+from secagg.client.session_driver import ClientSettings
 from secagg.crypto.key_derivation import noise_seed
 from secagg.crypto.shamir import SHARE_SIZE
 from secagg.distributed_dp import NoisyTask, plan, read_noise_terms
@@ -101,26 +101,43 @@ class Heard(logging.Handler):
         self.text += [repr(error), str(error), getattr(error, "next_step", "")]
 
 
-class RecordingStore(CrashingStore):
+class Recording:
     """Remembers what was stored, because the end of a session scrubs it."""
 
-    def __init__(self, path):
-        self.file = inline_store(path)
-        super().__init__(self.file, CrashSwitch())
-        self.stored = []
-        self.failures = 0
+    stored = ()
+    failures = 0
 
     async def commit(self, change):
         if not isinstance(change, Change):
             return await super().commit(change)
         if change.create is not None:
-            self.stored.append(change.create.header)
+            self.stored += (change.create.header,)
         if self.failures and change.records:
             self.failures -= 1
-            with self.file.engine.transactions.file._failures():
+            with self._sqlite._failures():
                 raise OSError("database or disk is full")
-        self.stored.extend(change.records)
+        self.stored += tuple(change.records)
         return await super().commit(change)
+
+
+class RecordingStore(Recording, CrashingStore):
+    """Of the server."""
+
+    def __init__(self, path):
+        self.file = inline_store(path)
+        super().__init__(self.file, CrashSwitch())
+
+    @property
+    def _sqlite(self):
+        return self.file.engine.transactions.file
+
+
+class RecordingClientStore(Recording, LastingStore):
+    """Of a client."""
+
+    @property
+    def _sqlite(self):
+        return self._transactions.file
 
 
 class ClumsyService:
@@ -213,7 +230,8 @@ class Run:
         self.heard, self.clock = Heard(), ManualClock(date=time.time())
         self.task = noised_task(profile)
         self.stores = {
-            n: RecordingStore(directory / f"client {n}.db") for n in range(CLIENTS)
+            n: RecordingClientStore.make(directory / f"client {n}.db")
+            for n in range(CLIENTS)
         }
         self.encoded, self.endings, self.sums = {}, {}, []
 
@@ -228,7 +246,7 @@ class Run:
             root.setLevel(before)
             root.removeHandler(self.heard)
             for store in self.stores.values():
-                ask(store.file.close())
+                store.end()
 
     async def main(self):
         self.is_offered, self.others_are_in = asyncio.Event(), asyncio.Event()
@@ -277,21 +295,19 @@ class Run:
                 self.others_are_in.set()
 
     async def take_part(self, number, address):
-        workers = Workers()
         async with GrpcConnection(
             address, identity=self.identities[f"c{number}"]
         ) as connection:
             await self.probe(connection)
             for _ in range(20):  # a bound that is never reached
                 link = CorruptingLink(connection) if number == 0 else connection
-                runner = ClientRunner(
+                runner = client_over(
                     connection.identity,
                     link,
                     self.stores[number],
-                    rules=lenient_rules(POLICY),
+                    policy=POLICY,
                     make_input=lambda *args: self.make_input(number, *args),
                     settings=ClientSettings(watch=number % 2 == 0),
-                    workers=workers,
                     enrolment=self.enrolled(number),
                     on_progress=lambda p: self.heard.text.append(repr(p)),
                 )
@@ -308,7 +324,6 @@ class Run:
                     self.endings[number] = ending
                     self.heard.text += [repr(ending), repr(runner)]
                     break
-        workers.close()
 
     def enrolled(self, number):
         if not self.profile.has_identities:

@@ -15,8 +15,8 @@ from hashlib import sha256
 import numpy as np
 import pytest
 from secagg_testing import manual_clock
+from secagg_testing.client_state import LastingStore, client_over
 from secagg_testing.cohorts import (
-    lenient_rules,
     parameters_for,
     signing_parameters_for,
     with_noise,
@@ -31,7 +31,6 @@ from secagg_testing.tls_deployment import TLSDeployment
 from secagg.client import session as client_session
 from secagg.client.client import Client
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.client.runner import ClientRunner
 from secagg.client.session_driver import ClientSettings
 from secagg.crypto.modular import zeros
 from secagg.distributed_dp import read_noise_terms, table_hashes
@@ -167,7 +166,7 @@ def test_a_client_restarted_with_other_tables_waits_for_the_fate_of_its_input(
     parameters = PARAMETERS
     if is_signed:
         parameters = with_noise(signing_parameters_for(CLIENTS, dimension=DIMENSION))
-    store, uploads = inline_store(), []
+    store, uploads = LastingStore.make(), []
 
     class Dying(LyingConnection):
         async def call(self, request):
@@ -185,15 +184,13 @@ def test_a_client_restarted_with_other_tables_waits_for_the_fate_of_its_input(
         deployment = Deployment(clock, parameters, CLIENTS, max_attempts=1)
 
         def runner(connection):
-            return ClientRunner(
+            return client_over(
                 identity_of(ODD),
                 connection(deployment._link(ODD), {}),
                 store,
-                rules=lenient_rules(),
                 make_input=deployment._input(ODD),
                 enrolment=deployment._enrolment(ODD),
                 clock=clock,
-                workers=Workers(general=InlineExecutor()),
             )
 
         serving = asyncio.ensure_future(deployment.serve())

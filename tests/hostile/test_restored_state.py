@@ -8,12 +8,13 @@ import shutil
 
 import pytest
 from secagg_testing import manual_clock
+from secagg_testing.client_state import LastingStore
 from secagg_testing.cohorts import parameters_for, signing_parameters_for
 from secagg_testing.crash_points import CrashingStore, CrashSwitch
 from secagg_testing.deployment import TASK_ID, Deployment
 from secagg_testing.inline_store import ask, inline_store
 
-from secagg.client.session_driver import SessionOutcome
+from secagg.client.contribution import SessionOutcome
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol import refund
 from secagg.protocol.client import machine as client
@@ -40,9 +41,9 @@ SIGNED = signing_parameters_for(CLIENTS, dimension=7)
 class CopyingStore(CrashingStore):
     """Has its file copied when a session holds so many records, or has answered."""
 
-    def __init__(self, path, copy, *, records):
+    def __init__(self, path, copy, *, records, make=inline_store):
         self.seeds = []
-        self.inner = inline_store(path, mark=path.with_suffix(".mark"))
+        self.inner = make(path, mark=path.with_suffix(".mark"))
         super().__init__(self.inner, CrashSwitch())
         self._path, self._copy, self._records = path, copy, records
 
@@ -57,19 +58,24 @@ class CopyingStore(CrashingStore):
         else:
             is_there = answer.sequence >= self._records
         if is_there and not self._copy.exists():
-            self.inner.engine.transactions.file.erase()  # folds the log into the file
+            _file_of(self.inner).erase()  # folds the log into the file
             shutil.copy(self._path, self._copy)
         return answer
 
 
-def put_back(path, copy):
+def _file_of(store):
+    is_client = isinstance(store, LastingStore)
+    return store.file if is_client else store.engine.transactions.file
+
+
+def put_back(path, copy, make=inline_store):
     shutil.copy(copy, path)
     mark = path.with_suffix(".mark")
     with pytest.raises(ServiceError, match="older state") as caught:
-        inline_store(path, mark=mark)
+        make(path, mark=mark)
     assert caught.value.code is ErrorCode.RESTORED_STATE
     assert "accept" in caught.value.next_step
-    return inline_store(path, mark=mark, accept_restored=True)
+    return make(path, mark=mark, accept_restored=True)
 
 
 def run(parameters=PARAMETERS, **options):
@@ -143,14 +149,14 @@ def test_a_client_that_was_put_back_never_answers_from_memory(
     tmp_path, parameters, records
 ):
     path, copy = tmp_path / "store.db", tmp_path / "copy.db"
-    store = CopyingStore(path, copy, records=records)
+    store = CopyingStore(path, copy, records=records, make=LastingStore.make)
     first, _ = run(parameters, client_stores={VICTIM: store})
-    ask(store.inner.close())
+    store.inner.end()
     # Whoever steals the disk of a client that has answered finds no seed any more.
     (seed,) = store.seeds
     assert (seed in copy.read_bytes()) == (records != ANSWERED)
 
-    restored = put_back(path, copy)
+    restored = put_back(path, copy, LastingStore.make)
     again, endings = run(
         parameters,
         sessions=2,
@@ -166,4 +172,4 @@ def test_a_client_that_was_put_back_never_answers_from_memory(
     assert isinstance(ended, client.Failed)
     assert ended.code is ErrorCode.RESTORED_STATE
     assert ended.charge is refund.Charge.KEPT
-    ask(restored.close())
+    restored.end()

@@ -16,8 +16,8 @@ from secagg_testing.deployment import Deployment
 from secagg_testing.knowledge.claims import Claim, ForbiddenKnowledgeError
 from secagg_testing.lying_connection import LyingConnection, instead
 
+from secagg.client.contribution import SessionOutcome
 from secagg.client.session import ClientSession
-from secagg.client.session_driver import SessionOutcome
 from secagg.crypto.transcript import encode_set
 from secagg.protocol.client.states import Signed
 from secagg.protocol.messages import Survivors

@@ -225,7 +225,7 @@ def test_a_fork_sends_no_second_vector(tmp_path):
             with pytest.raises(LocalProtocolError, match="fork"):
                 ann.step(offer, vector=[1] * 5)
             with pytest.raises(ServiceError, match="fork"):
-                run_inline(ann._opened.store.read(ListCharges("sums")))
+                run_inline(ann._client._opened.store.read(ListCharges("sums")))
             ann.close()
             os._exit(0)
         finally:

@@ -16,8 +16,7 @@ from secagg_testing.crash_points import CrashSwitch, SimulatedCrashError
 from secagg_testing.deployment import RESTART_SECONDS, TASK_ID, Deployment
 from secagg_testing.lossy_connection import Fault
 
-from secagg.client.backoff import Backoff
-from secagg.client.retry_policy import AttemptCounter
+from secagg.client.retry_policy import AttemptCounter, Backoff
 from secagg.client.session_driver import ClientSettings
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes

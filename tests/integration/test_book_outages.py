@@ -15,7 +15,7 @@ from secagg_testing.cohorts import parameters_for, with_noise
 from secagg_testing.deployment import Deployment, entropy_of
 from secagg_testing.inline_store import ask, inline_store
 
-from secagg.client.session_driver import SessionOutcome
+from secagg.client.contribution import SessionOutcome
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator

@@ -22,8 +22,8 @@ from secagg_testing.deployment import TASK_ID, Deployment, one_hot_input
 from secagg_testing.inline_store import ask
 from secagg_testing.lossy_connection import Fault
 
+from secagg.client.contribution import SessionOutcome
 from secagg.client.participation import receipt_of
-from secagg.client.session_driver import SessionOutcome
 from secagg.protocol.client import machine as client
 from secagg.protocol.events import PlainVector
 from secagg.protocol.profiles import MaliciousParameters

@@ -12,7 +12,8 @@ from secagg_testing.inline_store import ask
 from secagg_testing.lossy_connection import Fault
 from secagg_testing.lying_connection import LyingConnection
 
-from secagg.client.session_driver import ClientSettings, SessionOutcome
+from secagg.client.contribution import SessionOutcome
+from secagg.client.session_driver import ClientSettings
 from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.protocol.events import PlainVector
 from secagg.protocol.messages import Released

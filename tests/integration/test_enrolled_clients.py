@@ -19,9 +19,10 @@ from secagg_testing.lossy_connection import Fault
 from secagg_testing.lying_connection import LyingConnection, instead
 from secagg_testing.replicas import Replicas
 
+from secagg.client.contribution import SessionOutcome
 from secagg.client.participation import receipt_of
 from secagg.client.retry_policy import ErrorStage, NextAction, after_error
-from secagg.client.session_driver import ClientSettings, SessionOutcome
+from secagg.client.session_driver import ClientSettings
 from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
 from secagg.protocol.messages import Envelope, Quorum, Roster, Survivors
 from secagg.protocol.profiles import MaliciousParameters

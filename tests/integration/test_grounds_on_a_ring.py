@@ -16,7 +16,7 @@ from secagg_testing.cohorts import LENIENT_POLICY, parameters_for, with_noise
 from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.deployment import Deployment
 
-from secagg.client.session_driver import SessionOutcome
+from secagg.client.contribution import SessionOutcome
 from secagg.distributed_dp import EXACT, NoisyTask
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.graphs.ring_safety import RingRisk

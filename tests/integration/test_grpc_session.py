@@ -5,12 +5,11 @@ import time
 
 import numpy as np
 import pytest
-from secagg_testing.cohorts import lenient_rules
+from secagg_testing.client_state import client_over
 from secagg_testing.inline_store import inline_store
 from secagg_testing.manual_clock import ManualClock
 
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.client.runner import ClientRunner
 from secagg.client.session_driver import ClientSettings
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
 from secagg.pki.certificate_authority import CertificateAuthority
@@ -99,16 +98,14 @@ async def run_task(identities, task, make_inputs, *, watch=True, survivors=CLIEN
     async def next_payload(_count):
         return b"payload"
 
-    async def participate(name, make_input, address, workers):
+    async def participate(name, make_input, address):
         async with GrpcConnection(address, identity=identities[name]) as connection:
-            runner = ClientRunner(
+            runner = client_over(
                 connection.identity,
                 connection,
-                inline_store(),
-                rules=lenient_rules(ClientPolicy(require_noise=False)),
+                policy=ClientPolicy(require_noise=False),
                 make_input=make_input,
                 settings=ClientSettings(watch=watch),
-                workers=workers,
             )
             return await runner.run_session(task.task_id)
 
@@ -128,7 +125,7 @@ async def run_task(identities, task, make_inputs, *, watch=True, survivors=CLIEN
     ) as server:
         outcomes = await asyncio.gather(
             *(
-                participate(name, make_input, server.address, workers)
+                participate(name, make_input, server.address)
                 for name, make_input in make_inputs.items()
             ),
             return_exceptions=True,

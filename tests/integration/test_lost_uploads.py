@@ -15,7 +15,8 @@ from secagg_testing.cohorts import (
 from secagg_testing.deployment import TASK_ID, Deployment
 from secagg_testing.inline_store import ask
 
-from secagg.client.session_driver import ClientSettings, SessionOutcome
+from secagg.client.contribution import SessionOutcome
+from secagg.client.session_driver import ClientSettings
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.messages import Fate
 from secagg.server.rpc.limits import AggregatorLimits
@@ -266,6 +267,7 @@ class LateLoss(Losing):
 
     async def _prepare(self, given):
         self.left.append(given.due - self.clock.now())
+        return given.session.payload
 
     def _link(self, number):
         link = super()._link(number)

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 
 import numpy as np
 import pytest
+from secagg_testing.client_state import LastingStore
 from secagg_testing.inline_store import inline_store
 from secagg_testing.manual_clock import run
 from secagg_testing.offers_only import OffersOnly
@@ -16,7 +17,6 @@ import secagg
 from secagg.cli import main
 from secagg.cli.tasks import task_rows
 from secagg.client.client import Client
-from secagg.client.storage import ClientStorage
 from secagg.config import load_task_settings
 from secagg.distributed_dp import plan
 from secagg.errors import (
@@ -355,9 +355,7 @@ async def test_more_sums_change_no_noise_where_participations_are_given(
 async def between_two(house, cohort, stores):
     """Let clients give once, each on its own store; return what came of it."""
     clients = [
-        house.client(
-            name, storage=ClientStorage(stores.setdefault(name, inline_store()), None)
-        )
+        house.client(name, store=stores.setdefault(name, LastingStore.make()))
         for name in cohort
     ]
     return await asyncio.gather(

@@ -12,15 +12,16 @@ from secagg_testing.deployment import TASK_ID, Deployment
 from secagg_testing.lossy_connection import Fault
 from secagg_testing.lying_connection import LyingConnection
 
-from secagg.client.backoff import Backoff
+from secagg.client.contribution import SessionOutcome
 from secagg.client.participation import Participation, last_part
 from secagg.client.retry_policy import (
     AttemptCounter,
+    Backoff,
     ErrorStage,
     NextAction,
     after_error,
 )
-from secagg.client.session_driver import ClientPhase, ClientSettings, SessionOutcome
+from secagg.client.session_driver import ClientPhase, ClientSettings
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import (

@@ -12,7 +12,7 @@ from secagg_testing.deployment import RESTART_SECONDS, Deployment
 from secagg_testing.inline_store import ask, inline_store
 from secagg_testing.replicas import Replicas
 
-from secagg.client.session_driver import SessionOutcome
+from secagg.client.contribution import SessionOutcome
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import Fate
 from secagg.server.engine.mask_removal import MaskExecutor

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from secagg_testing import manual_clock
+from secagg_testing.client_state import LastingStore
 from secagg_testing.cohorts import (
     LENIENT_POLICY,
     parameters_for,
@@ -14,19 +15,26 @@ from secagg_testing.cohorts import (
 )
 from secagg_testing.crash_points import CrashingStore, CrashSwitch
 from secagg_testing.deployment import TASK_ID, Deployment
-from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.inline_store import ask
 from secagg_testing.lossy_connection import Fault
 from secagg_testing.lying_connection import LyingConnection, instead
 
 from secagg.client.client_receipt import concluded, seen_at_offer
+from secagg.client.contribution import SessionOutcome
 from secagg.client.participation import receipt_of
-from secagg.client.session_driver import SessionOutcome
 from secagg.distributed_dp import TaskNoiseVerifier, certify
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol import context, refund
 from secagg.protocol.client.states import Completed
 from secagg.protocol.events import Received
-from secagg.protocol.messages import Delivery, Fate, Quorum, Released, RosterFrame
+from secagg.protocol.messages import (
+    Aborted,
+    Delivery,
+    Fate,
+    Quorum,
+    Released,
+    RosterFrame,
+)
 from secagg.protocol.noise_terms import NoiseCertificate
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.profiles import HonestCuriousParameters, MaliciousParameters
@@ -234,6 +242,13 @@ def test_a_server_that_counts_other_survivors_meets_what_the_client_signed():
     assert (own.survivors, own.receipt.quorum) == (true.survivors, true.receipt.quorum)
 
 
+def test_a_server_that_denies_what_the_client_signed_is_at_fault():
+    denied = Aborted(Fate.NOT_INCLUDED, ErrorCode.CANCELLED, "no sum")
+    _, endings = told(Released, lambda _: denied, SIGNED, 5)
+    assert isinstance(endings[VICTIM], RemoteProtocolError)
+    assert endings[VICTIM].code is ErrorCode.U3_INVALID
+
+
 def test_a_server_that_names_another_sum_has_it_in_the_clients_receipt():
     deployment, endings = told(
         Released, lambda it: replace(it, sum_hash=b"\x07" * 32), SIGNED, 5
@@ -344,7 +359,7 @@ class Disk(CrashingStore):
     """A book that notes what it was told to keep, and when what was replaced."""
 
     def __init__(self):
-        super().__init__(inline_store(), CrashSwitch())
+        super().__init__(LastingStore.make(), CrashSwitch())
         self.secrets = []
         self.left = []
 

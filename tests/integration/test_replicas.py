@@ -22,7 +22,7 @@ from secagg_testing.inline_store import ask, inline_store
 from secagg_testing.replicas import Replicas
 from secagg_testing.shared_store import SharedStore
 
-from secagg.client.session_driver import SessionOutcome
+from secagg.client.contribution import SessionOutcome
 from secagg.errors import (
     ErrorCode,
     LocalProtocolError,

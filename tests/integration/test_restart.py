@@ -7,6 +7,7 @@ import logging
 import numpy as np
 import pytest
 from secagg_testing import manual_clock
+from secagg_testing.client_state import LastingStore
 from secagg_testing.cohorts import parameters_for
 from secagg_testing.crash_points import CrashingStore, CrashSwitch
 from secagg_testing.deployment import TASK_ID, Deployment
@@ -14,7 +15,8 @@ from secagg_testing.inline_store import ask, inline_store
 from secagg_testing.lossy_connection import Fault
 
 from secagg.cli.output import JSONLines
-from secagg.client.session_driver import ClientSettings, SessionOutcome
+from secagg.client.contribution import SessionOutcome
+from secagg.client.session_driver import ClientSettings
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.events import Received
 from secagg.protocol.messages import Aborted, Bundles, Released, Round, Shares
@@ -287,10 +289,23 @@ class NotingStore(CrashingStore):
         return await super().commit(command)
 
 
+class NotingClientStore(LastingStore):
+    """The same of a client."""
+
+    def __init__(self, *words):
+        super().__init__(*words)
+        self.headers = []
+
+    async def commit(self, command):
+        if isinstance(command, Change) and command.create is not None:
+            self.headers.append(command.create.header)
+        return await super().commit(command)
+
+
 def test_a_whole_run_at_debug_level_shows_no_secret(disk, caplog):
     """Seeds, shares and masked vectors reach no log line and no error."""
     caplog.set_level(logging.DEBUG)
-    stores = {number: NotingStore() for number in range(4)}
+    stores = {number: NotingClientStore.make() for number in range(4)}
     server_store = NotingStore()
     deployment, endings = run(
         (server_store, disk[1]),

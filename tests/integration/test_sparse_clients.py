@@ -18,8 +18,8 @@ from secagg_testing.inline_store import ask
 from secagg_testing.lossy_connection import Fault
 from secagg_testing.lying_connection import LyingConnection, instead
 
+from secagg.client.contribution import SessionOutcome
 from secagg.client.participation import receipt_of
-from secagg.client.session_driver import SessionOutcome
 from secagg.errors import ErrorCode
 from secagg.protocol.messages import EdgesPublished, Envelope, Roster
 from secagg.protocol.receipts.receipt import WrittenBy

@@ -107,7 +107,7 @@ class Victim:
         if self.client is None:
             client = step_client(VICTIM, self.parameters, self.home)
             self.client = self._entered(client)
-        self.stores = [self.client._opened.store]
+        self.stores = [self.client._client._opened.store]
         done = self.client.step(offer, update)
         if Need.VECTOR in done.needs:
             self.vectors += 1

@@ -11,9 +11,9 @@ from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.deployment import TASK_ID, Deployment
 from secagg_testing.inline_store import inline_store
 
-from secagg.client.backoff import Backoff
 from secagg.client.retry_policy import (
     AttemptCounter,
+    Backoff,
     ErrorStage,
     NextAction,
     after_error,
@@ -32,8 +32,6 @@ from secagg.errors import (
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.policy import ClientPolicy
 from secagg.runtime.clock import finish_before
-from secagg.runtime.workers import Workers
-from secagg.storage.sqlite.executor import InlineExecutor
 
 CLIENTS, MINUTE = 4, 60.0
 
@@ -171,7 +169,6 @@ async def test_an_offer_that_is_refused_when_it_is_begun_says_what_to_do():
             aggregator="a",
             trust_domain=None,
             store=inline_store(),
-            workers=Workers(general=InlineExecutor()),
             policy=ClientPolicy(require_noise=False),
             entropy=SeededEntropy(SecretBytes(bytes(32)), b"a test"),
             now=1_900_000_000,

@@ -22,7 +22,8 @@ from secagg_testing.deployment import Deployment
 from secagg_testing.inline_store import ask
 from secagg_testing.lossy_connection import Fault
 
-from secagg.client.session_driver import ClientSettings, SessionOutcome
+from secagg.client.contribution import SessionOutcome
+from secagg.client.session_driver import ClientSettings
 from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.messages import Round
 from secagg.server.rpc.limits import AggregatorLimits

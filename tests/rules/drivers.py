@@ -48,7 +48,6 @@ from secagg.protocol.policy import (
 )
 from secagg.protocol.profiles import MaliciousParameters, Profile, Trust
 from secagg.transport.connection import InMemoryConnection
-from secagg.two_aggregators.client import total_between_two
 from secagg.wire.calls import (
     AdvertiseKeys,
     BlobChunk,
@@ -336,12 +335,9 @@ def two_aggregators(settings: Settings, **changes: Any) -> None:
         arguments = {
             "privacy_limits": settings.limits,
             "cohort": settings.cohort,
+            "total": settings.total,
         } | ways
         client = both.client(NAME, **(arguments | changes))
-        if settings.total is not None:
-            client._total = total_between_two(  # its own storage, made by `client`
-                settings.total, client._storage, both.workers
-            )
         try:
             await client.contribute(np.zeros(5))
         finally:

@@ -20,6 +20,7 @@ from secagg_testing.world.tasks import Kind, parameters_of
 
 from secagg.client.calls import ClientCalls
 from secagg.client.client_receipt import seen_with
+from secagg.client.open_client import OpenClient
 from secagg.client.service import ClientService
 from secagg.client.session import ClientSession
 from secagg.crypto.secret_bytes import SecretBytes
@@ -115,7 +116,7 @@ def test_every_profile_has_losses():
 )
 def test_a_restart_inside_a_round_changes_nothing(kind, direction, monkeypatch):
     resumed = set()
-    replay, resume = DurableState.replay, ClientSession.resume.__func__
+    replay, interrupted = DurableState.replay, OpenClient.interrupted
 
     def replayed(self, events):
         replay(self, events)
@@ -124,13 +125,13 @@ def test_a_restart_inside_a_round_changes_nothing(kind, direction, monkeypatch):
         lost = len(state.sharers - state.survivors) if is_fixed else None
         resumed.add(("server", state.ROUND, lost))
 
-    async def looked_for(cls, *words, **more):
-        sessions = await resume(cls, *words, **more)
+    async def looked_for(self, task):
+        sessions = await interrupted(self, task)
         resumed.update(("client", session.round) for session in sessions)
         return sessions
 
     monkeypatch.setattr(DurableState, "replay", replayed)
-    monkeypatch.setattr(ClientSession, "resume", classmethod(looked_for))
+    monkeypatch.setattr(OpenClient, "interrupted", looked_for)
     run = simulate_plan(Plan.directed(kind, direction))
     assert run.faults == ()
     assert run.sums == 2

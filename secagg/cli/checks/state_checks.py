@@ -7,13 +7,12 @@ import os
 import stat
 import time
 from collections.abc import Iterable
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
 from secagg.cli.checks.preflight import Caution, check_writable, identity_of
-from secagg.client.total_budget import look_at_use, turn_at_claims
-from secagg.client.total_ledger import claims_explained
+from secagg.client.total_budget import look_at_use
+from secagg.client.total_ledger import claims_explained, turn_at_claims
 from secagg.config import ClientSettings, HostSettings
 from secagg.config.common import total_budget
 from secagg.config.server import ServerSection
@@ -134,11 +133,8 @@ async def check_claims(
         # A client that has its turn is waited for, and none is refused meanwhile.
         check_writable(shared)
         is_there = store_exists(shared / STORE_FILE)
-        async with AsyncExitStack() as stack:
-            if is_there:
-                await stack.enter_async_context(turn_at_claims(shared))
-            else:
-                stack.enter_context(claims_explained(shared))
+        turn = turn_at_claims if is_there else claims_explained
+        with turn(shared):
             check_mark_alone(shared, total.rollback_mark)
             looked = await check_store(shared, total.rollback_mark)
         if isinstance(looked, Caution):

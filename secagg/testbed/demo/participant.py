@@ -37,8 +37,9 @@ from secagg import (
 )
 from secagg.advanced import Address, ClientEnrolment, Graph, GrpcConnection, Role
 from secagg.client.client import Client
+from secagg.client.open_client import EncodedInput, GivenVector
+from secagg.client.session import ClientSession
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.events import NoisyVector, PlainVector
 from secagg.protocol.messages import Envelope
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.share_bundles import NOISE_SEED_BYTES
@@ -142,11 +143,12 @@ class RecordingClient(Client):
 
     record: Record = staticmethod(lambda _number, _residues, _secrets: None)
 
-    def _make_input(
-        self, descriptor: SessionDescriptor, payload: bytes, secrets: NoiseSecrets
-    ) -> PlainVector | NoisyVector:
-        made = super()._make_input(descriptor, payload, secrets)
-        self.record(descriptor.session_number, made.residues, secrets)
+    def _encode(
+        self, session: ClientSession, given: GivenVector, bound: bytes
+    ) -> EncodedInput:
+        made = super()._encode(session, given, bound)
+        number = session.descriptor.session_number
+        self.record(number, made.vector.residues, session.noise_secrets)
         return made
 
 

@@ -9,7 +9,6 @@ chosen one; from then on nothing that belongs to that process has any effect.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeVar
 
 from secagg.errors import ErrorCode, ServiceError
@@ -27,6 +26,7 @@ from secagg.storage.spool import Spool
 from secagg.storage.store import Store
 from secagg.transport.connection import AggregatorConnection
 from secagg.wire.calls import CALLS, Reference, Request, Wait, WatchSession
+from secagg_testing.lying_connection import ConnectionAround
 
 _Answer = TypeVar("_Answer")
 
@@ -94,21 +94,11 @@ _POINTS: Final[dict[type[Command[Any]], str]] = {
 
 
 class CrashingStore:
-    """A `Store` whose writes are crash points."""
+    """A `Store`, or a `ClientStore`, whose writes are crash points."""
 
-    def __init__(self, inner: Store, switch: CrashSwitch) -> None:
-        self._inner = inner
+    def __init__(self, inner: Any, switch: CrashSwitch) -> None:
+        self._inner: Store = inner
         self._switch = switch
-
-    @property
-    def is_shared(self) -> bool:
-        """See `Store.is_shared`."""
-        return self._inner.is_shared
-
-    @property
-    def keeps_what_is_erased(self) -> bool:
-        """See `Store.keeps_what_is_erased`."""
-        return self._inner.keeps_what_is_erased
 
     async def commit(self, command: Command[_Answer]) -> _Answer:
         """See `Store.commit`."""
@@ -124,12 +114,12 @@ class CrashingStore:
         self._switch.check()
         return await self._inner.read(query)
 
-    def changes(self) -> AsyncIterator[None]:
-        """See `Store.changes`."""
-        return self._inner.changes()
-
     async def close(self) -> None:
         """Leave the inner store open: it stands for the disk."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what else the inner store has: a client's keeps uploads."""
+        return getattr(self._inner, name)
 
 
 def _name_of(command: Command[Any]) -> str | None:
@@ -150,11 +140,6 @@ class CrashingSpool:
     def __init__(self, inner: Spool, switch: CrashSwitch) -> None:
         self._inner = inner
         self._switch = switch
-
-    def received(self, session_id: bytes, sender: str) -> int:
-        """See `Spool.received`."""
-        self._switch.check()
-        return self._inner.received(session_id, sender)
 
     def append(  # noqa: PLR0913 - one chunk of one upload
         self,
@@ -187,31 +172,10 @@ class CrashingSpool:
         with self._switch.around("discard"):
             self._inner.discard(session_id, sender, digest)
 
-    def missing_uploads(
-        self, session_id: bytes, digests: AbstractSet[bytes], size: int
-    ) -> frozenset[bytes]:
-        """See `Spool.missing_uploads`."""
-        self._switch.check()
-        return self._inner.missing_uploads(session_id, digests, size)
-
-    def read_upload(
-        self, session_id: bytes, digest: bytes, offset: int, size: int
-    ) -> bytes:
-        """See `Spool.read_upload`."""
-        self._switch.check()
-        return self._inner.read_upload(session_id, digest, offset, size)
-
     def put(self, session_id: bytes, name: str, data: bytes) -> None:
         """See `Spool.put`."""
         with self._switch.around(f"put {name}"):
             self._inner.put(session_id, name, data)
-
-    def read(
-        self, session_id: bytes, name: str, offset: int, max_bytes: int | None = None
-    ) -> tuple[bytes, int] | None:
-        """See `Spool.read`."""
-        self._switch.check()
-        return self._inner.read(session_id, name, offset, max_bytes)
 
     def drop_uploads(self, session_id: bytes) -> None:
         """See `Spool.drop_uploads`."""
@@ -223,41 +187,21 @@ class CrashingSpool:
         with self._switch.around("remove"):
             self._inner.remove(session_id)
 
-    def session_ids(self) -> tuple[bytes, ...]:
-        """See `Spool.session_ids`."""
+    def __getattr__(self, name: str) -> Any:
+        """Return what only reads, of a process that lives."""
         self._switch.check()
-        return self._inner.session_ids()
-
-    def age_seconds(self, session_id: bytes) -> float:
-        """See `Spool.age_seconds`."""
-        self._switch.check()
-        return self._inner.age_seconds(session_id)
+        return getattr(self._inner, name)
 
 
-class CrashingConnection:
+class CrashingConnection(ConnectionAround):
     """A client's connection whose calls are crash points of that client.
 
     The point after a call lies behind what the server did: its answer is lost.
     """
 
     def __init__(self, inner: AggregatorConnection, switch: CrashSwitch) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._switch = switch
-        self.identity: Final = inner.identity
-
-    @property
-    def aggregator(self) -> str:
-        """See `AggregatorConnection.aggregator`."""
-        return self._inner.aggregator
-
-    async def meet(self) -> str:
-        """See `AggregatorConnection.meet`."""
-        return await self._inner.meet()
-
-    @property
-    def trust_domain(self) -> str | None:
-        """See `AggregatorConnection.trust_domain`."""
-        return self._inner.trust_domain
 
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Die before or after the call."""
@@ -275,28 +219,13 @@ class CrashingConnection:
             yield update
 
 
-class MortalConnection:
+class MortalConnection(ConnectionAround):
     """A connection to a process that can die: calls in flight then break."""
 
     def __init__(self, inner: AggregatorConnection, switch: CrashSwitch) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._died = asyncio.Event()
         switch.on_death(self._died.set)
-        self.identity: Final = inner.identity
-
-    @property
-    def aggregator(self) -> str:
-        """See `AggregatorConnection.aggregator`."""
-        return self._inner.aggregator
-
-    async def meet(self) -> str:
-        """See `AggregatorConnection.meet`."""
-        return await self._inner.meet()
-
-    @property
-    def trust_domain(self) -> str | None:
-        """See `AggregatorConnection.trust_domain`."""
-        return self._inner.trust_domain
 
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Make the call; it breaks when the process at the other end dies."""

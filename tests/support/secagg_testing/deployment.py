@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from secagg.client.contribution import SessionOutcome
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.runner import ClientRunner
-from secagg.client.session_driver import ClientSettings, MakeInput, SessionOutcome
+from secagg.client.session_driver import ClientSettings
 from secagg.crypto.entropy import Entropy, SeededEntropy
 from secagg.crypto.modular import UnsignedArray, zeros
 from secagg.crypto.secret_bytes import SecretBytes
@@ -43,13 +44,15 @@ from secagg.simulation.driver import identity_of
 from secagg.simulation.enrolled import identity_in_simulation
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.budget_ledger import ChargeState
+from secagg.storage.client_store import ClientStore
 from secagg.storage.queries import ListCharges
 from secagg.storage.spool import Spool, UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.storage.store import Store
 from secagg.transport.connection import AggregatorConnection, InMemoryConnection
 from secagg.wire.calls import Request
-from secagg_testing.cohorts import LENIENT_POLICY, lenient_rules
+from secagg_testing.client_state import LastingStore, MakeInput, client_over
+from secagg_testing.cohorts import LENIENT_POLICY
 from secagg_testing.crash_points import (
     CrashingConnection,
     CrashingSpool,
@@ -143,7 +146,7 @@ class Deployment:
     observer: TaskObserver = field(default_factory=TaskObserver)
     server_store: Store = field(default_factory=inline_store)
     spool: Spool = field(default_factory=lambda: UploadSpool(MemoryBlobs()))
-    client_stores: dict[int, Store] = field(default_factory=dict)
+    client_stores: dict[int, ClientStore] = field(default_factory=dict)
     links: dict[int, LossyConnection] = field(default_factory=dict)
     aggregator: Aggregator | None = None
     server_process: CrashSwitch = field(default_factory=CrashSwitch)
@@ -249,9 +252,8 @@ class Deployment:
         switch = self.client_crash.get(number, CrashSwitch())
         last: SessionOutcome | SecAggError | None = None
         while True:
-            runner = self._client(number, switch)
             try:
-                last = await runner.run_session(TASK_ID)
+                last = await self._client(number, switch).run_session(TASK_ID)
             except SimulatedCrashError:
                 await self.clock.sleep_until(self.clock.now() + RESTART_SECONDS)
                 switch = CrashSwitch()
@@ -267,23 +269,22 @@ class Deployment:
     def _client(self, number: int, switch: CrashSwitch) -> ClientRunner:
         link = self.links.setdefault(number, self._link(number))
         make_input = self.make_input(number) if self.make_input else self._input(number)
-        store = self.client_stores.setdefault(number, inline_store())
         connection = CrashingConnection(link, switch)
         entropy: Entropy = entropy_of(f"client {number} {len(switch.points)}")
         if number in self.corrupt:
             facts = self.observer.facts
             entropy = CorruptEntropy(entropy, identity_of(number), facts)
-        return ClientRunner(
+        store = self.client_stores.setdefault(number, LastingStore.make())
+        return client_over(
             identity_of(number),
             ObservedConnection(connection, self.observer),
             CrashingStore(store, switch),
-            rules=lenient_rules(self.policy),
+            policy=self.policy,
             make_input=make_input,
-            enrolment=self._enrolment(number),
-            settings=self.settings,
             clock=self.clock,
             entropy=entropy,
-            workers=Workers(general=InlineExecutor()),
+            enrolment=self._enrolment(number),
+            settings=self.settings,
         )
 
     def _enrolment(self, number: int) -> EnrolledClient | None:

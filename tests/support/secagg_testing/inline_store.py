@@ -15,6 +15,18 @@ from secagg.storage.store import TableStore
 _Answer = TypeVar("_Answer")
 
 
+def inline_file(
+    path: Path | None, *, mark: Path | None, accept_restored: bool
+) -> SQLiteFile:
+    """Open the file of a store; the arguments are those of `inline_store`."""
+    return SQLiteFile(
+        path,
+        mark=None if mark is None else RollbackMark(mark),
+        accept_restored=accept_restored,
+        entropy=SystemEntropy(),
+    )
+
+
 def inline_store(
     path: Path | None = None,
     *,
@@ -32,12 +44,7 @@ def inline_store(
         thread: Runs its calls; the caller's own thread when left out.
         now: Its clock, in Unix seconds; stands still when left out.
     """
-    file = SQLiteFile(
-        path,
-        mark=None if mark is None else RollbackMark(mark),
-        accept_restored=accept_restored,
-        entropy=SystemEntropy(),
-    )
+    file = inline_file(path, mark=mark, accept_restored=accept_restored)
     transactions = SQLiteTransactions(file, now)
     return TableStore(
         SQLiteExecutor(transactions, thread or InlineExecutor(), owns_thread=False)

@@ -11,20 +11,11 @@ _Answer = TypeVar("_Answer")
 Lie = Callable[[Any], Any]
 
 
-class LyingConnection:
-    """An `AggregatorConnection` that changes answers.
+class ConnectionAround:
+    """A connection that adds something to another one."""
 
-    Args:
-        inner: The honest one.
-        lies: What becomes of the answers to a class of requests; for a stream, of
-            each update.
-    """
-
-    def __init__(
-        self, inner: AggregatorConnection, lies: Mapping[type[Request[Any]], Lie]
-    ) -> None:
+    def __init__(self, inner: AggregatorConnection) -> None:
         self._inner = inner
-        self._lies = lies
         self.identity: Final = inner.identity
 
     @property
@@ -40,6 +31,22 @@ class LyingConnection:
     def trust_domain(self) -> str | None:
         """See `AggregatorConnection.trust_domain`."""
         return self._inner.trust_domain
+
+
+class LyingConnection(ConnectionAround):
+    """An `AggregatorConnection` that changes answers.
+
+    Args:
+        inner: The honest one.
+        lies: What becomes of the answers to a class of requests; for a stream, of
+            each update.
+    """
+
+    def __init__(
+        self, inner: AggregatorConnection, lies: Mapping[type[Request[Any]], Lie]
+    ) -> None:
+        super().__init__(inner)
+        self._lies = lies
 
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Ask, and lie about the answer."""

@@ -12,7 +12,7 @@ Rule 4: what names a session that was never offered is passed over: only a clien
 
 from collections.abc import AsyncIterator, Collection
 from hashlib import sha256
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from secagg.crypto.entropy import SEED_SIZE, Entropy
 from secagg.crypto.secret_bytes import SecretBytes
@@ -33,6 +33,7 @@ from secagg.wire.calls import (
     WatchSession,
 )
 from secagg_testing.knowledge.facts import Facts
+from secagg_testing.lying_connection import ConnectionAround
 
 _Answer = TypeVar("_Answer")
 
@@ -116,7 +117,7 @@ class TaskObserver:
             self.facts.heard_vector(chunk.session_id, sender, vector, by=by)
 
 
-class ObservedConnection:
+class ObservedConnection(ConnectionAround):
     """An `AggregatorConnection` under observation.
 
     Args:
@@ -125,23 +126,8 @@ class ObservedConnection:
     """
 
     def __init__(self, inner: AggregatorConnection, observer: TaskObserver) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._observer = observer
-        self.identity: Final = inner.identity
-
-    @property
-    def aggregator(self) -> str:
-        """See `AggregatorConnection.aggregator`."""
-        return self._inner.aggregator
-
-    async def meet(self) -> str:
-        """See `AggregatorConnection.meet`."""
-        return await self._inner.meet()
-
-    @property
-    def trust_domain(self) -> str | None:
-        """See `AggregatorConnection.trust_domain`."""
-        return self._inner.trust_domain
 
     def _listener(self) -> str:
         """Return who hears the next call; "" while nothing listens."""

@@ -6,7 +6,6 @@ crash points of their own, come back, and may be cut off from the book for a whi
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import cast
 
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.runtime.workers import Workers
@@ -21,7 +20,6 @@ from secagg.server.task.outputs import RETRY_SECONDS
 from secagg.simulation import identity_of
 from secagg.storage.rows import Replica
 from secagg.storage.sqlite.executor import InlineExecutor
-from secagg.storage.store import Store
 from secagg.transport.connection import AggregatorConnection, InMemoryConnection
 from secagg_testing.crash_points import (
     CrashingSpool,
@@ -105,7 +103,7 @@ class Replicas(Deployment):
         else:
             cutting = asyncio.ensure_future(asyncio.sleep(0))
         aggregator = Aggregator(
-            CrashingStore(cast("Store", store), switch),
+            CrashingStore(store, switch),
             CrashingSpool(self.spool, switch),
             clock=self.clock,
             entropy=entropy_of(label),

@@ -12,7 +12,6 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
-from secagg.client.storage import ClientStorage
 from secagg.crypto.modular import UnsignedArray
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey
@@ -37,6 +36,7 @@ from secagg.two_aggregators import (
 from secagg.two_aggregators.messages import NoisyShare
 from secagg.two_aggregators.receipt import NameList, PartStatement
 from secagg.wire.calls import Request
+from secagg_testing.client_state import LastingStore
 from secagg_testing.inline_store import inline_store
 from secagg_testing.manual_clock import ManualClock
 
@@ -188,7 +188,11 @@ class TwoAggregators:
         return InMemoryConnection(service, client, aggregator=name)
 
     def client(self, name: str, **changes: Any) -> TwoAggregatorClient:
-        """Return a client; `changes` are arguments that replace the usual ones."""
+        """Return a client, open; `changes` replace the usual arguments.
+
+        A `store` among them is where it keeps its state.
+        """
+        store = changes.pop("store", None) or LastingStore.make(now=self.clock.date)
         given: dict[str, Any] = {
             "task": self.leader.task,
             "leader_name": _LEADER,
@@ -197,13 +201,15 @@ class TwoAggregators:
             "helper_key": HELPER_KEY.public_bytes,
             "privacy_limits": PrivacyLimits(max_epsilon=8.0, max_delta=1e-5),
             "cohort": ClientPolicy(),
-            "storage": ClientStorage(self._store(), None),
             "clock": self.clock,
             "workers": self.workers,
         }
         leader = changes.pop("leader", self.way_to(_LEADER, name))
         helper = changes.pop("helper", self.way_to(_HELPER, name))
-        return TwoAggregatorClient(leader, helper, **(given | changes))
+        made = TwoAggregatorClient(leader, helper, **(given | changes))
+        vars(made._state)["open_store"] = lambda: store
+        made._state.open(aggregator=_LEADER, trust_domain=leader.trust_domain)
+        return made
 
     async def give(
         self, vectors: Sequence[npt.ArrayLike]

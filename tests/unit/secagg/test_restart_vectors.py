@@ -12,8 +12,6 @@ from secagg.crypto.entropy import SystemEntropy
 from secagg.errors import RemoteProtocolError, SecAggError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import KINDS, Aborted
-from secagg.runtime.workers import Workers
-from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.v1 import errors_pb2
 from secagg.wire.errors import decode_error
 
@@ -36,7 +34,6 @@ async def test_a_number_that_was_seen_is_refused(case):
             aggregator=offered.aggregator,
             trust_domain=None,
             store=store,
-            workers=Workers(general=InlineExecutor()),
             policy=LENIENT_POLICY,
             entropy=SystemEntropy(),
             now=offered.session_end - 1,

@@ -12,7 +12,7 @@ Rule 4: a server may be cut off from its book, which is then a database: nothing
 import asyncio
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
@@ -24,6 +24,7 @@ from secagg.runtime.inline import run_inline
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Change, Committed, Outcome, Query, Update
 from secagg.storage.changes import PutTask
+from secagg.storage.client_store import ClientStore
 from secagg.storage.leases import AcquireLease, Heartbeat, Leases
 from secagg.storage.postgres import notifications
 from secagg.storage.queries import ReadClock
@@ -34,6 +35,7 @@ from secagg.storage.sqlite.executor import SQLiteExecutor
 from secagg.storage.sqlite.file import SQLiteConnection, SQLiteFile, SQLiteTransactions
 from secagg.storage.store import StoreUnavailableError, TableStore
 from secagg.storage.tables import MILLISECONDS, SESSIONS
+from secagg_testing.client_state import LastingStore
 from secagg_testing.world.loop import (
     OneThread,
     Process,
@@ -144,6 +146,11 @@ class Disk:
             if not accept_restored:
                 self.on_unnoticed()
         return TableStore(SimulatedExecutor(self))
+
+    def open_client(self, *, accept_restored: bool) -> ClientStore:
+        """Open the store of a client; see `open`."""
+        self.open(accept_restored=accept_restored)
+        return _SimulatedClientStore(self)
 
     def note_holder(self, name: str) -> None:
         """Note which process takes leases under a name: its end will be seen."""
@@ -316,6 +323,14 @@ class _Transactions(SQLiteTransactions):
         for hint in self._disk.hints:
             if self._disk.is_heard():
                 hint.set()
+
+
+class _SimulatedClientStore(LastingStore):
+    """The product's store of a client on a simulated disk."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk.file, None, disk.now, ExitStack())
+        self._transactions = _Transactions(disk)  # type: ignore[misc]
 
 
 class SimulatedExecutor(SQLiteExecutor):

@@ -6,12 +6,14 @@ import numpy as np
 
 from secagg.client.client import Client
 from secagg.client.enrolment import EnrolledClient
+from secagg.client.gate import SessionInfo
+from secagg.client.open_client import EncodedInput, GivenVector
 from secagg.client.service import ClientService
+from secagg.client.session import ClientSession
 from secagg.crypto.modular import UnsignedArray, zeros
 from secagg.errors import LocalProtocolError, SecAggError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import NoisyVector, PlainVector
-from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.simulation.enrolled import identity_in_simulation
 from secagg.transport.connection import AggregatorConnection
 from secagg_testing.cohorts import LENIENT_POLICY
@@ -47,6 +49,11 @@ class WorldClient(Client):
             task=task.name,
             privacy_limits=privacy_limits_of(task.kind),
             cohort=LENIENT_POLICY,
+            enrolment=EnrolledClient(
+                identity_in_simulation(connection.identity, number + 1)
+            )
+            if task.parameters.profile.has_identities
+            else None,
             attempts=5,
             wait_seconds=None if is_patient else _PATIENCE_SECONDS,
         )
@@ -80,8 +87,10 @@ class WorldClient(Client):
             on_failed=failed,
         ).run()
 
-    def _vector(self, _: object) -> np.ndarray[Any, Any]:
+    def _vector(self, session: SessionInfo) -> np.ndarray[Any, Any]:
         """Return what is given where noise is drawn: 1 at the own place."""
+        if session.payload != self._of.payload:
+            raise LocalProtocolError("another payload than the operator's")
         vector = np.zeros(self._of.kind.clients)
         vector[self._place] = 1.0
         return vector
@@ -90,27 +99,21 @@ class WorldClient(Client):
     def _place(self) -> int:
         return self._number - self._of.first
 
-    def _enrolled(self, name: str) -> EnrolledClient | None:
-        if not self._of.parameters.profile.has_identities:
-            return None
-        return EnrolledClient(identity_in_simulation(name, self._number + 1))
-
-    def _make_input(
-        self, descriptor: SessionDescriptor, payload: bytes, secrets: NoiseSecrets
-    ) -> PlainVector | NoisyVector:
-        if payload != self._of.payload:
-            raise LocalProtocolError("another payload than the operator's")
+    def _encode(
+        self, session: ClientSession, given: GivenVector, bound: bytes
+    ) -> EncodedInput:
+        descriptor, secrets = session.descriptor, session.noise_secrets
         made: PlainVector | NoisyVector
         block = descriptor.parameters.noise_block
         if self._of.kind.has_noise:
-            made = super()._make_input(descriptor, payload, secrets)
+            made = super()._encode(session, given, bound).vector
         elif block:  # noise of nothing, so that a sum says who is in it
             made = NoisyVector(self._one_hot(descriptor), block, secrets.context)
         else:
             made = PlainVector(self._one_hot(descriptor))
         if not self._witness.inputs.note(self._name, descriptor, made, secrets):
             self._witness.fault(f"{self._name} makes two inputs for one session")
-        return made
+        return EncodedInput(made)
 
     def _one_hot(self, descriptor: SessionDescriptor) -> UnsignedArray:
         parameters = descriptor.parameters

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 from unittest import mock
 
-from secagg.client.storage import ClientStorage
+from secagg.client.durable_client import DurableClient
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import ErrorCode, LocalProtocolError, SecAggError
 from secagg.protocol.packing import MAX_CHUNK_BYTES
@@ -28,6 +28,7 @@ from secagg.server.rpc.limits import AggregatorLimits
 from secagg.server.storage import ServerStorage
 from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.change import Change
+from secagg.storage.client_store import ClientStore
 from secagg.storage.queries import ListCharges
 from secagg.storage.rows import Task
 from secagg.storage.store import StoreUnavailableError
@@ -652,9 +653,8 @@ async def _server_storage(*_: object, **options: Any) -> ServerStorage:
     return ServerStorage(store, disk.open_spool())
 
 
-async def _client_storage(*_: object, **options: Any) -> ClientStorage:
-    store = _own().disk.open(accept_restored=options["accept_restored"])
-    return ClientStorage(store, None)
+def _client_store(client: DurableClient) -> ClientStore:
+    return _own().disk.open_client(accept_restored=client.accept_restored)
 
 
 def _instant(_: SystemClock) -> float:
@@ -682,7 +682,7 @@ def _without_machinery(plan: Plan) -> Iterator[None]:
     level = logging.root.manager.disable
     with (
         mock.patch("secagg.server.server.open_storage", _server_storage),
-        mock.patch("secagg.client.client.open_storage", _client_storage),
+        mock.patch.object(DurableClient, "open_store", _client_store),
         mock.patch.object(AggregatorLimits, "in_one_process", limits),
         mock.patch(
             "secagg.client.calls.MAX_CHUNK_BYTES", plan.chunk_bytes or MAX_CHUNK_BYTES

@@ -10,13 +10,13 @@ from functools import partial
 import numpy as np
 import pytest
 from secagg_testing import manual_clock
+from secagg_testing.client_state import LastingStore
 from secagg_testing.cohorts import parameters_for
 from secagg_testing.deployment import TASK_ID, Deployment
-from secagg_testing.inline_store import inline_store
 from secagg_testing.lying_connection import LyingConnection
 
 from secagg.client.client import Client
-from secagg.client.storage import ClientStorage
+from secagg.client.durable_client import DurableClient
 from secagg.distributed_dp import NoisyTask, plan
 from secagg.protocol.policy import PrivacyLimits
 from secagg.runtime.log_events import CLIENT_LOGGER
@@ -112,9 +112,9 @@ class Cohort:
     async def _main(self, clock):
         self.clock = clock
         patch = self.monkeypatch.setattr
-        patch("secagg.client.runner.SystemClock", lambda: clock)
+        patch("secagg.client.client.SystemClock", lambda: clock)
         patch(Workers, "of_process", lambda: Workers(general=InlineExecutor()))
-        patch("secagg.client.client.open_storage", _storage)
+        patch(DurableClient, "open_store", lambda _: LastingStore.make())
         patch("secagg.client.application.DaemonThreads", InlineExecutor)
         deployment = Deployment(
             clock,
@@ -187,12 +187,8 @@ def _size(request):
     return sum(len(each) for each in values if isinstance(each, bytes | str))
 
 
-async def _storage(*_, **__):
-    return ClientStorage(inline_store(), None)
-
-
 @pytest.fixture
-def cohort(monkeypatch):
+def cohort(monkeypatch, caplog):
     """Makes cohorts."""
-    monkeypatch.setattr(logging.getLogger(CLIENT_LOGGER), "level", logging.DEBUG)
+    caplog.set_level(logging.DEBUG, CLIENT_LOGGER)
     return partial(Cohort, monkeypatch=monkeypatch)

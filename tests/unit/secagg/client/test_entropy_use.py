@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 from secagg_testing import manual_clock
-from secagg_testing.cohorts import lenient_rules, parameters_for
+from secagg_testing.client_state import LastingStore, client_over
+from secagg_testing.cohorts import parameters_for
 from secagg_testing.deployment import TASK_ID, one_hot_input
 from secagg_testing.inline_store import inline_store
 from secagg_testing.scripted_entropy import RecordingEntropy, ScriptedEntropy
 
-from secagg.client.runner import ClientRunner
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.protocol.events import PlainVector
@@ -29,7 +29,8 @@ def test_a_session_draws_a_nonce_a_graph_seed_and_one_seed_per_client(monkeypatc
     def no_other_source(*_):
         raise AssertionError("entropy was drawn around the interface")
 
-    server_store, *client_stores = [inline_store() for _ in range(4)]
+    server_store = inline_store()
+    client_stores = [LastingStore.make() for _ in range(3)]
     monkeypatch.setattr("secrets.token_bytes", no_other_source)
     monkeypatch.setattr("os.urandom", no_other_source)
     inline = InlineExecutor()
@@ -68,17 +69,15 @@ def test_a_session_draws_a_nonce_a_graph_seed_and_one_seed_per_client(monkeypatc
         )
         await asyncio.sleep(0)
         runners = [
-            ClientRunner(
+            client_over(
                 identity_of(n),
                 InMemoryConnection(aggregator, identity_of(n)),
                 client_stores[n],
-                rules=lenient_rules(),
                 make_input=lambda descriptor, _payload, _seed, n=n: PlainVector(
                     one_hot_input(n, descriptor.parameters)
                 ),
                 clock=clock,
                 entropy=client_entropies[n],
-                workers=workers,
             )
             for n in range(3)
         ]

@@ -1,8 +1,8 @@
 import pytest
 
-from secagg.client.backoff import Backoff
 from secagg.client.retry_policy import (
     AttemptCounter,
+    Backoff,
     ErrorStage,
     NextAction,
     after_error,

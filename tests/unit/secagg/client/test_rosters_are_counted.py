@@ -17,15 +17,13 @@ from secagg.client.session import ClientSession
 from secagg.crypto.entropy import SystemEntropy
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.client import machine as client
-from secagg.protocol.events import Received
+from secagg.protocol.events import AbortRequested, Received
 from secagg.protocol.messages import Round
-from secagg.runtime.workers import Workers
 from secagg.simulation import identity_of
 from secagg.simulation.driver import OFFERED_AT, InProcessSession, accepting
 from secagg.simulation.enrolled import membership_of
 from secagg.storage.change import Role
 from secagg.storage.queries import ReadTally
-from secagg.storage.sqlite.executor import InlineExecutor
 
 CLIENTS = 6
 LIMIT = 3
@@ -75,7 +73,6 @@ class Party:
             aggregator=self.aggregator,
             trust_domain=None,
             store=self.store,
-            workers=Workers(general=InlineExecutor()),
             policy=accepting(self.parameters),
             entropy=SystemEntropy(),
             now=OFFERED_AT,
@@ -95,8 +92,8 @@ class Party:
         return self
 
     async def leave(self):
-        await self.session.give_up(ErrorCode.CANCELLED, "somebody ended it")
-        await self.session.scrub()
+        await self.session.apply(AbortRequested(ErrorCode.CANCELLED, "no time"))
+        await self.session.end_as(self.session.state)
 
     async def count(self):
         tally = await self.store.read(
@@ -127,11 +124,13 @@ async def test_the_count_is_on_the_disk_before_shares_leave(store):
     await party.see_the_roster()
     # The shares are only pending yet; a process that dies here has counted.
     assert await party.count() == 1
-    (resumed,) = await ClientSession.resume(
-        "test-task",
+    (stored,) = await ClientSession.open_records(
+        "test-task", identity_of(0), store=store
+    )
+    resumed = ClientSession.of_record(
+        stored,
         identity_of(0),
         store=store,
-        workers=Workers(general=InlineExecutor()),
         policy=accepting(RING),
         trust_domain=None,
         now=OFFERED_AT,

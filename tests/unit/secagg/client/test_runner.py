@@ -7,22 +7,21 @@ from types import SimpleNamespace
 
 import pytest
 from secagg_testing import manual_clock
+from secagg_testing.client_state import LastingStore, client_over
 from secagg_testing.cohorts import (
     LENIENT_POLICY,
-    lenient_rules,
     offer_of,
     parameters_for,
     with_noise,
 )
 from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.deployment import TASK_ID, Deployment, one_hot_input
-from secagg_testing.held_executor import HeldExecutor
-from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.inline_store import ask
 from secagg_testing.lying_connection import LyingConnection, instead
 from secagg_testing.scripted_service import ScriptedService
 
-from secagg.client.backoff import Backoff
-from secagg.client.runner import ClientRunner
+from secagg.client.open_client import StoredPart
+from secagg.client.retry_policy import Backoff
 from secagg.client.session_driver import (
     ClientPhase,
     ClientSettings,
@@ -39,7 +38,6 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.protocol.client import machine as client
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import PlainVector
 from secagg.protocol.messages import (
@@ -53,13 +51,11 @@ from secagg.protocol.messages import (
     Survivors,
 )
 from secagg.runtime.clock import finish_before
-from secagg.runtime.workers import Workers
 from secagg.simulation import identity_of
 from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.change import Role
 from secagg.storage.queries import ListCharges, ListSessions
 from secagg.storage.rows import SessionState
-from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.transport.connection import InMemoryConnection
 from secagg.transport.handshake import UnexpectedPeerError
 from secagg.wire.calls import (
@@ -141,14 +137,11 @@ def test_an_offer_of_another_task_is_refused():
         deployment = Deployment(clock, parameters, CLIENTS)
         serving = asyncio.ensure_future(deployment.serve())
         await clock.sleep_until(clock.now() + 1)
-        runner = ClientRunner(
+        runner = client_over(
             identity_of(VICTIM),
             LyingConnection(deployment._link(VICTIM), {GetOffer: other_task}),
-            inline_store(),
-            rules=lenient_rules(),
             make_input=deployment._input(VICTIM),
             clock=clock,
-            workers=Workers(general=InlineExecutor()),
         )
         with pytest.raises(RemoteProtocolError, match="another") as caught:
             await runner.run_session(TASK_ID)
@@ -167,15 +160,14 @@ def test_an_offer_against_the_policy_is_refused_and_leaves_no_trace():
         deployment = Deployment(clock, parameters, CLIENTS)
         serving = asyncio.ensure_future(deployment.serve())
         await clock.sleep_until(clock.now() + 1)
-        store = inline_store()
-        runner = ClientRunner(
+        store = LastingStore.make()
+        runner = client_over(
             identity_of(VICTIM),
             deployment._link(VICTIM),
             store,
-            rules=lenient_rules(policy),
+            policy=policy,
             make_input=deployment._input(VICTIM),
             clock=clock,
-            workers=Workers(general=InlineExecutor()),
         )
         with pytest.raises(RemoteProtocolError, match="min_clients") as caught:
             await runner.run_session(TASK_ID)
@@ -367,15 +359,11 @@ def test_whoever_cannot_reach_the_aggregator_says_so_every_few_seconds():
                 told.append((clock.now() - began, progress.reason))
 
         began = clock.now()
-        runner = ClientRunner(
+        runner = client_over(
             "c1",
             Nobody(),
-            inline_store(),
-            rules=lenient_rules(),
-            make_input=None,
             settings=ClientSettings(offer_seconds=120.0),
             clock=clock,
-            workers=Workers(general=InlineExecutor()),
             on_progress=note,
         )
         with pytest.raises(SessionAbortedError, match="nothing listens there"):
@@ -398,15 +386,11 @@ def test_a_client_that_waits_for_ever_says_every_ten_minutes_that_nobody_answers
         async def refuse(*_):
             raise ServiceError("nothing listens there", code=ErrorCode.UNREACHABLE)
 
-        runner = ClientRunner(
+        runner = client_over(
             "c1",
             InMemoryConnection(ScriptedService({GetOffer: refuse}), "c1"),
-            inline_store(),
-            rules=lenient_rules(),
-            make_input=None,
             settings=ClientSettings(offer_seconds=None),
             clock=clock,
-            workers=Workers(general=InlineExecutor()),
             on_progress=lambda each: told.append(each.phase),
         )
         with pytest.raises(TimeoutError):
@@ -420,15 +404,12 @@ def test_nobody_waits_for_an_offer_for_ever_unless_asked_to():
     async def main(clock):
         nobody = ScriptedService(script={GetOffer: Wait(1.0)})
 
-        runner = ClientRunner(
+        runner = client_over(
             "me",
             InMemoryConnection(nobody, "me"),
-            inline_store(),
-            rules=lenient_rules(),
             make_input=lambda *_: None,
             settings=ClientSettings(offer_seconds=100.0),
             clock=clock,
-            workers=Workers(general=InlineExecutor()),
         )
         started = clock.now()
         with pytest.raises(SessionAbortedError) as caught:
@@ -462,15 +443,12 @@ def at_the_end(script):
                 return await super().call(request)
 
         service = ScriptedService({GetOffer: offered, **script(clock)})
-        runner = ClientRunner(
+        runner = client_over(
             "me",
             Timed(service, "me"),
-            inline_store(),
-            rules=lenient_rules(),
             make_input=lambda *_: None,
             settings=ClientSettings(watch=False),
             clock=clock,
-            workers=Workers(general=InlineExecutor()),
         )
         begun = clock.now()
         with pytest.raises(SecAggError) as caught:
@@ -521,16 +499,9 @@ def test_behind_the_end_of_the_session_no_upload_is_asked_for_or_sent():
 
         parameters = parameters_for(CLIENTS, dimension=9, threshold=3)
         offer = offer_of(parameters, session_end=int(clock.date()) + 10)
-        session = SimpleNamespace(
-            descriptor=offer,
-            session_id=offer.session_id,
-            state=object.__new__(client.Masked),
-            round=Round.MASKED_INPUT_COLLECTION,
-            has_bound=True,
-            view=bytes(32),
-        )
+        stored = StoredPart(offer, "hub", Round.MASKED_INPUT_COLLECTION, has_bound=True)
         parts = SimpleNamespace(clock=clock, calls=Calls(), settings=ClientSettings())
-        conductor = Conductor(parts, session)
+        conductor = Conductor(parts, offer, stored)
         await clock.sleep_until(clock.now() + 10)
         await conductor._upload_again()
         return asked
@@ -550,20 +521,18 @@ def test_a_session_of_another_aggregator_is_left_not_told_at_its_end(way):
     """R5.0-6: until then it waits, since its own may come back."""
     parameters = with_noise(parameters_for(CLIENTS, dimension=9, threshold=3))
     unknown = ServiceError("no such task", code=ErrorCode.TASK_OVER)
-    store, service = inline_store(), ScriptedService({GetOffer: unknown})
+    store, service = LastingStore.make(), ScriptedService({GetOffer: unknown})
 
     async def main(clock):
         deployment = Deployment(clock, parameters, CLIENTS, max_attempts=1)
 
         def runner(connection):
-            return ClientRunner(
+            return client_over(
                 identity_of(VICTIM),
                 connection,
                 store,
-                rules=lenient_rules(),
                 make_input=deployment._input(VICTIM),
                 clock=clock,
-                workers=Workers(general=InlineExecutor()),
             )
 
         class Dying(LyingConnection):
@@ -643,15 +612,13 @@ def test_a_bad_input_is_named_and_a_good_one_may_follow(bad):
             for n in range(CLIENTS)
             if n != VICTIM
         ]
-        store = inline_store()
-        runner = ClientRunner(
+        store = LastingStore.make()
+        runner = client_over(
             identity_of(VICTIM),
             deployment._link(VICTIM),
             store,
-            rules=lenient_rules(),
             make_input=factory(VICTIM),
             clock=clock,
-            workers=Workers(general=InlineExecutor()),
         )
         with pytest.raises(LocalProtocolError) as caught:
             await runner.run_session(TASK_ID)
@@ -701,14 +668,11 @@ def test_progress_names_every_phase_in_order():
             for n in range(CLIENTS)
             if n != VICTIM
         ]
-        runner = ClientRunner(
+        runner = client_over(
             identity_of(VICTIM),
             deployment._link(VICTIM),
-            inline_store(),
-            rules=lenient_rules(),
             make_input=deployment._input(VICTIM),
             clock=clock,
-            workers=Workers(general=InlineExecutor()),
             on_progress=seen.append,
         )
         await runner.run_session(TASK_ID)
@@ -744,22 +708,22 @@ def test_what_is_not_durable_is_not_sent():
         parameters = parameters_for(CLIENTS, dimension=9, threshold=3)
         deployment = Deployment(clock, parameters, CLIENTS)
         serving = asyncio.ensure_future(deployment.serve())
-        link, disk = deployment._link(VICTIM), HeldExecutor()
-        store = inline_store(thread=disk)
-        runner = ClientRunner(
-            identity_of(VICTIM),
-            link,
-            store,
-            rules=lenient_rules(),
-            make_input=deployment._input(VICTIM),
-            settings=ClientSettings(offer_seconds=600.0),
-            clock=clock,
-            workers=Workers(general=InlineExecutor()),
-        )
-        running = asyncio.ensure_future(runner.run_session(TASK_ID))
+        link, disk = deployment._link(VICTIM), FailingStore.make()
+
+        def runner():
+            return client_over(
+                identity_of(VICTIM),
+                link,
+                disk,
+                make_input=deployment._input(VICTIM),
+                settings=ClientSettings(offer_seconds=600.0),
+                clock=clock,
+            )
+
+        running = asyncio.ensure_future(runner().run_session(TASK_ID))
         await clock.sleep_until(clock.now() + 0.5)
         assert [m for _, m in link.distinct_messages()] == [AdvertiseKeys]
-        disk.failure = ServiceError("full", code=ErrorCode.STORAGE_FAILED)
+        disk.is_full = True
         others = [
             asyncio.ensure_future(deployment.take_part(n))
             for n in range(CLIENTS)
@@ -769,13 +733,24 @@ def test_what_is_not_durable_is_not_sent():
             await running
         assert caught.value.code is ErrorCode.STORAGE_FAILED
         assert [m for _, m in link.distinct_messages()] == [AdvertiseKeys]
-        disk.failure = None
-        outcome = await runner.run_session(TASK_ID)
+        disk.is_full = False
+        outcome = await runner().run_session(TASK_ID)
         assert outcome.survivors == CLIENTS
         assert set(link.distinct_messages().values()) == {1}
         await asyncio.gather(serving, *others)
 
     manual_clock.run(main)
+
+
+class FailingStore(LastingStore):
+    """A disk that may be full."""
+
+    is_full = False
+
+    async def commit(self, command):
+        if self.is_full:
+            raise ServiceError("full", code=ErrorCode.STORAGE_FAILED)
+        return await super().commit(command)
 
 
 # --- waits ----------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from secagg_testing.inline_store import inline_store
 from secagg.client import program
 from secagg.client.application import Application
 from secagg.client.client import Client
+from secagg.client.open_client import OpenClient
 from secagg.client.session_driver import Conductor
 from secagg.config import ClientSettings
 from secagg.config.client import ClientSection, IdentitySection, PolicySection
@@ -59,10 +60,11 @@ def trained(run, monkeypatch, *, seconds=TRAINING_SECONDS, bad=()):
     asked = []
     coins = {}
 
-    def is_selected(given):
-        return coins.setdefault(given.secrets.seed.reveal(), len(coins) % 2 == 0)
+    async def is_selected(self, offered):
+        secrets = self._live[offered.session_id].session.noise_secrets
+        return coins.setdefault(secrets.seed.reveal(), len(coins) % 2 == 0)
 
-    monkeypatch.setattr("secagg.client.client._is_selected", is_selected)
+    monkeypatch.setattr(OpenClient, "is_selected", is_selected)
 
     def function(number):
         def make(_):

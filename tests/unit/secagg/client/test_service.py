@@ -9,8 +9,8 @@ import pytest
 from secagg_testing import manual_clock
 from secagg_testing.scripted_service import ScriptedService
 
-from secagg.client.backoff import PATIENT_LONGEST_SECONDS, Backoff
 from secagg.client.calls import PATIENT_TELL_SECONDS, ClientCalls
+from secagg.client.retry_policy import PATIENT_LONGEST_SECONDS, Backoff
 from secagg.client.service import CertificateRenewal, ClientService, run_command
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes

@@ -24,6 +24,7 @@ from secagg_testing.cohorts import (
 )
 
 from secagg.client.gate import Need
+from secagg.client.open_client import HEARING_SECONDS
 from secagg.client.step_client import StepClient
 from secagg.client.total_claim import TotalBudgetExceededError
 from secagg.errors import (
@@ -539,7 +540,7 @@ def test_a_copy_of_the_directory_after_the_answer_does_not_give_the_input(tmp_pa
         for name in NAMES:
             session.turn(name)
         session.server.close_round()
-    seed_of = session.client("ann")._opened._live
+    seed_of = session.client("ann")._client._opened._live
     (live,) = seed_of.values()
     secret = live.session._seed.reveal()
     directory = tmp_path / "ann"
@@ -596,11 +597,27 @@ def test_nothing_is_said_after_the_end_but_an_answer(answered, tmp_path):
     ann, offer = session.client("ann"), session.server.offer
     if answered:
         assert ann.step(offer).messages == session.last["ann"].messages
-    else:
+    else:  # its input may be in a sum: what became of it is listened for
+        assert ann.step(offer).messages == ()
+        now[0] += HEARING_SECONDS
         with pytest.raises(SessionAbortedError) as caught:
             ann.step(offer)
         assert caught.value.code is ErrorCode.DEADLINE
     session.close()
+
+
+def test_an_abort_that_denies_a_part_in_the_set_is_the_aggregators_fault():
+    # R5.6-2
+    session = carrier()
+    for _ in range(4):
+        for name in NAMES:
+            session.turn(name)
+        session.server.close_round()
+    end = Aborted(Fate.NOT_INCLUDED, ErrorCode.CANCELLED, "enough")
+    update = bytes([Aborted.KIND]) + Envelope.of(end).data
+    with pytest.raises(RemoteProtocolError) as caught:
+        session.client("ann").step(session.server.offer, update)
+    assert caught.value.code is ErrorCode.U3_INVALID
 
 
 def test_a_sum_that_is_not_the_released_one_is_refused():
@@ -662,7 +679,7 @@ def test_a_client_is_used_while_it_is_open():
 def test_after_a_failing_disk_nothing_is_sent(tmp_path, monkeypatch):
     session = carrier(EXACT, tmp_path)
     ann, offer = session.client("ann"), session.server.offer
-    store = ann._opened.store
+    store = ann._client._opened.store
 
     async def failing(_):
         raise ServiceError("full", code=ErrorCode.STORAGE_FAILED, next_step="Free it.")
@@ -690,11 +707,11 @@ def test_no_secret_is_shown(tmp_path, caplog):
         for name in NAMES:
             session.turn(name)
             shown += [repr(session.client(name)), repr(session.last[name])]
-            (live,) = session.client(name)._opened._live.values()
+            (live,) = session.client(name)._client._opened._live.values()
             seed = live.session._seed
             if seed is not None:
                 shown.append(repr(live))
-        secret = session.client("ann")._opened._live
+        secret = session.client("ann")._client._opened._live
         secrets = [e.session._seed.reveal() for e in secret.values() if e.session._seed]
         text = "".join((*shown, *(record.getMessage() for record in caplog.records)))
         for each in secrets:
@@ -712,10 +729,10 @@ def test_a_sparse_graph_that_was_seen_is_counted(graph, tmp_path):
     for name in session.names:
         session.turn(name)
     session.server.close_round()
-    store = session.client("ann")._opened.store
+    store = session.client("ann")._client._opened.store
     assert run_inline(store.read(ReadTally(Role.CLIENT, "sums", peer="hub"))).spent == 0
     session.turn("ann")
     session.close()
-    store = session.client("ann")._opened.store
+    store = session.client("ann")._client._opened.store
     assert run_inline(store.read(ReadTally(Role.CLIENT, "sums", peer="hub"))).spent == 1
     session.close()

@@ -11,7 +11,8 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from secagg_testing.cohorts import lenient_rules, offer_of, parameters_for, with_noise
+from secagg_testing.client_state import LastingStore, client_over
+from secagg_testing.cohorts import offer_of, parameters_for, with_noise
 from secagg_testing.crash_points import (
     CrashingStore,
     CrashSwitch,
@@ -22,17 +23,16 @@ from secagg_testing.offers_only import OffersOnly
 
 from secagg.client.client import Client
 from secagg.client.gate_checks import check_claim
-from secagg.client.open_storage import open_storage
-from secagg.client.runner import ClientRunner
 from secagg.client.session import ClientSession
 from secagg.client.storage import ClientStorage
-from secagg.client.total_budget import TotalBudgetLedger, look_at_use
+from secagg.client.total_budget import look_at_use
 from secagg.client.total_claim import (
     TotalBudgetExceededError,
     claim_for,
     loss_of_session,
 )
-from secagg.crypto.entropy import SeededEntropy
+from secagg.client.total_ledger import TotalLedger
+from secagg.crypto.entropy import SeededEntropy, SystemEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import GaussianLoss, NoisyTask, TaskLoss
 from secagg.errors import (
@@ -43,14 +43,13 @@ from secagg.errors import (
 )
 from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
 from secagg.protocol.profiles import HonestCuriousParameters
-from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.budget_ledger import ClaimAdversary
+from secagg.storage.client_store import ClientStore
 from secagg.storage.queries import ListClaims, LoadSession
 from secagg.storage.spool import UploadSpool
-from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.transport.connection import InMemoryConnection
 
 NAMES = ("alice", "bob", "carol")
@@ -73,14 +72,25 @@ def stated(offered):
 
 def total_on(store, owners=None, *, loss_of=None, against=ClaimAdversary.SERVER):
     storage = ClientStorage(store, None)
-    return TotalBudgetLedger(
+    return TotalLedger(
         owners or budget(),
         storage,
         against=against,
         loss_of=loss_of
         or partial(loss_of_session, report_of=storage.report_of, against=against),
-        workers=Workers(general=InlineExecutor()),
     )
+
+
+def stored_at(directory, *, accept_restored=False):
+    store = ClientStore.open(
+        directory,
+        mark=None,
+        accept_restored=accept_restored,
+        lock_seconds=0.0,
+        entropy=SystemEntropy(),
+        now=time.time,
+    )
+    return ClientStorage(store, directory)
 
 
 async def check(total, offered):
@@ -304,7 +314,6 @@ async def begin(store, offered, total, *, now=1_800_000_000):
         aggregator="aggregator",
         trust_domain=None,
         store=store,
-        workers=Workers(general=InlineExecutor()),
         policy=ClientPolicy(),
         entropy=SeededEntropy(SecretBytes(bytes(32)), b"a test"),
         now=now,
@@ -343,37 +352,29 @@ def _key(offered):
     return f"client/alice/{offered.session_id.hex()}"
 
 
-async def test_a_session_that_goes_on_is_judged_once(offers):
+async def test_a_session_that_goes_on_is_judged_once(offers, monkeypatch):
     """Shared claims are read in turn: what is claimed already takes one turn."""
-    store, turns = inline_store(), []
+    store, turns = LastingStore.make(), []
     now = int(time.time())
     offer = replace(offers[2], session_end=now + 300)
     await begin(store, offer, total_on(store), now=now)
+    honest, claims = total_on(store), TotalLedger.claims
 
-    class Total(TotalBudgetLedger):
-        async def claims(self):
-            turns.append("claims")
-            return await super().claims()
+    async def read(self):
+        turns.append("claims")
+        return await claims(self)
 
-        async def claim(self, *_, **__):
-            turns.append("claim")
+    async def claim(*_, **__):
+        turns.append("claim")
 
-    honest, low = total_on(store), budget(epsilon=0.1)
-    total = Total(
-        low,
-        ClientStorage(store, None),
-        against=ClaimAdversary.SERVER,
-        loss_of=honest.rules.loss_of,
-        workers=Workers(general=InlineExecutor()),
+    monkeypatch.setattr(TotalLedger, "claims", read)
+    monkeypatch.setattr(TotalLedger, "claim", claim)
+    monkeypatch.setattr(
+        "secagg.client.total_ledger.loss_of_session",
+        lambda offered, **_: honest.rules.loss_of(offered),
     )
-    runner = ClientRunner(
-        "alice",
-        InMemoryConnection(None, "alice"),
-        store,
-        rules=lenient_rules(),
-        make_input=None,
-        total=total,
-        workers=Workers(general=InlineExecutor()),
+    runner = client_over(
+        "alice", InMemoryConnection(None, "alice"), store, total=budget(epsilon=0.1)
     )
     with pytest.raises(TotalBudgetExceededError):
         await runner.run_session(offer.task_id)
@@ -390,9 +391,9 @@ async def test_what_is_refused_begins_no_session(offers):
 async def test_clients_that_share_a_directory_share_the_total(offers, tmp_path):
     """At once, each with a state of its own: one of two that fit alone is let in."""
     owners = budget(epsilon=5.0, directory=tmp_path / "claims")
-    storages = [await open_storage(tmp_path / name) for name in NAMES[:2]]
+    storages = [stored_at(tmp_path / name) for name in NAMES[:2]]
     totals = [
-        TotalBudgetLedger(
+        TotalLedger(
             owners,
             storage,
             against=ClaimAdversary.SERVER,
@@ -401,7 +402,6 @@ async def test_clients_that_share_a_directory_share_the_total(offers, tmp_path):
                 report_of=storage.report_of,
                 against=ClaimAdversary.SERVER,
             ),
-            workers=Workers(general=InlineExecutor()),
         )
         for storage in storages
     ]
@@ -415,38 +415,22 @@ async def test_clients_that_share_a_directory_share_the_total(offers, tmp_path):
     assert (await totals[0].use()).kept_in == tmp_path / "claims"
     for storage in storages:
         assert await storage.store.read(ListClaims()) == ()
-        await storage.close()
+        await storage.store.close()
     # The same is read when no client runs.
     assert len((await look_at_use(owners, tmp_path / "alice")).claims) == 1
 
 
 async def test_claims_may_be_kept_where_the_state_is(offers, tmp_path):
-    storage = await open_storage(tmp_path)
-    total = TotalBudgetLedger(
+    storage = stored_at(tmp_path)
+    total = TotalLedger(
         budget(directory=tmp_path / "below" / ".."),
         storage,
         against=ClaimAdversary.SERVER,
         loss_of=lambda _: TaskLoss(epsilon=1.0, delta=1e-6),
-        workers=Workers(general=InlineExecutor()),
     )
     await total.claim(offers[2])
     assert len(await storage.store.read(ListClaims())) == 1
-    await storage.close()
-
-
-@pytest.mark.parametrize("turns", [0, 1, 3, 30, 300, 3000])
-async def test_who_gives_up_waiting_keeps_nobody_from_the_claims(
-    offers, tmp_path, turns
-):
-    owners = budget(directory=tmp_path / "claims")
-    store = inline_store()
-    leaving = asyncio.create_task(total_on(store, owners).claim(offers[2]))
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    leaving.cancel()
-    await asyncio.wait({leaving})
-    await total_on(store, owners).claim(offers[2])
-    assert len((await total_on(store, owners).use()).claims) == 1
+    await storage.store.close()
 
 
 async def test_the_same_task_of_two_states_is_claimed_twice(offers, tmp_path):
@@ -461,27 +445,27 @@ async def test_the_same_task_of_two_states_is_claimed_twice(offers, tmp_path):
 
 async def test_a_copy_that_was_put_back_is_noticed_and_claims_anew(offers, tmp_path):
     """Accepted, it may have forgotten charges: what it gives again is claimed again."""
-    first = await open_storage(tmp_path / "state")
+    first = stored_at(tmp_path / "state")
     await total_on(first.store).claim(offers[2])
-    await first.close()
+    await first.store.close()
     shutil.copytree(tmp_path / "state", tmp_path / "backup")
-    second = await open_storage(tmp_path / "state")
+    second = stored_at(tmp_path / "state")
     await total_on(second.store).claim(offers[3])
-    await second.close()
+    await second.store.close()
     shutil.rmtree(tmp_path / "state")
     shutil.copytree(tmp_path / "backup", tmp_path / "state")
     for place in ("state", "backup"):
         with pytest.raises(ServiceError) as caught:
-            await open_storage(tmp_path / place)
+            stored_at(tmp_path / place)
         assert caught.value.code is ErrorCode.RESTORED_STATE
-    third = await open_storage(tmp_path / "state", accept_restored=True)
+    third = stored_at(tmp_path / "state", accept_restored=True)
     total = total_on(third.store)
     for _ in range(2):
         await total.claim(offers[2])
     assert [row.claim.budget.task for row in await third.store.read(ListClaims())] == [
         "task 2"
     ] * 2
-    await third.close()
+    await third.store.close()
 
 
 async def test_shared_claims_that_were_put_back_are_refused_whoever_accepts_it(

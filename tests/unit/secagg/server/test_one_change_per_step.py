@@ -12,7 +12,7 @@ from secagg_testing.deployment import TASK_ID, Deployment
 from secagg_testing.inline_store import ask, inline_store
 from secagg_testing.lossy_connection import Fault
 
-from secagg.client.session_driver import SessionOutcome
+from secagg.client.contribution import SessionOutcome
 from secagg.errors import ErrorCode
 from secagg.simulation import identity_of
 from secagg.storage.change import (

@@ -7,17 +7,16 @@ import asyncio
 
 import numpy as np
 import pytest
+from secagg_testing.client_state import LastingStore
 from secagg_testing.crash_points import (
     CrashingSpool,
     CrashingStore,
     CrashSwitch,
     SimulatedCrashError,
 )
-from secagg_testing.inline_store import inline_store
 from secagg_testing.manual_clock import run
 from secagg_testing.two_aggregators import TASK, TwoAggregators, noise_for
 
-from secagg.client.storage import ClientStorage
 from secagg.errors import ErrorCode, ServiceError
 from secagg.server.storage import ServerStorage
 from secagg.storage.change import Role
@@ -139,13 +138,13 @@ def session(part, at, other):
         storages, session_id = other
         mortal = Mortal(clock, part, switch, storages)
         watching = asyncio.ensure_future(mortal.watch())
-        stores = [inline_store(now=clock.date) for _ in VECTORS]
+        stores = [LastingStore.make(now=clock.date) for _ in VECTORS]
         clients = [
             mortal.house.client(
                 f"c{k}",
                 leader=Way(mortal, "leader", f"c{k}"),
                 helper=Way(mortal, "helper", f"c{k}"),
-                storage=ClientStorage(store, None),
+                store=store,
             )
             for k, store in enumerate(stores)
         ]

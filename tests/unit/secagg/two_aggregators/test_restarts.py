@@ -236,7 +236,7 @@ def test_a_client_that_comes_back_gives_no_second_vector_to_a_session() -> None:
         with pytest.raises(SecAggError) as none:
             await second
         assert none.value.code is ErrorCode.DEADLINE
-        charges = await one._store.read(ListCharges(TASK))
+        charges = await one._state.open_store().read(ListCharges(TASK))
         assert len(charges) == 1
 
     run(main)

@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from secagg_testing.client_state import LastingStore
 from secagg_testing.cohorts import offer_of
-from secagg_testing.inline_store import inline_store
 from secagg_testing.lying_connection import LyingConnection
 from secagg_testing.manual_clock import run
 from secagg_testing.two_aggregators import TASK, TwoAggregators, noise_for
 
-from secagg.client.storage import ClientStorage
 from secagg.client.total_claim import TotalBudgetExceededError
 from secagg.errors import (
     ErrorCode,
@@ -24,7 +23,6 @@ from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
 from secagg.storage.budget_ledger import BudgetSpentError
 from secagg.storage.change import Role, SessionsSpentError
 from secagg.storage.queries import ListCharges, ListSessions, ReadTally
-from secagg.two_aggregators.client import total_between_two
 from secagg.two_aggregators.offers import check_pair
 from secagg.wire.calls import Blob, FetchChunk, GetOffer, UploadChunk, UploadStatus
 
@@ -138,14 +136,13 @@ def test_neither_aggregator_releases_more_sums_than_the_budget() -> None:
 
 def test_a_client_gives_no_more_sums_than_its_budget_whoever_asks() -> None:
     async def main(clock):
-        store = inline_store(now=clock.date)
-        storage = ClientStorage(store, None)
+        store = LastingStore.make(now=clock.date)
         for turn in range(2):
             # Another pair of aggregators by the same names knows of no budget.
             house = TwoAggregators(clock, noise_for(participations=1))
             if turn:
                 house.leader._storage.store.read = _behind(house)
-            one = house.client("client-0", storage=storage)
+            one = house.client("client-0", store=store)
             others = [house.client(f"client-{k}") for k in (1, 2, 3)]
             found = await asyncio.gather(
                 house.leader.next_sum(),
@@ -177,21 +174,22 @@ def test_a_task_between_two_takes_its_place_in_a_total(limit) -> None:
 
     async def main(clock):
         house = TwoAggregators(clock, noise_for(participations=2))
-        storage = ClientStorage(inline_store(now=clock.date), None)
+        store = LastingStore.make(now=clock.date)
         budget = TotalBudget(data="patients", epsilon=limit, delta=1e-5)
-        total = total_between_two(budget, storage, house.workers)
         found = []
         for _ in range(2):
             others = [house.client(f"client-{k}") for k in (1, 2, 3)]
             found += await asyncio.gather(
-                house.client("client-0", storage=storage, total=total).contribute(
+                house.client("client-0", store=store, total=budget).contribute(
                     VECTORS[0]
                 ),
                 house.leader.next_sum(),
                 *(each.contribute(VECTORS[1]) for each in others),
                 return_exceptions=True,
             )
-        return found, await total.use(), await storage.store.read(ListCharges(TASK))
+        state = house.client("client-0", store=store, total=budget)._state
+        use = state.call(lambda client: client.data_use())
+        return found, use, await store.read(ListCharges(TASK))
 
     found, use, charges = run(main)
     stated = noise_for(participations=2).report().aggregator
@@ -254,7 +252,7 @@ def test_a_client_leaves_a_session_below_its_floors(changes, words) -> None:
             await client.contribute(VECTORS[0])
         summing.cancel()
         assert refused.value.code is ErrorCode.POLICY_VIOLATION
-        assert not await client._store.read(ListCharges(TASK))
+        assert not await client._state.open_store().read(ListCharges(TASK))
 
     run(main)
 
@@ -333,7 +331,7 @@ def test_offers_of_two_sessions_are_waited_out_and_never_joined() -> None:
             await client.contribute(VECTORS[0])
         await asyncio.wait({summing})
         assert isinstance(summing.exception(), SessionAbortedError)
-        assert not await client._store.read(ListCharges(TASK))
+        assert not await client._state.open_store().read(ListCharges(TASK))
 
     run(main)
 

@@ -1,0 +1,249 @@
+"""One client's state as a process has it open: one call at a time, none after a fault.
+
+Rule 1: a call is finished and on the disk when it returns; a caller that goes away
+        meanwhile finds what it came to with the next call.
+Rule 2: after a disk that has failed nothing is said: what is on it is not known, and
+        only a new object reads it.
+Rule 3: a fork of the process is refused: both would continue from the same state.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from secagg.client.admission import Admission
+from secagg.client.enrolment import EnrolledClient
+from secagg.client.gate import OwnRules
+from secagg.client.open_client import Encode, OpenClient, encode_input
+from secagg.client.storage import ClientStorage
+from secagg.client.total_ledger import TotalLedger
+from secagg.crypto.entropy import Entropy, SystemEntropy
+from secagg.errors import (
+    ErrorCode,
+    InternalError,
+    LocalProtocolError,
+    SecAggError,
+    ServiceError,
+)
+from secagg.protocol.arguments import check_kind
+from secagg.protocol.policy import (
+    ClientPolicy,
+    ExactSumWaiver,
+    PrivacyLimits,
+    TotalBudget,
+)
+from secagg.runtime.inline import run_inline
+from secagg.storage.client_store import ClientStore
+from secagg.storage.rows import Retention
+
+_Result = TypeVar("_Result")
+
+# After these it is not known what is on the disk: only a new object reads it.
+_UNKNOWN_DISK: Final = frozenset(
+    {ErrorCode.STORAGE_FAILED, ErrorCode.STATE_DAMAGED, ErrorCode.RESTORED_STATE}
+)
+LOCK_SECONDS: Final = 10.0
+"""How long another process may keep the directory, where its owner says nothing."""
+
+
+def check_terms(
+    limits: object, *, cohort: ClientPolicy | None, total: TotalBudget | None
+) -> None:
+    """Refuse a client without limits of privacy, or of arguments of another kind.
+
+    Raises:
+        LocalProtocolError: There are no limits, nor their waiver.
+    """
+    if not isinstance(limits, PrivacyLimits | ExactSumWaiver):
+        raise LocalProtocolError(
+            "a client needs limits of privacy",
+            next_step="Give privacy_limits=PrivacyLimits(...), or "
+            "ExactSumWaiver(...) with its sentence.",
+        )
+    if cohort is not None:
+        check_kind("cohort", cohort, ClientPolicy, make="ClientPolicy(...)")
+    if total is not None:
+        check_kind("total", total, TotalBudget, make="TotalBudget(...)")
+
+
+@dataclass(kw_only=True, eq=False)
+class DurableClient:
+    """The state of one client, with what its owner has settled.
+
+    `StepClient` describes the attributes.
+    """
+
+    identity: str
+    limits: PrivacyLimits | ExactSumWaiver
+    state_dir: Path | None
+    tasks: frozenset[str] | None = None
+    cohort: ClientPolicy = field(default_factory=ClientPolicy)
+    rollback_mark: Path | None = None
+    accept_restored: bool = False
+    enrolment: EnrolledClient | None = None
+    total: TotalBudget | None = None
+    keep_upload: bool = True
+    lock_seconds: float = LOCK_SECONDS
+    retention: Retention = field(default_factory=Retention)
+    clock: Callable[[], float] = time.time
+    entropy: Entropy = field(default_factory=SystemEntropy)
+    encode: Encode = encode_input
+
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _opened: OpenClient | None = field(default=None, init=False)
+    _failed: SecAggError | None = field(default=None, init=False)
+    _process: int = field(default_factory=os.getpid, init=False)
+
+    def open(
+        self, *, aggregator: str | None = None, trust_domain: str | None = None
+    ) -> None:
+        """Open the state, and end the sessions in it whose time is over.
+
+        Args:
+            aggregator: Whose sessions it takes part in; None where `OpenClient.meet`
+                says so later.
+            trust_domain: Of it; None where the carrier proves none.
+
+        Raises:
+            LocalProtocolError: The client is open already, or BAD_SETTINGS.
+            StateDamagedError: What is stored does not fit together.
+            ServiceError: STORAGE_FAILED, naming the process that keeps the directory;
+                RESTORED_STATE for a state that was restored, copied or emptied.
+        """
+        with self._lock:
+            if self._opened is not None:
+                raise LocalProtocolError(
+                    "the client is open already",
+                    next_step="Use the object that is open, or make another one.",
+                )
+            store = self.open_store()
+            try:
+                opened = self._open(store)
+                opened.meet(aggregator or "", trust_domain)
+                run_inline(opened.begin())
+            except BaseException:  # interrupted as well: the store has a lock
+                run_inline(store.close())
+                raise
+            self._opened, self._failed = opened, None
+            self._process = os.getpid()
+            self.accept_restored = False  # what was accepted was this state
+
+    def close(self) -> None:
+        """Release the directory; harmless when repeated."""
+        with self._lock:
+            opened, self._opened = self._opened, None
+            if opened is not None:
+                run_inline(opened.store.close())
+
+    def check_open(self) -> None:
+        """Refuse a client that is not open.
+
+        Raises:
+            LocalProtocolError: It is not.
+        """
+        if self._opened is None:
+            raise LocalProtocolError(
+                "the client is not open",
+                next_step="Use it as a context manager.",
+            )
+
+    def call(
+        self, work: Callable[[OpenClient], Coroutine[Any, Any, _Result]]
+    ) -> _Result:
+        """Make one call at a time; after a failing disk none at all.
+
+        Raises:
+            LocalProtocolError: The client is not open, or this process is a fork.
+            ServiceError: STORAGE_FAILED, also for every call after it.
+        """
+        # Before the lock, which may be held by a thread that no fork has.
+        if self._opened is not None and os.getpid() != self._process:
+            raise LocalProtocolError(
+                "the client was opened by another process, and this one is a fork of "
+                "it: both would continue from the same state",
+                next_step="Call it in the process that has opened it, or open a client "
+                "of the same state_dir when that one is closed.",
+            )
+        with self._lock:
+            self.check_open()
+            if self._failed is not None:
+                # The frames of earlier calls hold their vectors.
+                raise self._failed.with_traceback(None)
+            try:
+                return run_inline(work(_known(self._opened)))
+            except SecAggError as error:
+                is_unknown = error.code in _UNKNOWN_DISK
+                if (isinstance(error, ServiceError) and is_unknown) or isinstance(
+                    error, InternalError
+                ):
+                    self._fail(error)
+                raise
+            except BaseException as error:
+                self._fail(error)
+                raise
+
+    def open_store(self) -> ClientStore:
+        """Open the store of this client."""
+        return ClientStore.open(
+            self.state_dir,
+            mark=self.rollback_mark,
+            accept_restored=self.accept_restored,
+            lock_seconds=self.lock_seconds,
+            entropy=self.entropy,
+            now=self.clock,
+        )
+
+    def rules_over(self, storage: ClientStorage) -> OwnRules:
+        """Return what the owner has settled, but for enrolment and total."""
+        return OwnRules(
+            limits=self.limits, cohort=self.cohort, report_of=storage.report_of
+        )
+
+    def total_over(self, storage: ClientStorage) -> TotalLedger | None:
+        """Return the total of the owner's data; None for no total."""
+        limits = self.limits
+        if self.total is None:
+            return None
+        return TotalLedger.of_owner(
+            self.total,
+            storage,
+            limits=limits if isinstance(limits, PrivacyLimits) else limits.noised,
+        )
+
+    def _open(self, store: ClientStore) -> OpenClient:
+        storage = ClientStorage(store, store.directory)
+        return OpenClient(
+            self.identity,
+            tasks=self.tasks,
+            store=store,
+            admission=Admission(
+                store=store,
+                rules=self.rules_over(storage),
+                enrolment=self.enrolment,
+                total=self.total_over(storage),
+                date=self.clock,
+            ),
+            entropy=self.entropy,
+            encode=self.encode,
+            keep_upload=self.keep_upload,
+            retention=self.retention,
+        )
+
+    def _fail(self, why: BaseException) -> None:
+        reason = f": {why}" if isinstance(why, SecAggError) else ""
+        self._failed = ErrorCode.STORAGE_FAILED.error(
+            "an earlier call of this object has failed, and what is on the disk is not "
+            f"known{reason}",
+            fix="Send nothing. Close this object and make a new one over the "
+            "same directory.",
+        )
+
+
+def _known(opened: OpenClient | None) -> OpenClient:
+    if opened is None:
+        raise InternalError("a client that is open has a state")
+    return opened
