@@ -9,14 +9,16 @@ from dpnoise.lazy_names import lazy_names
 
 _MODULES: Final = {
     "secagg.client.data_usage": ("DataClaim", "DataUsage"),
+    "secagg.client.edge_connection": ("EdgeConnection", "connect_edge"),
     "secagg.client.enrolment": ("ClientEnrolment", "EnrolledIdentity"),
     "secagg.client.enrolment_files": ("load_enrolled",),
     "secagg.client.gate": ("Need",),
     "secagg.client.grpc_connection": ("CallDeadlines", "GrpcConnection"),
-    "secagg.client.open_client": ("ClientStep",),
+    "secagg.client.open_client": ("ClientStep", "TaskPlace"),
     "secagg.client.participation": ("Participation",),
     "secagg.client.session_driver": ("ClientPhase", "ClientProgress"),
     "secagg.client.total_claim": ("TotalBudgetExceededError",),
+    "secagg.client.visit": ("Visit", "visit"),
     "secagg.crypto.cipher_suite": ("CipherSuite",),
     "secagg.crypto.entropy": ("Entropy",),
     "secagg.distributed_dp": (

@@ -1,4 +1,8 @@
 from secagg.client.data_usage import DataClaim as DataClaim, DataUsage as DataUsage
+from secagg.client.edge_connection import (
+    EdgeConnection as EdgeConnection,
+    connect_edge as connect_edge,
+)
 from secagg.client.enrolment import (
     ClientEnrolment as ClientEnrolment,
     EnrolledIdentity as EnrolledIdentity,
@@ -9,7 +13,7 @@ from secagg.client.grpc_connection import (
     CallDeadlines as CallDeadlines,
     GrpcConnection as GrpcConnection,
 )
-from secagg.client.open_client import ClientStep as ClientStep
+from secagg.client.open_client import ClientStep as ClientStep, TaskPlace as TaskPlace
 from secagg.client.participation import Participation as Participation
 from secagg.client.session_driver import (
     ClientPhase as ClientPhase,
@@ -18,6 +22,7 @@ from secagg.client.session_driver import (
 from secagg.client.total_claim import (
     TotalBudgetExceededError as TotalBudgetExceededError,
 )
+from secagg.client.visit import Visit as Visit, visit as visit
 from secagg.crypto.cipher_suite import CipherSuite as CipherSuite
 from secagg.crypto.entropy import Entropy as Entropy
 from secagg.distributed_dp import (

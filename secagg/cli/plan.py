@@ -9,6 +9,7 @@ import typer
 from secagg.cli.local_layer import adversaries, layer_table, local_layer
 from secagg.cli.options import JSONOption
 from secagg.cli.output import Output
+from secagg.cli.presence import Presence, presence_of
 from secagg.errors import ErrorCode, SecAggError
 
 if TYPE_CHECKING:
@@ -248,6 +249,31 @@ def plan(  # noqa: PLR0913 - one parameter per flag
             "vector; default: the best for vectors of a fifth of --l2-clip.",
         ),
     ] = None,
+    presence: Annotated[
+        float | None,
+        typer.Option(
+            "--presence",
+            metavar="SECONDS",
+            help="For devices that come and go: how long one stays on average. Says "
+            "how many must be there in each round, and warns.",
+        ),
+    ] = None,
+    absence: Annotated[
+        float | None,
+        typer.Option(
+            "--absence",
+            metavar="SECONDS",
+            help="With --presence: how long a device is away on average.",
+        ),
+    ] = None,
+    round_seconds: Annotated[
+        float,
+        typer.Option(
+            "--round-seconds",
+            metavar="SECONDS",
+            help="With --presence: how long each round lasts.",
+        ),
+    ] = 60.0,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -279,6 +305,7 @@ def plan(  # noqa: PLR0913 - one parameter per flag
     from secagg.config.common import parse_rate
 
     output = Output(as_json=as_json)
+    devices = presence_of(presence, absence, round_seconds)
     layer: LocalRandomiser | None = None
     try:
         if (randomiser, randomiser_epsilon, randomiser_magnitude_epsilon) != (
@@ -356,6 +383,7 @@ def plan(  # noqa: PLR0913 - one parameter per flag
     figures = adversaries(made, layer)
     output.pairs([*made.table(), *layer_table(figures)], title="Plan")
     _print_grounds(made, figures, output)
+    _print_presence(devices, figures, output, clients, min_survivors)
     if plot is not None:
         draw(made, plot)
         output.line(f"The picture is in {plot}.")
@@ -391,6 +419,23 @@ def _print_grounds(made: "Plan", figures: dict[str, object], output: Output) -> 
         output.heading("It holds if")
         for assumption in assumptions:
             output.line(f"  - {assumption}")
+
+
+def _print_presence(
+    devices: Presence | None,
+    figures: dict[str, object],
+    output: Output,
+    clients: int,
+    min_survivors: int | None,
+) -> None:
+    if devices is None:
+        return
+    figures["presence"] = sentences = devices.sentences(
+        clients=clients, min_survivors=min_survivors or clients
+    )
+    output.heading("Who must be there")
+    for sentence in sentences:
+        output.line(f"  - {sentence}")
 
 
 def _check_picture(path: Path) -> None:

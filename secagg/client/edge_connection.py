@@ -23,9 +23,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar, cast
 
+from secagg.client.enrolment import EnrolledClient, EnrolledIdentity
 from secagg.client.grpc_connection import CallDeadlines
 from secagg.errors import (
     ErrorCode,
+    LocalProtocolError,
     SecAggError,
     ServiceError,
 )
@@ -86,7 +88,8 @@ class _HTTPAnswer:
 class EdgeConnection:
     """An `AggregatorConnection` to an HTTP edge.  Open it inside a running event loop.
 
-    Use it as an asynchronous context manager, or call `close`.
+    In programs it is made by `connect_edge`.  Use it as an asynchronous context
+    manager, or call `close`.
 
     Args:
         authority: Of the edge, as its operator says: a host name, and its port unless
@@ -346,6 +349,45 @@ class EdgeConnection:
             "try again.",
             retry_after_seconds=1.0,
         )
+
+
+def connect_edge(  # noqa: PLR0913 - one argument per decision of the owner
+    authority: str,
+    enrolled: EnrolledIdentity,
+    *,
+    aggregator: str,
+    authorities: Path | None = None,
+    direct: bool = False,
+    address: Address | None = None,
+) -> EdgeConnection:
+    """Return a connection to an HTTP edge, for a client that is enrolled.
+
+    Args:
+        authority: Of the edge, as its operator says: a host name, and its port unless
+            that is 443.
+        enrolled: From `load_enrolled`, for profile 1 too: it signs every request.
+        aggregator: Name of the aggregator, as its operator says (R10.3-1).
+        authorities: PEM of the authorities that the edge's certificate must be of; the
+            system's by default.
+        direct: TLS is known to end in the aggregator, so that profile 1 may be offered.
+        address: Where to connect; by default what `authority` says.
+
+    Raises:
+        LocalProtocolError: `enrolled` is something else.
+    """
+    if not isinstance(enrolled, EnrolledClient):
+        raise LocalProtocolError(
+            "the client's place among the enrolled is not loaded",
+            next_step="Give load_enrolled(ClientEnrolment(...), name=...).",
+        )
+    return EdgeConnection(
+        authority,
+        identity=enrolled.identity,
+        aggregator=aggregator,
+        authorities=authorities,
+        direct=direct,
+        address=address,
+    )
 
 
 def _detail_in(body: bytes) -> SecAggError | None:

@@ -137,6 +137,19 @@ class GivenVector:
     reveals_selection: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TaskPlace:
+    """Where a client stands in a task.
+
+    Attributes:
+        offer: The encoded offer of the session that is open; b"" for none.
+        highest_number: Highest number of a session that it has joined; 0 for none.
+    """
+
+    offer: bytes
+    highest_number: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedInput:
     """The input of a session, and what its owner is told of it.
@@ -400,6 +413,15 @@ class OpenClient:
         return contribution_of(
             outcome, report_of=self._admission.rules.report_of, sessions_left=left
         )
+
+    async def place(self, task: str) -> TaskPlace:
+        """Return where this client stands in a task."""
+        records = await ClientSession.open_records(
+            task, self._identity, store=self.store
+        )
+        offers = [offer_of(each) for each in records if each.peer == self._peer]
+        offer = offers[0].encode() if offers else b""
+        return TaskPlace(offer, await self.highest_number(task))
 
     async def read_sum(self, offered: SessionDescriptor, packed: bytes) -> Contribution:
         """Read a released sum; see `StepClient.read_sum`."""

@@ -34,7 +34,7 @@ from secagg.client.data_usage import DataUsage
 from secagg.client.durable_client import LOCK_SECONDS, DurableClient, check_terms
 from secagg.client.enrolment import EnrolledClient, EnrolledIdentity
 from secagg.client.gate import Need, SessionInfo
-from secagg.client.open_client import ClientStep, GivenVector, opened
+from secagg.client.open_client import ClientStep, GivenVector, TaskPlace, opened
 from secagg.client.participation import Participation, last_part, receipt_of
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.distributed_dp import Unusable, UnusableKind
@@ -202,6 +202,22 @@ class StepClient:
     def close(self) -> None:
         """Release the directory; harmless when repeated."""
         self._client.close()
+
+    @property
+    def aggregator(self) -> str:
+        """Name of the one aggregator whose sessions it takes part in."""
+        return self._aggregator
+
+    def place(self, task: str) -> TaskPlace:
+        """Return where this client stands in a task, for a carrier that was restarted.
+
+        Args:
+            task: Name of the task.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        return self._client.call(lambda client: client.place(task))
 
     def step(  # noqa: PLR0913 - whatever a carrier may have for a client
         self,

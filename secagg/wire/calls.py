@@ -95,8 +95,9 @@ class Wait:
         retry_after_seconds: When to ask again; on the wire between 0.001 and 3600.
         joined: In AdvertiseKeys, for clients that have joined: how many have; else 0.
         needed: How many the session needs before that round can close; 0 with `joined`.
-        closes_in_seconds: Until that round closes if enough have joined by then; None
-            if unknown.
+        closes_in_seconds: For clients whose answer to the open round is stored: until
+            that round closes, 0 to 604 800 (AdvertiseKeys: if enough have joined by
+            then); None for all others.
     """
 
     retry_after_seconds: float

@@ -132,3 +132,9 @@ async def test_the_web_application_shows_the_last_sum(tmp_path):
         shown = (await browser.get("/")).json()
     np.testing.assert_array_equal(given[0].values, [3, 3])
     assert shown == {"session": 1, "inputs": 3, "sum": [3, 3], "epsilon": None}
+
+
+def test_phones_that_are_killed_and_lose_the_network_give_an_exact_sum():
+    printed = run("mobile_backend/mobile_sum.py")
+    assert printed.splitlines()[-1] == "sum of 5 vectors: [0, 5, 10, 15]"
+    assert len(re.findall(r"^\w+: \d+ visits, sum of 5$", printed, re.MULTILINE)) == 5

@@ -79,6 +79,8 @@ export class Deployment {
   readonly directory = mkdtempSync(join(tmpdir(), 'secagg-e2e-'));
   readonly #running = new Set<ChildProcess>();
   #port = 0;
+  /** Where the HTTP edge listens, for deployments that open it. */
+  edgePort = 0;
   #enrolmentKey = '';
 
   /** Makes certificates and identities for `clients` clients. */
@@ -94,6 +96,35 @@ export class Deployment {
 
   get enrolmentKey(): string {
     return this.#enrolmentKey;
+  }
+
+  /** The HTTP edge's, as clients sign it. */
+  get authority(): string {
+    return `localhost:${this.edgePort}`;
+  }
+
+  /** Makes a certificate for the HTTP edge, which is its own authority; returns it as PEM. */
+  async openEdge(): Promise<string> {
+    this.edgePort = await freePort();
+    const made = await this.#start('openssl', [
+      ...['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes'],
+      ...['-keyout', 'web.key', '-out', 'web.pem', '-days', '2', '-subj', '/CN=localhost'],
+      ...['-addext', 'subjectAltName=DNS:localhost'],
+    ]).ended;
+    if (made.code !== 0) throw new Error(`openssl: ${made.errors}`);
+    return readFileSync(this.path('web.pem'), 'latin1');
+  }
+
+  /** Has the issuer sign a request for a name; throws for another name. */
+  async issue(name: string, request: Buffer): Promise<Buffer> {
+    const path = this.path(`${name}.request.bin`);
+    writeFileSync(path, request);
+    const output = this.path(`${name}.credential.bin`);
+    const signed = await this.secagg(
+      ...['pki', 'enrol', 'sign', 'pki/issuer', path, '--output', output],
+    );
+    if (signed.code !== 0 || !signed.output.includes(name)) throw new Error(signed.errors);
+    return readFileSync(output);
   }
 
   path(...names: string[]): string {
@@ -121,7 +152,7 @@ export class Deployment {
   }
 
   /** Starts an aggregator with one task, to run until the task is done. */
-  async serve(toml: string): Promise<Ended> {
+  async serve(toml: string, sections = ''): Promise<Ended> {
     // A list without a serial, so that every client of malicious-server reads one.
     const listed = await this.secagg('pki', 'enrol', 'revoke', 'pki/issuer');
     if (listed.code !== 0) throw new Error(`secagg pki enrol revoke: ${listed.errors}`);
@@ -132,7 +163,7 @@ export class Deployment {
         'rollback_mark = "server.mark"\n' +
         '[tls]\nca = "pki/ca.pem"\ncertificate = "pki/server.pem"\nkey = "pki/server.key"\n' +
         `[enrolment]\ntrust_domain = "secagg.local"\nenrolment_key = "${this.#enrolmentKey}"\n` +
-        `revocations = "pki/issuer/revocations.bin"\n[task]\nid = "task"\npayload = "payload.bin"\n${toml}`,
+        `revocations = "pki/issuer/revocations.bin"\n${sections}[task]\nid = "task"\npayload = "payload.bin"\n${toml}`,
     );
     return this.#start(SECAGG, ['server', '--config', 'server.toml', '--until-done']).ended;
   }

@@ -5,7 +5,7 @@ import { gzipSync } from 'node:zlib';
 // A page loads it before a client can do anything. With gzip that is below 60 KiB: an
 // eighth of a second at 4 Mbit/s. A third of it is @noble's curves, hashes and ciphers.
 // Raise it with a reason.
-const CEILING_KIB = 148;
+const CEILING_KIB = 152;
 
 const { outputFiles } = await build({
   entryPoints: ['src/index.ts'],

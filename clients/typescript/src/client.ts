@@ -149,6 +149,26 @@ export interface Contribution {
   readonly receipt: Bytes;
 }
 
+/** What one visit has come to. */
+export interface Visit {
+  /** When the next visit makes sense; earlier ones do no harm. */
+  readonly comeBackMs: number;
+  /** Of the session that it was about; 0 for none. */
+  readonly sessionNumber: bigint;
+  /** Whether a message was sent. */
+  readonly sent: boolean;
+  /** What became of the session, once it is over. */
+  readonly contribution: Contribution | null;
+}
+
+/** How a visit is made. */
+export interface VisitOptions {
+  /** How long the aggregator may keep the question while there is no answer; 30 000 at most. */
+  readonly heldMs?: number;
+  /** How long calls that fail are tried again; 25 000 by default. */
+  readonly visitMs?: number;
+}
+
 interface Source {
   /** Residues of an exact task. */
   integers(offer: Offer, sid: Bytes): Promise<Residues>;
@@ -196,6 +216,16 @@ const MOST_TIMER_MS = 2 ** 31 - 1;
 const MOST_LIST_BYTES = 4 << 20;
 /** Defects of the aggregator that are met in a row before the client ends the session. */
 const MOST_DEFECTS = 3;
+/** A program in the background of a phone gets about 30 s. */
+const VISIT_MS = 25_000;
+/** Longest that a question may be held. */
+const MOST_HELD_MS = 30_000;
+/** Clients of one round that come back at its end do not all come in the same second. */
+const SPREAD_PART = 0.05;
+/** Part of the next round's time that may have passed when a client comes back. */
+const NEXT_ROUND_PART = 0.9;
+/** When to come back after an answer that came too late. */
+const LATE_MS = 1000;
 /** How long after the session's end a client that has answered waits for the outcome. */
 const OUTCOME_SECONDS = 600;
 /** Part of MaskedInputCollection after which a vector with noise is late (R3.5-5). */
@@ -210,6 +240,10 @@ export class Client {
   readonly #verified = new VerifiedCredentials();
   #state: ClientState | null = null;
   #busy = false;
+  /** Until when failed calls are tried again; null for as long as the session lasts. */
+  #visitEnds: number | null = null;
+  #sent = false;
+  #late = false;
 
   constructor(settings: ClientSettings) {
     this.#settings = settings;
@@ -241,6 +275,32 @@ export class Client {
         if (error === null || !NEXT.has(error) || attempt >= attempts) return contribution;
       }
     } finally {
+      this.#busy = false;
+    }
+  }
+
+  /**
+   * Asks once what is new, answers, and says when to come back; the process may end then.
+   *
+   * For programs that a scheduler wakes for some seconds. What leaves was committed before, so
+   * that a visit that was cut off is done again by the next one.
+   *
+   * @throws SecAggError UNREACHABLE and the like when the visit was cut off: come again. Any
+   *   other error as {@link contribute}.
+   */
+  async visit(input: Input<InputVector>, options: VisitOptions = {}): Promise<Visit> {
+    if (this.#busy) throw new TypeError('this client is working on another contribution');
+    this.#busy = true;
+    const heldMs = Math.min(Math.max(options.heldMs ?? 0, 0), MOST_HELD_MS);
+    this.#visitEnds = this.#now + heldMs + (options.visitMs ?? VISIT_MS);
+    this.#sent = this.#late = false;
+    try {
+      this.#state ??= await this.#settings.store.load();
+      const visit = await this.#visit(input, heldMs);
+      if (visit.contribution !== null) await this.#commit({ reported: true });
+      return visit;
+    } finally {
+      this.#visitEnds = null;
       this.#busy = false;
     }
   }
@@ -284,26 +344,133 @@ export class Client {
 
   async #participate(input: Input<InputVector>): Promise<Contribution> {
     const peer = await this.#meet();
-    const stored = this.#state!.session;
-    if (stored !== null && stored.state !== 'ended' && stored.state !== 'left') {
-      const offer = decodeOffer(stored.offer);
-      const other =
-        offer.aggregator !== peer.aggregator || this.#state!.trustDomain !== peer.trustDomain;
-      const enrolment = stored.credential === null ? null : await this.#enrolment();
-      const { session, step } = Session.resume(stored, this.#options(enrolment?.signer ?? null));
-      if (other) await this.#meetAnother(session);
-      else {
-        await this.#checkAgain(session, stored, peer, enrolment);
-        return this.#run(session, step, this.#source(input, null, null));
-      }
-    }
-    if (stored?.state === 'ended' && !this.#state!.reported) {
-      // The process ended between the session's end and its report.
-      const { session } = Session.resume(stored, this.#options(null));
-      return this.#conclude(session, endingOf(stored), null);
-    }
-    const { session, step, source } = await this.#join(peer, input);
+    const open = await this.#resume(peer);
+    if (open !== null) return this.#run(open.session, open.step, this.#source(input, null, null));
+    const unreported = await this.#unreported();
+    if (unreported !== null) return unreported;
+    const bytes = await this.#awaitOffer(this.#lastSession(peer));
+    const { session, step, source } = await this.#join(peer, input, bytes);
     return this.#run(session, step, source);
+  }
+
+  /** Resumes the open session; null where there is none with the aggregator that answers. */
+  async #resume(peer: ProvenAggregator): Promise<{ session: Session; step: Step } | null> {
+    const stored = this.#state!.session;
+    if (stored === null || stored.state === 'ended' || stored.state === 'left') return null;
+    const offer = decodeOffer(stored.offer);
+    const other =
+      offer.aggregator !== peer.aggregator || this.#state!.trustDomain !== peer.trustDomain;
+    const enrolment = stored.credential === null ? null : await this.#enrolment();
+    const resumed = Session.resume(stored, this.#options(enrolment?.signer ?? null));
+    if (other) {
+      await this.#meetAnother(resumed.session);
+      return null;
+    }
+    await this.#checkAgain(resumed.session, stored, peer, enrolment);
+    return resumed;
+  }
+
+  /** What became of a session where the process ended between its end and its report. */
+  async #unreported(): Promise<Contribution | null> {
+    const stored = this.#state!.session;
+    if (stored?.state !== 'ended' || this.#state!.reported) return null;
+    const { session } = Session.resume(stored, this.#options(null));
+    return this.#conclude(session, endingOf(stored), null);
+  }
+
+  #lastSession(peer: ProvenAggregator): bigint {
+    const key = budgetKey(peer.trustDomain, peer.aggregator, this.#settings.taskId);
+    return this.#budget(key).lastSession;
+  }
+
+  // Visits
+
+  async #visit(input: Input<InputVector>, heldMs: number): Promise<Visit> {
+    const peer = await this.#settings.transport.meet();
+    const open = await this.#resume(peer);
+    if (open !== null) {
+      const { session, step } = open;
+      const source = this.#source(input, null, null);
+      return this.#inVisit(session, () => this.#continue(session, step, source, heldMs));
+    }
+    const unreported = await this.#unreported();
+    if (unreported !== null) return this.#over(unreported);
+    const { taskId } = this.#settings;
+    const answer = await this.#calls.getOffer(taskId, this.#lastSession(peer), heldMs);
+    if (!(answer instanceof Uint8Array)) {
+      const comeBackMs = answer.retryAfterMs;
+      return { comeBackMs, sessionNumber: 0n, sent: false, contribution: null };
+    }
+    const { session, step } = await this.#join(peer, input, answer);
+    return this.#inVisit(session, async () => {
+      for (const message of step.send) await this.#send(session, message);
+      return this.#untilLater(session, null);
+    });
+  }
+
+  /** Ends the session on an error after which it cannot continue, and on no other. */
+  async #inVisit(session: Session, work: () => Promise<Visit>): Promise<Visit> {
+    try {
+      return await work();
+    } catch (error) {
+      if (!(error instanceof SecAggError)) throw error;
+      if (REPEAT.has(error.error) || error.error === 'STATE_LOCKED') throw error;
+      if (!session.over) session.leave(error.code);
+      await this.#commit({ session: session.record });
+      if (session.state !== 'left' || !NEXT.has(error.error)) throw error;
+      const outcome = { error: error.error, reason: error.message };
+      return this.#over(this.#contribution(session, null, outcome));
+    }
+  }
+
+  async #continue(session: Session, first: Step, source: Source, heldMs: number): Promise<Visit> {
+    if (await this.#expired(session)) return this.#over(this.#abandoned(session, null));
+    let step = first;
+    let replaced: string | null = null;
+    const answer = await this.#askForUpdate(session, heldMs);
+    if ('kind' in answer) {
+      const ends = answer.kind === KINDS.release || answer.kind === KINDS.abort;
+      if (!ends && (await this.#expired(session))) {
+        return this.#over(this.#abandoned(session, null));
+      }
+      step = await this.#take(session, answer);
+    } else if (answer.closesInMs !== null) {
+      return this.#untilLater(session, answer);
+    }
+    for (;;) {
+      for (const message of step.send) {
+        if (!session.over) await this.#send(session, message);
+      }
+      if (step.needsInput === null || session.over) break;
+      ({ step, replaced } = await this.#bind(session, step.needsInput, source));
+    }
+    if (step.ended !== null) return this.#over(await this.#conclude(session, step.ended, replaced));
+    if (session.over) return this.#over(this.#abandoned(session, replaced));
+    return this.#untilLater(session, null);
+  }
+
+  #over(contribution: Contribution): Visit {
+    const { sessionNumber } = contribution;
+    return { comeBackMs: 0, sessionNumber, sent: this.#sent, contribution };
+  }
+
+  /** Until when this client may sleep: the open round's end, but never the next one's. */
+  #untilLater(session: Session, wait: Wait | null): Visit {
+    const { sessionNumber, parameters } = session.offer;
+    const { deadlines } = parameters;
+    const at = session.round - 1;
+    const lasts = wait?.closesInMs ?? 1000 * deadlines[at]!;
+    // No secret: when this client comes back is for the aggregator to see.
+    let sleep = lasts * (1 + (SPREAD_PART * randomBytes(1)[0]!) / 256);
+    const next = deadlines.slice(at + 1).find((seconds) => seconds > 0);
+    if (next !== undefined) sleep = Math.min(sleep, NEXT_ROUND_PART * 1000 * next);
+    const comeBackMs = this.#late ? LATE_MS : Math.max(sleep, wait?.retryAfterMs ?? 0);
+    return { comeBackMs, sessionNumber, sent: this.#sent, contribution: null };
+  }
+
+  /** Whether a call that has failed is tried again after a pause. */
+  #endsVisit(pauseMs: number): boolean {
+    return this.#visitEnds !== null && this.#now + pauseMs > this.#visitEnds;
   }
 
   /** Waits until the aggregator is reached, and learns who it is. */
@@ -370,14 +537,14 @@ export class Client {
     return this.#settings.enrolment();
   }
 
-  /** Waits for an offer, checks it, and commits a session of it. */
+  /** Checks an offer, and commits a session of it. */
   async #join(
     peer: ProvenAggregator,
     input: Input<InputVector>,
+    bytes: Bytes,
   ): Promise<{ session: Session; step: Step; source: Source }> {
     const { taskId, transport } = this.#settings;
     const key = budgetKey(peer.trustDomain, peer.aggregator, taskId);
-    const bytes = await this.#awaitOffer(this.#budget(key).lastSession);
     const profile = decodeOffer(bytes).parameters.profile;
     const enrolment = profile === 1 ? null : await this.#enrolment();
     const lists = listKey(peer.trustDomain, toHex(enrolment?.enrolmentKey ?? new Uint8Array()));
@@ -436,7 +603,7 @@ export class Client {
       } catch (error) {
         if (!(error instanceof SecAggError) || !REPEAT.has(error.error)) throw error;
         pause = error.retryAfterMs ?? pause;
-        if (this.#now + pause > latest) throw error;
+        if (this.#now + pause > latest || this.#endsVisit(pause)) throw error;
       }
       await this.#sleep(pause);
     }
@@ -646,13 +813,13 @@ export class Client {
     }
   }
 
-  async #askForUpdate(session: Session): Promise<Update | Wait> {
+  async #askForUpdate(session: Session, heldMs = 0): Promise<Update | Wait> {
     try {
-      return await this.#calls.getUpdate(session.sid, session.round);
+      return await this.#calls.getUpdate(session.sid, session.round, heldMs);
     } catch (error) {
       const over = error instanceof SecAggError && error.error === 'SESSION_OVER';
       // With an input bound, only an update says its fate, and with it what it costs.
-      if (over && session.inputBound) return { retryAfterMs: MOST_PAUSE_MS };
+      if (over && session.inputBound) return { retryAfterMs: MOST_PAUSE_MS, closesInMs: null };
       throw error;
     }
   }
@@ -687,6 +854,7 @@ export class Client {
         const defect = error.error === 'INTERNAL' && ++defects < MOST_DEFECTS;
         if (!defect && !REPEAT.has(error.error)) throw error;
         pause = Math.max(pause, error.retryAfterMs ?? 0);
+        if (this.#endsVisit(pause)) throw error;
       }
       await this.#sleep(pause);
     }
@@ -705,6 +873,7 @@ export class Client {
     try {
       if (kind === KINDS.upload) {
         await this.#upload(session, message);
+        this.#sent = true;
         return;
       }
       const sent = await this.#repeat(session, async () => {
@@ -715,8 +884,10 @@ export class Client {
         session.complaintAcknowledged(new Reader(message.slice(2), 'a complaint').u32());
         await this.#commit({ session: session.record });
       }
+      this.#sent = true;
     } catch (error) {
       if (!(error instanceof SecAggError) || !ASK.has(error.error)) throw error;
+      this.#late = true;
     }
   }
 
@@ -823,7 +994,9 @@ export class Client {
       } catch (error) {
         const again = error instanceof SecAggError && REPEAT.has(error.error) && attempt < 10;
         if (!again) throw error;
-        await this.#sleep(error.retryAfterMs ?? Math.min(200 * 2 ** attempt, MOST_PAUSE_MS));
+        const pause = error.retryAfterMs ?? Math.min(200 * 2 ** attempt, MOST_PAUSE_MS);
+        if (this.#endsVisit(pause)) throw error;
+        await this.#sleep(pause);
       }
     }
   }

@@ -16,17 +16,21 @@ export {
   type InputVector,
   type NoiseEncoder,
   type SumEstimate,
+  type Visit,
+  type VisitOptions,
 } from './client.js';
+export { EdgeTransport, type EdgeSettings } from './edge.js';
 export { VectorEncoder } from './encoding.js';
 export {
   type Credential,
   decodeHeldCredential,
+  encodeHeldCredential,
   type HeldCredential,
   makeEnrolmentRequest,
   VerifiedCredentials,
 } from './enrolment.js';
 export { ERROR_CODES, type ErrorName, SecAggError } from './errors.js';
-export { IndexedDbStore, type IndexedDbSettings } from './indexeddb-store.js';
+export { IndexedDbStore, type IndexedDbSettings, type Mark } from './indexeddb-store.js';
 export type { Residues } from './masks.js';
 export { type Ending, KINDS } from './messages.js';
 export type { SessionNoise } from './noise-block.js';

@@ -4,6 +4,7 @@ export * from './bitmap.js';
 export * from './bytes.js';
 export * from './client.js';
 export * from './crypto.js';
+export * from './edge.js';
 export * from './encoding.js';
 export * from './enrolment.js';
 export * from './errors.js';

@@ -132,6 +132,8 @@ export interface ErrorDetail {
   readonly alive: number;
   readonly needed: number;
   readonly nextOffset: bigint | undefined;
+  /** The aggregator's clock in seconds since 1970, where this machine's is refused. */
+  readonly serverTime: bigint | undefined;
 }
 
 /** Details have at most this many bytes (errors.proto). */
@@ -157,6 +159,7 @@ export function decodeErrorDetail(bytes: Uint8Array): ErrorDetail | undefined {
       alive: Number(fields.integer(7)),
       needed: Number(fields.integer(8)),
       nextOffset: fields.has(9) ? fields.integer(9) : undefined,
+      serverTime: fields.has(10) ? fields.integer(10) : undefined,
     };
   } catch (error) {
     if (error instanceof SyntaxError) return undefined;

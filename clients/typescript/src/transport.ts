@@ -60,6 +60,11 @@ export interface Update {
 /** "Not yet": when to ask again. */
 export interface Wait {
   readonly retryAfterMs: number;
+  /**
+   * Until the open round closes, told once this client's answer to it is stored; null where
+   * it is not, and has to be sent again.
+   */
+  readonly closesInMs: number | null;
 }
 
 /** How far an upload has come. */
@@ -73,6 +78,8 @@ const CHUNK = 1 << 20;
 const MOST_REFERENCE = 72_000_000;
 /** Longest wait that an aggregator may ask for. */
 const MOST_WAIT_MS = 3_600_000;
+/** Longest deadline of a round: beyond it a client would sleep through the session's end. */
+const MOST_CLOSES_IN_MS = 604_800_000n;
 const SHORT_MS = 15_000;
 const LONG_MS = 90_000;
 
@@ -129,13 +136,14 @@ export class AggregatorCalls {
     );
   }
 
-  /** Asks for what opens a round after the one named. */
-  async getUpdate(sid: Bytes, after: number): Promise<Update | Wait> {
+  /** Asks for what opens a round after the one named; the answer may take `waitMs`. */
+  async getUpdate(sid: Bytes, after: number, waitMs = 0): Promise<Update | Wait> {
     const answer = await this.#call(
       'GetUpdate',
       [
         [1, sid],
         [2, after],
+        [3, waitMs],
       ],
       LONG_MS,
     );
@@ -252,7 +260,14 @@ function referenceOf(update: FieldReader): Reference | null {
 function waitOf(answer: FieldReader, field: number): Wait {
   const wait = new FieldReader(answer.bytes(field));
   const asked = Number(wait.integer(1));
-  return { retryAfterMs: Math.min(Math.max(asked, 1), MOST_WAIT_MS) };
+  const closesIn = wait.has(4) ? wait.integer(4) : null;
+  if (closesIn !== null && closesIn > MOST_CLOSES_IN_MS) {
+    throw new SyntaxError('a round that closes later than any round lasts');
+  }
+  return {
+    retryAfterMs: Math.min(Math.max(asked, 1), MOST_WAIT_MS),
+    closesInMs: closesIn === null ? null : Number(closesIn),
+  };
 }
 
 function statusOf(answer: FieldReader): UploadStatus {

@@ -296,6 +296,14 @@ class TestSession {
     return null;
   }
 
+  /** Says whether the client's answer to the open round is here. */
+  hasAnswered(name: string): boolean {
+    this.#advance();
+    if (this.#roster === null) return this.#adverts.has(name);
+    if (this.#u2 === null) return this.#bundles.has(name);
+    return (this.#u3 === null ? this.#uploads : this.#answers).has(name);
+  }
+
   checkView(view: Bytes): void {
     this.#advance();
     if (toHex(viewOf(this.offer.parameters.suite, this.#ctx2)) !== toHex(view)) {
@@ -326,6 +334,8 @@ export class TestAggregator {
   readonly #clock: TestClock;
   readonly #partial = new Map<string, Bytes>();
   fault: Fault = () => null;
+  /** Until when rounds last, as clients are told that have answered. */
+  closesInMs: number | bigint = 300_000;
   /** Names the aggregator in handshakes; tests change it. */
   name: string;
 
@@ -394,7 +404,12 @@ export class TestAggregator {
       case 'GetUpdate': {
         await session.close();
         const update = session.update(name, Number(request.integer(2)));
-        if (update === null) return [[2, wait]];
+        if (update === null) {
+          const closes: [number, FieldValue][] = session.hasAnswered(name)
+            ? [[4, this.closesInMs]]
+            : [];
+          return [[2, writeFields([[1, 50], ...closes])]];
+        }
         return [
           [
             1,

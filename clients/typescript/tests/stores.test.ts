@@ -12,6 +12,7 @@ import { IDBFactory } from 'fake-indexeddb';
 
 import {
   decodeEnrolmentRequest,
+  ed25519Verify,
   EMPTY_STATE,
   enrolmentRequestHolds,
   IndexedDbStore,
@@ -95,6 +96,86 @@ test('a database keeps states for one tab at a time', async () => {
     await new Promise((go) => setImmediate(go));
     return IndexedDbStore.open({ name: 'client', factory, locks });
   });
+});
+
+/** A database, its locks, and a mark outside of it. */
+function browser(): { open: () => Promise<IndexedDbStore>; evict: () => Promise<void> } {
+  const factory = new IDBFactory();
+  const locks = new Locks() as unknown as LockManager;
+  let marked: string | null = null;
+  const mark = {
+    read: () => marked,
+    write: (text: string) => {
+      marked = text;
+    },
+  };
+  return {
+    open: async () => {
+      await new Promise((go) => setImmediate(go));
+      return IndexedDbStore.open({ name: 'client', factory, locks, mark });
+    },
+    evict: () =>
+      new Promise((resolve, reject) => {
+        const request = factory.deleteDatabase('client');
+        request.onsuccess = () => {
+          resolve();
+        };
+        request.onerror = reject;
+      }),
+  };
+}
+
+test('an evicted database is refused, and takes the identity key with it', async () => {
+  const { open, evict } = browser();
+  const store = await open();
+  await store.commit(STATE);
+  await store.identity();
+  await store.close();
+  await evict();
+  await assert.rejects(open(), { error: 'RESTORED_STATE' });
+});
+
+test('a browser keeps its key and its credential', async () => {
+  const { open } = browser();
+  const first = await open();
+  const signer = await first.identity();
+  assert.equal(await first.credential(), null);
+  await first.keepCredential(new Uint8Array([1, 2]));
+  await first.close();
+  const second = await open();
+  const again = await second.identity();
+  assert.deepEqual(again.publicKey, signer.publicKey);
+  const signed = await again.sign(new Uint8Array([3]));
+  assert.ok(ed25519Verify(signer.publicKey, new Uint8Array([3]), signed));
+  assert.deepEqual(await second.credential(), new Uint8Array([1, 2]));
+  await second.close();
+});
+
+test('nothing of a state stands in the database as it is', async () => {
+  const factory = new IDBFactory();
+  const locks = new Locks() as unknown as LockManager;
+  const store = await IndexedDbStore.open({ name: 'client', factory, locks });
+  await store.commit({ ...STATE, trustDomain: 'a text that is looked for' });
+  const database = await new Promise<IDBDatabase>((resolve) => {
+    const request = factory.open('client', 1);
+    request.onsuccess = () => {
+      resolve(request.result);
+    };
+  });
+  const rows = await new Promise<unknown[]>((resolve) => {
+    const request = database.transaction('client').objectStore('client').getAll();
+    request.onsuccess = () => {
+      resolve(request.result as unknown[]);
+    };
+  });
+  assert.equal(rows.length, 2);
+  const bytes = rows.flatMap((row) => Object.values(row as object) as unknown[]);
+  for (const value of bytes) {
+    const text =
+      value instanceof ArrayBuffer ? Buffer.from(value).toString('latin1') : String(value);
+    assert.equal(text.includes('looked for'), false);
+  }
+  await store.close();
 });
 
 test('a state in memory is a copy', async () => {

@@ -28,6 +28,7 @@ Which sessions exist, and who may ask for which, is decided by
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import Final
@@ -628,6 +629,8 @@ class SessionRunner:
 
     def wait_of(self, identity: str, retry_after_seconds: float) -> Wait:
         """Return what a client is told for which there is no update yet."""
+        if identity in self._lost():
+            return Wait(retry_after_seconds)  # its upload was lost: it sends it again
         return wait_of(
             self._state,
             identity,
@@ -869,9 +872,12 @@ class SessionRunner:
 
     def missing(self) -> tuple[str, ...]:
         """Return who may still answer in the open round, by name, as far as known."""
+        return tuple(sorted({*missing_in(self._state), *self._lost()}))
+
+    def _lost(self) -> AbstractSet[str]:
+        """Return whose stored upload is missing while the round for it is open."""
         is_open = isinstance(self._state, server.MaskedInputCollection)
-        lost = self._desk.missing if is_open else ()
-        return tuple(sorted({*missing_in(self._state), *lost}))
+        return self._desk.missing if is_open else frozenset()
 
     # --- events -----------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ Rule 4: a session that no client has joined ends when the date was set since it 
         opened: clients refuse an end that is impossible by the right clock (R5.0-2).
 Rule 5: a task ends by its sessions, by its end date or by its operator.  A session that
         still waits for clients then ends with it; one that has its cohort goes on.
-Rule 6: only a client that has joined may know how many have.
+Rule 6: only a client that has joined may know how many have.  Until when a round lasts
+        is told to those alone whose answer to it is stored.
 Rule 7: a stream says that there is nothing yet, often enough for a client to notice in
         time that its other end has vanished.
 
@@ -106,21 +107,34 @@ def wait_of(
 ) -> Wait:
     """Return what a client is told that has to wait.
 
+    A client whose answer to the open round is stored is told until when that round
+    lasts: it may sleep until then.  All others are told nothing and send again.
+
     Args:
         state: The session.
         identity: Who asks.
         retry_after_seconds: When asking again makes sense.
         closes_in_seconds: Until the open round's deadline.
     """
-    if not isinstance(state, server.AdvertiseKeys) or identity not in state.adverts:
+    if not has_answered(state, identity):
         return Wait(retry_after_seconds)
+    closes_in_seconds = min(max(0.0, closes_in_seconds), MAX_DEADLINE_SECONDS)
+    if not isinstance(state, server.AdvertiseKeys):
+        return Wait(retry_after_seconds, closes_in_seconds=closes_in_seconds)
     now = server.progress(state)
     return Wait(
         retry_after_seconds,
         joined=now.answered,
         needed=now.needed,
-        closes_in_seconds=max(0.0, closes_in_seconds),
+        closes_in_seconds=closes_in_seconds,
     )
+
+
+def has_answered(state: server.ServerState, identity: str) -> bool:
+    """Whether a client's answer to the open round is stored; False after the end."""
+    if isinstance(state, server.Completed | server.Failed):
+        return False
+    return identity in state.session.accepted.get(state.ROUND, ())
 
 
 def idle_timeout(open_round: Round, parameters: ProtocolParameters) -> float:

@@ -1,0 +1,261 @@
+/** A web page contributes beside Python clients, in Chromium. Skipped where it is missing. */
+
+import assert from 'node:assert/strict';
+import { createHash, X509Certificate } from 'node:crypto';
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { createServer, type Server } from 'node:http';
+import { once } from 'node:events';
+import { join } from 'node:path';
+import { test } from 'node:test';
+
+import { Browser, CHROMIUM, type Page } from './browser.js';
+import { Deployment, NO_NOISE, readNpy, SECAGG } from './harness.js';
+
+const DIM = 6;
+const NAME = 'browser-1';
+const PYTHON = ['client-1', 'client-2'];
+const vectorOf = (client: number): number[] =>
+  Array.from({ length: DIM }, (_, i) => 100 * (client + 1) - 7 * i);
+const TOTAL = vectorOf(0).map((_, i) => vectorOf(0)[i]! + vectorOf(1)[i]! + vectorOf(2)[i]!);
+/** Where pictures go; nowhere by default. */
+const PICTURES = process.env['PAGE_PICTURES'] ?? '';
+const PROFILE = 'malicious-server';
+
+const missing = !existsSync(SECAGG)
+  ? `there is no ${SECAGG}`
+  : CHROMIUM === ''
+    ? 'Chromium is not here; Debian has it in the package chromium'
+    : false;
+
+const TYPES: Readonly<Record<string, string>> = {
+  html: 'text/html; charset=utf-8',
+  css: 'text/css',
+  js: 'text/javascript',
+};
+
+/** The application's server: the page, who is logged in, and a way to the issuer. */
+class Application {
+  readonly #server: Server;
+  /** The Worker stands still after its first commit. */
+  halting = false;
+  enrolments = 0;
+  settings: object = {};
+
+  constructor(deployment: Deployment) {
+    this.#server = createServer((request, response) => {
+      const name = request.url!.slice(1) || 'index.html';
+      const answer = (type: string, body: string | Buffer): void => {
+        response.writeHead(200, {
+          'content-type': type,
+          'cache-control': 'no-store',
+          'content-security-policy':
+            `default-src 'none'; script-src 'self'; style-src 'self'; worker-src 'self'; ` +
+            `connect-src 'self' https://${deployment.authority}; trusted-types secagg; ` +
+            `require-trusted-types-for 'script'; base-uri 'none'; form-action 'none'`,
+        });
+        response.end(body);
+      };
+      if (name === 'settings.json') answer('application/json', JSON.stringify(this.settings));
+      else if (name === 'enrol' && request.method === 'POST') {
+        const pieces: Buffer[] = [];
+        request.on('data', (piece: Buffer) => pieces.push(piece));
+        request.on('end', () => {
+          this.enrolments++;
+          deployment.issue(NAME, Buffer.concat(pieces)).then(
+            (credential) => {
+              answer('application/octet-stream', credential);
+            },
+            () => {
+              response.writeHead(403).end();
+            },
+          );
+        });
+      } else if (/^[a-z]+\.(html|css|js)$/.test(name)) {
+        const directory = this.halting && name === 'worker.js' ? 'build/halting' : 'build/site';
+        answer(TYPES[name.split('.')[1]!]!, readFileSync(join(directory, name)));
+      } else response.writeHead(404).end();
+    });
+  }
+
+  async listen(): Promise<string> {
+    this.#server.listen(0, '127.0.0.1');
+    await once(this.#server, 'listening');
+    return `http://localhost:${(this.#server.address() as { port: number }).port}`;
+  }
+
+  async close(): Promise<void> {
+    this.#server.close();
+    this.#server.closeAllConnections();
+    await once(this.#server, 'close');
+  }
+}
+
+async function contribute(page: Page): Promise<void> {
+  await page.until(`document.body?.dataset.ready === 'yes'`);
+  await page.evaluate(`(() => {
+    document.getElementById('vector').value = ${JSON.stringify(vectorOf(2).join(', '))};
+    document.getElementById('go').click();
+  })()`);
+}
+
+async function takePicture(page: Page, name: string, dark: boolean): Promise<void> {
+  if (PICTURES === '') return;
+  mkdirSync(PICTURES, { recursive: true });
+  writeFileSync(join(PICTURES, `${name}.png`), await page.picture(820, 830, dark));
+}
+
+test('a page is killed after each commit, and the sum is exact', { skip: missing }, async () => {
+  const deployment = await Deployment.make(PYTHON.length);
+  const certificate = await deployment.openEdge();
+  const application = new Application(deployment);
+  const origin = await application.listen();
+  const unlisted = new Application(deployment);
+  const elsewhere = await unlisted.listen();
+  const spki = createHash('sha256')
+    .update(new X509Certificate(certificate).publicKey.export({ type: 'spki', format: 'der' }))
+    .digest('base64');
+  let browser: Browser | null = null;
+  const start = (): Browser => (browser = Browser.start(deployment.path('browser'), spki));
+  application.settings = unlisted.settings = {
+    authority: deployment.authority,
+    aggregator: 'aggregator',
+    trustDomain: 'secagg.local',
+    enrolmentKey: deployment.enrolmentKey.slice('ed25519:'.length),
+    name: NAME,
+    task: 'task',
+    profile: PROFILE,
+    direct: false,
+    noise: false,
+    maxEpsilon: 1,
+    maxDelta: 1e-6,
+  };
+  try {
+    const rounds = 'advertise_keys = 600\nshare_keys = 600\nmasked_input = 600\nunmasking = 600\n';
+    const server = deployment.serve(
+      `profile = "${PROFILE}"\n[vector]\ndimension = ${DIM}\nmodulus_bits = 20\n` +
+        `[cohort]\nmin_clients = 3\nmax_clients = 3\nmin_survivors = 3\n` +
+        `[noise]\nnone = "${NO_NOISE}"\n[rounds]\n${rounds}consistency = 600\n`,
+      `[edge]\nlisten = "127.0.0.1:${deployment.edgePort}"\nauthority = "${deployment.authority}"\n` +
+        `certificate = "web.pem"\nprivate_key = "web.key"\norigins = ["${origin}"]\n`,
+    );
+    const policy = `require_noise = false\nmin_clients = 3\nprofiles = ["${PROFILE}"]\n`;
+    const python = PYTHON.map((name, i) => deployment.python(name, policy, vectorOf(i), '<i8'));
+    const ended = server.then((end) => {
+      if (end.code !== 0) throw new Error(`the server ended with ${end.code}: ${end.errors}`);
+    });
+
+    // Every process of the browser commits once and is killed there.
+    application.halting = true;
+    const phases: string[] = [];
+    while (phases.at(-1) !== 'ended') {
+      const page = await start().open(origin);
+      await contribute(page);
+      const { commits, failed } = {
+        commits: 'document.body.dataset.commits',
+        failed: 'document.body.dataset.failed',
+      };
+      const moved = page.until(`${commits} >= 1 || ${failed}`);
+      await Promise.race([moved, ended.then(() => moved)]);
+      assert.equal(await page.evaluate(`${failed} ?? null`), null);
+      phases.push(await page.evaluate('document.body.dataset.phase'));
+      await browser!.kill();
+    }
+    assert.deepEqual(phases, [
+      'advertised',
+      'shared',
+      'delivered',
+      'bound',
+      'signed',
+      'answered',
+      'ended',
+    ]);
+
+    // The sum was never reported: the next process does it.
+    application.halting = false;
+    const page = await start().open(origin);
+    await contribute(page);
+    await page.until(`document.body.dataset.over || document.body.dataset.failed`);
+    assert.equal(
+      await page.evaluate(`document.getElementById('sum').textContent`),
+      TOTAL.join(', '),
+    );
+    assert.equal(application.enrolments, 1);
+    for (const [i, end] of (await Promise.all(python)).entries()) {
+      assert.equal(end.code, 0, end.errors);
+      assert.deepEqual(readNpy(deployment.path(`${PYTHON[i]}-sum.npy`)), TOTAL);
+    }
+    await takePicture(page, 'browser_client', false);
+    await takePicture(page, 'browser_client_dark', true);
+    const first = await page.evaluate<string>(`document.querySelector('main p').innerText`);
+    assert.match(first, /^Under malicious-server this page protects you only if another party/);
+
+    // No cookie, no script of another form, no key that a script can export.
+    await assert.rejects(page.evaluate(`new Worker('data:text/javascript,0')`));
+
+    // A second tab says why it does nothing.
+    const second = await browser!.open(origin);
+    await second.until(`document.body?.dataset.failed === 'STATE_LOCKED'`);
+    const said = await second.evaluate<string>(`document.getElementById('status').textContent`);
+    assert.match(said, /another tab/);
+
+    // Another origin reaches the aggregator as little as one that sends plain text.
+    const call = (type: string): string =>
+      `fetch('https://${deployment.authority}` +
+      `/secagg.v1.SecAggService/GetOffer', { method: 'POST', body: 'x', headers: ` +
+      `{ 'content-type': '${type}' } }).then((r) => r.status, (e) => e.message)`;
+    assert.equal(await page.evaluate(call('application/proto')), 400);
+    const foreign = await browser!.open(elsewhere);
+    await foreign.until(`document.body?.dataset.ready || document.body?.dataset.failed`);
+    assert.equal(await foreign.evaluate(call('application/proto')), 'Failed to fetch');
+
+    await browser!.kill();
+  } finally {
+    await (browser as Browser | null)?.kill().catch(() => undefined);
+    await deployment.close();
+    await application.close();
+    await unlisted.close();
+  }
+});
+
+test('a page whose database was deleted starts no new life', { skip: missing }, async () => {
+  const deployment = await Deployment.make(1);
+  const application = new Application(deployment);
+  const origin = await application.listen();
+  let browser: Browser | null = null;
+  application.settings = {
+    authority: 'localhost:1',
+    aggregator: 'aggregator',
+    trustDomain: 'secagg.local',
+    enrolmentKey: deployment.enrolmentKey.slice('ed25519:'.length),
+    name: NAME,
+    task: 'task',
+    profile: PROFILE,
+    direct: false,
+    noise: false,
+    maxEpsilon: 1,
+    maxDelta: 1e-6,
+  };
+  try {
+    browser = Browser.start(deployment.path('browser'), 'none');
+    const page = await browser.open(origin);
+    await page.until(`document.body?.dataset.ready === 'yes'`);
+    const key = await page.evaluate<string>(`document.getElementById('key').textContent`);
+    await browser.kill();
+
+    browser = Browser.start(deployment.path('browser'), 'none');
+    const again = await browser.open(origin);
+    await again.until(`document.body?.dataset.ready === 'yes'`);
+    assert.equal(await again.evaluate(`document.getElementById('key').textContent`), key);
+    assert.equal(application.enrolments, 1);
+
+    await again.evict(origin);
+    await again.evaluate('location.reload()');
+    await again.until(`document.body?.dataset.failed === 'RESTORED_STATE'`);
+    assert.equal(application.enrolments, 1);
+    await takePicture(again, 'browser_client_evicted', false);
+  } finally {
+    await browser?.kill().catch(() => undefined);
+    await deployment.close();
+    await application.close();
+  }
+});

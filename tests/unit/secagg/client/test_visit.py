@@ -1,0 +1,492 @@
+"""Clients that visit an aggregator now and then, and die between two visits."""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+from secagg_testing import manual_clock
+from secagg_testing.carrier import memory_directory, step_client
+from secagg_testing.cohorts import (
+    parameters_for,
+    signing_parameters_for,
+    with_noise,
+)
+from secagg_testing.crash_points import (
+    CrashingConnection,
+    CrashSwitch,
+    SimulatedCrashError,
+)
+from secagg_testing.inline_store import inline_store
+from secagg_testing.lossy_connection import Fault, LossyConnection
+
+from secagg.client.visit import visit
+from secagg.crypto.entropy import SeededEntropy
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceError,
+    SessionAbortedError,
+)
+from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.profiles import Profile, RoundDeadlines
+from secagg.protocol.rounds import rounds_of
+from secagg.runtime.workers import Workers
+from secagg.server.aggregator import Aggregator
+from secagg.server.engine.mask_removal import MaskExecutor
+from secagg.server.rpc.limits import AggregatorLimits
+from secagg.server.task.definition import TaskDefinition
+from secagg.storage.blobs import MemoryBlobs
+from secagg.storage.spool import UploadSpool
+from secagg.storage.sqlite.executor import InlineExecutor
+from secagg.transport.connection import InMemoryConnection
+from secagg.wire.calls import (
+    AdvertiseKeys,
+    GetOffer,
+    GetUpdate,
+    RevealShares,
+    ShareKeys,
+    SignConsistency,
+    UploadChunk,
+    Wait,
+)
+
+DAY = 86_400
+NAMES = ("ann", "bob", "cleo", "dan")
+LONG = {
+    "advertise_keys": DAY,
+    "share_keys": 2 * DAY,
+    "masked_input": 2 * DAY,
+    "consistency": 2 * DAY,
+    "unmasking": 2 * DAY,
+}
+PROFILES = {
+    "honest": parameters_for(
+        4,
+        dimension=5,
+        threshold=3,
+        deadlines=RoundDeadlines.of(Profile.HONEST_CURIOUS_SERVER, **LONG),
+    ),
+    "malicious": signing_parameters_for(
+        4,
+        dimension=5,
+        deadlines=RoundDeadlines.of(Profile.MALICIOUS_SERVER, **LONG),
+    ),
+}
+
+
+@dataclass
+class Phones:
+    """An aggregator in memory, and clients whose every visit is a new process."""
+
+    clock: manual_clock.ManualClock
+    parameters: object
+    home: object
+    options: dict = field(default_factory=dict)
+    fault_of: object = staticmethod(lambda _name, _call, _number: Fault.NONE)
+    payload: bytes = b""
+
+    def __post_init__(self):
+        workers = Workers(general=InlineExecutor())
+        self.aggregator = Aggregator(
+            inline_store(),
+            UploadSpool(MemoryBlobs()),
+            clock=self.clock,
+            entropy=SeededEntropy(SecretBytes(bytes(32)), b"test"),
+            workers=workers,
+            masks=MaskExecutor(
+                workers, manual_clock.inline_engine(1), min_work_per_part=1
+            ),
+            limits=AggregatorLimits(poll_seconds=60.0),
+        )
+        self.sums = []
+        self.links = {}
+        self.vectors = Counter()
+
+    def start(self, *, attempts=1):
+        async def next_payload(_):
+            return self.payload
+
+        async def on_sum(released):
+            self.sums.append(released)
+
+        task = TaskDefinition(
+            task_id="sums", parameters=self.parameters, max_attempts=attempts
+        )
+        return asyncio.ensure_future(
+            self.aggregator.run_task(task, next_payload=next_payload, on_sum=on_sum)
+        )
+
+    def link(self, name):
+        if name not in self.links:
+            there = InMemoryConnection(self.aggregator, name, aggregator="aggregator")
+            self.links[name] = LossyConnection(
+                name,
+                lambda: there,
+                lambda call, number: self.fault_of(name, call, number),
+            )
+        return self.links[name]
+
+    def make_vector(self, name):
+        def make(info, payload):
+            assert info.descriptor.task_id == "sums"
+            assert payload == self.payload
+            self.vectors[name] += 1
+            return np.full(5, 1 + NAMES.index(name))
+
+        return make
+
+    def client(self, name, **changes):
+        options = {"aggregator": "aggregator", "clock": self.clock.date}
+        return step_client(
+            name, self.parameters, self.home, **(options | self.options | changes)
+        )
+
+    async def visit(self, name, connection=None, **changes):
+        arguments = {"task": "sums", "vector": self.make_vector(name)} | changes
+        with self.client(name) as client:
+            return await visit(
+                client,
+                connection or self.link(name),
+                clock=self.clock,
+                **arguments,
+            )
+
+    async def sleep(self, seconds):
+        await self.clock.sleep_until(self.clock.now() + seconds)
+
+
+def scenario(test, parameters=PROFILES["honest"], **options):
+    async def main(clock):
+        with memory_directory() as home:
+            phones = Phones(clock, parameters, home, **options)
+            try:
+                await test(phones)
+            finally:
+                await phones.aggregator.close()
+                for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                    task.cancel()
+                    await asyncio.wait({task})
+
+    manual_clock.run(main)
+
+
+async def come_back_until_the_sum(phones, name, *, most=30, crash=None):
+    """Visit when the last visit says so; return the contribution and the instants."""
+    instants = []
+    for _ in range(most):
+        instants.append(phones.clock.now())
+        link = phones.link(name)
+        if crash is not None and not crash.is_dead:
+            link = CrashingConnection(link, crash)
+        try:
+            found = await phones.visit(name, link)
+        except SimulatedCrashError:
+            await phones.sleep(60)
+            continue
+        except ServiceError as error:
+            if error.code is not ErrorCode.UNREACHABLE:
+                raise
+            await phones.sleep(3600)
+            continue
+        if found.contribution is not None:
+            return found.contribution, instants
+        await phones.sleep(found.come_back_seconds)
+    raise AssertionError(f"{name} has visited {most} times without a sum")
+
+
+# --- the whole of a session -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_phones_that_come_back_when_told_give_an_exact_sum_over_days(profile):
+    async def test(phones):
+        phones.start()
+        given = await asyncio.gather(
+            *(come_back_until_the_sum(phones, name) for name in NAMES)
+        )
+        for contribution, instants in given:
+            np.testing.assert_array_equal(contribution.values, np.full(5, 10))
+            assert contribution.inputs == 4
+            # One visit for each round, one that finds the next one open, and the sum.
+            assert len(instants) <= 3 * len(rounds_of(phones.parameters.profile))
+        assert phones.vectors == Counter(NAMES)
+
+    scenario(test, PROFILES[profile])
+
+
+def test_a_phone_with_noise_pays_once():
+    async def test(phones):
+        phones.start()
+        given = await asyncio.gather(
+            *(come_back_until_the_sum(phones, name) for name in NAMES)
+        )
+        assert [each.inputs for each, _ in given] == [4] * 4
+        assert [each.sessions_left for each, _ in given] == [0] * 4
+
+    parameters = replace(
+        with_noise(parameters_for(4, dimension=5, threshold=3)),
+        deadlines=PROFILES["honest"].deadlines,
+    )
+    scenario(test, parameters)
+
+
+def test_a_phone_is_killed_at_each_of_its_calls_and_the_sum_is_exact():
+    points = 0
+
+    async def test(phones):
+        nonlocal points
+        switch = CrashSwitch(at=points)
+        phones.start()
+        given = await asyncio.gather(
+            come_back_until_the_sum(phones, "ann", crash=switch),
+            *(come_back_until_the_sum(phones, name) for name in NAMES[1:]),
+        )
+        points = points + 1 if switch.is_dead else -1
+        for contribution, _ in given:
+            np.testing.assert_array_equal(contribution.values, np.full(5, 10))
+
+    while points >= 0:
+        scenario(test, PROFILES["malicious"])
+
+
+def test_what_was_said_is_said_again_with_the_same_bytes():
+    """Requests and answers are lost in every round."""
+
+    async def test(phones):
+        phones.start()
+        given = await asyncio.gather(
+            *(come_back_until_the_sum(phones, name) for name in NAMES)
+        )
+        for contribution, _ in given:
+            np.testing.assert_array_equal(contribution.values, np.full(5, 10))
+        for link in phones.links.values():
+            assert set(link.distinct_messages().values()) == {1}
+
+    lost = (AdvertiseKeys, ShareKeys, UploadChunk, SignConsistency, RevealShares)
+
+    def fault_of(name, call, number):
+        if call not in lost or number >= 2:
+            return Fault.NONE
+        return (Fault.LOSE_ANSWER, Fault.LOSE_REQUEST)[(number + len(name)) % 2]
+
+    scenario(test, PROFILES["malicious"], fault_of=fault_of)
+
+
+def test_a_vector_whose_upload_is_not_kept_is_made_once_if_one_visit_sends_it():
+    async def test(phones):
+        phones.start()
+        await asyncio.gather(*(come_back_until_the_sum(phones, name) for name in NAMES))
+        assert phones.vectors == Counter(NAMES)
+
+    scenario(test, options={"keep_upload": False}, payload=b"what all of them read")
+
+
+# --- one visit ------------------------------------------------------------------------
+
+
+def test_a_visit_asks_one_question_and_a_phone_that_has_answered_says_nothing_more():
+    async def test(phones):
+        phones.start()
+        await phones.sleep(1)
+        asked = []
+
+        class Watched:
+            def __init__(self, inner):
+                self.inner = inner
+
+            def __getattr__(self, name):
+                return getattr(self.inner, name)
+
+            async def call(self, request):
+                asked.append(type(request))
+                return await self.inner.call(request)
+
+        link = Watched(phones.link("ann"))
+        first = await phones.visit("ann", link)
+        assert (asked, first.has_sent) == ([GetOffer, AdvertiseKeys], True)
+        asked.clear()
+        second = await phones.visit("ann", link)
+        assert (asked, second.has_sent) == ([GetUpdate], False)
+
+    scenario(test)
+
+
+def test_a_phone_sleeps_until_the_round_closes_and_never_beyond_the_next_one():
+    async def test(phones):
+        phones.start()
+        await phones.sleep(1)
+        await phones.visit("ann")
+        await phones.sleep(DAY / 4)
+        found = await phones.visit("ann")
+        closes = 3 / 4 * DAY
+        assert closes <= found.come_back_seconds <= 1.05 * closes
+        for name in NAMES[1:]:
+            await phones.visit(name)
+        await phones.sleep(found.come_back_seconds)
+        # The next round opened at once, and lasts two days: ann is in time.
+        shared = await phones.visit("ann")
+        assert shared.has_sent
+        # MaskedInputCollection may open at once, too, and be over after two days.
+        assert shared.come_back_seconds <= 0.9 * 2 * DAY
+
+    scenario(test)
+
+
+def test_a_question_may_be_held_until_there_is_an_answer():
+    async def test(phones):
+        phones.start()
+        await phones.sleep(1)
+        for name in NAMES[:3]:
+            await phones.visit(name)
+        waiting = asyncio.ensure_future(phones.visit("ann", held_seconds=25.0))
+        await phones.sleep(10)
+        assert not waiting.done()
+        await phones.visit("dan")
+        assert (await waiting).has_sent
+
+    scenario(test)
+
+
+def test_without_a_session_a_phone_is_told_when_to_ask_again():
+    async def test(phones):
+        phones.start()
+        await phones.sleep(1)
+        for name in NAMES:
+            await phones.visit(name)
+        found = await phones.visit("eve", vector=None)
+        assert (found.come_back_seconds, found.session_number) == (1.0, 0)
+
+    scenario(test)
+
+
+def test_a_phone_that_has_slept_through_a_round_hears_that_it_is_out():
+    async def test(phones):
+        phones.start()
+        await phones.sleep(1)
+        for name in NAMES:
+            await phones.visit(name)
+        await phones.sleep(1)
+        for name in NAMES[:3]:
+            await phones.visit(name)
+        await phones.sleep(2 * DAY + 1)
+        with pytest.raises((SessionAbortedError, RemoteProtocolError)):
+            await phones.visit("dan")
+        with phones.client("dan") as client:
+            assert client.place("sums").offer == b""
+        await asyncio.gather(
+            *(come_back_until_the_sum(phones, name) for name in NAMES[:3])
+        )
+        (released,) = phones.sums
+        np.testing.assert_array_equal(released.residues, np.full(5, 6))
+
+    scenario(test)
+
+
+def test_a_vector_that_cannot_be_made_is_zeros_with_noise_and_an_error_without():
+    def fail(*_):
+        raise ValueError("the sensor is broken")
+
+    async def noised(phones):
+        phones.start()
+        given = await asyncio.gather(
+            *(come_back_until_the_sum(phones, name) for name in NAMES)
+        )
+        assert [each.inputs for each, _ in given] == [4] * 4
+
+    async def exact(phones):
+        phones.start()
+        await phones.sleep(1)
+        for _ in range(2):
+            for name in NAMES:
+                await phones.visit(name)
+            await phones.sleep(1)
+        phones.make_vector = lambda _: fail
+        with pytest.raises(ValueError, match="sensor"):
+            await phones.visit("ann")
+        del phones.make_vector
+        assert (await phones.visit("ann")).has_sent  # the session goes on
+
+    parameters = with_noise(parameters_for(4, dimension=5, threshold=3))
+    make = Phones.make_vector
+    try:
+        Phones.make_vector = lambda self, name: (
+            fail if name == "ann" else make(self, name)
+        )
+        scenario(noised, parameters)
+    finally:
+        Phones.make_vector = make
+    scenario(exact)
+
+
+def test_another_aggregator_hears_nothing_of_the_session():
+    async def test(phones):
+        phones.start()
+        await phones.sleep(1)
+        await phones.visit("ann")
+        other = InMemoryConnection(phones.aggregator, "ann", aggregator="other")
+        with pytest.raises(ServiceError, match="other") as refused:
+            await phones.visit("ann", other)
+        assert refused.value.code is ErrorCode.UNREACHABLE
+        assert (await phones.visit("ann")).session_number == 1
+
+    scenario(test)
+
+
+def test_a_session_that_is_lost_at_the_aggregator_is_left():
+    async def test(phones):
+        phones.start()
+        await phones.sleep(1)
+        await phones.visit("ann")
+        phones.__post_init__()
+        phones.start()
+        await phones.sleep(1)
+        with pytest.raises(ServiceError) as refused:
+            await phones.visit("ann")
+        assert refused.value.code is ErrorCode.UNKNOWN_SESSION
+        with phones.client("ann") as client:
+            assert client.place("sums").offer == b""
+
+    scenario(test)
+
+
+@pytest.mark.parametrize("name", ["held_seconds", "visit_seconds", "max_payload_bytes"])
+def test_an_argument_out_of_range_is_named(name):
+    async def test(phones):
+        with pytest.raises(LocalProtocolError, match=name):
+            await phones.visit("ann", **{name: -1})
+
+    scenario(test)
+
+
+# --- what an aggregator says ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_each_round_says_how_long_it_lasts_to_those_alone_who_have_answered(profile):
+    async def test(phones):
+        phones.start()
+        await phones.sleep(1)
+        offers = {name: await phones.visit(name) for name in NAMES}
+        assert all(each.has_sent for each in offers.values())
+        await phones.sleep(1)
+        with phones.client("ann") as client:
+            session = SessionDescriptor.decode(client.place("sums").offer)
+        for which in rounds_of(phones.parameters.profile)[1:]:
+            await phones.visit("ann")
+            for name in NAMES:
+                told = await phones.aggregator.answer(
+                    name, GetUpdate(session.session_id, which)
+                )
+                assert isinstance(told, Wait)
+                assert (told.closes_in_seconds is not None) is (name == "ann")
+                if name == "ann":
+                    assert 0 < told.closes_in_seconds <= 2 * DAY
+            for name in NAMES[1:]:
+                await phones.visit(name)
+            await phones.sleep(1)
+
+    scenario(test, PROFILES[profile])
