@@ -32,6 +32,7 @@ from secagg.errors import ErrorCode
 from secagg.protocol.descriptor import CLOCK_TOLERANCE_SECONDS, SessionDescriptor
 from secagg.protocol.messages import Round
 from secagg.protocol.parameters import ProtocolParameters
+from secagg.protocol.profiles import MAX_DEADLINE_SECONDS
 from secagg.protocol.rounds import ROUNDS, rounds_of
 from secagg.protocol.server import machine as server
 from secagg.protocol.server.states import RosterFixed
