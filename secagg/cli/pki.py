@@ -327,11 +327,20 @@ def revoke(
             metavar="[NAME|SERIAL...]", help="What `pki list` shows, of either."
         ),
     ] = None,
+    reason: Annotated[
+        str,
+        typer.Option(
+            "--reason", help="As RFC 5280 has it, such as keyCompromise or superseded."
+        ),
+    ] = "unspecified",
+    days: Annotated[
+        int, typer.Option("--days", help="When the next list is due, 1 to 398.")
+    ] = 90,
     as_json: JSONOption = False,
 ) -> None:
-    """Take certificates back, with all others of the same keys.
+    """Revoke certificates, with all others of the same keys.
 
-    Without a name or number it writes the file for the aggregators once more.
+    Writes the next revocation list (CRL), also without a name or number.
 
     Example: secagg pki revoke pki hospital-a
     """
@@ -339,11 +348,15 @@ def revoke(
 
     output = Output(as_json=as_json)
     with IssuanceLedger.open(directory) as office:
-        new = office.revoke(office.find(words or ()), now=int(time.time()))
+        new = office.revoke(
+            office.find(words or ()), now=int(time.time()), reason=reason, days=days
+        )
     path = directory / REVOKED
     output.line(f"{path}: {len(new)} certificate(s) more are revoked.")
-    output.line("Copy it to every aggregator, where server.revoked names it: whoever")
-    output.line("holds them is shown out within a minute.")
+    output.line("Copy it to every aggregator, where server.revoked names it. Revoked")
+    output.line("certificates are refused within a minute.")
+    output.line(f"Write the next list within {days} days: an aggregator whose list has")
+    output.line("ended accepts no certificate.")
     output.line("At an HTTP edge the credential counts: `secagg pki enrol revoke`.")
     output.result({"file": str(path), "serials": [f"{serial:x}" for serial in new]})
 

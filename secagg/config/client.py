@@ -109,18 +109,40 @@ class IdentitySection:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsSection(DataSection):
+    """Limits of clients of one aggregator and of two."""
+
+    suites: tuple[str, ...] = setting(
+        "Cipher suites that are accepted: aes-256-ctr, aes-128-ctr.",
+        default=("aes-256-ctr", "aes-128-ctr"),
+    )
+    max_clients: int = setting(
+        "Largest cohort.", default=10_000, low=2, high=65_535, unit="clients"
+    )
+    max_dimension: int = setting(
+        "Longest vector.", default=1 << 26, low=1, high=1 << 30, unit="entries"
+    )
+    max_modulus_bits: int = setting(
+        "Widest entry.", default=62, low=1, high=62, unit="bits"
+    )
+    grounds: tuple[str, ...] = setting(
+        "Which grounds of an epsilon are accepted: proven, certified, numerical, "
+        "recalled, each whatever its proof; published for proven or certified by a "
+        "published proof. With published alone, theorems of this project are refused.",
+        default=("proven", "certified"),
+        choices=GROUNDS,
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class PolicySection(DataSection):
+class PolicySection(LimitsSection):
     """Limits that no server can relax.  The client leaves a session below them."""
 
     profiles: tuple[str, ...] = setting(
         "Threat models that are accepted; malicious-server-sparse is experimental and "
         "unreviewed.",
         default=("honest-curious-server",),
-    )
-    suites: tuple[str, ...] = setting(
-        "Cipher suites that are accepted: aes-256-ctr, aes-128-ctr.",
-        default=("aes-256-ctr", "aes-128-ctr"),
     )
     graphs: tuple[str, ...] = setting(
         "Accepted graphs: complete, ring, k-out (drawn neighbours, in the profile "
@@ -137,9 +159,6 @@ class PolicySection(DataSection):
     )
     min_clients: int = setting(
         "Smallest cohort.", default=3, low=2, high=65_535, unit="clients"
-    )
-    max_clients: int = setting(
-        "Largest cohort.", default=10_000, low=2, high=65_535, unit="clients"
     )
     min_survivors: int = setting(
         "Fewest inputs in a released sum.",
@@ -171,12 +190,6 @@ class PolicySection(DataSection):
         "Demand a threshold above half of the cohort on the complete graph.",
         default=True,
     )
-    max_dimension: int = setting(
-        "Longest vector.", default=1 << 26, low=1, high=1 << 30, unit="entries"
-    )
-    max_modulus_bits: int = setting(
-        "Widest entry.", default=62, low=1, high=62, unit="bits"
-    )
     require_noise: bool = setting("Refuse tasks that release exact sums.", default=True)
     max_revocation_days: float | None = setting(
         "Oldest revocation list, in profiles with credentials: older ones, and none at "
@@ -195,13 +208,6 @@ class PolicySection(DataSection):
     )
     max_delta: float | None = setting(
         "Largest delta that goes with it.", default=None, low=1e-300, high=0.999999
-    )
-    grounds: tuple[str, ...] = setting(
-        "Which grounds of an epsilon are accepted: proven, certified, numerical, "
-        "recalled, each whatever its proof; published for proven or certified by a "
-        "published proof. With published alone, theorems of this project are refused.",
-        default=("proven", "certified"),
-        choices=GROUNDS,
     )
     min_local_noise_stddev: float = setting(
         "Least noise that this client itself adds to every entry, which protects it "

@@ -59,6 +59,33 @@ class ProgramSection(ProcessSection):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class SeriesSection:
+    """The series of sums of a task of any kind."""
+
+    id: str = setting("Name of the task; clients ask for it.")
+    steps: int = setting(
+        "How many sums the task releases.",
+        default=1,
+        low=1,
+        high=1_000_000,
+        unit="sums",
+    )
+    participations: int | None = setting(
+        "Most of these sums that hold the data of one client; the noise is planned for "
+        "them, and clients give to no more. Empty means all steps.",
+        default=None,
+        low=1,
+        high=1_000_000,
+        unit="sums",
+    )
+
+    @property
+    def sums_of_one_client(self) -> int:
+        """Most sums of the task that hold the data of one client, n."""
+        return self.steps if self.participations is None else self.participations
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSection:
     """What all tasks together may cost one client's data."""

@@ -60,9 +60,17 @@ class HostSection(ProgramSection):
         default=None,
     )
     revoked: Path | None = setting(
-        "File of clients' certificates that were taken back, from `secagg pki revoke`; "
-        "looked at once a minute. Empty for none.",
+        "Revocation lists (X.509 CRL, PEM or DER) of the authorities in tls.ca, such "
+        "as ca.crl of `secagg pki revoke`; read once a minute. Empty for none.",
         default=None,
+    )
+    max_revocation_days: float | None = setting(
+        "Oldest of these lists, counted from its thisUpdate: with an older one no "
+        "certificate is accepted. Empty for no limit but the nextUpdate of the list.",
+        default=None,
+        low=0.01,
+        high=3650.0,
+        unit="days",
     )
     drain_seconds: float = setting(
         "How long calls in flight may finish after SIGTERM.",

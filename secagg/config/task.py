@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
+from secagg.config.common import SeriesSection
 from secagg.config.loader import setting
 from secagg.config.noise import NoiseSection
 from secagg.config.schedule import CONTINUOUS, Schedule
@@ -23,25 +24,9 @@ from secagg.transport.peer_identity import DEFAULT_TRUST_DOMAIN, PeerIdentity, R
 
 
 @dataclass(frozen=True, slots=True)
-class TaskSection:
+class TaskSection(SeriesSection):
     """The series of sums that this server runs."""
 
-    id: str = setting("Name of the task; clients ask for it.")
-    steps: int = setting(
-        "How many sums the task releases.",
-        default=1,
-        low=1,
-        high=1_000_000,
-        unit="sums",
-    )
-    participations: int | None = setting(
-        "Most of these sums that hold the data of one client; the noise is planned for "
-        "them, and clients give to no more. Empty means all steps.",
-        default=None,
-        low=1,
-        high=1_000_000,
-        unit="sums",
-    )
     schedule: str = setting(
         'When sessions open: "continuous" for one after the other, or "every 1h" (s, '
         "m, h, d; counted in UTC) for one in each hour.",
@@ -87,11 +72,6 @@ class TaskSection:
         "Client names that may take part; empty for all clients with a certificate.",
         default=(),
     )
-
-    @property
-    def sums_of_one_client(self) -> int:
-        """Most sums of the task that hold the data of one client, n."""
-        return self.steps if self.participations is None else self.participations
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from secagg.config.common import DataSection, ProcessSection, TLSSection
+from secagg.config.client import LimitsSection
+from secagg.config.common import ProcessSection, SeriesSection, TLSSection
 from secagg.config.loader import LoadedSettings, load_settings, setting
 from secagg.config.server import AdmissionSection, HostSection, files_in
 from secagg.errors import ErrorCode
-from secagg.protocol.policy import GROUNDS
 from secagg.protocol.profiles import MAX_DEADLINE_SECONDS
 
 
@@ -48,10 +48,9 @@ class _LeaderSection(PartySection):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedTaskSection:
+class SharedTaskSection(SeriesSection):
     """The task, the same at both aggregators."""
 
-    id: str = setting("Name of the task.")
     dimension: int = setting(
         "Numbers in a vector.", low=1, high=1 << 26, unit="numbers"
     )
@@ -73,16 +72,6 @@ class SharedTaskSection:
         "The task's claim against either aggregator, over all sessions of one client."
     )
     delta: float = setting("Failure probability of that claim.")
-    steps: int = setting(
-        "Sums that the task is to release.", default=1, low=1, unit="sums"
-    )
-    participations: int | None = setting(
-        "Most of these sums that hold the data of one client; clients give to no more. "
-        "Empty means all steps.",
-        default=None,
-        low=1,
-        unit="sums",
-    )
     spare: int = setting(
         "Sessions of one client beyond its participations that may end without a sum.",
         default=0,
@@ -145,35 +134,15 @@ class _SharingClientSection(ProcessSection):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SharingPolicySection(DataSection):
+class _SharingPolicySection(LimitsSection):
     """Limits that no aggregator can relax."""
 
     max_epsilon: float = setting(
         "Largest epsilon over all sessions of the task, against either aggregator."
     )
     max_delta: float = setting("Largest failure probability of it.")
-    grounds: tuple[str, ...] = setting(
-        "Which grounds of an epsilon are accepted: proven, certified, numerical, "
-        "recalled, each whatever its proof; published for proven or certified by a "
-        "published proof. With published alone, theorems of this project are refused.",
-        default=("proven", "certified"),
-        choices=GROUNDS,
-    )
     min_survivors: int = setting(
         "Fewest vectors in a sum.", low=2, high=65_535, unit="clients"
-    )
-    max_clients: int = setting(
-        "Most vectors in a sum.", default=10_000, low=2, high=65_535, unit="clients"
-    )
-    suites: tuple[str, ...] = setting(
-        "Cipher suites that are accepted: aes-256-ctr, aes-128-ctr.",
-        default=("aes-256-ctr", "aes-128-ctr"),
-    )
-    max_dimension: int = setting(
-        "Longest vector.", default=1 << 26, low=1, high=1 << 30, unit="entries"
-    )
-    max_modulus_bits: int = setting(
-        "Widest entry.", default=62, low=1, high=62, unit="bits"
     )
 
 

@@ -21,7 +21,7 @@ Rule 7: the owner confirms the key's fingerprint over another channel than the
 
 import hashlib
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -356,6 +356,58 @@ class CertificateAuthority:
             .sign(self.private_key, hashes.SHA256())
         )
         return _pem(certificate)
+
+    def sign_revocations(
+        self,
+        revoked: Mapping[int, tuple[int, x509.ReasonFlags]],
+        *,
+        number: int,
+        now: int,
+        days: int,
+    ) -> bytes:
+        """Return a revocation list (CRL, RFC 5280) in PEM.
+
+        Args:
+            revoked: By serial number, when and why a certificate was revoked.
+            number: Of the list; higher than that of every earlier list.
+            now: Its thisUpdate, in Unix seconds.
+            days: After how many days the next list is due, at most 398 and at most as
+                the authority is valid.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE for a bad duration.
+        """
+        start = datetime.fromtimestamp(now, UTC)
+        end = min(
+            start + _duration(days, _MAX_LEAF_DAYS),
+            self.certificate.not_valid_after_utc,
+        )
+        if end <= start:
+            raise _refused("the authority has expired")
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self.certificate.subject)
+            .last_update(start)
+            .next_update(end)
+            .add_extension(x509.CRLNumber(number), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(
+                    self.private_key.public_key()
+                ),
+                critical=False,
+            )
+        )
+        for serial, (at, reason) in revoked.items():
+            entry = (
+                x509.RevokedCertificateBuilder()
+                .serial_number(serial)
+                .revocation_date(datetime.fromtimestamp(at, UTC))
+            )
+            if reason is not x509.ReasonFlags.unspecified:  # RFC 5280, 5.3.1
+                entry = entry.add_extension(x509.CRLReason(reason), critical=False)
+            builder = builder.add_revoked_certificate(entry.build())
+        crl = builder.sign(self.private_key, hashes.SHA256())
+        return crl.public_bytes(serialization.Encoding.PEM)
 
     def _issue(
         self,

@@ -1,35 +1,43 @@
-"""Revoked certificates: a file of serial numbers and their issuers.
+"""Revoked certificates: X.509 revocation lists (CRL, RFC 5280) of the authorities.
 
-A line is a serial number in hexadecimal digits and the name of its issuer, as
-``openssl x509 -noout -serial -issuer -nameopt RFC2253`` shows them::
-
-    5f3a9c...01 CN=secagg authority 1a2b3c4d,O=example.org
-
-Empty lines, and lines that begin with ``#``, are ignored.
+A file holds one list in DER, or in PEM the lists of several authorities, one of each.
 
 Rule 1: issuer and serial number together identify a certificate (RFC 5280, 4.1.2.2):
         two authorities may assign the same number.
-Rule 2: a file that cannot be read whole is refused whole.  A reader that serves clients
-        keeps the list that it has: a mistake readmits no client.
-Rule 3: the file contains no times.  A certificate that has expired opens no
-        connection, listed or not.
+Rule 2: a file is accepted whole or refused whole.  A running process keeps the lists
+        that it has: a mistake readmits no client.
+Rule 3: a list is signed by an authority that the process trusts now. It is complete: a
+        critical extension that this module does not know may say the opposite.
+Rule 4: numbers only grow, also over restarts: the highest of each authority is kept in
+        the state directory.  A process does not start if it cannot be written.
+Rule 5: a list ends at its nextUpdate, or earlier by the limit of the settings.  With a
+        list that has ended no certificate is accepted: later revocations are unknown.
 
-The file is the operator's own and carries no signature.  The members of a session use
-`secagg.protocol.enrolment.revocation_list` about each other.
+The members of a session use `secagg.protocol.enrolment.revocation_list` about each
+other.
 """
 
+import hashlib
+import json
 import logging
-import string
-from collections.abc import Iterable
-from functools import lru_cache
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from secagg.errors import ErrorCode, SecAggError, ServiceError
-from secagg.runtime.files import read_small
+from secagg.protocol.arguments import check_real
+from secagg.runtime.files import disk, read_small, replace_file
 from secagg.runtime.log_events import (
+    CRL_EXPIRES,
     CRL_REJECTED,
     CRL_RELOADED,
     TRANSPORT_LOGGER,
@@ -39,49 +47,168 @@ from secagg.transport.tls import CertificateNumber
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
-# A hundred thousand lines: more certificates than an authority of `secagg pki` sees.
-_MAX_BYTES: Final = 16 << 20
-# A serial number has 20 bytes at most (RFC 5280).
-_MAX_SERIAL_DIGITS: Final = 40
-_COMMENT: Final = "#"
+# Sixty thousand entries in PEM: more certificates than an authority of `secagg pki`
+# issues. They take two seconds to read, in which the process does nothing else.
+MAX_CRL_BYTES: Final = 4 << 20
+# As many as a file of trusted authorities may hold.
+_MAX_LISTS: Final = 8
+# The mark has a line of 150 bytes for each authority that was ever trusted.
+_MAX_MARK_BYTES: Final = 64 * 1024
+# Largest error of a host's clock that is tolerated.
+_CLOCK_SKEW: Final = timedelta(minutes=5)
+# RFC 5280, 5.2.3: numbers have at most 20 bytes.
+_MAX_NUMBER: Final = (1 << 159) - 1
+_SECONDS_A_DAY: Final = 86_400.0
+_WARNED_SHARE: Final = 0.25
+
+_PEM_BEGINS: Final = b"-----BEGIN "
+_PEM_LIST: Final = re.compile(
+    rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL
+)
+# Extensions that may be critical, since this module follows them.
+_FOLLOWED: Final = (
+    x509.CRLNumber,
+    x509.AuthorityKeyIdentifier,
+    x509.CRLReason,
+    x509.InvalidityDate,
+)
+# A list of a part of an authority's certificates, critical or not.
+_PARTIAL: Final = (x509.IssuingDistributionPoint, x509.DeltaCRLIndicator)
+_MALFORMED: Final = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevocationFile:
+    """A file of revocation lists, and the limits that apply to it.
+
+    Attributes:
+        path: The lists.
+        max_days: Greatest age of a list, counted from its thisUpdate; None for no limit
+            but its own nextUpdate.
+        mark: File of the state directory that holds the highest number of each
+            authority; None detects no older list after a restart.
+    """
+
+    path: Path
+    max_days: float | None = None
+    mark: Path | None = None
+
+
+def revocation_file(
+    path: Path | None, max_days: float | None, state_dir: Path | None
+) -> RevocationFile | None:
+    """Return the file that settings name; None without one.
+
+    Args:
+        path: The lists.
+        max_days: Greatest age of a list.
+        state_dir: Where the highest numbers are kept; None for nowhere.
+
+    Raises:
+        ServiceError: BAD_SETTINGS for an age without a file, which limits nothing.
+        LocalProtocolError: The age is not a positive number.
+    """
+    if max_days is not None:
+        check_real("max_revocation_days", max_days, above=0.0)
+    if path is None:
+        if max_days is not None:
+            raise ErrorCode.BAD_SETTINGS.error(
+                "max_revocation_days limits the age of a list, and no list is named",
+                fix="Name the list as server.revoked, or leave max_revocation_days "
+                "out.",
+            )
+        return None
+    mark = None if state_dir is None else state_dir / "crl-numbers.json"
+    return RevocationFile(path=path, max_days=max_days, mark=mark)
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedCRL:
+    """A list of one authority, checked.
+
+    Attributes:
+        authority: SHA-256 of the authority's public key, in hexadecimal digits.
+        number: Its CRL number.
+        digest: SHA-256 of the list, in hexadecimal digits.
+        begins: Its thisUpdate, in Unix seconds.
+        ends: When it may no longer be used, in Unix seconds.
+        revoked: The certificates.
+    """
+
+    authority: str
+    number: int
+    digest: str
+    begins: float
+    ends: float
+    revoked: frozenset[CertificateNumber]
+
+    def is_short(self, now: float) -> bool:
+        """Return whether the last quarter of its time has begun."""
+        return self.ends - now < _WARNED_SHARE * (self.ends - self.begins)
 
 
 class CertificateRevocations:
-    """The list that is in force; `look` reads its file again.
+    """The lists that are in force; `look` reads their file again.
 
     Args:
-        path: The file; None for a deployment without revocations.
+        file: The file; None for a deployment without revocations.
+        authorities: Returns the trusted authorities in PEM, as they are now.
+        date: The present in Unix seconds; the host's by default.
 
     Raises:
-        ServiceError: BAD_CERTIFICATE; the file cannot be read.
+        ServiceError: BAD_CERTIFICATE; the file is refused.  STATE_DAMAGED or
+            STORAGE_FAILED for the mark.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self._path: Final = path
+    def __init__(
+        self,
+        file: RevocationFile | None,
+        authorities: Callable[[], bytes] = bytes,
+        date: Callable[[], float] = time.time,
+    ) -> None:
+        self._file: Final = file
+        self._authorities: Final = authorities
+        self._date: Final = date
         self._numbers: frozenset[CertificateNumber] = frozenset()
+        self._lists: tuple[AcceptedCRL, ...] = ()
         self._complaint = ""
         self._read = b""
-        if path is not None:
-            self._read = _contents(path)
-            self._numbers = _parsed(path, self._read)
+        self._warned = (logging.NOTSET, -math.inf)
+        self._marks: dict[str, tuple[int, str]] = {}
+        if file is not None:
+            self._marks = _marks(file.mark)
+            self._accept(file, _contents(file.path))
+            self._warn(file)
 
     def __contains__(self, number: object) -> bool:
         return number in self._numbers
 
+    def is_current(self) -> bool:
+        """Return whether no list in force has ended."""
+        now = self._date()
+        return all(now < each.ends for each in self._lists)
+
     def look(self) -> bool:
         """Read the file again; return whether it revokes further certificates.
 
-        A file that is invalid leaves the present list in force, and is an error in the
+        A file that is refused leaves the present lists in force, and is an error in the
         log, once for each reason.
         """
-        if self._path is None:
+        if self._file is None:
             return False
+        before = self._numbers
         try:
-            data = _contents(self._path)
-            if data == self._read:
-                self._complaint = ""
-                return False
-            found = _parsed(self._path, data)
+            data = _contents(self._file.path)
+            if data != self._read:
+                self._accept(self._file, data)
+            self._complaint = ""
         except ServiceError as error:
             if str(error) != self._complaint:
                 self._complaint = str(error)
@@ -92,92 +219,294 @@ class CertificateRevocations:
                     reason=error,
                     next_step=error.next_step,
                 )
-            return False
-        self._complaint, self._read = "", data
-        new, given_back = found - self._numbers, self._numbers - found
-        self._numbers = found
+        self._warn(self._file)
+        new, given_back = self._numbers - before, before - self._numbers
         if new or given_back:
             log_event(
                 _LOG,
                 logging.WARNING if given_back else logging.INFO,
                 CRL_RELOADED,
-                path=self._path,
+                path=self._file.path,
                 revoked=len(new),
                 given_back=len(given_back),
             )
         return bool(new)
 
+    def _accept(self, file: RevocationFile, data: bytes) -> None:
+        trusted = x509.load_pem_x509_certificates(self._authorities())
+        found = _checked(file, data, trusted, self._date(), self._marks)
+        # Before the mark is written: a full disk must not keep a revoked client in.
+        self._lists = found
+        self._marks |= {each.authority: (each.number, each.digest) for each in found}
+        self._numbers = frozenset[CertificateNumber]().union(
+            *(each.revoked for each in found)
+        )
+        if file.mark is not None:
+            marks = json.dumps(self._marks, sort_keys=True).encode()
+            with disk(file.mark):
+                replace_file(file.mark, marks)
+        self._read = data  # otherwise the next look tries again
 
-def read_revoked(path: Path) -> frozenset[CertificateNumber]:
-    """Return the certificates that a file revokes.
+    def _warn(self, file: RevocationFile) -> None:
+        """Log once a day that a list ends soon, and at once that it has ended."""
+        now, level = self._date(), logging.NOTSET
+        first = min(self._lists, key=lambda each: each.ends)
+        if first.is_short(now):
+            level = logging.WARNING if now < first.ends else logging.ERROR
+        before, when = self._warned
+        if level <= before and (level < before or now - when < _SECONDS_A_DAY):
+            self._warned = (level, when)
+            return
+        self._warned = (level, now)
+        if level:
+            log_event(
+                _LOG,
+                level,
+                CRL_EXPIRES,
+                path=file.path,
+                ends=datetime.fromtimestamp(first.ends, UTC).isoformat(),
+                next_step=_COPY_NEWEST,
+            )
+
+
+def read_revocation_lists(
+    file: RevocationFile, trusted: Sequence[x509.Certificate], *, now: float
+) -> tuple[AcceptedCRL, ...]:
+    """Return the lists of a file, and write nothing.
+
+    Args:
+        file: The file and its limits.
+        trusted: The trusted authorities.
+        now: Unix seconds.
 
     Raises:
-        ServiceError: BAD_CERTIFICATE; it cannot be read, or a line is malformed.
+        ServiceError: BAD_CERTIFICATE; states why the file is refused. STATE_DAMAGED for
+            the mark.
     """
-    return _parsed(path, _contents(path))
+    marks = _marks(file.mark)
+    return _checked(file, _contents(file.path), trusted, now, marks)
 
 
 def _contents(path: Path) -> bytes:
     return read_small(
         path,
-        most=_MAX_BYTES,
+        most=MAX_CRL_BYTES,
         code=ErrorCode.BAD_CERTIFICATE,
-        if_unreadable="Check path and permissions; an empty file revokes nothing.",
-        if_large=_COPY_AGAIN,
+        if_unreadable="Check path and permissions; `secagg pki revoke DIR` writes a "
+        "list that revokes nothing.",
+        if_large="Publish a list without the certificates that have expired.",
     )
 
 
-def _parsed(path: Path, data: bytes) -> frozenset[CertificateNumber]:
-    # The whole file or none of it: a file that is being copied may end anywhere.
-    if data and not data.endswith(b"\n"):
-        raise _refused(f"{path} ends in the middle of a line", _COPY_AGAIN)
-    try:
-        lines = data.decode("utf-8").splitlines()
-    except UnicodeDecodeError:
-        raise _refused(f"{path} is not valid text", _COPY_AGAIN) from None
-    found: set[CertificateNumber] = set()
-    for place, line in enumerate(lines, 1):
-        if not line.strip() or line.lstrip().startswith(_COMMENT):
-            continue
-        try:
-            found.add(_number(line))
-        except ValueError as error:
-            raise _refused(f"{path}, line {place}: {error}", _COPY_AGAIN) from None
-    return frozenset(found)
+def _checked(
+    file: RevocationFile,
+    data: bytes,
+    trusted: Sequence[x509.Certificate],
+    now: float,
+    marks: dict[str, tuple[int, str]],
+) -> tuple[AcceptedCRL, ...]:
+    found: dict[str, AcceptedCRL] = {}
+    for crl in _parsed(file.path, data):
+        checked = _check(file, crl, trusted, datetime.fromtimestamp(now, UTC))
+        if checked.authority in found:
+            raise _refused(
+                f"{file.path} holds two lists of {_name(crl.issuer)}",
+                "Keep the newest list of each authority in it.",
+            )
+        number, digest = marks.get(checked.authority, (-1, ""))
+        if checked.number < number:
+            raise _refused(
+                f"{file.path} is list {checked.number} of {_name(crl.issuer)}, and "
+                f"list {number} was used before: certificates revoked since would be "
+                "accepted again",
+                _COPY_NEWEST,
+            )
+        if checked.number == number and checked.digest != digest:
+            raise _refused(
+                f"{file.path} is another list {number} of {_name(crl.issuer)} than the "
+                "one that was used before",
+                "Publish a list with the next number; the authority was restored from "
+                "a backup, or signs two lists of one number.",
+            )
+        found[checked.authority] = checked
+    for authority in trusted:
+        key = _key_digest(authority)
+        if key in marks and key not in found:
+            raise _refused(
+                f"{file.path} lacks the list of {_name(authority.subject)}, which was "
+                "used before and is still trusted",
+                "Put the newest list of each trusted authority into the file.",
+            )
+    return tuple(found.values())
 
 
-def revoked_line(number: CertificateNumber) -> str:
-    """Return the line that revokes a certificate, without its end."""
-    return f"{number.serial:x} {number.issuer.rfc4514_string()}"
-
-
-def revoked_text(lines: Iterable[str]) -> bytes:
-    """Return a file of such lines."""
-    return "".join(f"{line}\n" for line in lines).encode()
-
-
-def _number(line: str) -> CertificateNumber:
-    digits, _, issuer = line.strip().partition(" ")
-    if not 0 < len(digits) <= _MAX_SERIAL_DIGITS or not set(digits) <= set(
-        string.hexdigits
+def _parsed(path: Path, data: bytes) -> list[x509.CertificateRevocationList]:
+    blocks = _PEM_LIST.findall(data) if _PEM_BEGINS in data else [data]
+    if not 1 <= len(blocks) <= _MAX_LISTS or (
+        _PEM_BEGINS in data and data.count(_PEM_BEGINS) != len(blocks)
     ):
-        raise ValueError("it does not begin with a serial number in hexadecimal digits")
-    if not issuer.strip():
-        raise ValueError("the name of the issuer is missing")
-    return CertificateNumber(_issuer(issuer.strip()), int(digits, 16))
-
-
-@lru_cache(maxsize=64)  # a file has thousands of lines of few issuers
-def _issuer(text: str) -> x509.Name:
+        raise _refused(
+            f"{path} holds {len(blocks)} whole revocation lists in PEM, 1 to "
+            f"{_MAX_LISTS} and nothing else are needed",
+            _COPY_NEWEST,
+        )
+    load = (
+        x509.load_pem_x509_crl
+        if blocks[0].startswith(_PEM_BEGINS)
+        else x509.load_der_x509_crl
+    )
     try:
-        return x509.Name.from_rfc4514_string(text)
-    except (LookupError, TypeError, ValueError):
-        raise ValueError("the name of the issuer is malformed") from None
+        return [load(block) for block in blocks]
+    except _MALFORMED:
+        raise _refused(
+            f"{path} is not an X.509 revocation list in PEM or DER", _COPY_NEWEST
+        ) from None
 
 
-_COPY_AGAIN: Final = (
-    "Copy the file of `secagg pki revoke` again; the previous list stays in force."
-)
+def _check(
+    file: RevocationFile,
+    crl: x509.CertificateRevocationList,
+    trusted: Sequence[x509.Certificate],
+    now: datetime,
+) -> AcceptedCRL:
+    """Return what a list says, after every check that needs no earlier list."""
+    path = file.path
+    try:
+        signers = [each for each in trusted if each.subject == crl.issuer]
+        if not signers:
+            raise _refused(
+                f"{path} is a list of {_name(crl.issuer)}, which is not a trusted "
+                "authority",
+                "Name the list of an authority in tls.ca.",
+            )
+        authority = next((each for each in signers if _has_signed(each, crl)), None)
+        if authority is None:
+            raise _refused(
+                f"{path} is not signed by {_name(crl.issuer)}, whose list it claims to "
+                "be",
+                "Do not use this file; get the list from the authority's operator.",
+            )
+        _refuse_extensions(path, crl.extensions)
+        number = crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+        if not 0 <= number <= _MAX_NUMBER:
+            raise ValueError("its number is out of range")
+        begins, ends = _times(file, crl, now)
+        return AcceptedCRL(
+            authority=_key_digest(authority),
+            number=number,
+            digest=hashlib.sha256(crl.public_bytes(Encoding.DER)).hexdigest(),
+            begins=begins.timestamp(),
+            ends=ends.timestamp(),
+            revoked=frozenset(_entries(path, crl)),
+        )
+    except x509.ExtensionNotFound:
+        raise _refused(
+            f"{path} has no CRL number, so an older list cannot be recognised",
+            "Have the authority number its lists; `openssl ca` needs `crlnumber`.",
+        ) from None
+    except _MALFORMED as error:
+        raise _refused(f"{path} is malformed: {error}", _COPY_NEWEST) from None
+
+
+def _has_signed(
+    authority: x509.Certificate, crl: x509.CertificateRevocationList
+) -> bool:
+    try:
+        usage = authority.extensions.get_extension_for_class(x509.KeyUsage).value
+        if not usage.crl_sign:
+            return False
+    except x509.ExtensionNotFound:
+        pass  # RFC 5280, 6.3.3: without the extension a key may be used for all
+    key: Any = authority.public_key()  # a key that cannot sign is a TypeError
+    return crl.is_signature_valid(key)  # False for SHA-1, and what is weaker
+
+
+def _times(
+    file: RevocationFile, crl: x509.CertificateRevocationList, now: datetime
+) -> tuple[datetime, datetime]:
+    begins, ends = crl.last_update_utc, crl.next_update_utc
+    if begins > now + _CLOCK_SKEW:
+        raise _refused(
+            f"{file.path} is valid only from {begins:%Y-%m-%d %H:%M} UTC",
+            "Check the clocks of this host and of the authority.",
+        )
+    if ends is None:
+        raise _refused(
+            f"{file.path} has no nextUpdate, so it would never end",
+            "Have the authority state when its next list is due.",
+        )
+    if now >= ends:
+        raise _refused(
+            f"{file.path} expired on {ends:%Y-%m-%d %H:%M} UTC", _COPY_NEWEST
+        )
+    if file.max_days is not None:
+        oldest = begins + timedelta(days=file.max_days)
+        if now >= oldest:
+            raise _refused(
+                f"{file.path} is of {begins:%Y-%m-%d %H:%M} UTC, older than the "
+                f"{file.max_days:g} days of server.max_revocation_days",
+                _COPY_NEWEST,
+            )
+        ends = min(ends, oldest)
+    return begins, ends
+
+
+def _entries(
+    path: Path, crl: x509.CertificateRevocationList
+) -> Iterator[CertificateNumber]:
+    for entry in crl:
+        _refuse_extensions(path, entry.extensions)
+        yield CertificateNumber(crl.issuer, entry.serial_number)
+
+
+def _refuse_extensions(path: Path, extensions: x509.Extensions) -> None:
+    for each in extensions:
+        if isinstance(each.value, _PARTIAL):
+            raise _refused(
+                f"{path} is about a part of the authority's certificates",
+                "Have the authority publish a complete list.",
+            )
+        if each.critical and not isinstance(each.value, _FOLLOWED):
+            raise _refused(
+                f"{path} has the critical extension {each.oid.dotted_string}, which is "
+                "not supported",
+                "Have the authority publish a list without it.",
+            )
+
+
+def _key_digest(authority: x509.Certificate) -> str:
+    spki = authority.public_key().public_bytes(
+        Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+    )
+    return hashlib.sha256(spki).hexdigest()
+
+
+def _marks(path: Path | None) -> dict[str, tuple[int, str]]:
+    if path is None or not path.exists():
+        return {}
+    data = read_small(
+        path,
+        most=_MAX_MARK_BYTES,
+        code=ErrorCode.STATE_DAMAGED,
+        if_large=_REMOVE_MARK,
+    )
+    try:
+        return {
+            str(key): (int(number), str(digest))
+            for key, (number, digest) in json.loads(data).items()
+        }
+    except (AttributeError, TypeError, ValueError):
+        raise ErrorCode.STATE_DAMAGED.error(
+            f"{path} does not hold numbers of revocation lists", fix=_REMOVE_MARK
+        ) from None
+
+
+def _name(name: x509.Name) -> str:
+    return repr(name.rfc4514_string()[:200])  # no control characters in a log
+
+
+_COPY_NEWEST: Final = "Copy the newest list of the authority, of `secagg pki revoke`."
+_REMOVE_MARK: Final = "Remove it once server.revoked holds the authority's newest list."
 
 
 def _refused(complaint: str, next_step: str) -> SecAggError:

@@ -1,7 +1,7 @@
 """An authority with a record of what it issued and revoked.
 
 ``ca.pem`` and ``ca.key`` are the authority, ``index.jsonl`` the record of all that was
-ever issued and revoked, ``revoked.txt`` the list for aggregators.
+ever issued and revoked, ``ca.crl`` the newest revocation list (CRL) for aggregators.
 
 Rule 1: record, then hand out.
 Rule 2: one live key for a name and one name for a live key.  A revoked key stays
@@ -11,6 +11,8 @@ Rule 3: revoking a certificate revokes all of its key: an older one would be val
 Rule 4: a renewed certificate has the name and the role of the one before, and is the
         same client with the same budget.  A name that was never issued cannot be
         renewed.
+Rule 5: a record that is older than its own list was restored from a backup and is
+        refused: its next list would have a number that aggregators have seen.
 
 The operator must find out whose key it is.
 """
@@ -41,20 +43,29 @@ from secagg.pki.certificate_authority import (
     new_key,
     spki_of,
 )
-from secagg.pki.certificate_revocations import revoked_line, revoked_text
 from secagg.runtime.files import disk, replace_file
 from secagg.runtime.json_lines import DurableLines
 from secagg.transport.peer_identity import PeerIdentity, Role
-from secagg.transport.tls import CertificateNumber
 
 _AUTHORITY_STEM: Final = "ca"
 _INDEX: Final = "index.jsonl"
-REVOKED: Final = "revoked.txt"
+REVOKED: Final = "ca.crl"
 
-_HEADER: Final = (
-    "# Certificates that were taken back, made by `secagg pki revoke`: what is added",
-    "# by hand is lost with the next one.  For server.revoked of every aggregator.",
-)
+CRL_DAYS: Final = 90
+"""After how many days the next revocation list is due: as long as a certificate."""
+
+# Of RFC 5280; the others are of lists in parts, or of attribute certificates.
+REASONS: Final = {
+    reason.value: reason
+    for reason in (
+        x509.ReasonFlags.unspecified,
+        x509.ReasonFlags.key_compromise,
+        x509.ReasonFlags.affiliation_changed,
+        x509.ReasonFlags.superseded,
+        x509.ReasonFlags.cessation_of_operation,
+        x509.ReasonFlags.privilege_withdrawn,
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +108,8 @@ class IssuanceLedger:
         self._lines: DurableLines | None = None
         self._rows: dict[int, IssuedRow] = {}
         self._of_key: defaultdict[bytes, list[IssuedRow]] = defaultdict(list)
-        self._revoked: dict[int, int] = {}
+        self._revoked: dict[int, tuple[int, x509.ReasonFlags]] = {}
+        self._list_number = 0
 
     @staticmethod
     def create(directory: Path, trust_domain: str) -> tuple[Path, ...]:
@@ -119,7 +131,8 @@ class IssuanceLedger:
 
         Raises:
             ServiceError: BAD_CERTIFICATE when there is no authority; STORAGE_FAILED
-                when its index is in use or cannot be read; STATE_DAMAGED.
+                when its index is in use or cannot be read; STATE_DAMAGED;
+                RESTORED_STATE when the index is older than its revocation list.
         """
         authority = CertificateAuthority.load(
             directory / f"{_AUTHORITY_STEM}.pem", directory / f"{_AUTHORITY_STEM}.key"
@@ -130,6 +143,7 @@ class IssuanceLedger:
             directory / _INDEX, office._read, next_step=damaged
         ) as lines:
             office._lines = lines
+            office._check_list()
             yield office
 
     @property
@@ -335,39 +349,84 @@ class IssuanceLedger:
             found.update((row.serial, row) for row in rows)
         return list(found.values())
 
-    def revoke(self, rows: Iterable[IssuedRow], *, now: int) -> list[int]:
+    def revoke(
+        self,
+        rows: Iterable[IssuedRow],
+        *,
+        now: int,
+        reason: str = "unspecified",
+        days: int = CRL_DAYS,
+    ) -> list[int]:
         """Revoke certificates, with all others of their keys.
 
-        Writes the file for the aggregators again in any case.
+        Writes the next revocation list in any case.
+
+        Args:
+            rows: The certificates.
+            now: Unix seconds.
+            reason: One of `REASONS`.
+            days: After how many days the next list is due, 1 to 398.
 
         Returns:
             The numbers that were not revoked before, ascending.
 
         Raises:
-            ServiceError: STORAGE_FAILED.
+            ServiceError: BAD_CERTIFICATE for another reason or a bad duration;
+                STORAGE_FAILED.
         """
+        if reason not in REASONS:
+            raise _refused(
+                f"{reason[:80]!r} is not a reason of a revocation",
+                f"Choose one of {', '.join(REASONS)}.",
+            )
         keys = {row.key for row in rows}
         new = sorted(
             row.serial
             for row in self._rows.values()
             if row.key in keys and row.serial not in self._revoked
         )
-        if new:
-            self._append({"at": now, "revoked": [_hex(serial) for serial in new]})
-            self._revoked.update(dict.fromkeys(new, now))
-        self._publish()
-        return new
-
-    def _publish(self) -> None:
-        issuer = self._authority.certificate.subject
-        lines = list(_HEADER)
-        for serial, at in self._revoked.items():
-            row, day = self._rows[serial], datetime.fromtimestamp(at, UTC)
-            lines.append(f"# {row.holder}, {day:%Y-%m-%d %H:%M} UTC")
-            lines.append(revoked_line(CertificateNumber(issuer, serial)))
+        revoked = self._revoked | dict.fromkeys(new, (now, REASONS[reason]))
+        number = self._list_number + 1
+        signed = self._authority.sign_revocations(
+            revoked, number=number, now=now, days=days
+        )
+        self._append(
+            {
+                "at": now,
+                "list": number,
+                "reason": reason,
+                "revoked": [_hex(serial) for serial in new],
+            }
+        )
+        self._revoked, self._list_number = revoked, number
         path = self._directory / REVOKED
         with disk(path):
-            replace_file(path, revoked_text(lines))
+            replace_file(path, signed)
+        return new
+
+    def _check_list(self) -> None:
+        """Refuse a record that is older than the list that was made from it."""
+        path = self._directory / REVOKED
+        with disk(path):
+            if not path.exists():
+                return
+            data = path.read_bytes()
+        try:
+            found = x509.load_pem_x509_crl(data).extensions.get_extension_for_class(
+                x509.CRLNumber
+            )
+        except (ValueError, x509.ExtensionNotFound):
+            raise _refused(
+                f"{path} is not a revocation list of this authority",
+                "Remove it; `secagg pki revoke` writes the next one.",
+            ) from None
+        if found.value.crl_number > self._list_number:
+            raise ErrorCode.RESTORED_STATE.error(
+                f"{self._directory / _INDEX} ends with revocation list "
+                f"{self._list_number}, but {path} is list {found.value.crl_number}: an "
+                "older record was restored",
+                fix="Restore the newest record, or begin a new authority.",
+            )
 
     # --- the index --------------------------------------------------------------------
 
@@ -390,11 +449,19 @@ class IssuanceLedger:
                     raise ValueError("it belongs to another authority")
             case _ if number == 1:
                 raise ValueError("the name of the authority is missing")
-            case {"at": int() as at, "revoked": list() as serials}:
+            case {
+                "at": int() as at,
+                "list": int() as published,
+                "reason": str() as reason,
+                "revoked": list() as serials,
+            }:
                 numbers = [int(serial, 16) for serial in serials]
                 if not all(each in self._rows for each in numbers):
                     raise ValueError("a certificate is revoked that was never issued")
-                self._revoked.update(dict.fromkeys(numbers, at))
+                if published != self._list_number + 1:
+                    raise ValueError("a revocation list is missing before it")
+                self._list_number = published
+                self._revoked.update(dict.fromkeys(numbers, (at, REASONS[reason])))
             case {
                 "holder": str() as holder,
                 "hosts": list() as hosts,

@@ -80,6 +80,7 @@ CERTIFICATE_REFUSED: Final = "certificate_refused"
 MONITORING_FAILED: Final = "monitoring_failed"
 CRL_RELOADED: Final = "crl_reloaded"
 CRL_REJECTED: Final = "crl_rejected"
+CRL_EXPIRES: Final = "crl_expires"
 
 # The characters of a fact that needs no quotation marks.
 _PLAIN: Final = re.compile(r"[\w.:/@+-]+", re.ASCII)

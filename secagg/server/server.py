@@ -29,6 +29,7 @@ from secagg.config.task import shortfall_of
 from secagg.crypto.entropy import SystemEntropy
 from secagg.distributed_dp import Plan
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.pki.certificate_revocations import revocation_file
 from secagg.protocol.arguments import (
     as_path,
     check_name,
@@ -262,8 +263,10 @@ class Server:
         admission: How many connections strangers may have; by default limits that fit
             into the files this process may open, enforced by a relay before gRPC on
             Linux, unless only this machine can connect.
-        revoked: File of clients' certificates that were taken back, from `secagg pki
-            revoke`; looked at once a minute.
+        revoked: Revocation lists (CRL) of the authorities that `identity` trusts, from
+            `secagg pki revoke`; read once a minute.
+        max_revocation_days: Greatest age of such a list; by default its own nextUpdate
+            decides alone.
         edge: Where clients without certificates call over HTTPS, and by whose
             credentials; None for nowhere.
         grace_seconds: How long calls in flight may finish at the end.
@@ -309,7 +312,8 @@ class Server:
         engine: str = "threads",
         health_listen: str | None = None,
         admission: AdmissionLimits | None = None,
-        revoked: Path | None = None,
+        revoked: Path | str | None = None,
+        max_revocation_days: float | None = None,
         edge: EdgeOptions | None = None,
         grace_seconds: float = 10.0,
         keep_seconds: float = 600.0,
@@ -361,7 +365,9 @@ class Server:
         self._rollback_mark = as_path("rollback_mark", rollback_mark)
         self._accept_restored = accept_restored
         self._admission = admission
-        self._revoked = revoked
+        self._revoked = revocation_file(
+            as_path("revoked", revoked), max_revocation_days, state_dir
+        )
         if edge is not None and identity is not None:
             edge.check_trust_domain(identity.identity.trust_domain)
         self._edge_options = edge

@@ -513,6 +513,7 @@ def server_of(
         health_listen=settings.server.health_listen,
         admission=settings.admission.limits(),
         revoked=settings.server.revoked,
+        max_revocation_days=settings.server.max_revocation_days,
         edge=edge_options(settings),
         grace_seconds=settings.server.drain_seconds,
         keep_seconds=settings.server.keep_seconds,

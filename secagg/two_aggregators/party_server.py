@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, Self, TypeVar
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.pki.certificate_revocations import RevocationFile
 from secagg.protocol.messages import Envelope
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.server.admin.views import unknown_task
@@ -47,7 +48,7 @@ class PartyServer:
             the leader a client's certificate under the leader's name.
         health_address: Answers health checks here too, in plaintext.
         admission: As for `GrpcServer.start`.
-        revoked: File of revoked certificates, read once a minute.
+        revoked: As for `GrpcServer.start`.
         clock: Time; the machine's by default.
 
     Attributes:
@@ -68,7 +69,7 @@ class PartyServer:
         *,
         health_address: Address | None = None,
         admission: AdmissionLimits | None = None,
-        revoked: Path | None = None,
+        revoked: RevocationFile | None = None,
         clock: Clock | None = None,
     ) -> None:
         if not parties or len({each.task for each in parties}) < len(parties):

@@ -36,6 +36,7 @@ from secagg.distributed_dp import (
     fixed_point_parameters,
 )
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
+from secagg.pki.certificate_revocations import revocation_file
 from secagg.pki.key_files import key_text, parse_key
 from secagg.protocol.policy import ClientPolicy, PrivacyLimits
 from secagg.runtime.clock import Clock, SystemClock
@@ -96,7 +97,7 @@ def noise_of(task: SharedTaskSection) -> AggregatorNoise:
             for does not keep epsilon.
         RemoteProtocolError: BAD_CONFIG; the numbers make no task.
     """
-    participations = task.participations or task.steps
+    participations = task.sums_of_one_client
     if participations > task.steps:
         raise _bad_task(
             f"task.participations is {participations}, and the task releases "
@@ -276,7 +277,9 @@ class PartyProgram(PartyServer):
             if health is None
             else Address.parse(health, name="server.health_listen"),
             admission=settings.admission.limits(),
-            revoked=own.revoked,
+            revoked=revocation_file(
+                own.revoked, own.max_revocation_days, own.state_dir
+            ),
             clock=clock,
         )
         self.receipt_key: Final = receipt_key

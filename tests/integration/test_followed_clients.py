@@ -9,11 +9,10 @@ from secagg_testing.tls_deployment import TLSDeployment
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, ServiceError
-from secagg.pki.certificate_revocations import revoked_line
+from secagg.pki.certificate_revocations import RevocationFile
 from secagg.server.rpc.certificates import LOOK_EVERY_SECONDS
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.transport.address import Address
-from secagg.transport.tls import number_in_pem
 from secagg.wire.calls import AdvertiseKeys, GetOffer, Wait
 
 CALL, OFFER = AdvertiseKeys(bytes(32), b"advert"), GetOffer("t", 0)
@@ -29,15 +28,15 @@ async def test_a_new_certificate_is_presented_to_the_next_session_and_not_within
 ):
     deployment, clock = TLSDeployment(tmp_path), ManualClock()
     identity = deployment.client()
-    revoked = tmp_path / "revoked.txt"
-    revoked.touch()
+    revoked = tmp_path / "ca.crl"
+    deployment.revoke(revoked, now=clock.date())
     service = ScriptedService({GetOffer: Wait(1.0)})
     async with (
         await GrpcServer.start(
             service,
             Address("127.0.0.1", 0),
             identity=deployment.server(),
-            revoked=revoked,
+            revoked=RevocationFile(path=revoked),
             clock=clock,
         ) as server,
         GrpcConnection(server.address, identity=identity) as connection,
@@ -45,8 +44,8 @@ async def test_a_new_certificate_is_presented_to_the_next_session_and_not_within
         await connection.call(OFFER)
         replace(identity.files, deployment.ours.issue_client("client-7"))
         # Only the old one is refused, so that it shows which is presented.
-        old = number_in_pem(identity.certificate_chain)
-        revoked.write_text(f"{revoked_line(old)}\n")
+        old = identity.certificate_chain
+        deployment.revoke(revoked, old, number=2, now=clock.date())
         await connection.call(CALL)
         clock.advance(LOOK_EVERY_SECONDS)
         for _ in range(3):  # the server's watch takes its turn

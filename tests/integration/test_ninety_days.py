@@ -15,7 +15,7 @@ from secagg_testing.scripted_service import ScriptedService
 
 from secagg.client.service import CertificateRenewal
 from secagg.errors import ServiceError
-from secagg.pki.certificate_revocations import CertificateRevocations
+from secagg.pki.certificate_revocations import CertificateRevocations, RevocationFile
 from secagg.pki.issuance_ledger import (
     REVOKED,
     IssuanceLedger,
@@ -97,8 +97,8 @@ class Consortium:
         for party in self.parties:
             party.begin(self.old)
             party.trust(self.old)
-        self.revoked = directory / "revoked.txt"
-        self.revoked.touch()
+        self.revoked = directory / "ca.crl"
+        self.publish(self.old, [])
 
     def renewal_of(self, party):
         async def fetch(_):
@@ -123,12 +123,21 @@ class Consortium:
             self.office = self.new
             for party in self.parties:
                 party.begin(self.new)
+        if day == 45:
+            with IssuanceLedger.open(self.new) as opened:
+                opened.revoke([], now=now)
+            lists = [(office / REVOKED).read_bytes() for office in (self.old, self.new)]
+            self.revoked.write_bytes(b"".join(lists))
         if day == 50:
             self.trust(self.new)
+            self.publish(self.new, [])
         if day == 60:
-            with IssuanceLedger.open(self.new) as opened:
-                opened.revoke(opened.find([BAD]), now=now)
-            self.revoked.write_bytes((self.new / REVOKED).read_bytes())
+            self.publish(self.new, [BAD])
+
+    def publish(self, office, names):
+        with IssuanceLedger.open(office) as opened:
+            opened.revoke(opened.find(names), now=int(self.clock.date()))
+        self.revoked.write_bytes((office / REVOKED).read_bytes())
 
     def trust(self, *offices):
         for party in self.parties:
@@ -174,7 +183,7 @@ async def test_ninety_days_renew_everything_without_a_restart(tmp_path, caplog):
         ScriptedService(),
         Address("127.0.0.1", 0),
         identity=world.server.load(),
-        revoked=world.revoked,
+        revoked=RevocationFile(path=world.revoked, mark=tmp_path / "numbers.json"),
         clock=clock,
     ) as running:
         renewing = [
@@ -191,7 +200,11 @@ async def test_ninety_days_renew_everything_without_a_restart(tmp_path, caplog):
                     await asyncio.sleep(0)
             ours = running.identity
             presented.add(ours.certificate_chain)
-            list_of_today = CertificateRevocations(world.revoked)
+            list_of_today = CertificateRevocations(
+                RevocationFile(path=world.revoked),
+                lambda ours=ours: ours.authorities,
+                clock.date,
+            )
             for holder, each in followed.items():
                 theirs = each.look()
                 judge = TLSAuthenticator("example.org", list_of_today)

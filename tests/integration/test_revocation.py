@@ -2,21 +2,21 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
-from secagg_testing.manual_clock import ManualClock
+from secagg_testing.manual_clock import STARTED_AT, ManualClock
 from secagg_testing.scripted_service import ScriptedService
 from secagg_testing.tls_deployment import TLSDeployment
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, ServiceError
-from secagg.pki.certificate_revocations import revoked_line
+from secagg.pki.certificate_revocations import RevocationFile
 from secagg.server.rpc.certificates import LOOK_EVERY_SECONDS
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.transport.address import Address
 from secagg.transport.handshake_limits import AdmissionLimits
 from secagg.transport.relay import Rejection
-from secagg.transport.tls import number_in_pem
 from secagg.wire.calls import AdvertiseKeys, WatchSession
 
 LOOPBACK = Address("127.0.0.1", 0)
@@ -57,10 +57,10 @@ def deployment(tmp_path_factory):
 
 
 @pytest.fixture
-def revoked(tmp_path):
-    path = tmp_path / "revoked.txt"
-    path.touch()
-    return path
+def revoked(deployment, tmp_path):
+    path = tmp_path / "ca.crl"
+    deployment.revoke(path, now=STARTED_AT)
+    return RevocationFile(path=path, mark=tmp_path / "crl-numbers.json")
 
 
 async def next_of(connection):
@@ -117,8 +117,8 @@ async def test_a_revoked_client_is_gone_within_a_minute_and_others_stay(
         ) as server,
         listening(server, service, gone, stays) as (one, other, streams),
     ):
-        number = number_in_pem(gone.certificate_chain)
-        revoked.write_text(f"{revoked_line(number)}\n")
+        listed = gone.certificate_chain
+        deployment.revoke(revoked.path, listed, number=2, now=clock.date())
         await pass_time(clock, LOOK_EVERY_SECONDS - 1)
         assert not service.ended
         await pass_time(clock, 1)
@@ -168,6 +168,37 @@ async def test_a_connection_ends_with_its_certificate(deployment, relay):
     assert [who for who, _ in service.calls] == ["ends", "lasts", "ends", "lasts"]
 
 
+@pytest.mark.parametrize("relay", ["on", "off"])
+async def test_with_a_list_that_has_ended_no_certificate_is_accepted(
+    deployment, revoked, relay
+):
+    clock, service = ManualClock(), Silent()
+    first = deployment.longer_client("first")
+    other = deployment.longer_client("other")
+    revoked = replace(revoked, max_days=2 * LOOK_EVERY_SECONDS / 86_400)
+    async with (
+        serving(
+            deployment, service, relay=relay, revoked=revoked, clock=clock
+        ) as server,
+        listening(server, service, first, other) as (one, _, streams),
+    ):
+        await pass_time(clock, LOOK_EVERY_SECONDS)
+        await one.call(CALL)
+        assert not service.ended
+        await pass_time(clock, LOOK_EVERY_SECONDS)
+        await service.until(lambda: service.ended == 2)  # no client had to call
+        # Not UNAUTHENTICATED, after which a client would stay away for good.
+        with pytest.raises(ServiceError, match=r"list of revoked .* expired") as caught:
+            await one.call(CALL)
+        assert caught.value.code is ErrorCode.UNREACHABLE
+        deployment.revoke(revoked.path, number=2, now=clock.date())
+        await pass_time(clock, LOOK_EVERY_SECONDS)
+        await one.call(CALL)
+        for stream in streams:
+            stream.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
+
+
 async def test_a_client_that_is_shown_out_may_come_back_and_ask(deployment):
     service = Silent()
     async with (
@@ -194,6 +225,6 @@ async def test_a_list_that_cannot_be_read_keeps_the_server_from_starting(
             ScriptedService(),
             LOOPBACK,
             identity=deployment.server(),
-            revoked=tmp_path / "nowhere",
+            revoked=RevocationFile(path=tmp_path / "nowhere"),
         )
     assert caught.value.code is ErrorCode.BAD_CERTIFICATE

@@ -31,8 +31,12 @@ from secagg.client.program import client_enrolment
 from secagg.config import ClientSettings, HostSettings, TaskSettings
 from secagg.config.common import TLSSection
 from secagg.config.paths import refuse_shared_paths, server_paths
+from secagg.config.server import HostSection
 from secagg.errors import ErrorCode, SecAggError, ServiceError
-from secagg.pki.certificate_revocations import read_revoked
+from secagg.pki.certificate_revocations import (
+    read_revocation_lists,
+    revocation_file,
+)
 from secagg.pki.credential_issuer import ISSUER_SEED
 from secagg.pki.expiry import expiries_of, level_of
 from secagg.pki.key_files import PublishedEnrolment, is_readable_by_others, parse_key
@@ -510,17 +514,25 @@ def check_certificate(tls: TLSSection, role: Role) -> str | Caution:
     )
 
 
-def check_revoked(path: Path | None, authority: Path) -> str | Caution | None:
-    """Read the revoked certificates, and name issuers that are unknown."""
-    if path is None:
+def check_revoked(own: HostSection, tls: TLSSection) -> str | Caution | None:
+    """Read the revocation lists, and name what they lack."""
+    file = revocation_file(own.revoked, own.max_revocation_days, own.state_dir)
+    if file is None:
         return None
-    revoked = read_revoked(path)
-    known = {each.subject for each in read_certificates(authority)}
-    strange = sum(each.issuer not in known for each in revoked)
-    found = f"{path}: {len(revoked)} certificates"
-    if strange:
+    trusted, now = read_certificates(tls.ca), datetime.now(UTC).timestamp()
+    lists = read_revocation_lists(file, trusted, now=now)
+    until = min(each.ends for each in lists)
+    found = (
+        f"{file.path}: {sum(len(each.revoked) for each in lists)} certificates, valid "
+        f"until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M} UTC"
+    )
+    if any(each.is_short(now) for each in lists):
         return Caution(
-            f"{found}, {strange} of issuers that are not in {authority}",
-            "Compare the issuers' names: a line with another one takes nobody back.",
+            found, "Copy the authority's next list over it; no restart is needed."
+        )
+    if len(lists) < len(trusted):
+        return Caution(
+            f"{found}; {len(trusted) - len(lists)} authorities of {tls.ca} have none",
+            "Add the list of each authority: without one it revokes no certificate.",
         )
     return found

@@ -495,7 +495,7 @@ _SERVER: Final[tuple[Branch[ServerSetup], ...]] = (
         _starts(
             "D125",
             "revoked certificates",
-            lambda s: check_revoked(s.host.server.revoked, s.host.tls.ca),
+            lambda s: check_revoked(s.host.server, s.host.tls),
         ),
         _starts(
             "D130",
@@ -635,7 +635,7 @@ _PARTY: Final[tuple[Branch[PartySetup], ...]] = (
         _starts(
             "D125",
             "revoked certificates",
-            lambda s: check_revoked(s.settings.server.revoked, s.settings.tls.ca),
+            lambda s: check_revoked(s.settings.server, s.settings.tls),
         ),
     ),
     (_starts("D145", "packages", _party_packages),),

@@ -1,11 +1,12 @@
 """What an aggregator does once a minute about certificates: its own, and others'.
 
-Rule 1: its own certificate, its key, the authorities that it trusts and the list of
-        revoked certificates follow their files without a restart.  Connections that are
+Rule 1: its own certificate, its key, the authorities that it trusts and their
+        revocation lists follow their files without a restart.  Connections that are
         open keep what they have; they are renewed by their age.
 Rule 2: a certificate that was taken back is refused with its next call, its open calls
         end and its connections are dropped: a minute after the file, at the latest.
-        So do those of one that has ended: TLS judges it once, when they are made.
+        So do those of one that has ended: TLS judges it once, when they are made.  With
+        a revocation list that has ended, all do.
 Rule 3: what expires soon is said while there is time.
 """
 
@@ -56,7 +57,7 @@ class CertificateWatch:
 
     Args:
         followed: The aggregator's own.
-        revoked: The list that is in force.
+        revoked: The lists that are in force.
         clock: Time.
         end_unwelcome: Ends calls and connections of certificates that are no good any
             more; called with every look.
@@ -86,9 +87,9 @@ class CertificateWatch:
                 log_defect(_LOG, MONITORING_FAILED)
 
     def _look(self) -> None:
+        self._followed.look()  # first: it says whose lists are accepted
         self._revoked.look()
         self._end_unwelcome()
-        self._followed.look()
         self._warn()
 
     def _warn(self) -> None:

@@ -14,7 +14,6 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Self
 
 import grpc
@@ -24,7 +23,7 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1._async import HealthServicer
 
 from secagg.errors import ErrorCode, LocalProtocolError, SecAggError
-from secagg.pki.certificate_revocations import CertificateRevocations
+from secagg.pki.certificate_revocations import CertificateRevocations, RevocationFile
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.log_events import (
     TRANSPORT_DRAINING,
@@ -227,7 +226,7 @@ class GrpcServer:
         admission: AdmissionLimits | None = None,
         limits: CallLimits | None = None,
         guards: CallGuards | None = None,
-        revoked: Path | None = None,
+        revoked: RevocationFile | None = None,
         clock: Clock | None = None,
     ) -> Self:
         """Listen, and serve clients from then on.
@@ -246,14 +245,14 @@ class GrpcServer:
             limits: What one client may use; sensible values by default.
             guards: What counts calls here and at another entry; by default one of
                 `limits`, for this one alone.
-            revoked: File of certificates that were taken back, looked at once a
-                minute; with `identity` only.
+            revoked: Revocation lists of the authorities, read once a minute; with
+                `identity` only.
             clock: Time; the machine's by default.
 
         Raises:
             ServiceError: PORT_IN_USE or BAD_SETTINGS, also for more connections than
-                the process has files for; BAD_CERTIFICATE for a file of revoked
-                certificates that cannot be read; says what to change.
+                the process has files for; BAD_CERTIFICATE for a revocation list that
+                is refused; says what to change.
             LocalProtocolError: Neither, or both, of TLS and plaintext are asked for.
         """
         if (identity is None) != insecure_for_tests:
@@ -264,7 +263,15 @@ class GrpcServer:
             raise LocalProtocolError("plaintext for tests is served on loopback only")
         clock = clock or SystemClock()
         followed = None if identity is None else ReloadingIdentity(identity, clock.date)
-        taken_back = CertificateRevocations(revoked)
+        taken_back = (
+            CertificateRevocations(None)
+            if followed is None
+            else CertificateRevocations(
+                revoked,
+                lambda: followed.identity.authorities,
+                clock.date,
+            )
+        )
         limits, admission = limits or CallLimits(), admission or AdmissionLimits()
         shared = guards or CallGuards(limits, clock.now)
         door = _Door(
@@ -319,7 +326,9 @@ class GrpcServer:
                     lambda who: (
                         who.certificate is not None
                         and (
-                            who.certificate in taken_back or who.has_ended(clock.date())
+                            who.certificate in taken_back
+                            or who.has_ended(clock.date())
+                            or not taken_back.is_current()
                         )
                     )
                 ),

@@ -21,9 +21,9 @@ import hashlib
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, Protocol, TypeAlias, cast
 
 import grpc
@@ -36,6 +36,7 @@ from secagg.errors import (
     SecAggError,
     ServiceError,
 )
+from secagg.pki.certificate_revocations import CertificateRevocations
 from secagg.runtime.log_events import (
     CALL_FAILED,
     TRANSPORT_LOGGER,
@@ -244,12 +245,14 @@ class TLSAuthenticator:
 
     Attributes:
         trust_domain: The only one whose clients are known here.
-        revoked: Certificates that were taken back; asked with every call.
+        revoked: The revocation lists in force; asked with every call.
         date: The present in Unix seconds; the machine's by default.
     """
 
     trust_domain: str
-    revoked: Container[CertificateNumber] = frozenset()
+    revoked: CertificateRevocations = field(
+        default_factory=lambda: CertificateRevocations(None)
+    )
     date: Callable[[], float] = time.time
 
     def identity_of(self, context: CallContext) -> Caller:
@@ -257,7 +260,8 @@ class TLSAuthenticator:
 
         Raises:
             ServiceError: UNAUTHENTICATED; the peer needs another certificate.
-                UNREACHABLE for one that was good when the connection was made.
+                UNREACHABLE for one that was good when the connection was made, and
+                while the aggregator's revocation list has ended.
         """
         properties = context.auth_context()
         # Absent in old gRPC releases, which negotiate TLS 1.3 all the same.
@@ -311,6 +315,12 @@ class TLSAuthenticator:
                 "this certificate was revoked",
                 kind=ServiceError,
                 fix="Ask the operator; a client that is welcome again needs a new key.",
+            )
+        if not self.revoked.is_current():
+            # The operator's fault, and over with the next list: clients try again.
+            raise ErrorCode.UNREACHABLE.error(
+                "the aggregator's list of revoked certificates has expired",
+                fix="Ask the operator to install the authority's newest list.",
             )
 
 

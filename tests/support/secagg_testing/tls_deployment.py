@@ -16,9 +16,30 @@ from cryptography.x509.oid import NameOID
 
 from secagg.pki.certificate_authority import CertificateAuthority, IssuedCertificate
 from secagg.transport.peer_identity import Role
-from secagg.transport.tls import TLSFiles, TLSIdentity
+from secagg.transport.tls import TLSFiles, TLSIdentity, number_in_pem
 
 _LONGER_DAYS = 200
+
+
+def crl_of(
+    authority: CertificateAuthority,
+    *certificates: bytes,
+    number: int = 1,
+    now: float,
+    days: int = 90,
+) -> bytes:
+    """Return a revocation list in PEM.
+
+    Args:
+        authority: Whose it is.
+        certificates: What it revokes, in PEM.
+        number: Of the list.
+        now: Its thisUpdate, in Unix seconds.
+        days: How long it is valid.
+    """
+    reason = (int(now), x509.ReasonFlags.key_compromise)
+    revoked = {number_in_pem(each).serial: reason for each in certificates}
+    return authority.sign_revocations(revoked, number=number, now=int(now), days=days)
 
 
 class TLSDeployment:
@@ -67,6 +88,19 @@ class TLSDeployment:
             role=role,
             now=now,
         )
+
+    def revoke(
+        self, path: Path, *certificates: bytes, number: int = 1, now: float
+    ) -> None:
+        """Write a revocation list of ours.
+
+        Args:
+            path: Where to.
+            certificates: What it revokes, in PEM.
+            number: Of the list.
+            now: Its thisUpdate, in Unix seconds.
+        """
+        path.write_bytes(crl_of(self.ours, *certificates, number=number, now=now))
 
     def forge(
         self,

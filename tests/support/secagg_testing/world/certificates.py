@@ -17,8 +17,7 @@ from typing import Any, Final, TypeVar, cast
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.pki.certificate_revocations import (
     CertificateRevocations,
-    revoked_line,
-    revoked_text,
+    RevocationFile,
 )
 from secagg.protocol.messages import Envelope
 from secagg.runtime.clock import SystemClock
@@ -31,8 +30,9 @@ from secagg.server.rpc.guards import (
 from secagg.transport.channel_options import SERVICE
 from secagg.transport.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection
 from secagg.transport.peer_identity import Role
-from secagg.transport.tls import ReloadingIdentity, TLSIdentity, number_in_pem
+from secagg.transport.tls import ReloadingIdentity, TLSIdentity
 from secagg.wire.calls import CALLS, Reference, Request, WatchSession
+from secagg_testing.tls_deployment import crl_of
 from secagg_testing.world.dice import entropy_of
 from secagg_testing.world.loop import Process
 
@@ -59,8 +59,10 @@ class TakenBack:
         self._directory.cleanup()
 
     def _write(self) -> None:
-        lines = [revoked_line(number_in_pem(_certificate(n))) for n in self._names]
-        self.path.write_bytes(revoked_text(lines))
+        revoked = [_certificate(name) for name in self._names]
+        # Numbers grow with the names; a world lives for less than the list's 90 days.
+        crl = crl_of(_authority(), *revoked, number=len(revoked) + 1, now=_made_at())
+        self.path.write_bytes(crl)
 
 
 class Door:
@@ -72,7 +74,10 @@ class Door:
     """
 
     def __init__(self, process: Process, taken_back: TakenBack) -> None:
-        clock, revoked = SystemClock(), CertificateRevocations(taken_back.path)
+        clock = SystemClock()
+        revoked = CertificateRevocations(
+            RevocationFile(path=taken_back.path), lambda: _aggregator().authorities
+        )
         open_calls = OpenCalls()
         self._calls: Final = AuthenticationGuard(
             TLSAuthenticator(_DOMAIN, revoked), open_calls
@@ -165,6 +170,11 @@ class _Context:
 @cache
 def _authority() -> CertificateAuthority:
     return CertificateAuthority.create(_DOMAIN, entropy=entropy_of(0, "authority"))
+
+
+@cache
+def _made_at() -> float:
+    return _authority().certificate.not_valid_before_utc.timestamp()
 
 
 @cache

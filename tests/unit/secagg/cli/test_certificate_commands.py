@@ -2,6 +2,7 @@
 
 import json
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from secagg.cli import main
-from secagg.pki.certificate_revocations import read_revoked
+from secagg.pki.certificate_revocations import RevocationFile, read_revocation_lists
 from secagg.transport.peer_identity import Role
-from secagg.transport.tls import TLSIdentity, number_in_pem
+from secagg.transport.tls import TLSIdentity, number_in_pem, read_certificates
 
 EXIT_BAD_SETTINGS = 72
 EXIT_STORAGE_FAILED = 55
 EXIT_BAD_CERTIFICATE = 74
 EXIT_STATE_DAMAGED = 77
+EXIT_RESTORED_STATE = 78
 NAME = "hospital-a"
 
 
@@ -37,6 +39,14 @@ def authority(run):
     run("pki", "ca", "pki", "--trust-domain", "example.org")
     (Path("tls")).mkdir()
     (Path("tls") / "ca.pem").write_bytes(Path("pki/ca.pem").read_bytes())
+
+
+def revoked_by(file):
+    trusted = read_certificates(Path("pki/ca.pem"))
+    found = read_revocation_lists(
+        RevocationFile(path=Path(file)), trusted, now=time.time()
+    )
+    return found[0].revoked
 
 
 def asked(run, name=NAME, directory="tls"):
@@ -197,10 +207,11 @@ def test_revoking_takes_back_every_certificate_of_the_key_and_the_key_for_good(
     second = number_in_pem(loaded().certificate_chain)
     other = asked(run, "b")
     signed(run, other, holder="client/b")
-    taken = run("pki", "revoke", "pki", f"{second.serial:X}")
+    words = ("--reason", "keyCompromise", "--days", "30")
+    taken = run("pki", "revoke", "pki", f"{second.serial:X}", *words)
     json_answer("pki revoke", taken)
     assert set(taken["serials"]) == {f"{each.serial:x}" for each in (first, second)}
-    assert read_revoked(Path(taken["file"])) == {first, second}
+    assert revoked_by(taken["file"]) == {first, second}
     assert states(run)[-1] == ("client/b", "live")
     signed(run, request, code=EXIT_BAD_CERTIFICATE)  # an old request, once more
     run("pki", "renew", "pki", NAME, code=EXIT_BAD_CERTIFICATE)
@@ -211,7 +222,27 @@ def test_revoking_takes_back_every_certificate_of_the_key_and_the_key_for_good(
         run("pki", "revoke", "pki", word, code=EXIT_BAD_CERTIFICATE)
     Path(taken["file"]).unlink()
     run("pki", "revoke", "pki")
-    assert read_revoked(Path(taken["file"])) == {first, second}
+    assert revoked_by(taken["file"]) == {first, second}
+    crl = x509.load_pem_x509_crl(Path(taken["file"]).read_bytes())
+    assert crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number == 3
+    reasons = {
+        each.extensions.get_extension_for_class(x509.CRLReason).value.reason
+        for each in crl
+    }
+    assert reasons == {x509.ReasonFlags.key_compromise}
+    for wrong in (("--reason", "certificateHold"), ("--days", "399")):
+        run("pki", "revoke", "pki", *wrong, code=EXIT_BAD_CERTIFICATE)
+
+
+@pytest.mark.usefixtures("authority")
+def test_a_record_older_than_its_revocation_list_is_refused(run):
+    run("pki", "revoke", "pki")
+    before = Path("pki/index.jsonl").read_bytes()
+    run("pki", "revoke", "pki")
+    Path("pki/index.jsonl").write_bytes(before)
+    run("pki", "list", "pki", code=EXIT_RESTORED_STATE)
+    Path("pki/ca.crl").write_bytes(b"no list")
+    run("pki", "list", "pki", code=EXIT_BAD_CERTIFICATE)
 
 
 def test_a_name_of_a_client_and_of_a_server_is_spelt_out(run):
@@ -224,14 +255,21 @@ def test_a_name_of_a_client_and_of_a_server_is_spelt_out(run):
     assert states(run) == [("server/both", "revoked"), ("client/both", "live")]
 
 
+def published(number, serials, reason="unspecified"):
+    row = {"at": 1, "list": number, "reason": reason, "revoked": serials}
+    return json.dumps(row, separators=(",", ":"))
+
+
 @pytest.mark.usefixtures("authority")
 @pytest.mark.parametrize(
     "damage",
     [
         lambda lines: lines[1:],  # another authority's, or nobody's
         lambda lines: [*lines, lines[-1]],
-        lambda lines: [*lines, '{"at":1,"revoked":["ab"]}'],
-        lambda lines: [*lines, '{"at": 1,"revoked":[]}'],
+        lambda lines: [*lines, published(1, ["ab"])],
+        lambda lines: [*lines, published(2, [])],  # the list before it is missing
+        lambda lines: [*lines, published(1, [], reason="no reason")],
+        lambda lines: [*lines, published(1, []).replace(":", ": ")],
         lambda lines: [*lines, "{}"],
     ],
 )

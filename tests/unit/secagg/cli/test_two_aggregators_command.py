@@ -7,6 +7,7 @@ import asyncio
 import gc
 import json
 import sys
+import time
 import tomllib
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -15,7 +16,8 @@ import grpc
 import httpx
 import numpy as np
 import pytest
-from secagg_testing.manual_clock import ManualClock, run
+from secagg_testing.manual_clock import STARTED_AT, ManualClock, run
+from secagg_testing.tls_deployment import crl_of
 from secagg_testing.two_aggregators import (
     HELPER_KEY,
     LEADER_KEY,
@@ -39,7 +41,6 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.pki.certificate_revocations import revoked_line
 from secagg.pki.key_files import key_text, parse_key
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.runtime.garbage import STAYING
@@ -48,7 +49,6 @@ from secagg.server.admin.channel import admin_socket_of, call_admin, watch_admin
 from secagg.server.rpc.certificates import LOOK_EVERY_SECONDS
 from secagg.server.service import meter_of, watching
 from secagg.transport.channel_options import HEALTH_SERVICE
-from secagg.transport.tls import number_in_pem
 from secagg.two_aggregators import SharedContribution
 from secagg.two_aggregators.program import (
     ReleasingLeader,
@@ -313,8 +313,10 @@ def test_a_session_without_a_sum_is_told_and_the_next_one_follows(tmp_path):
 def test_certificates_can_be_taken_back_and_health_needs_none(house):
     sections = house.aggregator("helper")
     certificate = Path(house.caller("helper", "a")["certificate"])
-    revoked = house.place / "revoked.txt"
-    revoked.write_text(f"{revoked_line(number_in_pem(certificate.read_bytes()))}\n")
+    revoked = house.place / "ca.crl"
+    revoked.write_bytes(
+        crl_of(house.authorities["helper"], certificate.read_bytes(), now=time.time())
+    )
     sections["server"] |= {"health_listen": "127.0.0.1:0", "revoked": str(revoked)}
     sections["server"]["metrics_listen"] = "127.0.0.1:0"
 
@@ -738,10 +740,11 @@ def test_drain_finishes_the_session_that_clients_have_given_to(house, capsys):
 
 @pytest.mark.parametrize("part", ["leader", "helper"])
 def test_a_revoked_client_loses_its_access_within_a_minute(house, part):
-    revoked = house.place / "revoked.txt"
-    revoked.write_text("")
+    revoked = house.place / "ca.crl"
+    revoked.write_bytes(crl_of(house.authorities[part], now=STARTED_AT))
     sections = house.aggregator(part)
     sections["server"] |= {"revoked": str(revoked), "listen": "127.0.0.1:0"}
+    sections["server"]["max_revocation_days"] = 0.01  # 864 seconds
     if part == "leader":
         sections["helper"]["address"] = "127.0.0.1:1"  # which nobody calls here
     certificate = Path(house.caller(part, "a")["certificate"]).read_bytes()
@@ -759,8 +762,11 @@ def test_a_revoked_client_loses_its_access_within_a_minute(house, part):
                 call = GetOffer("between-two")
                 for way in (gone, stays):
                     assert isinstance(await way.call(call), Wait)
-                number = number_in_pem(certificate)
-                revoked.write_text(f"{revoked_line(number)}\n")
+                revoked.write_bytes(
+                    crl_of(
+                        house.authorities[part], certificate, number=2, now=clock.date()
+                    )
+                )
                 clock.advance(LOOK_EVERY_SECONDS)
                 for _ in range(5):
                     await asyncio.sleep(0)
@@ -768,6 +774,10 @@ def test_a_revoked_client_loses_its_access_within_a_minute(house, part):
                     await gone.call(call)
                 assert refused.value.code is ErrorCode.UNAUTHENTICATED
                 assert isinstance(await stays.call(call), Wait)
+                clock.advance(864)
+                with pytest.raises(ServiceError, match="has expired") as refused:
+                    await stays.call(call)
+                assert refused.value.code is ErrorCode.UNREACHABLE
 
     asyncio.run(main_task())
 

@@ -63,7 +63,7 @@ def of_server():
         KEY,
         "task.payload=model.bin",
         "enrolment.revocations=revocations.bin",
-        "server.revoked=revoked.txt",
+        "server.revoked=ca.crl",
         "server.tasks_dir=tasks",
         "server.admin_socket=admin.sock",
         "server.blobs=file:/uploads",

@@ -1,113 +1,406 @@
-"""The list of certificates that were taken back: what a line is, and what a mistake."""
+"""Revocation lists of certificates: which are accepted, and why others are refused."""
+
+import json
+import shutil
+import subprocess
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from secagg_testing.manual_clock import ManualClock
+from secagg_testing.tls_deployment import crl_of
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.pki.certificate_revocations import (
+    MAX_CRL_BYTES,
     CertificateRevocations,
-    read_revoked,
-    revoked_line,
+    RevocationFile,
+    revocation_file,
 )
 from secagg.transport.tls import CertificateNumber, number_in_pem
 
-ISSUER = "CN=secagg authority 1a2b3c4d,O=ours.example"
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "revoked.txt"
+DAY = 86_400
+UNKNOWN = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.3.6.1.4.1.55555.1"), b"")
+OPENSSL_CONFIG = """
+[ca]
+default_ca = ours
+[ours]
+database = index.txt
+crlnumber = crlnumber
+default_md = sha256
+default_crl_days = 30
+crl_extensions = extensions
+[extensions]
+authorityKeyIdentifier = keyid:always
+"""
 
 
 @pytest.fixture(scope="module")
-def issued():
-    authority = CertificateAuthority.create("ours.example")
-    return [authority.issue_client(name) for name in "ab"]
+def ours():
+    return CertificateAuthority.create("ours.example")
 
 
-def numbers(*issued):
-    return [number_in_pem(each.certificate) for each in issued]
+@pytest.fixture(scope="module")
+def theirs():
+    return CertificateAuthority.create("ours.example")
 
 
-def test_a_line_takes_back_the_certificate_of_its_number_and_issuer_alone(path, issued):
-    [gone, stays] = numbers(*issued)
-    path.write_text(f"# on the phone, monday\n\n{revoked_line(gone)}\n")
-    found = CertificateRevocations(path)
+@pytest.fixture(scope="module")
+def issued(ours):
+    return [ours.issue_client(name).certificate for name in "ab"]
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def place(tmp_path, ours, clock):
+    return Place(tmp_path, clock, [ours])
+
+
+class Place:
+    """A file of lists, its mark, and the authorities that a process trusts."""
+
+    def __init__(self, directory, clock, trusted):
+        self.path, self.mark = directory / "ca.crl", directory / "numbers.json"
+        self.clock, self.trusted = clock, trusted
+
+    def write(self, *lists):
+        self.path.write_bytes(b"".join(lists))
+
+    def opened(self, max_days=None):
+        """Return the lists as a process that starts reads them."""
+        return CertificateRevocations(
+            RevocationFile(path=self.path, max_days=max_days, mark=self.mark),
+            lambda: b"".join(each.certificate_pem() for each in self.trusted),
+            self.clock.date,
+        )
+
+    def refuses(self, complaint, **limits):
+        with pytest.raises(ServiceError, match=complaint) as caught:
+            self.opened(**limits)
+        assert caught.value.code is ErrorCode.BAD_CERTIFICATE
+        assert caught.value.next_step
+
+
+def crl(authority, clock, *certificates, number=1, age=0, **options):
+    now = clock.date() - age
+    return crl_of(authority, *certificates, number=number, now=now, **options)
+
+
+def built(authority, clock, *extensions, entry=(), number=1, signer=None):
+    """Return a list that `secagg pki` would not make."""
+    now = datetime.fromtimestamp(clock.date(), UTC)
+    revoked = x509.RevokedCertificateBuilder().serial_number(7).revocation_date(now)
+    for each in entry:
+        revoked = revoked.add_extension(each, critical=True)
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(authority.certificate.subject)
+        .last_update(now)
+        .next_update(now + timedelta(days=1))
+        .add_revoked_certificate(revoked.build())
+    )
+    if number is not None:
+        builder = builder.add_extension(x509.CRLNumber(number), critical=False)
+    for each in extensions:
+        builder = builder.add_extension(each, critical=True)
+    signed = builder.sign(signer or authority.private_key, hashes.SHA256())
+    return signed.public_bytes(serialization.Encoding.PEM)
+
+
+def test_a_list_revokes_the_certificate_of_its_number_and_issuer_alone(
+    place, ours, theirs, clock, issued
+):
+    gone, stays = map(number_in_pem, issued)
+    place.write(crl(ours, clock, issued[0]))
+    found = place.opened()
     assert gone in found
     assert stays not in found
-    elsewhere = CertificateAuthority.create("ours.example").certificate.subject
+    elsewhere = theirs.certificate.subject
     assert CertificateNumber(elsewhere, gone.serial) not in found
+    place.write(
+        x509.load_pem_x509_crl(crl(ours, clock, *issued, number=2)).public_bytes(
+            serialization.Encoding.DER
+        )
+    )
+    assert found.look()
+    assert {gone, stays} <= place.opened()._numbers
 
 
-def test_a_line_is_what_openssl_prints(path):
-    # serial=0F00 and issuer=... of `openssl x509 -serial -issuer -nameopt RFC2253`.
-    path.write_text(f"0F00 {ISSUER}\n")
-    issuer = x509.Name.from_rfc4514_string(ISSUER)
-    assert read_revoked(path) == {CertificateNumber(issuer, 0xF00)}
+def test_lists_of_two_authorities_are_one_file(place, ours, theirs, clock):
+    place.trusted = [ours, theirs]
+    leaves = [each.issue_client("a").certificate for each in place.trusted]
+    lists = [
+        crl(authority, clock, leaf)
+        for authority, leaf in zip(place.trusted, leaves, strict=True)
+    ]
+    place.write(*lists)
+    found = place.opened()
+    assert all(number_in_pem(leaf) in found for leaf in leaves)
+    place.write(lists[0])
+    place.refuses("lacks the list of .*still trusted")
+    place.write(*lists, lists[0])
+    place.refuses("two lists of")
+    place.trusted = [ours]  # the other authority is no longer trusted
+    place.write(lists[0])
+    place.opened()
 
 
-@pytest.mark.parametrize(
-    ("data", "complaint"),
-    [
-        (f"1 {ISSUER}\n2 {ISSUER}", "in the middle of a line"),
-        (f"1 {ISSUER}\nxyz {ISSUER}\n", "line 2: .*hexadecimal"),
-        (f"-1 {ISSUER}\n", "hexadecimal"),
-        (f"{'1' * 41} {ISSUER}\n", "hexadecimal"),
-        ("1\n", "issuer is missing"),
-        ("1 nobody\n", "issuer is malformed"),
-        (b"\xff\xfe\n", "not valid text"),
-        (b"\n" * ((16 << 20) + 1), "larger than"),
-    ],
-)
-def test_a_file_with_a_mistake_is_refused_whole(path, data, complaint):
-    path.write_bytes(data.encode() if isinstance(data, str) else data)
-    with pytest.raises(ServiceError, match=complaint) as caught:
-        CertificateRevocations(path)
-    assert caught.value.code is ErrorCode.BAD_CERTIFICATE
-    assert caught.value.next_step
+@pytest.fixture
+def openssl(tmp_path, ours, issued):
+    """Return what runs openssl as the authority of ours that has revoked a leaf."""
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("needs the openssl program")
+    ours.issued().write(tmp_path, "root")
+    (tmp_path / "openssl.cnf").write_text(OPENSSL_CONFIG)
+    (tmp_path / "index.txt").touch()
+    (tmp_path / "crlnumber").write_text("1000\n")
+    (tmp_path / "leaf.pem").write_bytes(issued[0])
+
+    def run(*words):
+        subprocess.run([program, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    signer = ("-config", "openssl.cnf", "-cert", "root.pem", "-keyfile", "root.key")
+
+    def authority(*words):
+        run("ca", *signer, *words, "-out", "list.pem")
+        for form in ("PEM", "DER"):
+            run("crl", "-in", "list.pem", "-outform", form, "-out", f"list.{form}")
+            yield (tmp_path / f"list.{form}").read_bytes()
+
+    run("ca", *signer, "-revoke", "leaf.pem", "-crl_reason", "keyCompromise")
+    return authority
 
 
-def test_a_file_that_is_not_there_is_no_empty_list(path):
-    with pytest.raises(ServiceError, match="cannot read"):
-        CertificateRevocations(path)
-    path.touch()
-    assert numbers() == list(read_revoked(path))
+def test_a_list_of_openssl_is_accepted(place, issued, openssl):
+    place.clock = ManualClock(date=datetime.now(UTC).timestamp())
+    for data in openssl("-gencrl"):
+        place.write(data)
+        found = place.opened()
+        assert number_in_pem(issued[0]) in found
+        assert number_in_pem(issued[1]) not in found
+    [[number, _]] = json.loads(place.mark.read_bytes()).values()
+    assert number == 0x1000
+    for data in openssl("-gencrl", "-md", "sha1"):
+        place.write(data)
+        place.refuses("is not signed by")
 
 
-def test_a_mistake_lets_nobody_back_in_and_is_said_once(path, issued, caplog):
+def test_a_list_that_is_unsigned_foreign_or_malformed_is_refused(
+    place, ours, theirs, clock
+):
+    good = crl(ours, clock)
+    der = x509.load_pem_x509_crl(good).public_bytes(serialization.Encoding.DER)
+    for data, complaint in (
+        (b"", "not an X.509 revocation list"),
+        (b"oops", "not an X.509 revocation list"),
+        (der[:-1], "not an X.509 revocation list"),
+        (der.replace(b"\x02\x01\x01", b"\x02\x01\x08", 1), "not an X.509 revocation"),
+        (good[:-30], "0 whole revocation lists"),
+        (good + good[:40], "1 whole revocation lists"),
+        (good + ours.certificate_pem(), "1 whole revocation lists"),
+        (good * 9, "9 whole revocation lists"),
+        (good + b" " * MAX_CRL_BYTES, "larger than"),
+        (crl(theirs, clock), "not a trusted authority"),
+        (built(ours, clock, signer=theirs.private_key), "is not signed by"),
+    ):
+        place.write(data)
+        place.refuses(complaint)
+    place.path.unlink()
+    place.refuses("cannot read")
+
+
+def test_an_authority_signs_lists_only_if_its_certificate_allows_it(place, ours, clock):
+    usage = x509.KeyUsage(
+        digital_signature=False,
+        key_cert_sign=True,
+        crl_sign=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    now = datetime.fromtimestamp(clock.date(), UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "no lists")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(ours.private_key.public_key())
+        .serial_number(1)
+        .not_valid_before(now)
+        .not_valid_after(now + timedelta(days=400))
+        .add_extension(usage, critical=True)
+        .sign(ours.private_key, hashes.SHA256())
+    )
+    limited = CertificateAuthority(certificate, ours.private_key, "ours.example")
+    place.trusted = [limited]
+    place.write(crl(limited, clock))
+    place.refuses("is not signed by")
+
+
+def test_an_extension_that_changes_the_meaning_is_refused(place, ours, clock):
+    part = x509.IssuingDistributionPoint(
+        full_name=None,
+        relative_name=None,
+        only_contains_user_certs=True,
+        only_contains_ca_certs=False,
+        only_some_reasons=None,
+        indirect_crl=False,
+        only_contains_attribute_certs=False,
+    )
+    for data, complaint in (
+        (built(ours, clock, UNKNOWN), "critical extension 1.3.6.1.4.1.55555.1"),
+        (built(ours, clock, entry=[UNKNOWN]), "critical extension 1.3.6.1.4.1.55555.1"),
+        (built(ours, clock, part), "a part of the authority's certificates"),
+        (built(ours, clock, x509.DeltaCRLIndicator(1)), "a part of"),
+        (built(ours, clock, number=None), "no CRL number"),
+        (built(ours, clock, number=1 << 159), "number is out of range"),
+    ):
+        place.write(data)
+        place.refuses(complaint)
+    place.write(built(ours, clock))
+    assert CertificateNumber(ours.certificate.subject, 7) in place.opened()
+
+
+def endless(authority, clock):
+    """Return a list without nextUpdate, which no library here makes."""
+    made = x509.load_pem_x509_crl(crl(authority, clock))
+    whole = made.tbs_certlist_bytes
+    body = whole[
+        2 + (whole[1] & 0x7F) :
+    ]  # behind the tag and the long form of a length
+    ends = made.next_update_utc.strftime("%y%m%d%H%M%SZ").encode()
+    assert body.count(sequence(ends, tag=0x17)) == 1
+    tbs = sequence(body.replace(sequence(ends, tag=0x17), b""))
+    algorithm = bytes.fromhex("300a06082a8648ce3d040302")  # ecdsa-with-SHA256
+    signed = authority.private_key.sign(tbs, ec.ECDSA(hashes.SHA256()))
+    return sequence(tbs + algorithm + sequence(b"\0" + signed, tag=0x03))
+
+
+def sequence(body, *, tag=0x30):
+    size = len(body).to_bytes(2, "big").lstrip(b"\0")
+    if len(body) >= 0x80:
+        size = bytes([0x80 + len(size)]) + size
+    return bytes([tag]) + size + body
+
+
+def test_a_list_is_refused_before_and_after_its_time(place, ours, clock):
+    place.write(endless(ours, clock))
+    place.refuses("no nextUpdate")
+    place.write(crl(ours, clock, age=-600))
+    place.refuses("valid only from")
+    place.write(crl(ours, clock, age=10 * DAY, days=10))
+    place.refuses("expired on")
+    place.write(crl(ours, clock, age=3 * DAY))
+    place.refuses("older than the 3 days", max_days=3.0)
+    found = place.opened(max_days=3.5)
+    clock.advance(DAY / 2 - 1)
+    assert found.is_current()
+    clock.advance(1)
+    assert not found.is_current()
+
+
+def test_numbers_never_go_back_not_even_over_a_restart(
+    place, ours, clock, issued, caplog
+):
+    first, second = crl(ours, clock), crl(ours, clock, issued[0], number=2)
+    place.write(second)
+    running = place.opened()
+    place.write(first)
+    place.refuses("is list 1 of .*list 2 was used before")
+    assert not running.look()
+    assert number_in_pem(issued[0]) in running
+    assert "list 2 was used before" in caplog.text
+    place.write(crl(ours, clock, number=2))
+    place.refuses("another list 2")
+    place.write(second)
+    place.opened()
+    place.mark.write_text("{")
+    with pytest.raises(ServiceError, match="does not hold numbers") as caught:
+        place.opened()
+    assert caught.value.code is ErrorCode.STATE_DAMAGED
+
+
+def test_a_full_disk_keeps_no_revoked_client_in(place, ours, clock, issued, caplog):
+    place.mark = place.mark.parent / "state" / "numbers.json"
+    place.mark.parent.mkdir()
+    place.write(crl(ours, clock))
+    running = place.opened()
+    shutil.rmtree(place.mark.parent)
+    place.write(crl(ours, clock, issued[0], number=2))
+    assert running.look()
+    assert number_in_pem(issued[0]) in running
+    assert "crl_rejected" in {record.event for record in caplog.records}
+    with pytest.raises(ServiceError) as caught:
+        place.opened()
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    place.mark.parent.mkdir()
+    assert not running.look()
+    assert place.mark.exists()
+
+
+def test_a_mistake_readmits_no_client_and_is_logged_once(
+    place, ours, clock, issued, caplog
+):
     caplog.set_level("INFO")
-    [gone, later] = numbers(*issued)
-    path.write_text(f"{revoked_line(gone)}\n")
-    found = CertificateRevocations(path)
-    for damage in (lambda: path.write_text("oops\n"), path.unlink):
+    gone, later = map(number_in_pem, issued)
+    place.write(crl(ours, clock, issued[0]))
+    found = place.opened()
+    for damage in (lambda: place.write(b"oops\n"), place.path.unlink):
         caplog.clear()
         damage()
         assert not found.look()
         assert not found.look()
         assert gone in found
         [record] = caplog.records
-        assert record.levelname == "ERROR"
-        assert record.event == "crl_rejected"
-    path.write_text(f"{revoked_line(gone)}\n{revoked_line(later)}\n")
+        assert (record.levelname, record.event) == ("ERROR", "crl_rejected")
+    place.write(crl(ours, clock, *issued, number=2))
     assert found.look()
     assert later in found
     assert not found.look()
 
 
-def test_what_is_given_back_is_welcome_again_and_in_the_log(path, issued, caplog):
-    [gone, _] = numbers(*issued)
-    path.write_text(f"{revoked_line(gone)}\n")
-    found = CertificateRevocations(path)
-    path.write_text("")
+def test_what_is_given_back_is_accepted_again_and_logged(
+    place, ours, clock, issued, caplog
+):
+    place.write(crl(ours, clock, issued[0]))
+    found = place.opened()
+    place.write(crl(ours, clock, number=2))
     assert not found.look()
-    assert gone not in found
+    assert number_in_pem(issued[0]) not in found
     [record] = caplog.records
-    assert record.levelname == "WARNING"
-    assert record.facts["given_back"] == 1
+    assert (record.levelname, record.facts["given_back"]) == ("WARNING", 1)
 
 
-def test_without_a_file_nothing_is_taken_back(issued):
+def test_the_end_of_a_list_is_logged_ahead_and_once_a_day(place, ours, clock, caplog):
+    place.write(crl(ours, clock, days=8))
+    found, levels = place.opened(), []
+    for _ in range(18):  # half a day each
+        caplog.clear()
+        found.look()
+        levels.append([record.levelname for record in caplog.records])
+        clock.advance(DAY / 2)
+    # A quarter of eight days is left after day 6.
+    assert levels == [[]] * 13 + [["WARNING"], [], ["WARNING"], ["ERROR"], []]
+    assert not found.is_current()
+
+
+def test_without_a_file_no_certificate_is_revoked(issued, tmp_path):
     found = CertificateRevocations(None)
     assert not found.look()
-    assert numbers(*issued)[0] not in found
+    assert number_in_pem(issued[0]) not in found
+    assert found.is_current()
+    assert revocation_file(None, None, tmp_path) is None
+    with pytest.raises(ServiceError, match="no list is named") as caught:
+        revocation_file(None, 3.0, tmp_path)
+    assert caught.value.code is ErrorCode.BAD_SETTINGS

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import asyncpg
 import pytest
+from secagg_testing.tls_deployment import crl_of
 
 from secagg.cli import main
 from secagg.cli.checks import connectivity as way_to_aggregator
@@ -24,7 +25,6 @@ from secagg.cli.checks.setup_checks import doctor_findings
 from secagg.config.common import DataSection
 from secagg.errors import ErrorCode
 from secagg.pki.certificate_authority import CertificateAuthority
-from secagg.pki.certificate_revocations import revoked_line
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT, ExactSumWaiver
 from secagg.server.server import Server
 from secagg.server.task.setup import Cohort, PreparedTask
@@ -43,7 +43,7 @@ from secagg.storage.rollback_mark import (
 )
 from secagg.storage.rows import Replica
 from secagg.transport.peer_identity import Role
-from secagg.transport.tls import TLSIdentity, number_in_pem
+from secagg.transport.tls import TLSIdentity
 
 SERVER = f"""
 [server]
@@ -191,18 +191,23 @@ async def test_a_certificate_that_has_expired_or_ends_soon(place, authorities):
         assert "new" in found.next_step
 
 
-async def test_lines_that_take_nobody_back_are_a_warning(place, authorities):
-    path = place / "revoked.txt"
+async def test_a_revocation_list_that_is_refused_or_ends_soon(place, authorities):
+    path, now = place / "ca.crl", time.time()
     setting = ('"sums"', f'"sums"\nrevoked = "{path}"')
-    number = number_in_pem(authorities[0].issue_client("c").certificate)
-    for line, state in (
-        ("no line", "failed"),
-        (f"{number.serial:x} CN=somebody else", "warning"),
-        (revoked_line(number), "ok"),
+    listed = authorities[0].issue_client("c").certificate
+    for crl, state, text in (
+        (b"no list", "failed", "not an X.509 revocation list"),
+        (crl_of(authorities[1], now=now), "failed", "not a trusted authority"),
+        (
+            crl_of(authorities[0], now=now - 9 * 86_400, days=10),
+            "warning",
+            "valid until",
+        ),
+        (crl_of(authorities[0], listed, now=now), "ok", "1 certificates"),
     ):
-        path.write_text(f"{line}\n")
+        path.write_bytes(crl)
         (found,) = [f for f in await of_server(place, setting) if f.number == "D125"]
-        assert found.state == state
+        assert (found.state, text in found.found) == (state, True)
 
 
 async def test_a_key_that_others_may_read_is_a_warning(place):
