@@ -305,12 +305,12 @@ def _run_to_the_end(
 
 def _graph_of(parameters: "ProtocolParameters") -> str:
     """Return one line about who shares with whom, and what that is worth."""
-    from secagg.protocol.graphs.choice import odds_of
+    from secagg.protocol.graphs.choice import failure_bounds_of
     from secagg.protocol.parameters import Graph
 
     if parameters.is_complete_graph:
         return "complete graph: everybody shares with everybody"
-    odds = odds_of(parameters)
+    odds = failure_bounds_of(parameters)
     if parameters.graph is Graph.K_OUT:
         return (
             f"{parameters.degree} neighbours drawn by each client: unsafe with a "

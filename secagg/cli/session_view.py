@@ -29,7 +29,7 @@ class SessionView:
         self._bars: dict[bytes, TaskID] = {}
         self._lines: dict[bytes, tuple[Round, SessionPhase, int]] = {}
         self._lost: dict[bytes, int] = {}
-        self._left_out: set[tuple[str, str]] = set()
+        self._excluded: set[tuple[str, str]] = set()
         self._live = (
             Progress(
                 TextColumn("{task.fields[name]}"),
@@ -54,9 +54,9 @@ class SessionView:
 
     def show(self, progress: SessionProgress) -> None:
         """Bring one session up to date."""
-        for identity in progress.left_out:
-            if (progress.task_id, identity) not in self._left_out:
-                self._left_out.add((progress.task_id, identity))
+        for identity in progress.excluded:
+            if (progress.task_id, identity) not in self._excluded:
+                self._excluded.add((progress.task_id, identity))
                 self._output.line(
                     f"{self._name(progress)}: {identity} is left out, "
                     "after a dispute in an earlier session",

@@ -50,7 +50,7 @@ class TaskSection(SeriesSection):
         "of the task begins or waits for clients; empty for none.",
         default=None,
     )
-    spare: int | None = setting(
+    spare_sessions: int | None = setting(
         "Sessions of one client that the privacy budget covers beyond its "
         "participations: each replaces one that ended when it may have shown "
         "something. Empty means none if a sum is tried once, else one for every twenty "

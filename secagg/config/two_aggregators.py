@@ -72,7 +72,7 @@ class SharedTaskSection(SeriesSection):
         "The task's claim against either aggregator, over all sessions of one client."
     )
     delta: float = setting("Failure probability of that claim.")
-    spare: int = setting(
+    spare_sessions: int = setting(
         "Sessions of one client beyond its participations that may end without a sum.",
         default=0,
         low=0,

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 
-def left_out(
+def excluded(
     complaints: Iterable[tuple[str, str]],
     *,
     colluders: int,

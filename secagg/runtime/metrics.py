@@ -138,13 +138,13 @@ SESSIONS: Final = _counter(
 )
 CLIENTS_LOST: Final = _counter(
     "secagg_clients_lost_total",
-    "Clients that sessions went on without, by the round in which they were lost.",
+    "Clients that sessions continued without, by the round in which they were lost.",
     "round",
     "reason",
 )
 ROUND_SECONDS: Final = _histogram(
     "secagg_round_seconds",
-    "How long rounds were open, and whether everybody had answered.",
+    "How long rounds were open, and whether all clients had answered.",
     "round",
     "closed_by",
     buckets=_ROUND_SECONDS,
@@ -157,8 +157,8 @@ SUM_SECONDS: Final = _histogram(
 CALLS: Final = _counter("secagg_calls_total", "Calls of clients.", "method")
 CALL_SECONDS: Final = _histogram(
     "secagg_call_seconds",
-    "How long it took to answer a call, refusals included; not how long a "
-    "question for a session waited.",
+    "How long it took to answer a call, refusals included; not how long a request "
+    "for a session was held.",
     "method",
     buckets=_CALL_SECONDS,
 )
@@ -166,7 +166,7 @@ REFUSALS: Final = _counter(
     "secagg_refusals_total", "Calls of clients that were refused, by code.", "code"
 )
 UPLOAD_BYTES: Final = _counter(
-    "secagg_upload_bytes_total", "Bytes of masked inputs that arrived.", "task"
+    "secagg_upload_bytes_total", "Bytes of masked inputs that clients sent.", "task"
 )
 DOWNLOAD_BYTES: Final = _counter(
     "secagg_download_bytes_total",
@@ -175,31 +175,31 @@ DOWNLOAD_BYTES: Final = _counter(
 )
 STORE_COMMIT_SECONDS: Final = _histogram(
     "secagg_store_commit_seconds",
-    "How long it took until a change of a session was on the disk.",
+    "How long commits of sessions took until they were on the disk.",
     buckets=_CALL_SECONDS,
 )
 STORE_BATCH_RECORDS: Final = _histogram(
     "secagg_store_batch_records",
-    "How many messages of a session were stored at once.",
+    "How many messages of a session shared one commit.",
     buckets=_RECORDS,
 )
 STORE_CONFLICTS: Final = _counter(
     "secagg_store_conflicts_total",
-    "Changes that came too late, because another aggregator had written meanwhile.",
+    "Changes that were too late, because another aggregator had written first.",
 )
 STORE_ERRORS: Final = _counter(
-    "secagg_store_errors_total", "Changes that the book refused."
+    "secagg_store_errors_total", "Changes that the store refused."
 )
 LEASES_LOST: Final = _counter(
     "secagg_leases_lost_total",
-    "Sums whose lease passed on to another aggregator while this one worked.",
+    "Sums whose lease passed to another aggregator during the computation.",
 )
 MASK_COORDINATES: Final = _counter(
     "secagg_mask_coordinates_total", "Entries of masks that were removed from sums."
 )
 ENGINE_JOBS: Final = _counter(
     "secagg_engine_jobs_total",
-    "Parts of sums that were given to the engine, by `done` or `lost`.",
+    "Parts of sums that the engine received, by `done` or `lost`.",
     "engine",
     "result",
 )
@@ -207,7 +207,7 @@ ENGINE_JOBS: Final = _counter(
 # Read at each scrape.
 IS_READY: Final = _gauge(
     "secagg_is_ready",
-    "1 if the book can be written, the disk has room and a task runs.",
+    "1 if the store accepts writes, the disk has free space and a task runs.",
 )
 SESSIONS_OPEN: Final = _gauge(
     "secagg_sessions_open", "Sessions that are not over.", "task"
@@ -224,8 +224,8 @@ ROUND_EXPECTED: Final = _gauge(
 )
 TASK_SLOT: Final = _gauge(
     "secagg_task_slot_seconds",
-    "Length of a slot in the schedule of a task that runs, 1 for one session after the "
-    "other; 0 while it does not run.",
+    "Length of a slot in the schedule of a running task, 1 for a task without a "
+    "schedule; 0 while it does not run.",
     "task",
 )
 TASK_UNWRITTEN: Final = _gauge(
@@ -238,7 +238,7 @@ TASK_SUMS_LEFT: Final = _gauge(
 )
 TASK_SESSIONS_LEFT: Final = _gauge(
     "secagg_task_sessions_left",
-    "Sessions that a task's budget still covers, spare ones included.",
+    "Sessions that a task's budget still covers, with the spare ones.",
     "task",
 )
 TASK_SPARE_LEFT: Final = _gauge(
@@ -248,20 +248,20 @@ TASK_SPARE_LEFT: Final = _gauge(
 )
 TASK_EPSILON: Final = _gauge(
     "secagg_task_epsilon",
-    "Epsilon that all sessions of a task cost together, against whom: "
-    "`server` or `model_reader`.",
+    "Epsilon of all sessions of a task together, against the adversary `server` or "
+    "`model_reader`.",
     "task",
     "against",
 )
 PEER_ANSWERS: Final = _gauge(
     "secagg_peer_up",
-    "1 if another aggregator answered when this one last asked it, else 0; of two "
-    "aggregators the leader asks the `helper`.",
+    "1 if the other aggregator answered the last probe, else 0; of two aggregators "
+    "the leader probes the `helper`.",
     "which",
 )
 CONNECTIONS: Final = _gauge(
     "secagg_connections_open",
-    "Connections of clients that are open, by entry: `grpc` or `edge`.",
+    "Open connections of clients, by entry: `grpc` or `edge`.",
     "entry",
 )
 CONNECTIONS_REFUSED: Final = _gauge(
@@ -272,8 +272,8 @@ CONNECTIONS_REFUSED: Final = _gauge(
 )
 CERTIFICATE_EXPIRES: Final = _gauge(
     "secagg_certificate_expires_timestamp_seconds",
-    "When the aggregator's certificate, that of its HTTP edge, or the last authority "
-    "that it trusts, ends, in Unix seconds.",
+    "Expiry of the aggregator's certificate, of that of its HTTP edge, or of the "
+    "last authority that it trusts, in Unix seconds.",
     "which",
 )
 FREE_BYTES: Final = _gauge(

@@ -1,19 +1,19 @@
-"""The aggregator: many sessions, whose clients call on any transport.
+"""The aggregator: it runs sessions and answers clients of any transport.
 
-Rule 1: a call is answered for the identity that the transport has authenticated, and
-        touches only what that client may see.
+Rule 1: a call is answered for the identity that the transport authenticated. It touches
+        only what that client may see.
 Rule 2: the sessions of a task run one after another; different tasks run side by side.
 Rule 3: session numbers of a task only grow, also across restarts (PROTOCOL §5.0).
 Rule 4: a session that has ended leaves its receipt and, for a while, its sum; records,
         uploads and seeds are gone (PROTOCOL §12).
-Rule 5: several aggregators may share a book.  What one of them refuses, it refuses
-        after it has looked at the book: another one may have opened the round that a
-        client speaks of.  What one does not do, another one does.
-Rule 6: whatever one client sends, no other client's session ends by it, but for sealed
-        bundles, which only their readers can judge (PROTOCOL §13).
-Rule 7: a call that waits holds a place, and there are not many (`ConcurrencyLimit`).
-Rule 8: a task that ended otherwise than by its own end is not over: its clients are
-        told to come back, because a restart resumes it.
+Rule 5: several aggregators may share a store.  Before one refuses a call, it refreshes
+        its sessions from the store: another one may have opened the round that the
+        client means.  What one aggregator leaves undone, another completes.
+Rule 6: a message of one client never ends another client's session. The exception is
+        sealed bundles, which only their readers can verify (PROTOCOL §13).
+Rule 7: the number of calls that wait is limited (`ConcurrencyLimit`).
+Rule 8: a task that was interrupted is not over. Its clients are told to come back,
+        because a restart resumes it.
 
 It opens no socket and reads no settings.
 """
@@ -95,14 +95,14 @@ from secagg.wire.limits import MAX_INLINE_BYTES
 _Answer = TypeVar("_Answer")
 _MILLISECONDS: Final = 1000
 
-# Questions for a session that wait here are looked at again this often, for what nobody
-# has rung for, as that somebody is invited now.  Not with every change of a book that
-# is shared: whoever runs the task rings for a session that another one has opened.
+# A held question for a session is checked again at this interval, for changes that send
+# no notification, such as an invitation.  Changes of a shared store do not trigger it:
+# the replica that runs the task notifies when another one has opened a session.
 HELD_LOOK_SECONDS: Final = 5.0
-# Whoever has waited as long as it wanted may ask again at once.
+# A client whose wait is over may ask again at once.
 _AGAIN_SECONDS: Final = 0.05
 
-# What lies in the spool; all else is part of a session's state.
+# Objects in the spool; all others are part of a session's state.
 _SPOOLED: Final[Mapping[Blob, str]] = {
     Blob.PAYLOAD: PAYLOAD,
     Blob.SUM: SUM,
@@ -110,25 +110,25 @@ _SPOOLED: Final[Mapping[Blob, str]] = {
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 
-# How often an aggregator says that it is there, where others share its book.
-_BEAT_SECONDS: Final = 5.0
-# How long a client waits that asks for a task which nobody here has heard of.
+# Interval of the heartbeats of an aggregator that shares its store.
+_HEARTBEAT_SECONDS: Final = 5.0
+# How long a client waits that asks for a task which this aggregator does not know.
 HEARING_SECONDS: Final = 2.0
 
 
 class _KnownTasks:
-    """The tasks of one aggregator."""
+    """Knows which tasks of one aggregator run, and which are over."""
 
     def __init__(self) -> None:
         self._running: dict[str, TaskRunner] = {}
-        # Whether one that does not run is over, and not only interrupted.
+        # For each task that does not run: whether it is over, or only interrupted.
         self._is_over: dict[str, bool] = {}
 
     def begin(self, run: TaskRunner) -> None:
-        """Note that a task runs.
+        """Record that a task runs.
 
         Raises:
-            LocalProtocolError: It runs already.
+            LocalProtocolError: The task runs already.
         """
         task_id = run.task.task_id
         if task_id in self._running:
@@ -137,11 +137,12 @@ class _KnownTasks:
         self._is_over.pop(task_id, None)
 
     def end(self, task_id: str, *, is_over: bool) -> None:
-        """Note that a task does not run.
+        """Record that a task does not run.
 
         Args:
-            task_id: Which.
-            is_over: It will not run again; else its clients are told to come back.
+            task_id: The task.
+            is_over: Whether it never runs again; otherwise its clients are told to come
+                back.
         """
         self._running.pop(task_id, None)
         self._is_over[task_id] = is_over
@@ -151,11 +152,11 @@ class _KnownTasks:
         return self._running.get(task_id)
 
     def find(self, task_id: str, *, back_in_seconds: float) -> TaskRunner:
-        """Return a task that runs, for a client that asks for its sessions.
+        """Return a running task, for a client that asks for its sessions.
 
         Args:
-            task_id: Which.
-            back_in_seconds: When to ask again for one that was interrupted.
+            task_id: The task.
+            back_in_seconds: When the client of an interrupted task asks again.
 
         Raises:
             ServiceError: SHUTTING_DOWN, TASK_OVER or UNKNOWN_SESSION.
@@ -172,13 +173,13 @@ class _KnownTasks:
         )
 
     def wake(self) -> None:
-        """Have every task look again at whether it may open a session."""
+        """Have every task check again whether it may open a session."""
         for run in self._running.values():
             run.task.gate.wake()
 
 
 def _shutting_down(retry_after_seconds: float) -> SecAggError:
-    """Return what clients are told that should come back."""
+    """Build the error for clients that ask while the aggregator shuts down."""
     return ErrorCode.SHUTTING_DOWN.error(
         "the aggregator is shutting down",
         fix="Ask again when it is back.",
@@ -187,53 +188,53 @@ def _shutting_down(retry_after_seconds: float) -> SecAggError:
 
 
 class _RecentClients:
-    """Remembers when clients called, and what they were told to come back for.
+    """Records when clients called, and what they are expected to come back for.
 
     Args:
         clock: Time.
         limits: How long clients take to come back.
 
     Attributes:
-        last_call: When somebody called last, or was known to listen.
+        last_call: When a client last called or was known to listen.
     """
 
     def __init__(self, clock: Clock, limits: AggregatorLimits) -> None:
         self._clock: Final = clock
         self._limits: Final = limits
         self.last_call = clock.now()
-        # When those who wait for a session last asked for one.
+        # When each client that waits for a session last asked for one.
         self._waiting: dict[str, float] = {}
-        # When those were told of a sum who have not called since: they come for it.
+        # When each client was told of a sum, until it calls to fetch it.
         self._fetching: dict[str, float] = {}
 
     @property
     def quiet_at(self) -> float:
-        """When nobody has called for a moment, unless somebody does."""
+        """When the last call is one idle time ago, unless another client calls."""
         return self.last_call + self._limits.idle_timeout
 
     def note_call(self, identity: str | None = None) -> None:
-        """Note a call of a client, or that one still listens to a stream."""
+        """Record a call of a client, or that it still listens to a stream."""
         self.last_call = self._clock.now()
         if identity is not None:
             self._fetching.pop(identity, None)
 
     def note_waiting(self, identity: str) -> None:
-        """Note that a client was told to ask for a session again."""
+        """Record that a client was told to ask for a session again."""
         self._waiting[identity] = self._clock.now()
 
     def note_back(self, identity: str) -> None:
-        """Note that a client asks for a session."""
+        """Record that a client asks for a session."""
         self._waiting.pop(identity, None)
 
     def note_told(self, identity: str, update: Envelope) -> None:
-        """Note what a client was told: whoever hears of a sum comes for it."""
+        """Record what a client was told; a client that is told of a sum fetches it."""
         if update.kind is Released:
             self._fetching[identity] = self._clock.now()
 
     def has_expected(self) -> bool:
         """Whether a client may still come, for a session or for a sum."""
         now = self._clock.now()
-        # Clients spread their polls by a quarter; the rest is for the way.
+        # Clients spread their polls by a quarter; the rest is for the network.
         asked_after = now - 2 * self._limits.join_poll_seconds
         told_after = now - self._limits.fetch_seconds
         return any(asked > asked_after for asked in self._waiting.values()) or any(
@@ -242,7 +243,7 @@ class _RecentClients:
 
 
 def _as_answer(update: Envelope) -> Envelope | Reference:
-    """Return an update, or where to read it: links break, and a chunk is resumed."""
+    """Return an update, or a reference where a large one is read in chunks."""
     if len(update.data) > MAX_INLINE_BYTES:
         return Reference.instead_of(update)
     return update
@@ -252,18 +253,18 @@ class Aggregator:
     """Runs tasks and answers clients.
 
     Args:
-        book: The durable book; closed by whoever opened it.
+        store: The durable store; its opener closes it.
         spool: Uploads, payloads and sums.
-        name: Under which it offers sessions: that of its certificate.
+        name: The name in its offers: that of its certificate.
         clock: Time; the machine's by default.
         entropy: Nonces and graph seeds; the operating system's by default.
         workers: Threads for blocking calls.
         masks: Removes masks; on `workers` by default.
-        limits: How much clients may use.
-        on_aborted: Takes the audit receipt of each session that released no sum.
-        on_ended: Takes what is known of each session when it is over.
-        meter: Takes measurements; nobody by default.
-        replica: Who this is among those that share the book.
+        limits: What clients may use.
+        on_aborted: Receives the audit receipt of each session that released no sum.
+        on_ended: Receives the report of each session when it is over.
+        meter: Receives measurements; discarded by default.
+        replica: This process among the replicas of one store.
     """
 
     def __init__(  # noqa: PLR0913 - every part can be exchanged
@@ -316,15 +317,17 @@ class Aggregator:
         self._tasks = _KnownTasks()
         # Set when no session is offered any more.
         self._stopping = asyncio.Event()
-        # Rung whenever there may be another session to offer.
+        # Notified whenever another session may be offered.
         self._offers = Notifier(clock)
         self._recent = _RecentClients(clock, limits)
         self._refusals = RefusalCounts(clock)
         self._watches = ConcurrencyLimit(limits.watches_per_identity, limits.watches)
-        # A piece of a payload or sum, of 1 MiB at most; neither ever changes.
+        # The last piece of a payload or sum that was read, at most 1 MiB; neither
+        # changes.
         self._last_read: tuple[FetchChunk, tuple[bytes, int]] | None = None
         self._held = ConcurrencyLimit(limits.held_per_identity, limits.held)
-        # Each takes the identity and a request of its class: `answer` says so.
+        # Each handler takes the identity and a request of its class; `answer` ensures
+        # that.
         self._answers: Mapping[
             type[Request[Any]], Callable[[str, Any], Awaitable[object]]
         ] = {
@@ -347,13 +350,13 @@ class Aggregator:
         """Answer a call of a client.
 
         Raises:
-            RemoteProtocolError: The client may not ask this, or not now.
-            ServiceError: STORAGE_FAILED, OVERLOADED, UNKNOWN_SESSION, SHUTTING_DOWN
-                or UPLOAD_CORRUPT; the message says whether to come back.
+            RemoteProtocolError: The client may not make this call, or not now.
+            ServiceError: STORAGE_FAILED, OVERLOADED, UNKNOWN_SESSION, SHUTTING_DOWN or
+                UPLOAD_CORRUPT; the message says whether to come back.
         """
         with measured_call(self._context.meter, self._context.clock, request):
             self._check_caller(identity)
-            request.check()  # whatever carried it, and whoever made it
+            request.check()  # for every transport and every caller
             return cast("_Answer", await self._answered(identity, request))
 
     async def _answered(self, identity: str, request: Request[Any]) -> object:
@@ -361,7 +364,7 @@ class Aggregator:
         try:
             return await answer(identity, request)
         except RemoteProtocolError:
-            # A message is judged again by its session.
+            # The session validates a message itself.
             session_id = getattr(request, "session_id", None)
             if (
                 not self._context.store.is_shared
@@ -378,7 +381,7 @@ class Aggregator:
     async def watch(
         self, identity: str, request: WatchSession
     ) -> AsyncIterator[Envelope | Reference | Wait]:
-        """Yield updates as they come, and that there is none; ends with the session.
+        """Yield updates as they come, with keepalives between; end with the session.
 
         Raises:
             ServiceError: OVERLOADED when too many streams are open; poll instead.
@@ -409,7 +412,7 @@ class Aggregator:
     async def _offer_in_time(
         self, identity: str, request: GetOffer
     ) -> SessionDescriptor | Wait:
-        """Answer a question for a session, when there is one or its time is up."""
+        """Answer a request for a session, when one is open or its time is up."""
         clock = self._context.clock
         ends = self._held_until(request.wait_ms)
         ringing = self._offers.listen()
@@ -428,7 +431,7 @@ class Aggregator:
         return Wait(_AGAIN_SECONDS) if isinstance(answer, Wait) else answer
 
     def _held_until(self, wait_ms: int) -> float:
-        """Return after which instant a held question is answered at its next look."""
+        """Return the time after which a held request is answered at its next check."""
         waiting = wait_ms / _MILLISECONDS - HELD_LOOK_SECONDS
         return self._context.clock.now() + waiting
 
@@ -438,7 +441,7 @@ class Aggregator:
         self._recent.note_back(identity)
         self._sessions.note_back(identity, request.task_id)
         if self._tasks.get(request.task_id) is None:
-            await self._hear_of_tasks()
+            await self._refresh_tasks()
         run = self._tasks.find(
             request.task_id, back_in_seconds=self._limits.join_poll_seconds
         )
@@ -450,21 +453,21 @@ class Aggregator:
                 fix="Ask the operator to invite this client.",
             )
         facts = await self._sessions.facts(task.task_id)
-        if identity in facts.left_out:
+        if identity in facts.excluded:
             raise ErrorCode.NOT_INVITED.error(
-                f"{identity!r} takes no part in the rest of this task: it and another "
+                f"{identity!r} is excluded from the rest of this task: it and another "
                 "client accuse each other, or its secret could not be rebuilt",
                 sender=identity,
-                fix="Ask the operator, who has the receipts: nobody else can "
-                "tell who is right.",
+                fix="Ask the operator, who has the receipts, which client is at fault.",
             )
         given = facts.given.get(identity, 0)
         if task.participations is not None and given >= task.participations:
-            # A courtesy: the client itself gives no more than its budget covers.
+            # This only saves work: the client itself sends no more than its budget
+            # covers.
             raise ErrorCode.TASK_OVER.error(
-                f"the task is over for {identity!r}: it has given its participations, "
-                f"{given} of {task.participations}",
-                fix="Nothing is to be done; other clients give to the further sums.",
+                f"the task is over for {identity!r}: it has used {given} of its "
+                f"{task.participations} participations",
+                fix="Do nothing: other clients contribute to the remaining sums.",
             )
         if self._stopping.is_set():
             raise _shutting_down(self._limits.join_poll_seconds)
@@ -515,7 +518,7 @@ class Aggregator:
         return _as_answer(update)
 
     async def _chunk(self, identity: str, request: FetchChunk) -> BlobChunk:
-        """Return a piece of what the client may read, and count its bytes."""
+        """Return a piece of an object that the client may read, and count its bytes."""
         session = await self._sessions.look_for(request.session_id)
         piece = await self._piece(session, identity, request)
         task_id, size = session.descriptor.task_id, len(piece.data)
@@ -525,10 +528,11 @@ class Aggregator:
     async def _piece(
         self, session: SessionRunner | EndedSession, identity: str, request: FetchChunk
     ) -> BlobChunk:
-        """Return a piece of what the client may read.
+        """Return a piece of an object that the client may read.
 
-        Everybody who is invited reads the payload, after the end those of the roster;
-        they read the sum, and of a large update each reads its own.
+        Every invited client may read the payload, and after the end the clients of the
+        roster. The clients of the roster may read the sum. Each may read its own piece
+        of a large update.
         """
         is_over = isinstance(session, EndedSession) or session.is_over
         if isinstance(session, SessionRunner):
@@ -552,19 +556,20 @@ class Aggregator:
         if found is None:
             raise ErrorCode.UNKNOWN_SESSION.error(
                 f"the session has no {name} here",
-                fix="It has none, or has ended too long ago.",
+                fix="Continue without it: the session never had one, or ended too "
+                "long ago.",
             )
         data, size = found
         if request.offset > size:
-            raise refuse(f"byte {request.offset} is beyond the object's {size}")
+            raise refuse(f"byte {request.offset} exceeds the object's {size} bytes")
         return BlobChunk(data, size)
 
     async def _read_spooled(
         self, request: FetchChunk, name: str
     ) -> tuple[bytes, int] | None:
-        """Return a piece of what lies in the spool, and the size of the whole.
+        """Return a piece of an object in the spool, and the size of the whole.
 
-        Everybody asks for the same, one after the other: the last piece is kept.
+        Clients ask for the same pieces one after the other, so the last one is kept.
         """
         if self._last_read is not None and self._last_read[0] == request:
             return self._last_read[1]
@@ -587,7 +592,7 @@ class Aggregator:
             )
 
     async def _runner(self, identity: str, session_id: bytes) -> SessionRunner:
-        """Return a session that takes messages."""
+        """Return a session that accepts messages."""
         self._check_caller(identity)
         session = await self._sessions.look_for(session_id)
         if isinstance(session, SessionRunner):
@@ -602,49 +607,50 @@ class Aggregator:
     # --- for the operator -------------------------------------------------------------
 
     async def recover(self) -> None:
-        """Load what an earlier process left; call it before the transport opens.
+        """Load what an earlier process left; call this before the transport opens.
 
-        Live sessions answer their clients at once and go on with `run_task`.
+        Open sessions answer their clients at once and continue with `run_task`.
 
         Raises:
-            ServiceError: STORAGE_FAILED.  BAD_SETTINGS where others share the book and
+            ServiceError: STORAGE_FAILED.  BAD_SETTINGS if the aggregators of the store
                 serve under another name.
         """
         store = self._context.store
-        # First of all, so that time without anybody counts for no deadline.
+        # This comes first: the downtime counts for no deadline.
         await store.commit(Heartbeat(self._replica))
         await self._sessions.recover()
         if store.is_shared:
             self._following = (
                 asyncio.create_task(self._follow()),
-                asyncio.create_task(self._beat()),
+                asyncio.create_task(self._send_heartbeats()),
             )
 
     def when_changed(self, then: Callable[[], Awaitable[None]]) -> None:
-        """Have somebody told whenever another aggregator may have changed a task."""
+        """Set what runs when another aggregator may have changed a task."""
         self._on_change = then
 
     def listens_at(self, address: str) -> None:
-        """Say where this aggregator listens, for those who look at all of them."""
+        """Set the address that the other aggregators of the store see."""
         self._replica = replace(self._replica, address=address)
 
     async def _follow(self) -> None:
-        """Learn what other aggregators do, until cancelled."""
+        """Follow what other aggregators do, until cancelled."""
         async for _ in self._context.store.changes():
             try:
                 await self._sessions.look()
                 await self._task_look.take()
-            except SecAggError as error:  # the next turn looks again
+            except SecAggError as error:  # the next round of the loop tries again
                 say_refused(error)
-            except Exception:  # noqa: BLE001 - a defect must not end this unseen
+            except Exception:  # noqa: BLE001 - a defect must not end this loop unseen
                 telemetry.log_defect(_LOG, telemetry.MONITORING_FAILED)
             self._tasks.wake()
 
-    async def _hear_of_tasks(self) -> None:
-        """Have the keeper look: another aggregator may have been told of a new task."""
+    async def _refresh_tasks(self) -> None:
+        """Have the supervisor refresh: another aggregator may have added a task."""
         if not self._context.store.is_shared or self._on_change is None:
             return
-        # It may begin to plan one, or fail; whoever asks then is told what is known.
+        # Planning a new task may take long or fail; the client is answered from what is
+        # known.
         with suppress(TimeoutError, SecAggError):
             async with asyncio.timeout(HEARING_SECONDS):
                 await self._task_look.take()
@@ -653,16 +659,16 @@ class Aggregator:
         if self._on_change is not None:
             await self._on_change()
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         clock = self._context.clock
         while True:
             try:
                 await self._context.store.commit(Heartbeat(self._replica))
             except SecAggError as error:
                 say_refused(error)
-            except Exception:  # noqa: BLE001 - a defect must not end this unseen
+            except Exception:  # noqa: BLE001 - a defect must not end this loop unseen
                 telemetry.log_defect(_LOG, telemetry.MONITORING_FAILED)
-            await clock.sleep_until(clock.now() + _BEAT_SECONDS)
+            await clock.sleep_until(clock.now() + _HEARTBEAT_SECONDS)
 
     async def run_task(
         self, task: TaskDefinition, *, next_payload: NextPayload, on_sum: OnSum
@@ -671,20 +677,20 @@ class Aggregator:
 
         Args:
             task: The task.
-            next_payload: Supplies each session's payload; b"" for none.
-            on_sum: Takes each sum.
+            next_payload: Returns the payload of the next session; b"" for none.
+            on_sum: Receives each sum.
 
         Raises:
             LocalProtocolError: The task runs already.
-            RemoteProtocolError: BAD_CONFIG; its parameters are impossible.
-            SessionAbortedError: `max_attempts` sessions in a row were aborted after
-                their roster was fixed, those apart after which somebody was left out;
-                or DISPUTED, if too few of the invited clients are not; or the task was
-                ended before its last sum, with ROSTER_TOO_SMALL if a session was
-                waiting for clients, else TASK_OVER.
+            RemoteProtocolError: BAD_CONFIG; the task's parameters are impossible.
+            SessionAbortedError: `max_attempts` consecutive sessions were aborted after
+                their roster was fixed; sessions that excluded a client do not count.
+                DISPUTED if too few invited clients remain. If the task was ended before
+                its last sum: ROSTER_TOO_SMALL while a session waited for clients, else
+                TASK_OVER.
             SessionsSpentError: The task has used all sessions that its budget covers.
-            ServiceError: STORAGE_FAILED; fix the cause, restart, and it is resumed.
-                A book that is away is waited for.
+            ServiceError: STORAGE_FAILED; remove the cause and restart to resume the
+                task.
         """
         task.parameters.validate(demanded_bits=server_demand)
         run = TaskRunner(
@@ -698,7 +704,7 @@ class Aggregator:
             on_sum=on_sum,
         )
         self._tasks.begin(run)
-        # Until its end is known, clients are told to come back, not to go home.
+        # Until it is known how the task ended, clients are told to come back.
         is_over = False
         try:
             await run.run()
@@ -711,14 +717,14 @@ class Aggregator:
             self._offers.ring()
 
     async def end_task(self, task_id: str, reason: str) -> None:
-        """End a task: its operator wants no more sums, or its date has come.
+        """End a task, by its operator or at its end date.
 
         A session that still waits for clients ends without a sum; one whose cohort is
-        complete goes on to its own end.  Clients of one that does not run are told that
-        it is over.
+        complete continues to its own end.  Clients of a task that does not run are told
+        that it is over.
 
         Args:
-            task_id: Which.
+            task_id: The task.
             reason: Why, in words for the clients.
         """
         run = self._tasks.get(task_id)
@@ -731,10 +737,10 @@ class Aggregator:
         """Offer no session of a task until `resume_task`.
 
         A session that still waits for clients ends without a sum; one whose cohort is
-        complete goes on to its own end.  Nothing happens if the task does not run.
+        complete continues to its own end.  A task that does not run is not affected.
 
         Args:
-            task_id: Which.
+            task_id: The task.
             reason: Why, in words for the clients.
         """
         run = self._tasks.get(task_id)
@@ -743,22 +749,22 @@ class Aggregator:
             await run.stop_waiting(reason)
 
     def resume_task(self, task_id: str) -> None:
-        """Offer sessions of a task again; nothing happens if it does not run."""
+        """Offer sessions of a task again; a task that does not run is not affected."""
         run = self._tasks.get(task_id)
         if run is not None:
             run.task.gate.resume()
             self._offers.ring()
 
     def hold_task(self, task_id: str) -> None:
-        """Tell clients of a task that does not run here, and may again, to come back.
+        """Tell clients of a task that is not running here at the moment to come back.
 
         Args:
-            task_id: Which.
+            task_id: The task.
         """
         self._tasks.end(task_id, is_over=False)
 
     def live(self) -> tuple[LiveSession, ...]:
-        """Return the sessions that are not over, as they stand now."""
+        """Return the progress of all sessions that are not over."""
         return tuple(
             LiveSession(runner.progress(), self._closes_in(runner), runner.missing())
             for runner in self._sessions.all_running()
@@ -772,20 +778,20 @@ class Aggregator:
         )
 
     def _closes_in(self, runner: SessionRunner) -> float | None:
-        """Return until when a session's round lasts; who joins has other times."""
+        """Return the seconds in which clients may still answer or join a session."""
         progress, left = runner.progress(), runner.seconds_left()
         if progress.round is not Round.ADVERTISE_KEYS:
             return left
         run = self._tasks.get(progress.task_id)
         date = self._context.clock.date()
         door = None if run is None else run.task.gate.closes_in(date)
-        if progress.joined < progress.needed:  # then its deadline begins again
+        if progress.joined < progress.needed:  # its deadline then begins again
             left = None
         ends = [each for each in (left, door) if each is not None]
         return max(0.0, min(ends)) if ends else None
 
     async def abort(self, session_id: bytes, reason: str) -> None:
-        """End a session without a sum; nothing happens if it is over.
+        """End a session without a sum; do nothing if it is over.
 
         Raises:
             ServiceError: UNKNOWN_SESSION; it does not run here.
@@ -795,7 +801,7 @@ class Aggregator:
             await session.abort(ErrorCode.CANCELLED, reason)
 
     def refused(self) -> dict[str, int]:
-        """Return how many calls were refused in the last hour, by name of the code."""
+        """Return how many calls were refused in the last hour, by error code."""
         return self._refusals.of_last_hour()
 
     def progress(
@@ -809,13 +815,13 @@ class Aggregator:
         return self._feed.watch(at_first)
 
     def drain(self) -> None:
-        """Offer no further sessions; those that run go on."""
+        """Stop offering sessions; those that run continue."""
         self._stopping.set()
         self._offers.ring()
         self._tasks.wake()
 
     def ended_before(self) -> bool:
-        """Whether the latest session ended in an earlier process, which told some."""
+        """Whether an earlier process ended the latest session."""
         return self._sessions.ended_before()
 
     async def settle(
@@ -823,15 +829,15 @@ class Aggregator:
     ) -> None:
         """Wait until clients know how their sessions, or the tasks, have ended.
 
-        Returns when everybody who took part to the end has been told, or is back for
-        the next session, when whoever was told of a sum has come for it or had the time
-        to, when nobody has called for a moment, and when whoever waits for a session
-        has come back to hear that there is none; or when the time is up.  The next
-        process does not wait again for those that all know.
+        Returns when these hold, or when the time is up. Each participant of the last
+        round knows the end, or asks for the next session. Each client that was told of
+        a sum has fetched it, or had time to. Each client that waits for a session was
+        told that none follows. No client has called for the idle time. The next process
+        does not wait again for clients that know the end.
 
         Args:
-            at_most_seconds: How long to wait.
-            silent_seconds: How long to wait while nobody calls.
+            at_most_seconds: The longest wait.
+            silent_seconds: The longest wait without a call of any client.
         """
         clock, recent = self._context.clock, self._recent
         began = clock.now()
@@ -843,11 +849,11 @@ class Aggregator:
         ):
             quiet_at = recent.quiet_at
             if now >= quiet_at and not (
-                self._sessions.has_untold() or recent.has_expected()
+                self._sessions.has_unacknowledged() or recent.has_expected()
             ):
                 try:
                     await self._sessions.note_settled()
-                except ServiceError as error:  # the next process waits in vain
+                except ServiceError as error:  # the next process waits once more
                     say_refused(error)
                 return
             await clock.sleep_until(
@@ -855,10 +861,10 @@ class Aggregator:
             )
 
     async def wait_for_store(self) -> None:
-        """Wait until the book can be written, which may take minutes.
+        """Wait until the store accepts writes, which may take minutes.
 
         Raises:
-            ServiceError: It has come back otherwise than it went.
+            ServiceError: The store has come back with another identity or older data.
         """
         await self._waiting_for_store.take()
 

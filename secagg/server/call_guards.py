@@ -1,18 +1,18 @@
 """Rules around every call that gRPC and the HTTP edge share.
 
-Rule 1: one identity's calls are limited in number at once and over time, over both
-        entries together, so that no client can keep the others out.
-Rule 2: calls of callers who are no longer welcome end at both entries.
-Rule 3: few messages are received at once, of all callers together.  A message is asked
-        for when it is its turn; until then HTTP/2's flow control holds it at its
+Rule 1: the calls of one identity are limited in number at once and over time, over both
+        entries together. So no client can block the others.
+Rule 2: calls of callers that are no longer welcome end at both entries.
+Rule 3: few messages are received at once, of all callers together.  A message is
+        requested when its turn comes; until then HTTP/2's flow control holds it at its
         sender.  So memory is bounded, whatever callers do.
-Rule 4: a caller that stalls loses its turn.  One caller has few turns, so that a few
-        who stall do not have all of them, and one who stalls takes little memory.
-Rule 5: a chunk of an upload keeps its turn until it is answered, so that none is
-        received before there is room to write it, and none twice.
+Rule 4: a caller that stalls loses its turn.  One caller has few turns, so a few stalled
+        callers do not hold all of them, and one takes little memory.
+Rule 5: a chunk of an upload keeps its turn until it is answered. So no chunk is
+        received before it can be written, and none twice.
 
-It knows no transport.  What gRPC needs besides is in `secagg.server.rpc.guards`, what
-the edge needs in `secagg.server.http_edge`.
+It is independent of the transport.  What gRPC needs besides is in
+`secagg.server.rpc.guards`, what the edge needs in `secagg.server.http_edge`.
 """
 
 import asyncio
@@ -34,30 +34,30 @@ from secagg.runtime.log_events import (
 from secagg.transport.tls import CertificateNumber
 from secagg.wire.codec import refuse
 
-# A caller that is turned away comes back when many of those before it are done.
+# A caller that is refused comes back when many of the earlier ones are done.
 _LONG_SECONDS: Final = 5.0
-# Turns that one caller may hold or wait for: a client sends its chunks one after the
+# Turns that one caller may hold or wait for. A client sends its chunks one after the
 # other, and may have left a call behind on a broken connection.
 UPLOADS_OF_ONE_CALLER: Final = 2
-# Likewise of other messages, which a client of several tasks may have under way at the
-# same time: 16 MiB at most.
+# The same for other messages, which a client of several tasks may send concurrently: 16
+# MiB at most.
 MESSAGES_OF_ONE_CALLER: Final = 4
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 _CALLER: Final[ContextVar[str]] = ContextVar("secagg_caller")
 
-# A caller has this many seconds of refusals in one line of the log.
+# The refusals of a caller in this many seconds share one line of the log.
 _LINE_SECONDS: Final = 60.0
 # Remembered callers beyond those with open calls; one record takes about 300 bytes.
 _MAX_REMEMBERED: Final = 65_536
 
 
 class BodyReader:
-    """Receives the messages of calls that were let in.
+    """Receives the messages of admitted calls.
 
     Args:
-        at_once: How many at once.
+        at_once: Messages that are received at once.
         seconds: How long receiving one may take.
-        waiting: How many may wait for their turn; the next one is told to come back.
+        waiting: Calls that may wait for their turn; a further one is told to come back.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class BodyReader:
         self._calls_of: Counter[str] = Counter()
 
     async def read(self, bodies: AsyncIterator[bytes], *, caller: str = "") -> bytes:
-        """Return the one message of a call; the turn is over with it.
+        """Return the one message of a call; its turn then ends.
 
         Args:
             bodies: Its message.
-            caller: Whose call it is; empty where callers have no names.
+            caller: Identity of the caller; empty where callers have no names.
 
         Raises:
-            RemoteProtocolError: BAD_ENCODING; the call has none.
-            ServiceError: OVERLOADED; it did not arrive in time, too many wait, or too
-                many are this caller's.
+            RemoteProtocolError: BAD_ENCODING; the call has no message.
+            ServiceError: OVERLOADED; the message did not arrive in time, too many calls
+                wait, or too many of them are this caller's.
         """
         with self._counted(caller, MESSAGES_OF_ONE_CALLER):
             await self._take_turn()
@@ -92,16 +92,16 @@ class BodyReader:
     async def held(
         self, caller: str, bodies: AsyncIterator[bytes]
     ) -> AsyncIterator[bytes]:
-        """Yield the one message of a call, whose turn lasts as long as the block.
+        """Yield the one message of a call; its turn lasts as long as the block.
 
         Args:
-            caller: Whose call it is.
+            caller: Identity of the caller; empty where callers have no names.
             bodies: Its message.
 
         Raises:
-            RemoteProtocolError: BAD_ENCODING; the call has none.
-            ServiceError: OVERLOADED; it did not arrive in time, too many wait, or too
-                many are this caller's.
+            RemoteProtocolError: BAD_ENCODING; the call has no message.
+            ServiceError: OVERLOADED; the message did not arrive in time, too many calls
+                wait, or too many of them are this caller's.
         """
         with self._counted(caller, UPLOADS_OF_ONE_CALLER):
             await self._take_turn()
@@ -113,7 +113,7 @@ class BodyReader:
     @contextmanager
     def _counted(self, caller: str, most: int) -> Iterator[None]:
         if caller and self._calls_of[caller] >= most:
-            raise _come_back("this caller has other messages under way", 1.0)
+            raise _come_back("this caller has other messages in transfer", 1.0)
         self._calls_of[caller] += 1
         try:
             yield
@@ -135,8 +135,9 @@ class BodyReader:
             self._room += 1
 
     async def _received(self, bodies: AsyncIterator[bytes]) -> bytes:
-        # Ended at once.  Suspended behind its message, gRPC's generator would keep that
-        # and the call alive, in a cycle, until the collector searches for garbage.
+        # The generator is closed at once.  Suspended behind its message, gRPC's
+        # generator would keep the message and the call alive, in a cycle, until the
+        # garbage collector runs.
         messages = cast("AsyncGenerator[bytes]", aiter(bodies))
         try:
             async with asyncio.timeout(self._seconds), aclosing(messages):
@@ -161,13 +162,13 @@ def _come_back(complaint: str, seconds: float) -> SecAggError:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a call.
+    """Identifies the caller of a call.
 
     Attributes:
-        name: The client's; of a call that needs none, as whom it is counted, which is
-            no client's name.
-        certificate: The one that was shown; None in plaintext and at the HTTP edge.
-        serial: Of the credential that was shown; None over gRPC.
+        name: Name of the client; for a call without identity the name under which it is
+            counted, which is never a client's name.
+        certificate: The caller's certificate; None in plaintext and at the HTTP edge.
+        serial: Serial of the caller's credential; None over gRPC.
     """
 
     name: str
@@ -175,20 +176,20 @@ class Caller:
     serial: int | None = None
 
     def has_ended(self, date: float) -> bool:
-        """Whether the certificate has, at a date in Unix seconds."""
+        """Whether the certificate has expired, at a date in Unix seconds."""
         return self.certificate is not None and self.certificate.ends <= date
 
 
 def note_caller(name: str) -> None:
-    """Say who makes the call that is being served.
+    """Record the caller of the call that is being served.
 
-    It is never reset: a call has a context of its own, which ends with it.
+    The record is never reset: a call has a context of its own, which ends with it.
     """
     _CALLER.set(name)
 
 
 def caller() -> str:
-    """Return who made the call that is being served.
+    """Return the caller of the call that is being served.
 
     Raises:
         InternalError: The call was served before its caller was known.
@@ -200,14 +201,14 @@ def caller() -> str:
 
 
 def caller_or_dash() -> str:
-    """Return who made the call that is being served, or "-" while that is not known."""
+    """Return the caller of the call that is being served, or "-" while unknown."""
     return _CALLER.get("-")
 
 
 class RefusalLog:
     """Writes refused calls to the log, at most one line a minute for each caller.
 
-    The first refusal of a caller is written at once.  Those of the minute behind it
+    The first refusal of a caller is written at once.  Those of the following minute
     share a line that counts them by code.
 
     Args:
@@ -256,13 +257,13 @@ class RefusalLog:
 
 
 class OpenCalls:
-    """Calls that are being served, streams and held answers among them."""
+    """Tracks calls that are being served, with streams and held answers."""
 
     def __init__(self) -> None:
         self._open: dict[asyncio.Timeout, Caller] = {}
 
     def end(self, is_unwelcome: Callable[[Caller], bool]) -> None:
-        """End those of callers who were welcome before."""
+        """End the calls of callers that are not welcome any more."""
         now = asyncio.get_running_loop().time()
         for scope, who in self._open.items():
             if is_unwelcome(who) and not scope.expired():
@@ -273,10 +274,10 @@ class OpenCalls:
         """Count a call as open until the block is left.
 
         Args:
-            who: Whose it is.
+            who: The caller.
 
         Raises:
-            ServiceError: SHUTTING_DOWN; `end` has named its caller.
+            ServiceError: SHUTTING_DOWN; `end` has ended the caller's calls.
         """
         scope = asyncio.timeout(None)
         try:
@@ -286,7 +287,7 @@ class OpenCalls:
         except TimeoutError:
             if not scope.expired():
                 raise
-            # Why is for the next call to say: that of a certificate, or of a task.
+            # The next call states the reason: that of a certificate, or of a task.
             raise ErrorCode.SHUTTING_DOWN.error(
                 "the operator has ended this call",
                 fix="Call again.",
@@ -298,7 +299,7 @@ class OpenCalls:
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """What one identity, and all together, may use of the aggregator.
+    """Limits what one identity, and all together, may use of the aggregator.
 
     Attributes:
         calls_at_once: Unary calls in flight; a client needs one, a second after a
@@ -307,16 +308,18 @@ class CallLimits:
         calls_per_second: Long-run rate.  At about 0.3 ms a call, one identity takes
             at most a few percent of a core; uploads at this rate are 200 MiB/s.
         burst: Calls that may come at once after a pause.
-        unary_seconds: Longest duration of a unary call, whatever the caller says.
+        unary_seconds: Longest duration of a unary call, whatever deadline the caller
+            sets.
         watch_seconds: Longest duration of a stream.
-        bodies_at_once: Messages of all callers that are being received, in all 256 MiB
-            at most.  The others wait at their senders.
-        body_seconds: How long receiving one may take, so that a stalled caller makes
-            room: a full chunk takes 35 KiB/s.
-        uploads_at_once: Chunks of uploads that are being received or in work, each of
-            1 MiB at most: twice what is written at once, so that one is always there.
-        uploads_waiting: Calls with a chunk that wait for this at their senders; beyond
-            them a call is refused before its chunk is received.
+        bodies_at_once: Messages of all callers that are received at once, 256 MiB at
+            most.  The others wait at their senders.
+        body_seconds: Longest time to receive one, so a stalled caller frees its turn: a
+            full chunk takes 35 KiB/s.
+        uploads_at_once: Chunks of uploads that are being received or written, each of 1
+            MiB at most. It is twice the number that is written at once, so one is
+            always ready.
+        uploads_waiting: Calls with a chunk that wait at their senders; a further call
+            is refused before its chunk is received.
     """
 
     calls_at_once: int = 8
@@ -333,7 +336,7 @@ class CallLimits:
 
 @dataclass(slots=True)
 class _Usage:
-    """What one identity is using now: the only mutable record of this module."""
+    """Counts what one identity uses now: the only mutable record of this module."""
 
     tokens: float
     refilled_at: float
@@ -359,11 +362,12 @@ class CallAdmission:
         """Count one call, until the block is left.
 
         Args:
-            identity: Whose it is.
-            is_stream: Whether many answers come to it.
+            identity: The caller.
+            is_stream: Whether the call has many answers.
 
         Raises:
-            ServiceError: OVERLOADED; too many, too often, or it took too long.
+            ServiceError: OVERLOADED; too many calls, too often, or the call took too
+                long.
         """
         usage = self._usage_of(identity)
         self._admit(usage, is_stream=is_stream)
@@ -392,10 +396,9 @@ class CallAdmission:
                 usage.calls -= 1
 
     def _usage_of(self, identity: str) -> _Usage:
-        """Return the record of an identity, forgetting idle ones when there are many.
+        """Return the record of an identity; delete idle ones when there are many.
 
-        Forgetting gives an identity a full burst again; one that has open calls is
-        not forgotten.
+        Deletion gives an identity a full burst again; one with open calls is kept.
         """
         usage = self._usage.get(identity)
         if usage is None:
@@ -439,7 +442,7 @@ def _overloaded(complaint: str, retry_after_seconds: float) -> SecAggError:
 
 
 class CallGuards:
-    """What counts calls and bodies of all entries of one aggregator.
+    """Counts calls and bodies of all entries of one aggregator.
 
     Args:
         limits: The limits, the same for every caller.

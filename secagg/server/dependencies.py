@@ -17,11 +17,11 @@ from secagg.storage.store import Store
 
 @dataclass(frozen=True, slots=True)
 class ServerDependencies:
-    """What all sessions of one aggregator share.
+    """Holds what all sessions of one aggregator share.
 
     Attributes:
         keep_seconds: How long the sum of an ended session stays available at least.
-        replica: Name of this process among those that share the book.
+        replica: Name of this process among the replicas of one store.
         verified: Credentials that were verified, over all sessions.
     """
 

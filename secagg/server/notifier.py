@@ -1,9 +1,10 @@
-"""Waits that many share: a wake-up for all who wait, a look for all who ask.
+"""Waits that many callers share: notifications and refreshes.
 
-Rule 1: whoever listened before it rang has heard it, whatever was done meanwhile.
-Rule 2: there is one timer for all, and none while no call waits: a thousand that wait
-        cost a wake-up each, and no timers.
-Rule 3: a look that was begun before the question is no answer to it.
+Rule 1: a waiter that subscribed before a notification receives it, whatever happened in
+        between.
+Rule 2: all waiters share one timer, and none runs while no call waits. A thousand
+        waiters cost one wake-up each.
+Rule 3: a refresh that began before a request does not answer that request.
 """
 
 import asyncio
@@ -12,13 +13,13 @@ from typing import Final
 
 from secagg.runtime.clock import Clock
 
-# How long a look gathers those who want one: a client that is refused again and again
-# costs the book so many looks and no more.
+# How long a refresh collects the requests that share it. A client that is refused again
+# and again costs the store at most one refresh in this time.
 LOOK_SECONDS = 0.05
 
 
 class Notifier:
-    """Rings for everybody at once.
+    """Wakes all its waiters at once.
 
     Args:
         clock: Time.
@@ -31,11 +32,11 @@ class Notifier:
         self._rings_at = 0.0
 
     def listen(self) -> asyncio.Event:
-        """Return what is set when it rings the next time."""
+        """Return the event that the next notification sets."""
         return self._ringing
 
     def ring(self) -> None:
-        """Wake everybody."""
+        """Wake all waiters."""
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
@@ -43,11 +44,11 @@ class Notifier:
         rung.set()
 
     async def heard(self, ringing: asyncio.Event, seconds: float) -> None:
-        """Wait until it has rung.
+        """Wait for the notification.
 
         Args:
-            ringing: From `listen`.
-            seconds: After which it rings in any case.
+            ringing: The event that `listen` returned.
+            seconds: The longest wait; after it, all waiters are woken.
         """
         if not ringing.is_set():
             self._ring_within(seconds)
@@ -64,18 +65,18 @@ class Notifier:
 
     async def _ring_at(self, instant: float) -> None:
         await self._clock.sleep_until(instant)
-        self._timer = None  # it rings already
+        self._timer = None  # this task is the timer
         self.ring()
 
 
 class SingleFlight:
-    """Looks, and has whoever asks meanwhile share the next look.
+    """Runs one refresh for all callers that ask while it is pending.
 
-    Nobody is given one that began before it was asked for.
+    A caller never gets a refresh that began before it asked.
 
     Args:
-        look: What is done.
-        clock: How to wait.
+        look: The refresh.
+        clock: Time.
     """
 
     def __init__(self, look: Callable[[], Awaitable[None]], clock: Clock) -> None:
@@ -85,24 +86,24 @@ class SingleFlight:
         self._coming: asyncio.Task[None] | None = None
 
     async def take(self) -> None:
-        """Look, or wait for somebody else's look.
+        """Run the refresh, or wait for the pending one.
 
         Raises:
-            Exception: That of the look.
+            Exception: The exception that the refresh raised.
         """
         if self._coming is None:
             self._coming = asyncio.create_task(self._run())
             self._coming.add_done_callback(_seen)
-        # Whoever goes away takes nobody else's look with it.
+        # A caller that is cancelled does not cancel the refresh of the others.
         await asyncio.shield(self._coming)
 
     async def _run(self) -> None:
         await self._clock.sleep_until(self._clock.now() + LOOK_SECONDS)
         async with self._turn:
-            self._coming = None  # whoever asks from now on needs another one
+            self._coming = None  # later callers need another one
             await self._look()
 
 
 def _seen(look: "asyncio.Task[None]") -> None:
     if not look.cancelled():
-        look.exception()  # whoever asked for it may have gone away
+        look.exception()  # its callers may have been cancelled

@@ -1,13 +1,13 @@
-"""An aggregator of several tasks: the way into private sums for people who run them.
+"""An aggregator of several tasks, as a class for programs.
 
-Rule 1: a task that was interrupted goes on where it stood; sums that were released
-        before count towards the number wanted, because they spent its budget.
-Rule 2: a sum is given until it was taken: the body of ``async for total in
-        task.sums()`` runs to its end before the next session opens, and again after a
+Rule 1: an interrupted task resumes from its last committed record. Sums that were
+        released before count towards the number wanted, because they spent its budget.
+Rule 2: a sum is delivered until the program has taken it. The body of ``async for total
+        in task.sums()`` ends before the next session opens, and runs again after a
         crash in it.
-Rule 3: there is TLS, or no port.  Plaintext exists for tests, on loopback, as an
+Rule 3: a port is served with TLS only.  Plaintext exists for tests, on loopback, as an
         argument only.
-Rule 4: it may be stopped at any moment; sessions that are open then wait on the disk.
+Rule 4: the server may be stopped at any moment; open sessions then wait in the store.
 
 It handles no signals and prints nothing: that is `secagg.server.service`.
 """
@@ -74,8 +74,8 @@ from secagg.transport.connection import (
 from secagg.transport.handshake_limits import AdmissionLimits
 from secagg.transport.tls import TLSIdentity
 
-# A client polls a few times a minute at most.  Whoever is there only for those that
-# missed an ending waits no longer for them.
+# A client polls a few times a minute at most.  A server that only waits for clients
+# that missed an end waits no longer than this.
 SETTLE_SECONDS: Final = 15.0
 _REPLICA_BYTES: Final = 8
 
@@ -85,9 +85,9 @@ class RunningTask:
 
     Attributes:
         task_id: Its name.
-        prepared: What it runs.
+        prepared: The task's parameters.
         released_before: Sums that earlier processes released.
-        sums_left: Sums that are still to be taken.
+        sums_left: Sums that are not released yet.
     """
 
     def __init__(  # noqa: PLR0913 - what a task is made of
@@ -112,15 +112,15 @@ class RunningTask:
 
     @property
     def is_done(self) -> bool:
-        """Whether the task has come to its end, good or bad."""
+        """Whether the task has ended, with success or not."""
         return self._running.done()
 
     async def sums(self) -> AsyncIterator[ReleasedSum]:
         """Yield the sums of this process, each when its session has released it.
 
-        Ends with the task.  The next session opens when the next sum is asked for, so
-        that its payload may depend on this one.  A loop that was left is continued by
-        another one, which is given the sum of the unfinished turn again.
+        Ends with the task.  The next session opens when the next sum is requested, so
+        its payload may depend on this one.  After a loop was left, another loop gets
+        the sum of the unfinished turn again.
 
         Raises:
             SessionAbortedError: Too many attempts at one sum failed.
@@ -131,7 +131,7 @@ class RunningTask:
             self.take()
 
     async def next_sum(self) -> ReleasedSum | None:
-        """Wait for the sum that has not been taken; None when there will be none.
+        """Wait for the next sum that was not taken; return None when none follows.
 
         Raises:
             SessionAbortedError: Too many attempts at one sum failed.
@@ -151,7 +151,7 @@ class RunningTask:
         return await asyncio.to_thread(self._decoded, self._untaken[0])
 
     def take(self) -> None:
-        """Say that the sum was put to use, so that the next session may open."""
+        """Confirm that the sum was used, so the next session may open."""
         if self._untaken is not None:
             taken = self._untaken[1]
             self._untaken = None
@@ -160,25 +160,25 @@ class RunningTask:
                 taken.set_result(None)
 
     async def recorded(self) -> None:
-        """Wait until each sum that was taken is recorded, so that none is given again.
+        """Wait until each taken sum is recorded, so none is delivered again.
 
-        A process that ends sooner gives the last one to the next process once more.
+        A process that ends sooner delivers the last one to the next process once more.
 
         Raises:
             ServiceError: STORAGE_FAILED.
         """
         taken = self._wanted - self.sums_left
-        # Each question waits its turn behind the commits of the store.
+        # Each query waits behind the commits of the store.
         while not self.is_done and await self._count_recorded() < taken:
             pass
 
     def put_off(self, why: ServiceError) -> None:
-        """Say that the sum cannot be put to use for now.
+        """Report that the sum cannot be used for now.
 
         Args:
-            why: With `secagg.server.task.definition.DeliveryDeferredError` it is given
-                again later, unless another aggregator that shares the book has taken it
-                meanwhile. Anything else ends the task.
+            why: With `secagg.server.task.definition.DeliveryDeferredError` it is
+                delivered again later, unless another replica of the store has delivered
+                it meanwhile. Any other error ends the task.
         """
         if self._untaken is not None:
             taken = self._untaken[1]
@@ -187,7 +187,7 @@ class RunningTask:
                 taken.set_exception(why)
 
     async def wait(self) -> None:
-        """Wait for the end of the task; somebody else must read its sums.
+        """Wait for the end of the task; another loop must read its sums.
 
         Raises:
             SessionAbortedError: Too many attempts at one sum failed.
@@ -197,13 +197,13 @@ class RunningTask:
         if self._running.cancelled():
             raise ErrorCode.CANCELLED.error(
                 f"the server was closed before task {self.task_id!r} was done",
-                fix="Add the task again with the same state directory: it goes "
-                "on where it stood.",
+                fix="Add the task again with the same state directory: it resumes "
+                "from its last committed record.",
             )
         self._running.result()
 
     async def stop(self) -> None:
-        """Stop the task where it stands; it goes on when it is added again."""
+        """Stop the task; it resumes when it is added again."""
         self._running.cancel()
         await asyncio.wait({self._running})
 
@@ -225,7 +225,7 @@ class RunningTask:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What an open server is made of."""
+    """Holds the parts of an open server."""
 
     storage: ServerStorage
     workers: Workers
@@ -234,61 +234,60 @@ class _Parts:
 
 @says_which_argument
 class Server:
-    """An aggregator of any number of tasks, side by side.
+    """Runs any number of tasks side by side.
 
     Use it as an asynchronous context manager.  The port opens with the first task, so
-    that nobody asks for a task that is not there yet.  Leaving the block when all
-    tasks are done waits a moment for clients that do not know yet how their session
-    ended.
+    no client asks for a task that does not exist yet.  When all tasks are done, leaving
+    the block waits a moment for clients that do not know yet how their session ended.
 
     Args:
-        listen: Address to serve on, such as "0.0.0.0:7400"; port 0 lets the system
-            choose.  None serves clients of this process only.
+        listen: Address to serve on, such as "0.0.0.0:7400"; the system chooses port 0.
+            None serves clients of this process only.
         identity: The aggregator's certificate; required with an address.
-        state_dir: Where sessions and uploads are kept, for this server alone; required
+        state_dir: Directory of sessions and uploads, for this server alone; required
             with an address.  None keeps them in memory.
-        store: URL of a PostgreSQL database that keeps sessions, numbers and budgets; a
-            file in `state_dir` by default.  A database that is unavailable at the start
-            is waited for, ten minutes at most.
+        store: URL of a PostgreSQL database for sessions, numbers and budgets; a file in
+            `state_dir` by default.  The start waits for an unavailable database, ten
+            minutes at most.
         blobs: URL of a store of uploads, payloads and sums; a folder in `state_dir` by
             default.  Servers with the same `store` and the same `blobs` share the work.
-        rollback_mark: File outside `state_dir` that tells a state that was put back
-            from the newest one; by default one under the user's persistent state.
-        accept_restored: A person accepts, this once, that the state may have been put
-            back: sessions that are open in it end, and their inputs count as summed.
-        engine: What removes masks from large sums: "threads", "processes",
+        rollback_mark: File outside `state_dir` that detects a restored state; by
+            default one under the user's persistent state.
+        accept_restored: Accept, this once, that the state may be restored from a
+            backup. Sessions that are open in it end, and their inputs count as summed.
+        engine: Removes masks from large sums: "threads", "processes",
             "dask:tls://host:8786" or "ray:auto".  All but threads need `state_dir`,
             which their workers must be able to read.
         health_listen: Address for health checks without TLS, and nothing else.
-        admission: How many connections strangers may have; by default limits that fit
-            into the files this process may open, enforced by a relay before gRPC on
-            Linux, unless only this machine can connect.
+        admission: Limits of connections from unauthenticated peers; by default they fit
+            into the files that this process may open. A relay before gRPC enforces them
+            on Linux, unless only this machine can connect.
         revoked: Revocation lists (CRL) of the authorities that `identity` trusts, from
             `secagg pki revoke`; read once a minute.
         max_revocation_days: Greatest age of such a list; by default its own nextUpdate
             decides alone.
-        edge: Where clients without certificates call over HTTPS, and by whose
-            credentials; None for nowhere.
+        edge: Address and credentials of clients that call over HTTPS without
+            certificates; None for no such clients.
         grace_seconds: How long calls in flight may finish at the end.
-        keep_seconds: How long the outcome, sum and payload of an ended session stay
-            readable at least.
-        retention: How long receipts of ended sessions stay on the disk; 400 days and
-            10 000 of each task by default.
-        on_progress: Told of every change of a session; called on the event loop, must
-            not block.
-        on_aborted: Takes the audit receipt of each session that released no sum;
+        keep_seconds: How long the outcome, sum and payload of an ended session can at
+            least be read.
+        retention: How long receipts of ended sessions are kept; 400 days and 10 000 of
+            each task by default.
+        on_progress: Called on the event loop with every change of a session; must not
+            block.
+        on_aborted: Receives the audit receipt of each session that released no sum;
             called again with the same session after a crash.
-        insecure_for_tests: Serve plaintext and believe whatever name a client gives.
+        insecure_for_tests: Serve plaintext and trust the name that a client states.
             Only without `identity`, only on loopback.
 
     Attributes:
         transport: The running gRPC server; None before the first task.
-        edge: The running HTTP edge; None before the first task, or where none is.
-        settle_seconds: How long `settle` waits at most.
+        edge: The running HTTP edge; None before the first task, or without one.
+        settle_seconds: The longest wait of `settle`.
 
     Raises:
-        LocalProtocolError: Arguments that do not belong together.
-        ServiceError: BAD_SETTINGS; an address cannot be one.
+        LocalProtocolError: The arguments contradict each other.
+        ServiceError: BAD_SETTINGS; an address is invalid.
 
     Example:
         async with secagg.Server(
@@ -326,9 +325,9 @@ class Server:
             identity or health_listen or revoked or edge or insecure_for_tests
         ):
             raise LocalProtocolError(
-                "certificates, health checks, an HTTP edge and plaintext belong to an "
+                "certificates, health checks, an HTTP edge and plaintext require an "
                 "address",
-                next_step="Give listen an address, or leave them out.",
+                next_step="Give listen an address, or remove them.",
             )
         if listen is not None and (identity is None) != insecure_for_tests:
             raise LocalProtocolError(
@@ -455,8 +454,8 @@ class Server:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close both; what is open goes on when its task is added again."""
-        # Without a task nobody has found the way here.
+        """Close both; open sessions continue when their task is added again."""
+        # Without a task no client has connected.
         is_done = self._tasks and all(task.is_done for task in self._tasks.values())
         try:
             if kind is None and is_done and not self._is_draining:
@@ -467,7 +466,7 @@ class Server:
 
     @property
     def address(self) -> Address:
-        """Where it listens, with the real port; after the first task was added.
+        """The address where it listens, with the real port.
 
         Raises:
             LocalProtocolError: It does not listen.
@@ -488,28 +487,28 @@ class Server:
         invited: frozenset[str] | None = None,
         attempts: int = 3,
     ) -> RunningTask:
-        """Run a task, or go on with one that an earlier process began.
+        """Run a task, or resume one that an earlier process began.
 
         Args:
             task_id: Its name, which clients ask for.
-            prepared: What it runs: a plan, or a task that was prepared.
-            steps: How many sums are wanted, those of earlier processes included; by
-                default as many as were planned, or one without noise. With noise at
-                least as many as may hold one client's data.
-            payload: What each session hands out, or a function of the number of sums
-                so far, called on a thread; the prepared one by default.
-            invited: Names that may take part; None for everybody with a certificate.
-            attempts: How many sessions may be aborted for one sum, the first included;
-                those do not count after which a client is left out (PROTOCOL §5.7).
+            prepared: A plan, or a prepared task.
+            steps: Number of sums, with those of earlier processes; by default as many
+                as were planned, or one without noise. With noise at least as many as
+                may hold one client's data.
+            payload: What each session hands out, or a function of the number of sums so
+                far, called on a thread; the prepared one by default.
+            invited: Names that may take part; None for all clients with a certificate.
+            attempts: Sessions that may be aborted for one sum, the first included;
+                sessions after which a client is excluded do not count (PROTOCOL §5.7).
 
         Returns:
             The task; read its `sums`.
 
         Raises:
-            LocalProtocolError: The server is not open, the task runs already, an
-                argument is of the wrong kind, more sums are wanted than were planned,
-                fewer than may hold one client's data, or the invited clients cannot
-                fill them.
+            LocalProtocolError: The server is not open, the task runs already, or an
+                argument is of the wrong kind. Also for more sums than were planned,
+                fewer than may hold one client's data, or too few invited clients for
+                them.
             ServiceError: PORT_IN_USE, STORAGE_FAILED; BAD_SETTINGS for a task that a
                 proxy before the HTTP edge could read.
         """
@@ -594,11 +593,11 @@ class Server:
             count_recorded=partial(parts.storage.sums_released, task_id),
         )
         self._tasks[task_id] = running
-        await asyncio.sleep(0)  # the task is known before anybody can ask for it
+        await asyncio.sleep(0)  # the task exists before any client can ask for it
         return running
 
     async def listen(self) -> None:
-        """Open the port, if it is not open; the first task does so by itself.
+        """Open the port, if it is closed; the first task does so by itself.
 
         Raises:
             LocalProtocolError: The server is not open.
@@ -639,16 +638,16 @@ class Server:
         """Return the connection of a client in this process, without network.
 
         Args:
-            name: Of the client.
+            name: Name of the client.
 
         Raises:
-            LocalProtocolError: The server is not open, or it is no name.
+            LocalProtocolError: The server is not open, or the name is invalid.
         """
         check_name("a client", name, most=MAX_IDENTITY_BYTES)
         return InMemoryConnection(self._opened().aggregator, name)
 
     def drain(self) -> None:
-        """Offer no further sessions; those that run go on."""
+        """Stop offering sessions; those that run continue."""
         self._is_draining = True
         self._opened().aggregator.drain()
 
@@ -656,8 +655,8 @@ class Server:
         """End a task before its last sum.
 
         A session that still waits for clients ends without a sum; one whose cohort is
-        complete goes on to its own end.  Clients of one that does not run are told that
-        it is over.
+        complete continues to its own end.  Clients of a task that does not run are told
+        that it is over.
 
         Args:
             task_id: One that was added.
@@ -677,12 +676,12 @@ class Server:
     async def settle(self) -> None:
         """Wait until clients know how their sessions ended.
 
-        It takes `settle_seconds` at most: `keep_seconds`, without a network 15 seconds.
-        After an end that an earlier process may have told it goes on for no more than
-        15 seconds without a call.
+        It takes at most `settle_seconds`: `keep_seconds`, without a network 15 seconds.
+        After an end that an earlier process may have announced, it waits for no more
+        than 15 seconds without a call.
         """
         aggregator, seconds = self._opened().aggregator, self.settle_seconds
-        # Where others share the book, they tell clients too: nobody knows whom.
+        # Other replicas of the store inform clients, too; which ones is unknown.
         is_alone = not self._opened().storage.store.is_shared
         await aggregator.settle(
             at_most_seconds=seconds,
@@ -710,7 +709,7 @@ class Server:
 
 
 def _new_replica() -> Replica:
-    """Return who this process is among those that share a book."""
+    """Return a name for this process among the replicas of a store."""
     token = SystemEntropy().token(_REPLICA_BYTES).hex()
     name = f"{socket.gethostname()}-{os.getpid()}-{token}"
     return Replica(name, "", metadata.version("secagg"))
@@ -724,10 +723,10 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 def _check_steps(
     prepared: PreparedTask, steps: int, invited: frozenset[str] | None
 ) -> None:
-    """Refuse sums that the noise of a task, or its clients, cannot cover.
+    """Refuse a number of sums that the noise of a task, or its clients, cannot cover.
 
     Raises:
-        LocalProtocolError: They cannot.
+        LocalProtocolError: The number is too large or too small.
     """
     if prepared.noised is None:
         return
@@ -741,7 +740,7 @@ def _check_steps(
         raise LocalProtocolError(
             f"{steps} sums are wanted, and the noise covers {participations} "
             "participations of one client",
-            next_step="Plan with fewer participations, which takes less noise.",
+            next_step="Plan with fewer participations, which needs less noise.",
         )
     if invited is None:
         return
@@ -773,20 +772,20 @@ class OperatedServer(Server):
         gate: TaskSchedule,
         on_attempts_exhausted: OnAttemptsExhausted,
     ) -> RunningTask:
-        """Run a task, or go on with one that an earlier process began.
+        """Run a task, or resume one that an earlier process began.
 
-        It opens no port: nobody shall ask for a task that is not there yet.
+        It opens no port, so no client asks for a task that does not exist yet.
 
         Args:
             task_id: As for `Server.add_task`.
-            prepared: Ditto.
-            steps: Ditto.
-            payload: Ditto.
-            invited: Ditto.
-            attempts: Ditto.
-            gate: When sessions open.
-            on_attempts_exhausted: Told when that many attempts have failed; the task
-                goes on once its gate opens.
+            prepared: As for `Server.add_task`.
+            steps: As for `Server.add_task`.
+            payload: As for `Server.add_task`.
+            invited: As for `Server.add_task`.
+            attempts: As for `Server.add_task`.
+            gate: Decides when sessions open.
+            on_attempts_exhausted: Called when that many attempts have failed; the task
+                continues when its gate opens.
 
         Raises:
             LocalProtocolError: As `Server.add_task`.
@@ -804,10 +803,10 @@ class OperatedServer(Server):
         )
 
     def end_clients(self, is_unwelcome: Callable[[str], bool]) -> None:
-        """End open calls and connections of clients who were welcome before.
+        """End open calls and connections of clients that are not welcome any more.
 
         Args:
-            is_unwelcome: Judges a client's name.
+            is_unwelcome: Returns whether a client's name is not welcome.
         """
         if self.transport is not None:
             self.transport.end_clients(is_unwelcome)
@@ -816,29 +815,29 @@ class OperatedServer(Server):
 
     @property
     def aggregator(self) -> Aggregator:
-        """What pauses, resumes and holds its tasks."""
+        """The aggregator, which pauses, resumes and holds its tasks."""
         return self._opened().aggregator
 
     @cached_property
     def pending_writes(self) -> PendingWrites:
-        """What writes the files of sums, and knows which the disk refuses."""
+        """Writes the files of sums, and records which the disk refuses."""
         return PendingWrites()
 
     def measure_with(self, meter: Meter) -> None:
-        """Have what happens measured; before the server is opened."""
+        """Set the meter; before the server is opened."""
         self._meter = meter
 
     def runs_a_task(self) -> bool:
-        """Whether sessions may open, now or when a task's gate lets them."""
+        """Whether sessions may open, now or when a task's gate opens."""
         is_any = any(not task.is_done for task in self._tasks.values())
         return is_any and not self._is_draining
 
     def live(self) -> tuple[LiveSession, ...]:
-        """Return the sessions that are not over, as they stand now."""
+        """Return the progress of all sessions that are not over."""
         return self.aggregator.live()
 
     def refused(self) -> dict[str, int]:
-        """Return how many calls were refused in the last hour, by name of the code."""
+        """Return how many calls were refused in the last hour, by error code."""
         return self.aggregator.refused()
 
     def progress(
@@ -852,7 +851,7 @@ class OperatedServer(Server):
         return self.aggregator.progress(at_first)
 
     async def abort_session(self, session_id: bytes, reason: str) -> None:
-        """End a session without a sum; nothing happens if it is over.
+        """End a session without a sum; do nothing if it is over.
 
         Raises:
             ServiceError: UNKNOWN_SESSION; it does not run here.
@@ -862,7 +861,7 @@ class OperatedServer(Server):
 
     @property
     def storage(self) -> ServerStorage:
-        """Where the server keeps what it knows."""
+        """The server's storage."""
         return self._opened().storage
 
     @property

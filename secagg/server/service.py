@@ -1,31 +1,30 @@
 """The process of an aggregator: its port, an operator's socket, metrics and probes.
 
-`run_process` serves an aggregator of any kind, `run_service` one that is alone with
-its tasks, and `serve` one task, which ends with it: for scripts, demos and examples.
+`run_process` serves an aggregator of any kind, and `run_service` one aggregator with
+its tasks. `serve` runs one task and ends with it, for scripts, demos and examples.
 
-Rule 1: everything that can be wrong before the first client comes is found before the
-        port opens: settings, certificates, budget, storage.
-Rule 2: it ends when it is asked to, never by a count: with SIGTERM or SIGINT now, and
-        sessions that are open wait on the disk; with SIGUSR1 or `drain --finish` when
-        the sessions that have their cohort are over.
+Rule 1: every error that can be found before the first client comes is found before the
+        port opens: in settings, certificates, budget and storage.
+Rule 2: the process ends on request, never by a count. After SIGTERM or SIGINT it ends
+        now, and open sessions wait in the store. After SIGUSR1 or `drain --finish` it
+        ends when the sessions that have their cohort are over.
 Rule 3: a process of one task also ends when the task is done and the clients know it,
         at the latest `server.keep_seconds` later.  A task ends by its sums, its end
         date or its operator, never by clients that come too early.
 Rule 4: sums that an earlier process released count towards the number wanted.  A task
-        that has all its sums is not run again, but a process that was killed right
-        after the last one still owes its clients the outcome: the port opens until
-        they have it.
-Rule 5: probes and metrics name tasks at most; the page names clients, and is served to
+        that has all its sums is not run again. If the process was killed right after
+        the last sum, clients may not know the outcome: the port opens until they do.
+Rule 5: probes and metrics name tasks at most. The page names clients, and is served to
         this machine alone.
-Rule 6: gRPC's health, /readyz and the service manager are told the same, because they
-        ask the same.  The manager is told in the protocol of sd_notify(3): lines in one
-        datagram.  Telling never fails and never waits, and nothing is said where
+Rule 6: gRPC's health, /readyz and the service manager state the same, from the same
+        check.  The manager is notified by the protocol of sd_notify(3): lines in one
+        datagram.  Notifying never fails and never waits, and is skipped where
         `NOTIFY_SOCKET` names no manager.
-Rule 7: READY means that clients can connect.  WATCHDOG means that the loop turns and
-        the book answers, if only to refuse: a restart mends a process that hangs, and
+Rule 7: READY means that clients can connect.  WATCHDOG means that the loop runs and the
+        store answers, if only to refuse. A restart repairs a process that hangs, but
         not a full disk.
 
-What is printed is decided by the caller.
+The caller decides what is printed.
 """
 
 import asyncio
@@ -92,17 +91,17 @@ from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity
 
-# Two looks may be late before the manager loses its patience.
-_LEAST_PATIENCE_SECONDS: Final = 3 * PROBE_EVERY_SECONDS
+# Two checks may be late before the manager's watchdog expires.
+_MIN_WATCHDOG_SECONDS: Final = 3 * PROBE_EVERY_SECONDS
 _LOOK_EVERY_SECONDS: Final = 0.2
 
 
 class ServiceManager:
-    """Tells a service manager how the process is.
+    """Notifies a service manager of the state of the process.
 
     Args:
-        address: Of its datagram socket: a path, or "@" and an abstract name; None for
-            nobody.
+        address: Its datagram socket: a path, or "@" and an abstract name; None without
+            a manager.
     """
 
     def __init__(self, address: str | None = None) -> None:
@@ -112,30 +111,31 @@ class ServiceManager:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
-        """Return the manager that started this process, if one wants to be told.
+        """Return the manager that started this process, if it expects notifications.
 
         Args:
-            environment: Of the process: NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID.
+            environment: Environment of the process: NOTIFY_SOCKET, WATCHDOG_USEC,
+                WATCHDOG_PID.
 
         Raises:
-            ServiceError: BAD_SETTINGS; its patience is shorter than the time between
-                two looks at the book, so that it would kill a sound process.
+            ServiceError: BAD_SETTINGS; its watchdog time is shorter than the interval
+                of the store checks, so it would kill a sound process.
         """
         given = environment.get("WATCHDOG_USEC", "")
         is_ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         if given.isdecimal() and is_ours:
             seconds = int(given) / 1e6
-            if seconds < _LEAST_PATIENCE_SECONDS:
+            if seconds < _MIN_WATCHDOG_SECONDS:
                 raise ErrorCode.BAD_SETTINGS.error(
-                    f"the service manager waits {seconds:g} s for a sign of life, and "
-                    f"the book is looked at every {PROBE_EVERY_SECONDS:g} s",
-                    fix=f"Set WatchdogSec={_LEAST_PATIENCE_SECONDS:g} or more in "
+                    f"the service manager's watchdog expires after {seconds:g} s, and "
+                    f"the store is checked every {PROBE_EVERY_SECONDS:g} s",
+                    fix=f"Set WatchdogSec={_MIN_WATCHDOG_SECONDS:g} or more in "
                     "the unit.",
                 )
         return cls(environment.get("NOTIFY_SOCKET"))
 
     def ready(self, status: str) -> None:
-        """Say that clients can connect.
+        """Notify that clients can connect.
 
         Args:
             status: One line for `systemctl status`.
@@ -143,11 +143,11 @@ class ServiceManager:
         self._tell("READY=1", f"STATUS={status}")
 
     def status(self, status: str) -> None:
-        """Say in one line what the process does."""
+        """State in one line what the process does."""
         self._tell(f"STATUS={status}")
 
     def alive(self) -> None:
-        """Say that the process is worth keeping."""
+        """Notify that the process is alive."""
         self._tell("WATCHDOG=1")
 
     def _tell(self, *lines: str) -> None:
@@ -163,7 +163,7 @@ class ServiceManager:
 
 @dataclass(frozen=True, slots=True)
 class MonitoringEndpoints:
-    """Where somebody may look; None where nobody asked for it.
+    """Holds the addresses of metrics and page; None where an endpoint is not served.
 
     Attributes:
         metrics: /metrics, /healthz and /readyz.
@@ -175,7 +175,7 @@ class MonitoringEndpoints:
 
 
 def meter_of(section: HostSection) -> PrometheusMeter | None:
-    """Return what takes measurements, if somebody wants to read them.
+    """Return the meter that the settings ask for.
 
     Raises:
         ServiceError: MISSING_EXTRA; prometheus-client is not installed.
@@ -184,17 +184,17 @@ def meter_of(section: HostSection) -> PrometheusMeter | None:
 
 
 def exporter_of(section: HostSection) -> OpenTelemetry | None:
-    """Return what sends measurements and traces on, if somebody collects them.
+    """Return the exporter of measurements and traces that the settings ask for.
 
     Raises:
-        ServiceError: MISSING_EXTRA, or BAD_SETTINGS for an address that is none.
+        ServiceError: MISSING_EXTRA, or BAD_SETTINGS for an invalid address.
     """
     check_collector(section)
     return None if section.otlp is None else OpenTelemetry.to(section.otlp)
 
 
 def check_collector(section: HostSection) -> None:
-    """Refuse a collector that nothing could be sent to.
+    """Refuse the address of a collector that cannot be used.
 
     Raises:
         ServiceError: As `exporter_of`.
@@ -204,14 +204,14 @@ def check_collector(section: HostSection) -> None:
     parts = urlsplit(section.otlp)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.password:
         raise ErrorCode.BAD_SETTINGS.error(
-            "server.otlp is no address of a collector, or holds a password",
+            "server.otlp is not the address of a collector, or contains a password",
             fix="Write http://127.0.0.1:4318, or https:// beyond this machine.",
         )
     OpenTelemetry.packages()
 
 
 def page_address(section: HostSection) -> Address | None:
-    """Return where the operator's page is served, if anywhere.
+    """Return the address of the operator's page, if it is served.
 
     Raises:
         ServiceError: BAD_SETTINGS; other machines could read it.
@@ -257,10 +257,10 @@ class _Pages:
         self.shown: Mapping[str, Page] = {"/": self._operator}
 
     async def announce(self, manager: ServiceManager) -> None:
-        """Keep gRPC's health true, until this is cancelled.
+        """Keep gRPC's health current, until this is cancelled.
 
         Args:
-            manager: Told after each look at a store that has answered.
+            manager: Notified after each check that the store answered.
         """
         while True:
             found = self._server.transport  # None while tasks are planned
@@ -303,17 +303,17 @@ async def watching(
     manager: ServiceManager | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[MonitoringEndpoints]:
-    """Answer whoever watches, until the block is left.
+    """Answer probes, scrapes and the operator's browser, until the block is left.
 
     Args:
-        server: Open.
-        section: Where to listen.
-        meter: What the server tells its measurements, from `meter_of`.
-        manager: Told every few seconds that the process is alive, if it is.
+        server: The open server.
+        section: Settings with the addresses.
+        meter: Receives the server's measurements, from `meter_of`.
+        manager: Notified every few seconds that the process is alive, if it is.
         clock: Time; the machine's by default.
 
     Yields:
-        Where to look, with the real ports.
+        The addresses, with the real ports.
 
     Raises:
         ServiceError: PORT_IN_USE or BAD_SETTINGS.
@@ -343,7 +343,7 @@ async def watching(
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """Who is told what happens.
+    """Holds the callbacks of a process.
 
     Attributes:
         listening: Called once with the address, when clients can connect.
@@ -359,7 +359,7 @@ class Observer:
 
 @dataclass(frozen=True, slots=True)
 class ServedTask:
-    """What became of the task in this process.
+    """Holds the result of the task in this process.
 
     Attributes:
         receipts: Sessions that released a sum, in order.
@@ -373,16 +373,16 @@ class ServedTask:
 async def plan_task(
     settings: ServerSettings, *, accept_restored: bool = False
 ) -> PreparedTask:
-    """Plan the task of `settings`, or recall what it was first planned to be.
+    """Plan the task of `settings`, or load its stored plan.
 
     Args:
-        settings: Of the server.
-        accept_restored: Somebody accepts, this once, that the state may have been put
-            back: sessions that are open in it end, and their inputs count as summed.
+        settings: Settings of the server.
+        accept_restored: Accept, this once, that the state may be restored from a
+            backup. Sessions that are open in it end, and their inputs count as summed.
 
     Raises:
         ServiceError: BAD_SETTINGS, INFEASIBLE, STORAGE_FAILED, STATE_DAMAGED, or
-            RESTORED_STATE for a state that was put back.
+            RESTORED_STATE for a restored state.
     """
     storage = await open_storage(
         settings.server.state_dir,
@@ -399,7 +399,7 @@ async def plan_task(
         await storage.close()
 
 
-async def serve(  # noqa: PLR0913 - who is told what, and what is run
+async def serve(  # noqa: PLR0913 - callbacks, and what is run
     settings: ServerSettings,
     prepared: PreparedTask,
     *,
@@ -411,10 +411,10 @@ async def serve(  # noqa: PLR0913 - who is told what, and what is run
     """Run the task of `settings` to its end.
 
     Args:
-        settings: Where to listen, where to store, whom to invite.
-        prepared: What the task runs, from `plan_task`.
+        settings: Addresses, storage and invitations.
+        prepared: The prepared task, from `plan_task`.
         on_sum: Called with each sum; repeated with the same session after a crash.
-        observer: Told what happens.
+        observer: Holds the callbacks.
         on_aborted: As for `Server`.
         payload: As in `Server.add_task`.
 
@@ -422,10 +422,10 @@ async def serve(  # noqa: PLR0913 - who is told what, and what is run
         The sessions of this process.
 
     Raises:
-        ServiceError: BAD_CERTIFICATE, PORT_IN_USE, STORAGE_FAILED, or TASK_OVER for a
-            task that had released all its sums before; clients that had missed the
-            last one were told it first.
-        SessionAbortedError: Too many attempts at one sum failed; or the end date came
+        ServiceError: BAD_CERTIFICATE, PORT_IN_USE or STORAGE_FAILED. TASK_OVER for a
+            task that had released all its sums before; clients that had missed the last
+            one were informed first.
+        SessionAbortedError: Too many attempts at one sum failed, or the end date came
             first: ROSTER_TOO_SMALL if a session was waiting for clients, else
             TASK_OVER.
     """
@@ -469,7 +469,7 @@ async def serve(  # noqa: PLR0913 - who is told what, and what is run
         finally:
             ending.cancel()
             await asyncio.wait({ending})
-        server.drain()  # the transport has stopped: nobody is waited for
+        server.drain()  # the transport has stopped, so no client is waited for
         if is_over:
             raise ErrorCode.TASK_OVER.error(
                 f"{spent}; its budget is spent",
@@ -488,7 +488,7 @@ def server_of(
     """Return the server that settings describe, not yet open.
 
     Args:
-        settings: Where to listen, where to store.
+        settings: Addresses and storage.
         accept_restored: As for `Server`.
         on_progress: As for `Server`.
         on_aborted: As for `Server`.
@@ -527,7 +527,7 @@ def server_of(
 
 
 def edge_options(settings: HostSettings) -> EdgeOptions | None:
-    """Return what settings say of the HTTP edge; None without [edge].
+    """Return the options of the HTTP edge; None without [edge].
 
     Raises:
         ServiceError: BAD_SETTINGS, naming the key that is missing or wrong; or
@@ -565,7 +565,7 @@ def edge_options(settings: HostSettings) -> EdgeOptions | None:
 def _incomplete(key: str, value: str) -> SecAggError:
     return ErrorCode.BAD_SETTINGS.error(
         f"{key} is missing, and edge.listen opens an HTTP edge",
-        fix=f"Set it to {value}, or leave edge.listen out.",
+        fix=f"Set it to {value}, or remove edge.listen.",
     )
 
 
@@ -575,13 +575,14 @@ async def _finish(
     on_sum: Callable[[ReleasedSum], Awaitable[None]],
     observer: Observer,
 ) -> None:
-    observer.listening(server.address)  # now, and not before, a signal drains
+    observer.listening(server.address)  # only from now on a signal drains
     try:
         async for released in task.sums():
             await on_sum(released)
     except SecAggError as error:
         if isinstance(error, ServiceError):
-            # The session is not over; it goes on after a restart, which must not wait.
+            # The session is not over; it continues after a restart, which must not
+            # wait.
             server.settle_seconds = min(server.settle_seconds, SETTLE_SECONDS)
         await server.settle()
         raise
@@ -603,15 +604,15 @@ async def _end_in_time(settings: ServerSettings, server: Server) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """An aggregator of any kind, open, and how a process runs it.
+    """Holds an open aggregator of any kind, and how a process runs it.
 
     Attributes:
-        server: What is served.
-        tasks: Acts on its tasks for an operator.
+        server: The aggregator.
+        tasks: Changes its tasks for an operator.
         start: Begins its tasks, and listens.
         failed: Waits until something ends the process; a restart continues.
-        refresh: Reads once a minute what others may have published.
-        close: Ends the tasks; sessions wait on the disk.
+        refresh: Reads once a minute what the issuer or other replicas have published.
+        close: Ends the tasks; sessions wait in the store.
     """
 
     server: ServedAggregator
@@ -622,7 +623,7 @@ class Service:
     refresh: Callable[[], Awaitable[None]] | None = None
 
 
-async def run_service(  # noqa: PLR0913 - who is told what, and what is run
+async def run_service(  # noqa: PLR0913 - callbacks, and what is run
     settings: HostSettings,
     proposed: Iterable[TaskSettings],
     *,
@@ -634,27 +635,28 @@ async def run_service(  # noqa: PLR0913 - who is told what, and what is run
     manager: ServiceManager | None = None,
     accept_restored: bool = False,
 ) -> list[View]:
-    """Run tasks until somebody ends it.
+    """Run tasks until the operator or the system ends the process.
 
     Args:
-        settings: Where to listen, where to store.
-        proposed: Tasks of files; those that were added before run too.
-        own_task: The one in the server's own file; None for none.
+        settings: Addresses and storage.
+        proposed: Tasks of files; stored tasks run too.
+        own_task: The task in the server's own file; None for none.
         listening: Called once with the address, when clients can connect.
         progress: Called with every change of a session.
-        tell: Told in a sentence what becomes of tasks.
-        check_task: Raises what speaks against a task beside these settings, such as a
-            payload that is the key of the server; called on a thread.
-        manager: What started the process, and wants to be told how it is.
+        tell: Receives a sentence about each change of a task.
+        check_task: Raises if a task does not fit these settings, such as a payload that
+            is the key of the server; called on a thread.
+        manager: The service manager that started the process, if it expects
+            notifications.
         accept_restored: As for `Server`.
 
     Returns:
-        What became of the tasks.
+        The result of the tasks.
 
     Raises:
         ServiceError: BAD_SETTINGS, INFEASIBLE, BAD_CERTIFICATE, PORT_IN_USE,
-            STATE_DAMAGED, RESTORED_STATE; STORAGE_FAILED also when the disk gives up:
-            a restart goes on.
+            STATE_DAMAGED, RESTORED_STATE; STORAGE_FAILED also when the disk fails: a
+            restart continues.
     """
     section = settings.server
 
@@ -700,14 +702,15 @@ async def run_process(
     """Serve an aggregator of any kind until its operator or the system ends it.
 
     Args:
-        section: Where operators and monitors find it.
-        opened: Opens the aggregator; handed what takes its measurements.
+        section: Settings with the addresses for operators and monitors.
+        opened: Opens the aggregator, with the meter for its measurements.
         listening: Called once with the address, when clients can connect.
-        tell: Told in a sentence where it can be watched.
-        manager: What started the process, and wants to be told how it is.
+        tell: Receives a sentence about each monitoring address.
+        manager: The service manager that started the process, if it expects
+            notifications.
 
     Returns:
-        What became of the tasks.
+        The result of the tasks.
 
     Raises:
         SecAggError: As `opened` and `Service`; BAD_SETTINGS for a page that other
@@ -786,15 +789,15 @@ def _say_where(watched: MonitoringEndpoints, tell: Callable[[str], None]) -> Non
 
 
 class _Ending:
-    """Whether the process was asked to end, and whether at once."""
+    """Records whether the process was asked to end, and whether at once."""
 
     def __init__(self, manager: ServiceManager) -> None:
         self._manager = manager
         self.asked = asyncio.Event()
         self.hurried = asyncio.Event()
 
-    def ask(self, is_patient: bool) -> None:  # noqa: FBT001 - a callback's one word
-        # Not STOPPING: that would begin the manager's countdown.
+    def ask(self, is_patient: bool) -> None:  # noqa: FBT001 - a callback's one argument
+        # STOPPING is not sent: it would start the manager's stop timeout.
         self._manager.status("finishing sessions" if is_patient else "stopping")
         self.asked.set()
         if not is_patient:
@@ -802,9 +805,9 @@ class _Ending:
 
     @contextmanager
     def on_signal(self) -> Iterator[None]:
-        """Take SIGUSR1 for a patient question, until the block is left."""
+        """Handle SIGUSR1 as a request to finish sessions, until the block is left."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGUSR1, self.ask, True)  # noqa: FBT003 - patient
+        loop.add_signal_handler(signal.SIGUSR1, self.ask, True)  # noqa: FBT003
         try:
             yield
         finally:
@@ -816,7 +819,7 @@ async def _work(
 ) -> None:
     server = service.server
     if server.transport is not None:
-        listening(server.transport.address)  # now, and not before, a signal drains
+        listening(server.transport.address)  # only from now on a signal drains
     failing = asyncio.ensure_future(service.failed())
     try:
         await _first_of(failing, asyncio.ensure_future(ending.asked.wait()))
@@ -834,7 +837,7 @@ async def _work(
 async def _first_of(
     failing: "asyncio.Future[None]", *others: "asyncio.Future[Any]"
 ) -> None:
-    """Wait for the first of them, and let the others go."""
+    """Wait until one of them ends, and cancel the others."""
     ends: set[asyncio.Future[Any]] = {failing, *others}
     try:
         done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -847,9 +850,9 @@ async def _first_of(
 
 
 async def _finish_sessions(server: ServedAggregator) -> None:
-    """Wait until no session with a cohort is under way, and its clients know."""
+    """Wait until no session with a cohort is open, and its clients know its end."""
     clock = SystemClock()
-    # One that gathers its clients gets none any more: it waits on the disk.
+    # A session that gathers its clients gets no more clients: it waits in the store.
     while any(
         live.progress.round is not Round.ADVERTISE_KEYS for live in server.live()
     ):

@@ -1,12 +1,13 @@
-"""The aggregator of one session as calls that take and give bytes.
+"""The aggregator of one session as calls that take and return bytes.
 
-For programs that carry the bytes themselves.  The other side is `secagg.StepClient`.
+It serves programs that carry the bytes themselves.  The other side is
+`secagg.StepClient`.
 
-Rule 1: who sends is for the carrier to prove; a name is believed here.
-Rule 2: no clock decides anything: the carrier says when a round ends.
-Rule 3: an upload is added the moment the state machine accepts it, since U3 is exactly
-        what was accepted.  One vector is held, and of the others their digests.
-Rule 4: the receipt is the one of every server: made of the same facts.
+Rule 1: the carrier proves the sender of each message; this module trusts the name.
+Rule 2: no clock decides anything: the carrier ends each round.
+Rule 3: an upload is added when the state machine accepts it, since U3 is exactly what
+        was accepted.  One vector is held, and the digests of the uploads.
+Rule 4: the receipt is that of every server: made of the same facts.
 """
 
 from collections.abc import Iterable
@@ -71,41 +72,41 @@ _SEED_BYTES: Final = 32
 _HASH: Final = "hashlib.sha256(payload).digest()"
 _SIZES: Final = frozenset({0, 32})
 _NAME_BYTES: Final = 1 + len(Upload(0, bytes(32), bytes(32)).encode())
-# What the session's report states, as of every server.
+# The report of a session states this for every server.
 _REPORTED: Final = frozenset({ErrorCode.VIEW_DIFFERS, ErrorCode.BAD_SIGNATURE})
 
 
 @says_which_argument
 class StepServer:
-    """The aggregator of one session, in memory; one thread drives it.
+    """Runs the aggregator of one session, in memory and on one thread.
 
-    Nothing is stored: a carrier that was restarted opens another session, with a higher
-    number, and the clients of the first lose one charge of their budgets.  Who sends a
-    message is for the carrier to prove.  `secagg.Server` with a `state_dir` survives
+    Nothing is stored. A carrier that was restarted opens another session, with a higher
+    number, and the clients of the first lose one charge of their budgets.  The carrier
+    proves the sender of each message.  `secagg.Server` with a `state_dir` survives
     restarts.
 
     Args:
-        task: What is summed: a plan, or a task that was prepared.
+        task: The task: a plan, or a prepared task.
         aggregator: Its own name, as the carrier proves it to clients.
         task_id: Name of the task.
         session_number: Number of the session, larger than all before it; see
             `next_session_number`.
         now: Its time in Unix seconds; the machine's by default.
-        payload_hash: SHA-256 of what the session hands out; b"" for nothing.
-        invited: Names that may take part; None for all that the carrier lets in.
+        payload_hash: SHA-256 of the payload; b"" for no payload.
+        invited: Names that may take part; None for all that the carrier admits.
         noise_terms: `next_noise_terms` of the session before; None for the first one.
         revoked: Serials of the revocation list that the task names.
-        entropy: Names the session and orders the ring of a sparse graph; the operating
-            system's by default.
+        entropy: Randomness for the session id and the ring of a sparse graph; the
+            operating system's by default.
 
     Attributes:
-        offer: What clients are given: the encoded `SessionDescriptor`.
-        descriptor: The same, decoded.
+        offer: The encoded `SessionDescriptor` for clients.
+        descriptor: The decoded offer.
         result: The sum, its certificate and receipts; None without a sum.
-        packed_sum: What clients give to `StepClient.read_sum`; None without a sum.
+        packed_sum: The argument of `StepClient.read_sum`; None without a sum.
 
     Raises:
-        LocalProtocolError: An argument is of the wrong kind, or no name.
+        LocalProtocolError: An argument is of the wrong kind, or a name is invalid.
         RemoteProtocolError: BAD_CONFIG; no such session can exist.
 
     Example:
@@ -189,9 +190,9 @@ class StepServer:
 
     @property
     def missing(self) -> frozenset[str]:
-        """Members of the roster whose message of the open round is not in.
+        """Members of the roster that have not answered in the open round.
 
-        Before there is a roster: the invited ones that have not joined.
+        Before the roster is fixed: the invited clients that have not joined.
         """
         state = self._state
         silent: AbstractSet[int]
@@ -214,15 +215,16 @@ class StepServer:
         return frozenset(map(state.cohort.name_of, silent))
 
     def receive(self, sender: str, message: bytes) -> None:
-        """Take a message of a client.  The same message again changes nothing.
+        """Accept a message of a client.  The same message again changes nothing.
 
         Args:
             sender: Name of the client that sent it, proven by the carrier.
-            message: As `ClientStep.messages` has it.
+            message: A message of `ClientStep.messages`.
 
         Raises:
-            RemoteProtocolError: It cannot be one, contradicts an earlier one, or comes
-                too late.  It concerns this sender alone: the session continues.
+            RemoteProtocolError: The message is invalid, contradicts an earlier one, or
+                comes too late.  The error concerns this sender alone: the session
+                continues.
         """
         envelope, packed = self._opened(message)
         vector = None
@@ -238,7 +240,7 @@ class StepServer:
             add_into(self._total, vector, self._parameters.modulus)
 
     def check_view(self, sender: str, view: bytes) -> None:
-        """Check what a client shows before its vector is bound (R5.3-14).
+        """Check a client's view before its vector is bound (R5.3-14).
 
         Args:
             sender: Name of the client, proven by the carrier.
@@ -246,8 +248,8 @@ class StepServer:
 
         Raises:
             RemoteProtocolError: VIEW_DIFFERS: this client would spoil the whole sum,
-                and must give nothing.  DEADLINE or UNEXPECTED_MESSAGE: no input is
-                taken now.
+                and must send nothing.  DEADLINE or UNEXPECTED_MESSAGE: no input is
+                accepted now.
         """
         state = self._state
         if isinstance(state, server.MaskedInputCollection):
@@ -261,7 +263,7 @@ class StepServer:
                 return
         is_late = state.ROUND > Round.MASKED_INPUT_COLLECTION
         raise RemoteProtocolError(
-            f"{sender!r} cannot give an input to this session now",
+            f"{sender!r} cannot send an input to this session now",
             code=ErrorCode.DEADLINE if is_late else ErrorCode.UNEXPECTED_MESSAGE,
             sender=sender,
             next_step="Fetch the session's current update first.",
@@ -270,18 +272,18 @@ class StepServer:
     def update_for(
         self, name: str, *, after: Round | None = None, whole: bool = False
     ) -> bytes | None:
-        """Return what a client may know now; None while there is nothing.
+        """Return the update for a client; None while no update exists.
 
         Args:
             name: The client, proven by the carrier.
-            after: Its `ClientStep.round`: a client that was away while the others
-                signed the sets is shown them before their signatures.
-            whole: It reads all adverts of a sparse graph, not those of its neighbours
-                alone (`ClientPolicy.whole_roster`).
+            after: The client's `ClientStep.round`. A client that missed the signing
+                gets the sets before the signatures.
+            whole: Whether it reads all adverts of a sparse graph, not only those of its
+                neighbours (`ClientPolicy.whole_roster`).
         """
         state = self._state
         envelope = server.update_for(state, name, after)
-        # Where clients draw their neighbours, the roster was whole a round before.
+        # Where clients draw their neighbours, the roster was complete a round earlier.
         if (
             whole
             and isinstance(state, server.ShareKeys)
@@ -294,7 +296,7 @@ class StepServer:
         return bytes([envelope.kind.KIND]) + envelope.data
 
     def close_round(self) -> None:
-        """End the open round with the clients whose messages are in.
+        """End the open round with the clients whose messages have arrived.
 
         Raises:
             LocalProtocolError: The session is over.
@@ -309,18 +311,18 @@ class StepServer:
         self._step(RoundClosed(self._state.ROUND, seed))
 
     def abort(self, code: ErrorCode, reason: str) -> None:
-        """End the session without a sum; nothing happens where it is over.
+        """End the session without a sum; do nothing if it is over.
 
         Args:
-            code: Why.
-            reason: One sentence that every client is told.
+            code: The error code.
+            reason: One sentence for every client.
         """
         if not self.is_over:
             self._step(AbortRequested(code, reason))
 
     @property
     def failure(self) -> SessionAbortedError | None:
-        """Why there is no sum; None where there is one, and before the end."""
+        """Why no sum exists; None with a sum, and before the end."""
         if not isinstance(self._state, server.Failed):
             return None
         outcome = self._state.outcome
@@ -336,9 +338,9 @@ class StepServer:
 
     @property
     def next_noise_terms(self) -> bytes:
-        """What the next session of the task is to be given.
+        """The noise terms of the task's next session.
 
-        After a session without a sum it is what this one was given.
+        After a session without a sum they are those of this one.
         """
         if self.result is None:
             return self.descriptor.noise_terms
@@ -380,14 +382,14 @@ class StepServer:
             )
 
     def _opened(self, message: bytes) -> tuple[Envelope, bytes]:
-        """Return a message, and the vector that follows the name of an upload.
+        """Decode a message, and the vector that follows the name of an upload.
 
         Raises:
-            RemoteProtocolError: BAD_ENCODING; the bytes are no message.
+            RemoteProtocolError: BAD_ENCODING; the bytes are not a message.
         """
         kind = KINDS.get(message[0]) if message else None
         if kind is None:
-            raise ErrorCode.BAD_ENCODING.error("the bytes are no message")
+            raise ErrorCode.BAD_ENCODING.error("the bytes are not a message")
         if kind is not Upload:
             return Envelope(kind, message[1:]), b""
         return Envelope(kind, message[1:_NAME_BYTES]), message[_NAME_BYTES:]
@@ -395,7 +397,7 @@ class StepServer:
     def _vector(
         self, envelope: Envelope, packed: bytes
     ) -> npt.NDArray[np.unsignedinteger[Any]]:
-        """Return the vector of an upload that is what its name says.
+        """Return the vector of an upload, checked against its name.
 
         Raises:
             RemoteProtocolError: UPLOAD_CORRUPT, BAD_VECTOR or BAD_ENCODING.
@@ -406,8 +408,8 @@ class StepServer:
             sha256(packed).digest(),
         ):
             raise ErrorCode.UPLOAD_CORRUPT.error(
-                f"an upload has {len(packed)} bytes, of {self._packed_bytes}, or is "
-                "not what its name says",
+                f"an upload has {len(packed)} bytes, of {self._packed_bytes}, or does "
+                "not match its name",
             )
         parameters = self._parameters
         try:
@@ -421,10 +423,10 @@ class StepServer:
 def next_session_number(last: int = 0, *, now: float | None = None) -> int:
     """Return the number of the next session of a task.
 
-    A carrier stores the last one; the clock helps one that has lost it.
+    A carrier stores the last number; the clock helps one that has lost it.
 
     Args:
-        last: Number of the last session; 0 for none, or where it is not known.
+        last: Number of the last session; 0 for none, or if it is unknown.
         now: Unix seconds; the machine's time by default.
     """
     last = check_whole("last", last, least=0)

@@ -1,9 +1,10 @@
-"""Where an aggregator keeps sessions and what clients have uploaded, and how long.
+"""The storage of one aggregator, and how long it keeps what.
 
-Rule 1: only receipts and reports are deleted that are older, or more, than an operator
-        wants.  What a task knows from its sessions stays (`TaskHistory`), and so do its
-        numbers and what it has spent: no sum is counted twice.
-Rule 2: a disk that refuses is met again at the next turn; sessions do not notice.
+Rule 1: only receipts and reports are deleted, by the age or number that the operator
+        set. The history of a task (`TaskHistory`), its session numbers and its charges
+        stay, so no sum is counted twice.
+Rule 2: when a disk refuses, the purge is tried again an hour later; sessions are not
+        affected.
 """
 
 import asyncio
@@ -37,16 +38,16 @@ from secagg.storage.store import Store
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
-# Receipts are counted in days; a look takes milliseconds.
+# Receipts are counted in days; a purge takes milliseconds.
 PURGE_EVERY_SECONDS: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class ServerStorage:
-    """The storage of one aggregator; make it with `open_storage`.
+    """Holds the storage of one aggregator; `open_storage` makes it.
 
     Attributes:
-        book: Sessions, numbers, budgets and plans.
+        store: Sessions, session numbers, budgets and plans.
         spool: Uploads, payloads and sums.
     """
 
@@ -73,16 +74,16 @@ async def open_storage(
 ) -> ServerStorage:
     """Open the storage of one aggregator.
 
-    It is for this process alone, unless both book and blobs are kept where others can
-    have them too.
+    It belongs to this process alone, unless both the store and the blobs can be shared
+    with other replicas.
 
     Args:
-        directory: Where it is kept; None keeps it in memory and forgets it.
-        store_url: URL of a book that is kept elsewhere; uploads, payloads and sums stay
+        directory: The state directory; None keeps everything in memory.
+        store_url: URL of a store outside the directory; uploads, payloads and sums stay
             in the directory, or in `blobs`.
-        mark: File of the rollback mark, outside the directory; by default one under
-            the user's persistent state.
-        accept_restored: The state may have been put back; see `open_store`.
+        mark: File of the rollback mark, outside the directory; by default below the
+            user's persistent state.
+        accept_restored: Whether a restored state is accepted; see `open_store`.
         blobs: URL of a store of uploads, payloads and sums, as for `open_blobs`.
 
     Raises:
@@ -123,13 +124,13 @@ async def purge_regularly(
     clock: Clock,
     reports: SessionReports | None = None,
 ) -> None:
-    """Purge a book now and every hour, until cancelled.
+    """Purge a store now and every hour, until cancelled.
 
     Args:
-        book: The book of an aggregator.
-        policy: What stays.
-        clock: How to wait.
-        reports: Those of the sessions, which go with the receipts.
+        store: The store of an aggregator.
+        policy: What is kept.
+        clock: Time.
+        reports: The sessions' reports, which are deleted with their receipts.
     """
     while True:
         await purge_once(store, policy, _LOG)

@@ -1,21 +1,19 @@
-"""The tasks of an aggregator: rows of its book, run side by side on one port.
+"""The tasks of an aggregator: rows of its store, run side by side on one port.
 
-Rule 1: a task is a row, and what is said of it is there before anything happens, so
-        that a process that is killed in between goes on with what was said.  A row is
-        written under the version that was read: no operator's word is overwritten
-        unseen.
-Rule 2: a task ends by its operator, its end date or its budget.  What fails again and
-        again pauses the task, with the reason, and ends no process.
-Rule 3: a task that was stopped with a session under way runs until that session is
-        over: inputs that were given are not lost.
-Rule 4: other servers may share the book: what is said at one of them is done by all.
-        What was heard is noted with its version, and nothing opens at a server that has
-        not heard it yet (`TaskSchedule.version`).
-Rule 5: a disk that takes no sum for now holds up its task, and nothing else
-        (`PendingWrites`).
-Rule 6: what is said of one task waits for what was said of it before, and for no other
-        task: planning one may take minutes, in which another has to be stopped.
-Rule 7: a file proposes.  What is not there yet is added, what is there stays as it is.
+Rule 1: a task is a row, and an operator's action is stored before it takes effect, so a
+        killed process resumes with it.  A write states the version that was read: no
+        operator's action is overwritten unseen.
+Rule 2: a task ends by its operator, its end date or its budget.  Repeated failures
+        pause the task, with the reason, and end no process.
+Rule 3: a task that is stopped during a session runs until that session is over: no
+        received input is lost.
+Rule 4: several servers may share the store; each applies what operators did at any of
+        them. A server remembers the version of each row that it applied. No session
+        opens at a server that has not applied the row yet (`TaskSchedule.version`).
+Rule 5: a disk that refuses a sum delays its task, and nothing else (`PendingWrites`).
+Rule 6: the actions on one task run one after another, and wait for no other task.
+        Planning one task may take minutes, in which another must be stopped.
+Rule 7: a file proposes tasks.  A new task is added, a stored one stays as it is.
 """
 
 import asyncio
@@ -67,22 +65,22 @@ from secagg.storage.store import Store, StoreUnavailableError
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 _Result = TypeVar("_Result")
 
-# A payload that has gone, a revocation list that will not do: nothing of the server's.
+# Such as a missing payload or an invalid revocation list: the server itself is sound.
 _ITS_OWN_FAULT: Final = frozenset(
     {ErrorCode.BAD_SETTINGS, ErrorCode.BAD_CREDENTIAL, ErrorCode.BAD_ENCODING}
 )
 
 
 class TaskRows:
-    """The rows of one server's tasks.
+    """Reads and writes the rows of one server's tasks.
 
     Args:
-        book: Returns the book; only called once the server is open.
-        state_dir: Of the server; privacy reports are kept there.
-        tell: Told in a sentence what becomes of tasks.
-        on_row: Told of every row that was noted.
-        check_task: Raises what speaks against a task, before it is planned or run;
-            called on a thread.
+        store: Returns the store; only called once the server is open.
+        state_dir: State directory of the server; it holds the privacy reports.
+        tell: Receives a sentence about each change of a task.
+        on_row: Receives every row that was recorded.
+        check_task: Raises if a task is invalid, before it is planned or run; called on
+            a thread.
     """
 
     def __init__(
@@ -102,7 +100,7 @@ class TaskRows:
         self._known: dict[str, TaskRow] = {}
 
     async def get(self, task_id: str) -> TaskRow | None:
-        """Return a task's row; None where there is no such task.
+        """Return a task's row, or None.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -118,11 +116,11 @@ class TaskRows:
         return await find_task(self._store(), task_id)
 
     async def unchanged(self, task_id: str, expect_version: int | None) -> TaskRow:
-        """Return a task's row, if it is the one that an operator has seen.
+        """Return a task's row, if it has the version that an operator has seen.
 
         Args:
-            task_id: Which task.
-            expect_version: The version that was seen; None for any.
+            task_id: The task.
+            expect_version: The version that the operator has seen; None for any.
 
         Raises:
             ServiceError: BAD_SETTINGS for another version; UNKNOWN_SESSION,
@@ -133,13 +131,13 @@ class TaskRows:
         return row
 
     async def say(self, row: TaskRow, state: TaskState, reason: str) -> TaskRow:
-        """Write what was said of a task into its row, and note it.
+        """Write a new state of a task into its row, and record the row.
 
         Raises:
-            ChangedMeanwhileError: The row is not what the book has.
+            ChangedMeanwhileError: The store has another version of the row.
             ServiceError: STORAGE_FAILED.
         """
-        # It is shown wherever the task is, and may be what some peer has said.
+        # It is shown wherever the task is, and a peer may have chosen its text.
         reason = printable(reason, max_bytes=MAX_REASON_BYTES)
         task = replace(row.task, state=state, reason=reason)
         if not await self._store().commit(PutTask(task, expect_version=row.version)):
@@ -160,7 +158,7 @@ class TaskRows:
         return row
 
     async def pause(self, task_id: str, reason: str) -> bool:
-        """Pause a task that no operator has paused; False if one has meanwhile.
+        """Pause a task; return False if an operator has paused it meanwhile.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -172,25 +170,25 @@ class TaskRows:
             try:
                 await self.say(row, TaskState.PAUSED, reason)
             except ChangedMeanwhileError:
-                continue  # perhaps another server has paused it for the same reason
+                continue  # another server may have paused it for the same reason
             return True
 
     def note(self, row: TaskRow) -> None:
-        """Remember how a task stands."""
+        """Remember the row of a task."""
         self._known[row.task.task_id] = row
         self._on_row(row)
 
     def known(self, task_id: str) -> TaskRow | None:
-        """Return what was last heard of a task; None for nothing."""
+        """Return the row of a task that was last recorded here; None for none."""
         return self._known.get(task_id)
 
     def knows(self, row: TaskRow) -> bool:
-        """Whether a row is what was last heard of its task."""
+        """Whether a row is the one that was last recorded here."""
         known = self._known.get(row.task.task_id)
         return known is not None and known.version == row.version
 
     async def propose(self, settings: TaskSettings) -> None:
-        """Add a task of a file, or say that the file differs from what was added.
+        """Add a task of a file, or report that the file differs from the stored task.
 
         Raises:
             ServiceError: BAD_SETTINGS, INFEASIBLE, STORAGE_FAILED.
@@ -204,18 +202,17 @@ class TaskRows:
                 logging.WARNING,
                 telemetry.TASK_SETTINGS_DIFFER,
                 task=settings.task.id,
-                next_step="its file says something else; `secagg tasks apply FILE` "
-                "changes it",
+                next_step="its file differs; `secagg tasks apply FILE` changes it",
             )
             self._tell(
-                f"task {settings.task.id!r} runs as it was added, its file says "
-                "something else: `secagg tasks apply FILE` changes the task"
+                f"task {settings.task.id!r} runs with its stored settings, its file "
+                "differs: `secagg tasks apply FILE` changes the task"
             )
 
     async def settle(self, settings: TaskSettings) -> PreparedTask:
-        """Have a task in the book that its settings describe; see `settle_task`.
+        """Store the task that its settings describe; see `settle_task`.
 
-        Every way to a task leads here: a file, an operator, a restart, another server.
+        All callers use this: a file, an operator, a restart, another server.
         """
         await asyncio.to_thread(self._check_task, settings)
         return await settle_task(
@@ -227,12 +224,12 @@ class TaskRows:
 
 @dataclass(eq=False, slots=True)
 class _Kept:
-    """A task that runs in this process.
+    """Holds a task that runs in this process.
 
     Attributes:
-        running: Its sessions.
-        work: Takes its sums, until its end.
-        gate: When sessions open.
+        running: The task that runs its sessions.
+        work: The task that receives its sums, until its end.
+        gate: Decides when sessions open.
     """
 
     running: RunningTask
@@ -244,12 +241,12 @@ class TaskSupervisor:
     """Adds, runs, pauses and stops the tasks of one server.
 
     Args:
-        output_dir: Where sums go.
-        state_dir: Of the server; privacy reports are kept there.
+        output_dir: The directory of the sums.
+        state_dir: State directory of the server; it holds the privacy reports.
         own_task: The task in the server's own file, whose sums lie in `output_dir`
             itself; None for none.
-        tell: Told in a sentence what becomes of tasks.
-        check_task: As for `TaskRows`; by default nothing speaks against a task.
+        tell: Receives a sentence about each change of a task.
+        check_task: As for `TaskRows`; by default every task is valid.
     """
 
     def __init__(
@@ -281,15 +278,15 @@ class TaskSupervisor:
     async def start(
         self, server: OperatedServer, proposed: Iterable[TaskSettings]
     ) -> None:
-        """Add what is proposed, and run what is there.
+        """Add the proposed tasks, and run the stored ones.
 
         Args:
-            server: Open; it listens afterwards.
+            server: The open server; it listens afterwards.
             proposed: Tasks of files.
 
         Raises:
-            ServiceError: BAD_SETTINGS or INFEASIBLE for a task that cannot be;
-                PORT_IN_USE, STORAGE_FAILED.
+            ServiceError: BAD_SETTINGS or INFEASIBLE for an invalid task; PORT_IN_USE,
+                STORAGE_FAILED.
         """
         self._opened = server
         self._failure = asyncio.get_running_loop().create_future()
@@ -302,18 +299,18 @@ class TaskSupervisor:
         server.aggregator.when_changed(self._follow)
 
     async def failed(self) -> None:
-        """Wait until a disk ends the work.
+        """Wait until a disk failure ends the work.
 
         Raises:
-            ServiceError: STORAGE_FAILED; a restart goes on.
+            ServiceError: STORAGE_FAILED; a restart resumes the tasks.
         """
         if self._failure is not None:
             await asyncio.shield(self._failure)
 
     async def close(self) -> None:
-        """End the work; sessions wait on the disk."""
+        """End the work; sessions stay stored for the next process."""
         ended: list[_Kept] = []
-        # What an operator has said may still take effect meanwhile: that ends, too.
+        # This also ends operators' actions that are still taking effect.
         while begun := [kept for kept in self._kept.values() if kept not in ended]:
             for kept in begun:
                 await self._end_work(kept)
@@ -323,7 +320,7 @@ class TaskSupervisor:
         """Write the receipt of a session that released no sum.
 
         Raises:
-            DeliveryDeferredError: The disk refuses it, for now; its session stays open.
+            DeliveryDeferredError: The disk refuses it; the session stays open for now.
         """
         folder = self._directory_of(session.task_id)
         await self._server.pending_writes.write(
@@ -336,25 +333,25 @@ class TaskSupervisor:
         """Add a task and run it.
 
         Raises:
-            ServiceError: BAD_SETTINGS; there is a task of this name, or it cannot be.
-                INFEASIBLE, STORAGE_FAILED.
+            ServiceError: BAD_SETTINGS if a task of this name exists or the task is
+                invalid. INFEASIBLE, STORAGE_FAILED.
         """
         async with self._alone(settings.task.id):
             row = await self._rows.get(settings.task.id)
-            # A row that nobody runs was stored when its disk said that it was not: to
-            # say it again is right.
+            # A row that does not run was stored although its disk reported a failure.
+            # Adding it again is correct.
             if row is not None and (
                 settings.task.id in self._kept
                 or row.version > 1
                 or row.task.settings != encode_settings(settings)
             ):
                 raise ErrorCode.BAD_SETTINGS.error(
-                    f"there is a task {settings.task.id!r} already",
+                    f"a task {settings.task.id!r} exists already",
                     fix="Choose another task.id, or change that task with "
                     "`secagg tasks apply`.",
                 )
             await self._rows.settle(settings)
-            return await self._run_anew(settings.task.id)
+            return await self._run_again_under(settings.task.id)
 
     async def apply(
         self, settings: TaskSettings, *, expect_version: int | None = None
@@ -364,12 +361,13 @@ class TaskSupervisor:
         Calls and connections of clients that are not invited any more end, too.
 
         Args:
-            settings: The new ones.
-            expect_version: Refuse if the row was changed since it had this version.
+            settings: The new settings.
+            expect_version: The version that the operator has seen; another one is
+                refused.
 
         Raises:
-            ServiceError: UNKNOWN_SESSION, TASK_OVER; BAD_SETTINGS for settings that
-                cannot be, or another version.
+            ServiceError: UNKNOWN_SESSION, TASK_OVER; BAD_SETTINGS for invalid settings
+                or another version.
         """
         task_id = settings.task.id
         async with self._alone(task_id):
@@ -379,7 +377,7 @@ class TaskSupervisor:
             kept = self._kept.pop(task_id, None)
             if kept is not None:
                 await self._end_work(kept)
-            changed = await self._run_anew(task_id)
+            changed = await self._run_again_under(task_id)
             self._show_out(row, changed)
             return changed
 
@@ -388,7 +386,7 @@ class TaskSupervisor:
     ) -> TaskRow:
         """Open no session of a task until `resume`.
 
-        A session that still waits for clients ends; one that has its cohort goes on.
+        A session that still waits for clients ends; one that has its cohort continues.
 
         Raises:
             ServiceError: UNKNOWN_SESSION, TASK_OVER; BAD_SETTINGS for another version.
@@ -407,7 +405,7 @@ class TaskSupervisor:
 
         Raises:
             ServiceError: UNKNOWN_SESSION, TASK_OVER; BAD_SETTINGS for another version,
-                or for settings that still cannot be: the task stays paused.
+                or for settings that are still invalid: the task stays paused.
         """
         async with self._alone(task_id):
             row = await self._rows.unchanged(task_id, expect_version)
@@ -416,11 +414,11 @@ class TaskSupervisor:
             is_idle = kept is None or kept.running.is_done
             if (
                 is_idle
-            ):  # what keeps it from running is said before the row says it runs
+            ):  # the row says that the task runs only after all checks have passed
                 await self._rows.settle(decode_settings(row.task))
             row = await self._rows.say(row, TaskState.RUNNING, "")
             if is_idle:
-                return await self._run_anew(task_id)
+                return await self._run_again_under(task_id)
             self._server.aggregator.resume_task(task_id)
             return row
 
@@ -429,7 +427,7 @@ class TaskSupervisor:
     ) -> TaskRow:
         """End a task for good.
 
-        A session that still waits for clients ends; one that has its cohort goes on.
+        A session that still waits for clients ends; one that has its cohort continues.
 
         Raises:
             ServiceError: UNKNOWN_SESSION; BAD_SETTINGS for another version.
@@ -445,7 +443,7 @@ class TaskSupervisor:
 
     @asynccontextmanager
     async def _alone(self, task_id: str) -> AsyncIterator[None]:
-        """Wait for the start, and for what was said of this task before (rule 6)."""
+        """Wait for the start, and for earlier actions on this task (rule 6)."""
         await self._started.wait()
         async with self._locks.setdefault(task_id, asyncio.Lock()):
             yield
@@ -464,18 +462,18 @@ class TaskSupervisor:
         return self._server.storage.store
 
     def _note(self, row: TaskRow) -> None:
-        """Open sessions of a task under what its row says, and no other word."""
+        """Record a row and apply it to the schedule of its task."""
         kept = self._kept.get(row.task.task_id)
         if kept is not None:
             kept.gate.version = row.version
 
-    # --- other servers of the same book -----------------------------------------------
+    # --- other servers of the same store ----------------------------------------------
 
     async def _follow(self) -> None:
-        """Do what operators have said at other servers.
+        """Apply what operators did at other servers.
 
         Raises:
-            ServiceError: STORAGE_FAILED; it is tried again.
+            ServiceError: STORAGE_FAILED; the next refresh tries again.
         """
         for row in await self._store.read(ListTasks()):
             if not self._rows.knows(row):
@@ -485,7 +483,7 @@ class TaskSupervisor:
                         await self._take_over(newest)
 
     async def _take_over(self, row: TaskRow) -> None:
-        """Have a task be here what its row says by now."""
+        """Apply a row that another server has written."""
         task_id, known = row.task.task_id, self._rows.known(row.task.task_id)
         kept = self._kept.get(task_id)
         is_other = known is None or (known.task.settings, known.task.plan) != (
@@ -497,9 +495,9 @@ class TaskSupervisor:
             await self._end_work(self._kept.pop(task_id))
         if known is not None:
             self._show_out(known, row)
-        self._tell(f"task {task_id!r}: {row.task.state}, as another server says")
+        self._tell(f"task {task_id!r}: {row.task.state}, changed at another server")
         if is_other or (must_run and row.task.state is TaskState.RUNNING):
-            self._server.aggregator.hold_task(task_id)  # it may have to be planned
+            self._server.aggregator.hold_task(task_id)  # planning may be necessary
             await self._run_again(row)
             return
         self._rows.note(row)
@@ -514,9 +512,9 @@ class TaskSupervisor:
     # --- the issuer's lists -----------------------------------------------------------
 
     async def renew_lists(self) -> None:
-        """Take up revocation lists that are newer than those in use.
+        """Load revocation lists that are newer than those in use.
 
-        A session that gathers its clients ends; one that has its cohort goes on under
+        A session that gathers its clients ends; one that has its cohort continues under
         the list that it began with.
         """
         for task_id, kept in tuple(self._kept.items()):
@@ -554,7 +552,7 @@ class TaskSupervisor:
         await self._run_again(row)
 
     def _say_refused_list(self, task_id: str, reason: str) -> None:
-        """Say once for each reason that a list cannot be used."""
+        """Log once for each reason that a list cannot be used."""
         if self._refused_lists.get(task_id) != reason:
             self._refused_lists[task_id] = reason
             telemetry.log_event(
@@ -569,21 +567,21 @@ class TaskSupervisor:
 
     # --- work -------------------------------------------------------------------------
 
-    async def _run_anew(self, task_id: str) -> TaskRow:
+    async def _run_again_under(self, task_id: str) -> TaskRow:
         row = await self._through_outages(lambda: self._rows.find(task_id))
         await self._through_outages(lambda: self._run(row))
         return row
 
     def _show_out(self, before: TaskRow, after: TaskRow) -> None:
-        """End calls and connections of clients that a task does not invite any more."""
+        """End calls and connections of clients that a task no longer invites."""
         were, are = (decode_settings(row.task).task.invited for row in (before, after))
-        if are:  # else everybody is
+        if are:  # otherwise every client is invited
             self._server.end_clients(
                 lambda name: name not in are and (not were or name in were)
             )
 
     async def _through_outages(self, call: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Do what nobody else would do again when the book is away meanwhile."""
+        """Retry a call while the store is unavailable; no other caller repeats it."""
         while True:
             try:
                 return await call()
@@ -591,9 +589,10 @@ class TaskSupervisor:
                 await self._server.aggregator.wait_for_store()
 
     async def _run_again(self, row: TaskRow) -> None:
-        """Run a task of an earlier process; pause it if its files are not there.
+        """Run a task of an earlier process; pause it if its files are missing.
 
-        Other tasks can do without it, and its operator needs an aggregator that runs.
+        The other tasks are independent of it, and the operator needs a running
+        aggregator.
         """
         try:
             await self._through_outages(lambda: self._run(row))
@@ -609,7 +608,7 @@ class TaskSupervisor:
             self._server.aggregator.hold_task(task.task_id)
 
     async def _run(self, row: TaskRow) -> None:
-        """Run a task, unless there is nothing left to run."""
+        """Run a task, unless it is over."""
         task_id = row.task.task_id
         self._rows.note(row)
         settings = decode_settings(row.task)
@@ -626,8 +625,8 @@ class TaskSupervisor:
             self._tell(f"task {task_id!r} is over ({state}): {because}")
             return
         prepared = await self._rows.settle(settings)
-        # To settle it may have changed the row, and it takes a while: what an operator
-        # has said meanwhile, perhaps at another server, must not be passed over.
+        # Settling takes a while and may have changed the row. An operator's action of
+        # that time, perhaps at another server, must not be missed.
         newest = await self._rows.find(task_id)
         if _words_in(newest) != _words_in(row):
             await self._run(newest)
@@ -649,7 +648,7 @@ class TaskSupervisor:
             invited=frozenset(settings.task.invited) or None,
             attempts=settings.task.attempts,
             gate=gate,
-            on_attempts_exhausted=lambda error: self._give_up(task_id, error),
+            on_attempts_exhausted=lambda error: self._pause_exhausted(task_id, error),
         )
         work = asyncio.create_task(self._work(settings, running, files))
         work.add_done_callback(self._note_end)
@@ -663,7 +662,7 @@ class TaskSupervisor:
     async def _work(
         self, settings: TaskSettings, running: RunningTask, files: SumWriter
     ) -> None:
-        """Take the sums of a task until its end."""
+        """Receive the sums of a task until its end."""
         task_id = settings.task.id
         ending = asyncio.ensure_future(self._end_in_time(settings))
         try:
@@ -691,7 +690,7 @@ class TaskSupervisor:
             await asyncio.wait({ending})
 
     async def _warn_if_short(self, task_id: str) -> None:
-        """Say that the sums that are missing take what was planned for faults."""
+        """Warn when the missing sums need the sessions that were planned for faults."""
         short = short_of_budget(
             await self._through_outages(lambda: self._rows.find(task_id))
         )
@@ -704,8 +703,8 @@ class TaskSupervisor:
                 task=task_id,
                 left=left,
                 spare=spare,
-                next_step="look at `secagg sessions list` for what has failed; another "
-                "task takes a budget of its own",
+                next_step="Look at `secagg sessions list` for what has failed; add "
+                "another task for more sums.",
             )
 
     async def _end_in_time(self, settings: TaskSettings) -> None:
@@ -729,13 +728,13 @@ class TaskSupervisor:
                         lambda: self.stop(task_id, reason=reason)
                     )
                 except ChangedMeanwhileError:
-                    continue  # perhaps another server has, for the same reason
+                    continue  # another server may have stopped it for the same reason
                 return
         except SecAggError as error:
             self._fail(error)
 
-    async def _give_up(self, task_id: str, error: SecAggError) -> None:
-        """Pause a task whose attempts at a sum are used up."""
+    async def _pause_exhausted(self, task_id: str, error: SecAggError) -> None:
+        """Pause a task that has used up its attempts at a sum."""
         async with self._alone(task_id):
             is_paused = await self._through_outages(
                 lambda: self._rows.pause(task_id, str(error))
@@ -744,13 +743,13 @@ class TaskSupervisor:
                 await self._server.aggregator.pause_task(task_id, str(error))
 
     async def _meet(self, task_id: str, error: ServiceError) -> None:
-        """Decide what a failure of the machinery means for a task."""
+        """Handle an operational failure of a task: pause it, or end the process."""
         if error.code is ErrorCode.CANCELLED:
-            return  # the server closes, or the task begins again
+            return  # the server closes, or the task starts again
         if error.code is not ErrorCode.BAD_SETTINGS:
             self._fail(error)
             return
-        # Such as a payload that has gone: the other tasks can do without it.
+        # Such as a missing payload: the other tasks continue without it.
         try:
             async with self._alone(task_id):
                 await self._through_outages(
@@ -775,12 +774,12 @@ class TaskSupervisor:
 
 
 def _words_in(row: TaskRow) -> tuple[TaskState, str]:
-    """Return what an operator has said of a task."""
+    """Return the reason that an operator gave in a row."""
     return row.task.state, row.task.settings
 
 
 def _payload_of(settings: TaskSettings) -> Callable[[int], bytes] | None:
-    """Return what reads a task's payload for each session anew."""
+    """Return a function that reads a task's payload for each session."""
     path = settings.task.payload
     if path is None:
         return None
@@ -791,7 +790,7 @@ def _payload_of(settings: TaskSettings) -> Callable[[int], bytes] | None:
         except OSError as error:
             raise ErrorCode.BAD_SETTINGS.error(
                 f"the payload {path} cannot be read: {error.strerror}",
-                fix="Put the file back, then `secagg tasks resume`.",
+                fix="Restore the file, then call `secagg tasks resume`.",
             ) from None
 
     return read

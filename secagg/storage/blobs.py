@@ -1,19 +1,19 @@
 """Immutable objects by name: the interface, files, buckets, and opening by URL.
 
-Rule 1: an object appears whole or not at all, under a name that nobody else has taken.
-        It is never changed, so that any number of processes may write side by side.
-Rule 2: a name is made of session ids, digests and integers, never of a peer's bytes: up
-        to five parts of small letters, digits, dots and dashes, joined by "/".  What
-        stands before the first "/" is the object's home: a session.
-Rule 3: nothing is lost that was stored before `sync` has returned.
+Rule 1: an object appears whole or not at all, under a name that was not taken. It is
+        never changed, so any number of processes may write concurrently.
+Rule 2: a name is made of session ids, digests and integers, never of a peer's bytes. It
+        has up to five parts of small letters, digits, dots and dashes, joined by "/".
+        The first part is the object's home: a session.
+Rule 3: nothing that was stored before `sync` returned is lost.
 
-Calls block: run them on threads.  Whatever implements `Blobs` can be sent to worker
+Calls block: run them on threads.  Each implementation of `Blobs` can be sent to worker
 processes, and holds no secret that a worker must not have.
 
 A bucket of an S3-compatible store is reached through the library obstore.
 
 Rule 4: an object is created under a condition (``If-None-Match: *``), which the store
-        checks.  Some that call themselves compatible do not: `check` finds them.
+        checks.  Some stores that claim to be compatible ignore it: `check` finds them.
 Rule 5: secrets come from the environment of each process (``AWS_*``), never from the
         address, which travels to workers and into logs.
 Rule 6: beyond this machine the store is reached over TLS.
@@ -48,11 +48,11 @@ _NAME: Final = re.compile(r"[0-9a-z][0-9a-z.-]*(/[0-9a-z][0-9a-z.-]*){0,4}")
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """One object of a listing.
+    """Describes one object of a listing.
 
     Attributes:
         name: Its whole name.
-        size: In bytes.
+        size: Its size in bytes.
     """
 
     name: str
@@ -60,24 +60,24 @@ class Blob:
 
 
 class Blobs(Protocol):
-    """A store of immutable objects."""
+    """Stores immutable objects."""
 
     def create(self, name: str, data: bytes) -> bool:
         """Store an object under a name that is free.
 
         Returns:
-            False, and nothing has changed, when the name is taken, whatever by.
+            False, without a change, when the name is taken by any object.
 
         Raises:
-            ServiceError: STORAGE_FAILED; whether it was stored is not known.
+            ServiceError: STORAGE_FAILED; it is not known whether the object was stored.
         """
         ...
 
     def sync(self, prefix: str) -> None:
-        """Return when all that was created below a prefix is on the disk.
+        """Wait until all objects below a prefix are on the disk.
 
         Args:
-            prefix: A home, or some of the parts of a name that come first.
+            prefix: A home, or the first parts of a name.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -89,7 +89,7 @@ class Blobs(Protocol):
     ) -> tuple[bytes, int] | None:
         """Return a piece of an object and the size of the whole, or None.
 
-        Beyond its end there are no bytes.
+        After its end there are no bytes.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -107,7 +107,7 @@ class Blobs(Protocol):
     def homes(self) -> tuple[str, ...]:
         """Return the first parts of all names, in order.
 
-        Something that is not ours may be among them.
+        Foreign objects may be among them.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -115,9 +115,9 @@ class Blobs(Protocol):
         ...
 
     def age_seconds(self, home: str) -> float:
-        """Return how long ago something was stored in a home, by the store's clock.
+        """Return how long ago an object was stored in a home, by the store's clock.
 
-        One that is gone counts as young: somebody else takes care of it.
+        A home that is gone counts as young: another process removes it.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -125,15 +125,15 @@ class Blobs(Protocol):
         ...
 
     def remove(self, prefix: str) -> None:
-        """Remove the objects whose names begin with these parts; none is fine.
+        """Remove the objects whose names begin with these parts; there may be none.
 
         Raises:
-            ServiceError: STORAGE_FAILED; some may be gone.
+            ServiceError: STORAGE_FAILED; some may be removed.
         """
         ...
 
     def free_bytes(self) -> int | None:
-        """Return how many bytes fit yet; None where nobody can say.
+        """Return how many bytes fit yet; None where that is unknown.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -142,10 +142,10 @@ class Blobs(Protocol):
 
 
 def _checked_name(name: str) -> str:
-    """Return a name, or refuse what could leave its place.
+    """Return a name, or refuse one that could leave its place.
 
     Raises:
-        InternalError: It is none; the calling program is at fault.
+        InternalError: The name is invalid; the calling program is at fault.
     """
     if not _NAME.fullmatch(name):
         raise InternalError(f"{name!r} cannot name an object")
@@ -159,14 +159,14 @@ class FileBlobs:
     The directory's file system must have hard links and a working `fsync`.
 
     Attributes:
-        directory: Made, with mode 0700, when it does not exist.
+        directory: The directory, made with mode 0700 when it does not exist.
 
     Raises:
         ServiceError: STORAGE_FAILED when the directory cannot be made.
     """
 
     directory: Path
-    # Directories that are there for good: their parents need no further `fsync`.
+    # Directories that are durable: their parents need no further `fsync`.
     _lasting: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -175,7 +175,7 @@ class FileBlobs:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def __reduce__(self) -> tuple[type["FileBlobs"], tuple[Path]]:
-        """Travel without what is known of the disk."""
+        """Pickle the object without its cache."""
         return FileBlobs, (self.directory,)
 
     def create(self, name: str, data: bytes) -> bool:
@@ -190,11 +190,11 @@ class FileBlobs:
             try:
                 try:
                     _write(descriptor, data)
-                    # Before it has its name: a power cut leaves no empty object.
+                    # This precedes its name: a power cut leaves no empty object.
                     os.fsync(descriptor)
                 finally:
                     os.close(descriptor)
-                # A link, unlike a rename, never takes a name away from another object.
+                # A link, unlike a rename, never replaces another object.
                 os.link(partial, path)
             except FileExistsError:
                 return False
@@ -204,13 +204,13 @@ class FileBlobs:
         return True
 
     def sync(self, prefix: str) -> None:
-        """Return when all that was created below a prefix is on the disk."""
+        """Wait until all objects below a prefix are on the disk."""
         place = self._path(prefix)
         with self._failures():
             is_directory = place.is_dir()
             for directory, _, _ in os.walk(place) if is_directory else ():
                 _sync(directory)
-            # An entry lasts when the directory that it stands in has been synced.
+            # An entry is durable when its directory has been synced.
             while place != self.directory and str(place) not in self._lasting:
                 _sync(place.parent)
                 if is_directory:
@@ -245,9 +245,9 @@ class FileBlobs:
             return tuple(sorted(entry.name for entry in os.scandir(self.directory)))
 
     def age_seconds(self, home: str) -> float:
-        """Return how long ago something was stored in a home."""
+        """Return how long ago an object was stored in a home."""
         with self._failures():
-            # A file made now: its time is of the same clock as the home's.
+            # A new file has a time of the same clock as the home.
             probe = self.directory / f".{os.getpid()}.{threading.get_ident()}.clock"
             try:
                 probe.write_bytes(b"")
@@ -312,7 +312,7 @@ class MemoryBlobs:
         return self._objects.setdefault(_checked_name(name), stored) is stored
 
     def sync(self, prefix: str) -> None:
-        """Do nothing: what is in memory is there."""
+        """Do nothing: objects in memory need no sync."""
 
     def read(
         self, name: str, offset: int = 0, max_bytes: int | None = None
@@ -334,7 +334,7 @@ class MemoryBlobs:
         return tuple(sorted({name.partition("/")[0] for name in tuple(self._objects)}))
 
     def age_seconds(self, home: str) -> float:  # noqa: ARG002 - as the protocol says
-        """Return that nothing here is old."""
+        """Return 0: no object here is old."""
         return 0.0
 
     def remove(self, prefix: str) -> None:
@@ -343,7 +343,7 @@ class MemoryBlobs:
             self._objects.pop(name, None)
 
     def free_bytes(self) -> int | None:
-        """Return None: nobody knows."""
+        """Return None: a bucket states no limit."""
         return None
 
     def _of(self, prefix: str) -> list[str]:
@@ -352,14 +352,14 @@ class MemoryBlobs:
 
 
 def _new_file(path: Path) -> int:
-    """Open a new file, in a directory that may have to be made."""
+    """Open a new file; make its directory if it is missing."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
         return os.open(path, flags, 0o600)
     except FileNotFoundError:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except FileExistsError:
-        # One that a process has left may be a second name of what it stored.
+        # A leftover of another process may be a second name of a stored object.
         path.unlink()
     return os.open(path, flags, 0o600)
 
@@ -389,7 +389,7 @@ def _sync(path: str | Path) -> None:
 _ADDRESS: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w.-]+)*")
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _OBJECTS: Final = "objects"
-_PROBES: Final = "probes"  # apart, so that nobody takes them for a session
+_PROBES: Final = "probes"  # apart, so no process mistakes them for a session
 # A chunk waits for its answer no longer than a client waits for the aggregator.
 _ANSWER_SECONDS: Final = 20
 _TRIES: Final = 3
@@ -400,23 +400,23 @@ _PROBE_BYTES: Final = 16
 class S3Blobs:
     """Implements `Blobs` in a bucket, which several machines may share.
 
-    What was created is durable when the store has answered.
+    A created object is durable when the store has answered.
 
     Attributes:
         address: ``s3://bucket/prefix``.
 
     Raises:
-        LocalProtocolError: BAD_SETTINGS; it is no such address, the way to the store
-            is not private, or the library is not installed.
+        LocalProtocolError: BAD_SETTINGS; the address is invalid, the connection is not
+            private, or the library is not installed.
     """
 
     address: str
 
     def __post_init__(self) -> None:
-        """Judge the address; nobody is asked yet."""
+        """Check the address; no server is called yet."""
         if not _ADDRESS.fullmatch(self.address):
             raise _bad(
-                f"{self.address!r} is no address of a bucket",
+                f"{self.address!r} is not the address of a bucket",
                 "Write s3://bucket/prefix; keys belong into the environment.",
             )
         if any(not _is_here(host) for host in _plain_endpoints()):
@@ -427,7 +427,7 @@ class S3Blobs:
         _library()
 
     def check(self) -> None:
-        """Find out whether the store can be used, and keeps its word.
+        """Check that the store can be used, and replaces no object.
 
         Raises:
             ServiceError: STORAGE_FAILED; it does not answer, or refuses.
@@ -445,7 +445,7 @@ class S3Blobs:
                 obstore.delete(self._store, [name])
         raise _bad(
             f"the store of {self.address} replaces objects that exist",
-            "Take one that heeds If-None-Match, as Amazon's and MinIO do.",
+            "Choose one that supports If-None-Match, as Amazon's and MinIO do.",
         )
 
     def create(self, name: str, data: bytes) -> bool:
@@ -458,7 +458,7 @@ class S3Blobs:
         return True
 
     def sync(self, prefix: str) -> None:
-        """Do nothing: what was created is durable."""
+        """Do nothing: created objects are durable."""
 
     def read(
         self, name: str, offset: int = 0, max_bytes: int | None = None
@@ -640,10 +640,10 @@ def directory_of(url: str) -> Path | None:
 
 
 class BlobBindingFile:
-    """Remembers the name of a store beside a book that one aggregator has alone.
+    """Remembers the name of the blobs of a store that one aggregator uses alone.
 
     Args:
-        directory: The aggregator's state; locked, so that nobody else writes it.
+        directory: The aggregator's state directory, which no other process writes.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -661,26 +661,26 @@ async def refuse_other_blobs(
     bind: Callable[[bytes | None], Awaitable[bytes | None]],
     entropy: Entropy | None = None,
 ) -> None:
-    """Refuse a store that is not the one of this book, or is another book's too.
+    """Refuse blobs that belong to another store.
 
-    Whoever would keep uploads elsewhere than the others would lose them their sessions.
-    And who starts removes what belongs to no session that its book knows.
+    A replica with other blobs than the others would lose the uploads of their sessions.
+    And a starting replica deletes what belongs to no session of its store.
 
     Args:
         blobs: The store.
-        book: The book.
+        bind: Reads or sets the name of the blobs in the store.
         entropy: Names a new store; the operating system's by default.
 
     Raises:
         ServiceError: BAD_SETTINGS; it is another one. STORAGE_FAILED.
     """
-    # The owner is written after its book has said so: a book that has no name yet is
-    # not the owner's.
+    # The owner is written after its store has recorded the name: a store without a name
+    # is not the owner.
     owner = blobs.read(_OWNER)
     if owner is not None and await bind(None) is None:
         raise _anothers_store()
     name = (entropy or SystemEntropy()).token(_NAME_BYTES)
-    # Before the book says so: a store that is named there can always be found.
+    # This precedes the record in the store, so a recorded name can always be found.
     blobs.create(_place_of(name), b"")
     known = await bind(name)
     if known == name:
@@ -689,7 +689,7 @@ async def refuse_other_blobs(
         blobs.remove(_place_of(name))
     if known is None or blobs.read(_place_of(known)) is None:
         raise ErrorCode.BAD_SETTINGS.error(
-            "server.blobs is not the store in which this book has its uploads",
+            "server.blobs does not hold the uploads of this store",
             fix="Set it to that one on every machine; a directory must be the "
             "same one, mounted on all of them.",
         )
@@ -705,7 +705,7 @@ def _place_of(name: bytes) -> str:
 
 def _anothers_store() -> SecAggError:
     return ErrorCode.BAD_SETTINGS.error(
-        "server.blobs is the store of another book",
-        fix="Give each book a directory or a prefix of its own.  If that book is "
-        f"gone for good, remove the object {_OWNER!r} of the store.",
+        "server.blobs belongs to another store",
+        fix="Give each store a directory or a prefix of its own.  If the other store "
+        f"is gone for good, remove the object {_OWNER!r} from the blobs.",
     )

@@ -1,22 +1,22 @@
 """A client's ledgers: sessions charged to a budget, and claims of tasks on its data.
 
-Rule 1: a charge is bound before anything leaves, and settled once; what is settled
-        stays as it is.
-Rule 2: a budget is that of one task of one aggregator of one trust domain, and is
+Rule 1: a charge is committed before anything is sent, and settled once; a settled
+        charge stays as it is.
+Rule 2: a budget belongs to one task of one aggregator of one trust domain, and is
         charged with one noise only.  Another noise needs another name.
-Rule 3: as many charges of a task come back as it is to release sums, and no more.  The
-        others count, even if they are void: whoever ends session after session sees
-        masked inputs without end otherwise.
+Rule 3: a task refunds at most as many charges as it is to release sums. All others
+        count, even void ones: else an aggregator that aborts session after session
+        would see unlimited masked inputs.
 
 The ledger of data:
 
 Rule 4: a claim is a task's whole loss.  It is written once, before the client first
         joins the task, and stays: no word of a server takes a claim back.
-Rule 5: whoever adds a claim says how many of the data's it has judged; if there are
-        others by then, nothing is written.
-Rule 6: a claim covers the sessions that one book counts for one budget.  Another book
-        counts anew, and so does another aggregator under the same task name: the key
-        of a claim contains the key of a budget.
+Rule 5: a process that adds a claim states how many claims on the data it has checked.
+        If others exist by then, nothing is written.
+Rule 6: a claim covers the sessions that one store counts for one budget.  Another store
+        counts from zero, and so does another aggregator under the same task name. The
+        key of a claim contains the key of a budget.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,14 +29,14 @@ from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
 
 @unique
 class ChargeState(IntEnum):
-    """What became of an input that was charged."""
+    """Names what became of an input that was charged."""
 
     BOUND = 1
-    """It may leave or has left; the session goes on."""
+    """The input may be sent or was sent; the session continues."""
     KEPT = 2
     """A sum with it was released, or nothing is known.  Final."""
     VOID = 3
-    """Given back: no sum with it exists or can exist.  Final, and not counted."""
+    """Refunded: no sum with it exists or can exist.  Final, and not counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +44,8 @@ class BudgetKey:
     """Names a budget: another aggregator under the same task name has another one.
 
     Attributes:
-        trust_domain: Of the aggregator, as its certificate proves it; "" where the
-            connection proves none.
+        trust_domain: Trust domain of the aggregator, as its certificate proves it; ""
+            where the connection proves none.
         aggregator: Name of the aggregator; between two, of the leader.
         task: Name of the task.
     """
@@ -57,14 +57,14 @@ class BudgetKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """A session of a task with noise takes its input into the client's budget.
+    """Charges a session of a task with noise to the client's budget.
 
     Attributes:
         budget: The budget that is charged.
-        session_id: Of the session, the name of the charge.
+        session_id: Id of the session, which names the charge.
         noise_digest: SHA-256 of the task's description of its noise.
-        allowed: Sessions that the budget covers, spare ones included.
-        refunds: How many of the task's sessions may come back.
+        allowed: Sessions that the budget covers, with the spare ones.
+        refunds: Charges of the task that may be refunded.
     """
 
     budget: BudgetKey
@@ -76,11 +76,11 @@ class Charge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """What became of a charge.
+    """States what became of a charge.
 
     Attributes:
         task: Name of the task.
-        session_id: Of the session.
+        session_id: Id of the session.
         state: KEPT or VOID.
     """
 
@@ -91,15 +91,15 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class ChargeRow:
-    """One line of a client's ledger.
+    """Holds one line of a client's ledger.
 
     Attributes:
         budget: The budget that is charged.
-        session_id: Of the session.
+        session_id: Id of the session.
         noise_digest: SHA-256 of the task's description of its noise.
         state: What became of the input.
         allowed: Sessions that the budget covers, as it was charged.
-        refunds: How many of the task's sessions may come back, as it was charged.
+        refunds: Charges of the task that may be refunded, as it was charged.
         at: When the state was set, in Unix seconds.
     """
 
@@ -114,11 +114,11 @@ class ChargeRow:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much of a task's budget is used.
+    """States how much of a task's budget is used.
 
     Attributes:
-        given: Sessions that count: bound, kept, or given back once too often.
-        void: Sessions that were given back and do not count.
+        given: Sessions that count: bound, kept, or refunded beyond the limit.
+        void: Sessions that were refunded and do not count.
         left: Sessions that may still be charged.
     """
 
@@ -128,7 +128,7 @@ class Budget:
 
 
 class BudgetSpentError(RemoteProtocolError):
-    """A server asks a client for more sessions than the task's budget covers."""
+    """Reports that the budget of the task covers no further session."""
 
     def __init__(self, charge: Charge, *, given: int) -> None:
         super().__init__(
@@ -141,7 +141,7 @@ class BudgetSpentError(RemoteProtocolError):
 
 
 class NoiseChangedError(RemoteProtocolError):
-    """A server would begin a second budget under the name of the first."""
+    """Reports that a server would begin a second budget under the name of the first."""
 
     def __init__(self, charge: Charge) -> None:
         super().__init__(
@@ -156,11 +156,11 @@ def _named(charge: Charge) -> str:
 
 
 def is_new_charge(charges: Iterable[ChargeRow], charge: Charge) -> bool:
-    """Judge a charge against those made before.
+    """Check a charge against earlier ones; return whether it is new.
 
     Args:
-        charges: Those made before; other budgets' are left aside.
-        charge: The one to be made.
+        charges: Earlier charges; those of other budgets are ignored.
+        charge: The new charge.
 
     Returns:
         Whether it must be written; False when this session is charged already.
@@ -168,7 +168,7 @@ def is_new_charge(charges: Iterable[ChargeRow], charge: Charge) -> bool:
     Raises:
         NoiseChangedError: The task was charged with other noise before.
         BudgetSpentError: The budget is spent.
-        InternalError: The session was given back and would be used again.
+        InternalError: The session was refunded and would be used again.
     """
     made = tuple(row for row in charges if row.budget == charge.budget)
     known: ChargeState | None = None
@@ -190,7 +190,7 @@ def is_new_charge(charges: Iterable[ChargeRow], charge: Charge) -> bool:
 
 
 def settled(state: ChargeState, wanted: ChargeState) -> ChargeState:
-    """Return what becomes of a charge: what is settled stays as it is."""
+    """Return the new state of a charge; a settled charge stays as it is."""
     return wanted if state is ChargeState.BOUND else state
 
 
@@ -200,10 +200,10 @@ def budget_of(
     """Return how much of a task's budget is used.
 
     Args:
-        charges: All charges made before; other budgets' are left aside.
+        charges: All earlier charges; those of other budgets are ignored.
         key: Names the budget.
         allowed: Sessions that the budget covers.
-        refunds: How many of them may come back.
+        refunds: Charges of the task that may be refunded.
     """
     states = [row.state for row in charges if row.budget == key]
     void = min(states.count(ChargeState.VOID), refunds)
@@ -218,7 +218,7 @@ class ClaimAdversary(StrEnum):
     SERVER = "server"
     """An aggregator and its colluders."""
     BROKEN_MASKS = "broken-masks"
-    """Somebody who sees every vector alone, and so also any weaker one."""
+    """An adversary that sees every vector alone, and so also any weaker one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +227,7 @@ class Claim:
 
     Attributes:
         data: Name of the data, the client owner's.
-        holder: Name of the book that counts the task's sessions.
+        holder: Name of the store that counts the task's sessions.
         budget: The budget whose sessions it covers.
         noise_digest: SHA-256 of what the figures follow from.
         against: The adversary of the figures.

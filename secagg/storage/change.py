@@ -30,7 +30,7 @@ def first_number_after_restore() -> int:
 
 
 class Query(ABC, Generic[_Answer_co]):
-    """A question to a store, which changes nothing; see `secagg.storage.queries`."""
+    """Asks a store a question and changes nothing; see `secagg.storage.queries`."""
 
     __slots__ = ()
 
@@ -45,13 +45,13 @@ class Query(ABC, Generic[_Answer_co]):
 
 
 class Command(Generic[_Answer_co]):
-    """Something that a store writes, whole or not at all; the answer has one type."""
+    """Writes something, whole or not at all; the answer has one type."""
 
     __slots__ = ()
 
 
 class Update(Command[_Answer_co], ABC):
-    """A command between the steps of sessions; see `secagg.storage.changes`.
+    """Writes between the steps of sessions; see `secagg.storage.changes`.
 
     Attributes:
         is_counted: Whether the commit raises the store's generation.
@@ -72,7 +72,7 @@ class Update(Command[_Answer_co], ABC):
 
 @unique
 class Role(StrEnum):
-    """Whose side of a session is kept."""
+    """Names the side whose session is stored."""
 
     SERVER = "server"
     CLIENT = "client"
@@ -80,12 +80,12 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One line of a session's journal.
+    """Holds one line of a session's journal.
 
     Attributes:
         kind: What it is, in [0, 2^16).
-        sender: Whose message it is, not empty; None for what the owner decided itself.
-            A session holds at most one record of a kind from each sender.
+        sender: Name of the message's sender, not empty; None for the owner's own
+            decisions. A session holds at most one record of a kind from each sender.
         body: Its bytes.
     """
 
@@ -94,7 +94,7 @@ class Record:
     body: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what a chain could not tell apart.
+        """Refuse a record that the hash chain could not distinguish from another.
 
         Raises:
             LocalProtocolError: The calling program is at fault.
@@ -107,18 +107,18 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSession:
-    """The session that a change creates.
+    """Describes the session that a change creates.
 
     Attributes:
-        role: Whose side.
+        role: The side.
         task: Name of the task.
         number: Its number; exceeds every number claimed before by the same role for
             this task and peer.
-        header: What the session starts with.
+        header: The parameters of the session.
         peer: At a client, the aggregator that numbers the sessions, with its trust
             domain; else empty.
-        allowed: Sessions of task and peer that may ever be spent, these included that
-            still run; None for a task without such a limit.
+        allowed: Sessions of task and peer that may ever be spent, with those that still
+            run; None for a task without such a limit.
         alone: No other session of the task may be open.
         task_version: The task's row must still have this version; None for a task that
             has no row.
@@ -136,14 +136,14 @@ class NewSession:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to do some work that one of several would do, for a while.
+    """Grants the right to do some work, among several processes, for a while.
 
     It only saves double work: what is written is compared in any case.
 
     Attributes:
-        name: Of the work.
-        holder: Who does it.
-        token: Counts who had it before; it only grows.
+        name: Name of the work.
+        holder: The process.
+        token: Counts the holders; it only grows.
     """
 
     name: str
@@ -153,10 +153,10 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class RewrittenSession:
-    """What replaces header and records of a session; the old ones are overwritten.
+    """Replaces header and records of a session; the old ones are overwritten.
 
-    A client that has answered needs neither its seed nor the bundles any more, only
-    its answer.
+    A client that has answered needs neither its seed nor the bundles any more, only its
+    answer.
 
     Attributes:
         header: The new header.
@@ -169,30 +169,29 @@ class RewrittenSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change(Command["Outcome"]):
-    """Everything that one step does, applied whole or not at all.
+    """Describes all that one step does, applied whole or not at all.
 
     Attributes:
         key: Name of the session.
         expect: How many records it holds as the writer knows it; 0 with `create`.
-        previous: Chain value at that position; empty with `create`.
-        due: A timer closes the round: refused while the deadline lies ahead.
+        previous: Value of the hash chain at that position; empty with `create`.
+        due: A timer closes the round: the change is refused before the deadline.
         spend: The session uses one of the task's: at a server when U3 is fixed, at a
             client when the roster of a ring is accepted.  Counts once per session.
         records: Appended.
         create: The session begins.
-        reseal: Header and records are replaced, and the chain starts afresh.
+        reseal: Header and records are replaced, and the hash chain starts again.
         round: The round that this step opens, if it opens one.
         deadline_seconds: Time that the open round has left, from now on; None leaves
             the deadline alone.
-        extend: The deadline only ever moves away by it: a later one stays.
-        lease: Must be held still.
+        extend: The deadline is only ever extended: a later one stays.
+        lease: The lease that must still be held.
         restored: The writer knows that the session was open in a store that was
-            restored from a backup; a writer that does not know it writes nothing.
+            restored from a backup. A writer that does not know it writes nothing.
         charge: Client: its input is charged.
         settle: Client: it is known what became of the input.
         end: Receipt of a session that is over; header and records are overwritten.
-        facts: What the task knows from its sessions from now on, in place of what it
-            knew.
+        facts: The history of the task from now on, in place of the stored one.
     """
 
     key: str
@@ -214,7 +213,7 @@ class Change(Command["Outcome"]):
     facts: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself.
+        """Refuse a change that contradicts itself.
 
         Raises:
             LocalProtocolError: The calling program is at fault.
@@ -233,11 +232,12 @@ class Change(Command["Outcome"]):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The change is on the disk.
+    """Reports that the change is on the disk.
 
     Attributes:
-        sequence: How many records the session holds now.
-        chain: Chain value at this position; `Change.previous` of the next step.
+        sequence: Number of records of the session.
+        chain: Value of the hash chain at this position; `Change.previous` of the next
+            step.
         seconds_left: Until the open round's deadline, negative when it has passed;
             None without a deadline.
     """
@@ -249,17 +249,18 @@ class Committed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissedRecords:
-    """Nothing was written: the session stands elsewhere than the writer believed.
+    """Reports that nothing was written: the writer has missed records of the session.
 
-    An answer, not an error: apply the records and judge afresh.  Without records, and
-    when `whole` is false, a timer came too early: wait for `seconds_left` seconds.
+    This is an answer, not an error: apply the records and decide again.  Without
+    records, and when `whole` is false, a timer came too early: wait for `seconds_left`
+    seconds.
 
     Attributes:
-        records: What the writer missed.
+        records: The records that the writer missed.
         whole: The writer's own history is not this session's: these are all records.
             Load the session; its header may have changed too.
-        sequence: How many records the session holds.
-        chain: Chain value at this position.
+        sequence: Number of records of the session.
+        chain: Value of the hash chain at this position.
         round: The open round.
         seconds_left: Until its deadline; None without one.
     """
@@ -274,10 +275,10 @@ class MissedRecords:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Nothing was written: the session is over.
+    """Reports that nothing was written: the session is over.
 
     Attributes:
-        receipt: What its end left behind.
+        receipt: The receipt of its end.
     """
 
     receipt: bytes = field(repr=False)
@@ -287,7 +288,7 @@ Outcome: TypeAlias = Committed | MissedRecords | Ended
 
 
 class NumberTakenError(ServiceError):
-    """A session number was claimed before.
+    """Reports that a session number was claimed before.
 
     Attributes:
         highest: The highest number claimed so far.
@@ -304,7 +305,7 @@ class NumberTakenError(ServiceError):
 
 
 class SessionConflictError(ServiceError):
-    """Another process was faster: refresh the task from the store, and decide again."""
+    """Reports that another process was faster: the caller must read the task again."""
 
     def __init__(self, new: NewSession, *, complaint: str) -> None:
         super().__init__(
@@ -315,7 +316,7 @@ class SessionConflictError(ServiceError):
 
 
 class LeaseLostError(ServiceError):
-    """A lease has passed to another holder, or has expired."""
+    """Reports that a lease has passed to another holder, or has expired."""
 
     def __init__(self, lease: Lease) -> None:
         super().__init__(
@@ -326,7 +327,7 @@ class LeaseLostError(ServiceError):
 
 
 class SessionsSpentError(ServiceError):
-    """All sessions that a task's budget covers are used or running."""
+    """Reports that all sessions that a task's budget covers are used or running."""
 
     def __init__(self, new: NewSession, *, used: int) -> None:
         super().__init__(
@@ -338,10 +339,10 @@ class SessionsSpentError(ServiceError):
 
 
 class DuplicateRecordError(InternalError):
-    """A second record of one kind from one sender reached the store.
+    """Reports that a second record of one kind from one sender reached the store.
 
     Attributes:
-        record: The one that was refused.
+        record: The refused record.
     """
 
     def __init__(self, key: str, record: Record) -> None:

@@ -78,7 +78,7 @@ PURGE_ROWS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Touch(Update[None]):
-    """Write as a change does, and change nothing, to learn whether it can be done."""
+    """Write as a change does, without changing anything, to test the store."""
 
     async def run(self, connection: Connection) -> None:
         """Write."""
@@ -119,14 +119,14 @@ class PutTask(Update[bool]):
 
 @dataclass(frozen=True, slots=True)
 class PutFacts(Update[bool]):
-    """Store what a task knows from its sessions, as `Change.facts` does; else False.
+    """Store the history of a task as `Change.facts` does; False if it has changed.
 
-    For what becomes known between sessions.
+    It serves changes between sessions.
 
     Attributes:
         task: Name of the task.
-        facts: What it knows.
-        instead_of: What it must have known until now.
+        facts: The new history.
+        instead_of: The history that must be stored until now.
     """
 
     task: str
@@ -164,11 +164,11 @@ class SettleCharge(Update[None]):
 
 @dataclass(frozen=True, slots=True)
 class PutClaim(Update[bool]):
-    """Add a claim if its data have as many as the caller has seen; else False.
+    """Add a claim if its data have as many as the caller has seen; else return False.
 
     Attributes:
         claim: The claim.
-        after: How many claims on the data there were.
+        after: Number of claims on the data that the caller has seen.
     """
 
     claim: Claim
@@ -186,10 +186,10 @@ class PutClaim(Update[bool]):
 
 @dataclass(frozen=True, slots=True)
 class RecordRevocations(Update[None]):
-    """Record a revocation list that was read whole; it is never deleted.
+    """Record a revocation list that was read completely; it is never deleted.
 
     Attributes:
-        trust: Names the list.
+        trust: The list.
 
     Raises:
         RemoteProtocolError: POLICY_VIOLATION; a newer list, or another one of the same
@@ -218,16 +218,16 @@ class RecordRevocations(Update[None]):
 
 @dataclass(frozen=True, slots=True)
 class PurgeReceipts(Update[tuple[str, ...]]):
-    """Remove up to `PURGE_ROWS` receipts; the answer names their sessions.
+    """Delete up to `PURGE_ROWS` receipts; the answer names their sessions.
 
     Attributes:
-        policy: Which receipts stay.
+        policy: Which receipts are kept.
     """
 
     policy: Retention
 
     async def run(self, connection: Connection) -> tuple[str, ...]:
-        """Remove them."""
+        """Delete them."""
         days = self.policy.keep_receipts_days
         rows = await SESSIONS.find(
             connection,
@@ -249,11 +249,12 @@ async def mark_restored(connection: Connection, *, everything: bool) -> bool:
     """Mark open sessions as restored: what was sent for them may be missing.
 
     Args:
-        connection: In a transaction.
-        everything: All that are open; else those that an older timeline has written.
+        connection: A connection in a transaction.
+        everything: Whether all open sessions are marked; else those that an older
+            timeline has written.
 
     Returns:
-        Whether there were any.
+        Whether any session was marked.
     """
     timeline = await connection.timeline()
     where = "ended IS NULL AND (timeline <> $1 OR $2 = 1)"
@@ -265,10 +266,10 @@ async def mark_restored(connection: Connection, *, everything: bool) -> bool:
 
 
 async def skip_numbers(connection: Connection) -> None:
-    """Have a server number its sessions above every number that a backup may lack.
+    """Let a server number its sessions above every number that a backup may lack.
 
-    The backup may lack whole tasks, too: the tally of no task holds where the numbers
-    of new tasks begin.
+    The backup may lack whole tasks, too. So the tally of no task also holds the first
+    number of new tasks.
     """
     role, least = Role.SERVER.value, first_number_after_restore()
     await TALLIES.put(connection, await tally_at(connection, role, "", ""))
@@ -281,10 +282,10 @@ async def skip_numbers(connection: Connection) -> None:
 
 
 class SessionRows:
-    """The rows of sessions in one transaction: read once, written at its end.
+    """Holds the rows of sessions in one transaction: read once, written at its end.
 
     Args:
-        connection: In a transaction.
+        connection: A connection in a transaction.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -293,22 +294,22 @@ class SessionRows:
         self._rows: dict[str, SessionColumns] = {}
 
     async def at(self, key: str) -> SessionColumns | None:
-        """Return the row of a session as the changes before have left it, or None."""
+        """Return the row of a session as the earlier changes have left it, or None."""
         row = self._rows.get(key)
         return row or await SESSIONS.one(self.connection, "key = $1", key)
 
     def put(self, row: SessionColumns, *, stored: SessionColumns) -> None:
-        """Record what has become of a row.
+        """Record a changed row.
 
         Args:
-            row: As it is to be.
-            stored: As it was before this change.
+            row: The new row.
+            stored: The row before this change.
         """
         self._stored.setdefault(row.key, stored)
         self._rows[row.key] = row
 
     async def write(self) -> None:
-        """Write what was recorded."""
+        """Write the recorded rows."""
         for key, row in self._rows.items():
             await SESSIONS.update(self.connection, self._stored[key], row)
         self._stored.clear()
@@ -316,20 +317,20 @@ class SessionRows:
 
 
 class PlaceTakenError(Exception):
-    """A record's place is taken; `taken_place` tells by what, after the roll-back."""
+    """Reports that a record's place is taken; `taken_place` then names the record."""
 
 
 async def apply_change(rows: SessionRows, change: Change) -> Outcome:
     """Apply a change inside a transaction; after an error the caller rolls it back.
 
     Args:
-        rows: Of the transaction.  The caller writes them at its end, and before any
-            change that creates a session, which searches all of them.
+        rows: Rows of the transaction.  The caller writes them at its end, and before
+            any change that creates a session, which searches all of them.
         change: The change.
 
     Raises:
         SecAggError: See `Store.commit`.
-        PlaceTakenError: See there.
+        PlaceTakenError: See `taken_place`.
     """
     connection = rows.connection
     instant = await connection.now()

@@ -1,11 +1,11 @@
 """The store of one client that answers at once: for programs without an event loop.
 
-Rule 1: it holds the tables of every store, in one file or in memory, and one process at
-        a time has it open: the next one waits, and is then told which process it is.
-Rule 2: calls come one after the other; `secagg.client.step_client` sees to that.
+Rule 1: it holds the tables of every store, in one file or in memory. One process at a
+        time has it open; the next one waits, and is then told which process it is.
+Rule 2: calls come one after the other; `secagg.client.step_client` ensures that.
 Rule 3: a masked input lies in a file of its own, whole or not at all.  It is written
-        before the change that binds the input, and names it: a file that is not of the
-        bound input is never sent.  It goes when the seed of its session has gone.
+        before the change that binds the input, and its name contains the digest: a file
+        of another input is never sent.  It is deleted after the seed of its session.
 """
 
 from collections.abc import Callable, Collection
@@ -37,13 +37,13 @@ _DIGEST_BYTES: Final = 32
 
 
 class ClientRecords(StoreReader, Protocol):
-    """What a client asks of its store, be it on an event loop or not.
+    """Executes a client's commands, on an event loop or not.
 
     `secagg.storage.store.Store` describes the methods.
     """
 
     async def commit(self, command: Command[_Answer]) -> _Answer:
-        """Write what a command says, whole or not at all."""
+        """Execute a command, whole or not at all."""
         ...
 
     async def close(self) -> None:
@@ -55,7 +55,7 @@ class ClientStore:
     """Implements `ClientRecords` without waiting; make it with `open`.
 
     Attributes:
-        directory: Where it is kept; None for memory.
+        directory: The directory of the store; None for memory.
     """
 
     def __init__(
@@ -84,17 +84,17 @@ class ClientStore:
         """Open the store of one client, and make it if it does not exist.
 
         Args:
-            directory: Where it is kept; None keeps it in memory and forgets it.
+            directory: The directory of the store; None keeps it in memory.
             mark: File of the rollback mark, outside the directory; None for one under
                 the user's persistent state.
             accept_restored: As for `secagg.storage.open_store.open_store`.
             lock_seconds: How long another process may keep the directory.
-            entropy: Names a new store.
+            entropy: Source of a new store's name.
             now: The clock, in Unix seconds.
 
         Raises:
             LocalProtocolError: BAD_SETTINGS; the mark lies in the directory.
-            StateDamagedError: What is stored does not fit together.
+            StateDamagedError: Stored data contradict each other.
             ServiceError: STORAGE_FAILED, also when another process keeps the directory;
                 RESTORED_STATE for a state that was restored, copied or emptied.
         """
@@ -119,7 +119,7 @@ class ClientStore:
             self._transactions.file.close()
 
     async def commit(self, command: Command[_Answer]) -> _Answer:
-        """Write what a command says, whole or not at all."""
+        """Execute a command, whole or not at all."""
         if not isinstance(command, Change):
             update: Update[Any] = cast("Update[_Answer]", command)
             return cast(_Answer, self._transactions.write(update))
@@ -135,12 +135,12 @@ class ClientStore:
     # --- masked inputs ----------------------------------------------------------------
 
     def put_upload(self, session_id: bytes, bound: bytes, message: bytes) -> None:
-        """Keep the message with a masked input; returns when it is on the disk.
+        """Store the message with a masked input; return when it is on the disk.
 
         Args:
-            session_id: Of the session.
+            session_id: Id of the session.
             bound: Digest of the input, 32 bytes.
-            message: What is sent.
+            message: The message.
 
         Raises:
             ServiceError: STORAGE_FAILED; the input must not be bound.
@@ -159,10 +159,10 @@ class ClientStore:
             ) from None
 
     def upload(self, session_id: bytes, bound: bytes) -> bytes | None:
-        """Return the message with a masked input, if it is whole and of this one.
+        """Return the message with a masked input, if it is whole and of this input.
 
         Args:
-            session_id: Of the session.
+            session_id: Id of the session.
             bound: Digest of the input that the session has bound.
         """
         name = _UPLOAD + session_id.hex()
@@ -179,10 +179,10 @@ class ClientStore:
         return content[_DIGEST_BYTES:]
 
     def keep_uploads(self, sessions: Collection[bytes]) -> None:
-        """Remove the masked inputs of all sessions but these.
+        """Delete the masked inputs of all other sessions.
 
         Raises:
-            ServiceError: STORAGE_FAILED; one is still there.
+            ServiceError: STORAGE_FAILED; one could not be deleted.
         """
         kept = {_UPLOAD + session_id.hex() for session_id in sessions}
         self._uploads = {n: data for n, data in self._uploads.items() if n in kept}
@@ -191,7 +191,7 @@ class ClientStore:
         try:
             removed = False
             for path in self.directory.iterdir():
-                # Also what a process left behind that died while it wrote one.
+                # Also leftovers of a process that died while it wrote one.
                 is_upload = path.name.lstrip(".").startswith(_UPLOAD)
                 if is_upload and path.name not in kept:
                     with suppress(FileNotFoundError):

@@ -6,9 +6,9 @@ neither, and two machines that share one would both believe that they have the s
 alone.
 
 Several processes may open one directory for a moment each.  A store in a file belongs
-to the process that has it open, and two that open it at the same instant would each
-wait for the other to let go.  So they take turns before they open it.  The operating
-system gives the turn of a process that dies to the next one.
+to the process that has it open. Two processes that open it at the same instant would
+each wait for the other.  So they lock a file of the directory before they open it.
+When a process dies, the operating system passes the lock to the next one.
 """
 
 import contextlib
@@ -103,8 +103,8 @@ def refuse_network_disk(directory: Path) -> None:
     kind = _kind_of(directory.resolve())
     if kind in _NETWORK:
         raise ErrorCode.BAD_SETTINGS.error(
-            f"{directory} is on a network file system ({kind}), where a book in a file "
-            "is not safe",
+            f"{directory} is on a network file system ({kind}), where a store in a "
+            "file is not safe",
             fix="Keep state_dir on a disk of this machine, even if your home "
             "directory is not on one; what `secagg server` keeps may be in a database "
             "instead (server.store).",
@@ -137,17 +137,17 @@ _MAX_HOLDER_BYTES: Final = 32
 
 
 class FileLock:
-    """A lock that one process at a time has; made by `open_lock`."""
+    """Locks a directory for one process at a time; made by `open_lock`."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path: Final = path
         self._descriptor = descriptor
 
     def take(self) -> bool:
-        """Take the lock if it is free, and say in its file which process has it.
+        """Acquire the lock if it is free, and write the process id into its file.
 
         Raises:
-            ServiceError: STORAGE_FAILED; it cannot be locked.
+            ServiceError: STORAGE_FAILED; the file cannot be locked.
         """
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -155,16 +155,17 @@ class FileLock:
             return False
         except OSError as error:
             raise _refused(self.path, f"cannot be locked: {error.strerror}") from None
-        with contextlib.suppress(OSError):  # it only helps a person
+        with contextlib.suppress(OSError):  # the process id only helps a person
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, str(os.getpid()).encode(), 0)
         return True
 
     def wait(self, seconds: float) -> None:
-        """Take the lock, and block until it is free.
+        """Acquire the lock, and block until it is free.
 
         Raises:
-            ServiceError: STORAGE_FAILED; it cannot be locked, or others keep it.
+            ServiceError: STORAGE_FAILED; the file cannot be locked, or other processes
+                keep it.
         """
         deadline = time.monotonic() + seconds
         while not self.take():
@@ -183,13 +184,13 @@ class FileLock:
 
 @contextmanager
 def open_lock(path: Path) -> Iterator[FileLock]:
-    """Give out the lock in a file, not taken yet; it is free after the block.
+    """Yield the lock in a file, not acquired yet; it is released after the block.
 
     Args:
         path: The file; its directory is made, readable by its owner only.
 
     Raises:
-        ServiceError: STORAGE_FAILED; it cannot be made.
+        ServiceError: STORAGE_FAILED; the file cannot be made.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -203,7 +204,7 @@ def open_lock(path: Path) -> Iterator[FileLock]:
 
 
 def claims_lock(directory: Path) -> Path:
-    """Return the file whose lock keeps others away from claims that clients share."""
+    """Return the file whose lock guards the claims that clients share."""
     return directory / "turn.lock"
 
 

@@ -1,12 +1,12 @@
-"""Verifies what a party keeps on its disk, while nobody has it open.
+"""Verifies what a party keeps on its disk, while no process has it open.
 
-Rule 1: the store is verified and never repaired: what was said cannot be guessed.
-Rule 2: every upload that an open session has accepted is asked for, by its digest, and
-        so is a sum that a peer may still fetch: what the store names and the spool
-        lacks is lost.  Each party says what its sessions name, in `SpoolUse`.
-Rule 3: of the spool, what belongs to no session and what does not have its digest may
-        be moved aside, into `quarantine`, and is never removed: a person looks first.
-        In a bucket it is named and stays.
+Rule 1: the store is verified and never repaired: lost records cannot be guessed.
+Rule 2: every upload that an open session has accepted is searched by its digest. So is
+        a sum that a peer may still fetch. What the store names and the spool lacks is
+        lost.  Each party states what its sessions name, in `SpoolUse`.
+Rule 3: of the spool, objects without a session and objects without their digest may be
+        moved into `quarantine`. They are never deleted: a person checks them first.
+        Objects in a bucket are named and stay.
 """
 
 import hashlib
@@ -34,13 +34,13 @@ _NAME: Final = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class StateFault:
-    """Something that does not belong where it lies, or is not what it was.
+    """Describes something that is misplaced or damaged.
 
     Attributes:
         where: A session, a file, or "" for the store as a whole.
         complaint: What is wrong.
-        is_damage: Something is lost; else it only lies there.
-        place: Below the spool, what may be moved aside; None for a part of the store.
+        is_damage: Whether something is lost; else it is only misplaced.
+        place: Place below the spool that may be moved; None for a part of the store.
     """
 
     where: str
@@ -51,14 +51,14 @@ class StateFault:
 
 @dataclass(frozen=True, slots=True)
 class SpoolUse:
-    """What the sessions of a party say lies in its spool.
+    """States what the sessions of a party keep in its spool.
 
     Attributes:
         uploads: Returns the uploads that an open session needs, by sender.
-        has_sum: Tells whether a session that is over says that its sum is there; asked
-            of the last one only.
-        removes_sum_at_offer: The next session removes that sum when it begins; else
-            when it ends.
+        has_sum: Returns whether a session that is over states that its sum exists;
+            called for the last one only.
+        removes_sum_at_offer: Whether the next session removes that sum when it begins;
+            else when it ends.
     """
 
     uploads: Callable[[StoredSession], Mapping[str, Upload]]
@@ -70,7 +70,7 @@ def _uploads_of_aggregator(stored: StoredSession) -> Mapping[str, Upload]:
     expected: dict[str, Upload] = {}
     for event in map(decode_server_event, stored.records):
         if isinstance(event, SumComputed):
-            return {}  # they were needed for it, and go with the end of the session
+            return {}  # needed for the sum; deleted at the session's end
         if isinstance(event, Received) and event.envelope.kind is Upload:
             expected[event.sender] = Upload.decode(event.envelope.data)
     return expected
@@ -85,8 +85,8 @@ async def find_state_faults(
     """Verify a store, and the uploads of its sessions.
 
     Args:
-        store: Of the party; as long as it is read nobody can open it.
-        blobs: What its spool is kept in; None where it has none.
+        store: The party's store; while it is read, no process can open it.
+        blobs: The blobs of its spool; None without a spool.
         use: What its sessions name of the spool; None where they name nothing, as a
             client's do.
 
@@ -113,7 +113,7 @@ async def find_state_faults(
 def _lost(
     stored: StoredSession, blobs: Blobs | None, use: SpoolUse
 ) -> Iterator[StateFault]:
-    """Look for what a session says lies in the spool."""
+    """Search the objects that a session states to be in the spool."""
     home = stored.key.rpartition("/")[2]
     if stored.receipt and use.has_sum(stored):
         if blobs is None or not blobs.read(f"{home}/{SUM}", 0, 1):
@@ -138,7 +138,7 @@ def _lack(found: int | None, size: int) -> str:
 
 
 def _uploads_in(blobs: Blobs, home: str) -> dict[str, int]:
-    """Return how many bytes of each checked upload are there, by digest."""
+    """Return how many bytes of each checked upload exist, by digest."""
     return {
         digest: sum(chunk.size for chunk in chunks)
         for digest, _, chunks in _uploads_of(blobs, home)
@@ -148,12 +148,12 @@ def _uploads_in(blobs: Blobs, home: str) -> dict[str, int]:
 def set_aside(
     directory: Path, blobs: Blobs | None, faults: list[StateFault]
 ) -> list[Path]:
-    """Move what can be moved into the quarantine; return where it lies now.
+    """Move what can be moved into the quarantine; return the new places.
 
     Args:
-        directory: Of the party's state, whose store is being read.
+        directory: Directory of the party's state, whose store is being read.
         blobs: As for `find_state_faults`; of those in a bucket nothing is moved.
-        faults: What it has found.
+        faults: The faults of `find_state_faults`.
 
     Raises:
         ServiceError: STORAGE_FAILED; some of it may have been moved.
@@ -186,9 +186,9 @@ def _spool_faults(blobs: Blobs, known: set[str]) -> Iterator[StateFault]:
         if home == STORE_HOME:
             continue  # how replicas know that it is the same store
         if not _NAME.fullmatch(home):
-            complaint = "is none of the spool's; the aggregator leaves it alone"
+            complaint = "does not belong to the spool; the aggregator leaves it alone"
         elif home not in known:
-            complaint = "belongs to no session of the book; the next start removes it"
+            complaint = "belongs to no session of the store; the next start deletes it"
         else:
             yield from _upload_faults(blobs, home)
             continue
@@ -205,7 +205,7 @@ def _upload_faults(blobs: Blobs, home: str) -> Iterator[StateFault]:
 def _uploads_of(blobs: Blobs, home: str) -> Iterator[tuple[str, str, tuple[Blob, ...]]]:
     """Yield digest, place and pieces of every upload that was checked."""
     uploads = f"{home}/uploads"
-    # What has not been checked yet has no such object: its sender goes on with it.
+    # An unchecked upload has no such object: its sender continues it.
     for named in blobs.below(uploads):
         place, last = named.name, named.name.rpartition("/")[2]
         digest = last.removesuffix(WHOLE_SUFFIX)

@@ -2,16 +2,15 @@
 
 Rule 1: the record of a message is its number, its sender and its own canonical bytes,
         as they were received.
-Rule 2: the other events have layouts of their own, with kinds from 64 up.  No number
-        is ever given a second meaning.
+Rule 2: the other events have layouts of their own, with kinds from 64 up.  No number is
+        ever given a second meaning.
 Rule 3: vectors are not journalled.  Of a client's input only the digest is
         (`InputBound`), of an upload sender, digest and size.
 Rule 4: a record that cannot be read is a failure of the storage, not of a peer.
-Rule 5: the seed of a session is stored, a client's identity key is not: it has a file
+Rule 5: the seed of a session is stored. A client's identity key is not: it has a file
         of its own, and outlives every session.
 
-Which events are journalled, and when, is the business of the client's and the server's
-runtimes.
+The runtimes of client and server decide which events are journalled, and when.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -57,7 +56,8 @@ from secagg.protocol.refund import Charge
 from secagg.protocol.rounds import FROM_CLIENTS, FROM_SERVER
 from secagg.storage.change import Record
 
-# The journal is our own: the limit only stops a damaged length from taking all memory.
+# The journal is written by this program: the limit only stops a damaged length from
+# taking all memory.
 _MAX_FIELD_BYTES: Final = (1 << 32) - 1
 _SEED_BYTES: Final = 32
 
@@ -76,13 +76,13 @@ _SIGNATURE_REFUSED: Final = 73
 
 @dataclass(frozen=True, slots=True)
 class SumAttempt:
-    """An aggregator begins to compute a sum, or leaves it in peace.
+    """Records that an aggregator begins to compute a sum, or takes the start back.
 
-    The state machine knows nothing of it: it is how others know that a sum was begun,
-    and never came to its end.
+    The state machine ignores it. Other replicas learn from it that a sum was begun and
+    never completed.
 
     Attributes:
-        is_begun: False takes a beginning back.
+        is_begun: Whether the sum begins; False takes a start back.
     """
 
     is_begun: bool
@@ -90,13 +90,13 @@ class SumAttempt:
 
 @dataclass(frozen=True, slots=True)
 class RefusalNoted:
-    """A client was refused for a reason that the session's report states.
+    """Records that a client was refused for a reason that the session's report states.
 
-    The state machine knows nothing of it: a refused message changes no state.  A
-    session holds at most one such record of each client and code.
+    The state machine ignores it: a refused message changes no state.  A session holds
+    at most one such record of each client and code.
 
     Attributes:
-        client: Its name.
+        client: Name of the client.
         code: VIEW_DIFFERS (R5.3-14), or BAD_SIGNATURE over the sets (R5.4-7).
     """
 
@@ -124,8 +124,8 @@ def record_of(event: StoredEvent | ClientEvent) -> Record:
     """
     match event:
         case Received() if event.envelope.kind is Complaint:
-            # One sender may complain about several dealers: the store, which takes one
-            # record of a kind from each sender, does not judge these.
+            # One sender may complain about several dealers: the store, which accepts
+            # one record of a kind from each sender, does not check these.
             kind = Complaint.KIND
             body = Writer().text(event.sender).fixed(event.envelope.data)
         case Received():
@@ -159,7 +159,7 @@ def record_of(event: StoredEvent | ClientEvent) -> Record:
 
 
 def decode_server_event(record: Record) -> StoredEvent:
-    """Read what `record_of` wrote of a server's event.
+    """Decode what `record_of` wrote of a server's event.
 
     Raises:
         ServiceError: STORAGE_FAILED; the journal is damaged or of another release.
@@ -168,14 +168,14 @@ def decode_server_event(record: Record) -> StoredEvent:
 
 
 def sums_begun(events: Iterable[StoredEvent]) -> int:
-    """Return how often the sum of a session was begun, and not left in peace."""
+    """Return how often the sum of a session was begun, less the starts taken back."""
     return sum(
         1 if event.is_begun else -1 for event in events if isinstance(event, SumAttempt)
     )
 
 
 def decode_client_event(record: Record) -> ClientEvent:
-    """Read what `record_of` wrote of a client's event.
+    """Decode what `record_of` wrote of a client's event.
 
     Raises:
         ServiceError: STORAGE_FAILED; the journal is damaged or of another release.
@@ -204,13 +204,13 @@ def encode_offer(offered: SessionOffered) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class StoredOffer:
-    """What a client's session began with, as far as it is stored.
+    """Holds the stored offer of a client's session.
 
     Attributes:
         offered: The offer, without the client's place among the enrolled.
-        credential: What vouched for it; None where no credentials are asked for.
+        credential: The credential that proved it; None where none is required.
         revoked: Serials of the list that the offer names.
-        list_made_at: When that list was made, in Unix seconds; None for no list.
+        list_made_at: Date of that list, in Unix seconds; None for no list.
     """
 
     offered: SessionOffered
@@ -219,7 +219,7 @@ class StoredOffer:
     list_made_at: int | None = None
 
     def fits(self, own: ClientIdentity | None) -> bool:
-        """Whether a client is still who it was when the session began."""
+        """Whether a client's identity is still that of the session."""
         return self.credential is None or (
             own is not None and own.key.public_bytes == self.credential.identity_key
         )
@@ -231,7 +231,7 @@ class StoredOffer:
 
         Args:
             own: The client's identity, which fits.
-            verified: Which credentials were verified in earlier sessions.
+            verified: Credentials that earlier sessions verified.
         """
         if self.credential is None or own is None:
             return self.offered
@@ -248,7 +248,7 @@ class StoredOffer:
 
 
 def decode_offer(header: bytes) -> StoredOffer:
-    """Read what `encode_offer` wrote.
+    """Decode what `encode_offer` wrote.
 
     Raises:
         ServiceError: STORAGE_FAILED; the header is damaged or of another release.
@@ -259,9 +259,9 @@ def decode_offer(header: bytes) -> StoredOffer:
 def encode_answered(descriptor: SessionDescriptor, state: Answered) -> bytes:
     """Return the header of a client's session that has answered; it holds no secret.
 
-    It replaces header and records: what is left can send the answer again, judge how
-    the session ends and show what it was (`evidence_of`), and nothing else
-    (PROTOCOL §12).
+    It replaces header and records. The client can then send the answer again, check how
+    the session ends and show what it was (`evidence_of`), and nothing else (PROTOCOL
+    §12).
     """
     writer = Writer().u16(_ANSWERED).blob(descriptor.encode())
     writer.text(state.facts.identity).u8(len(state.accepted))
@@ -277,7 +277,7 @@ def is_answered(header: bytes) -> bool:
 
 
 def decode_answered(header: bytes) -> tuple[SessionDescriptor, Answered]:
-    """Read what `encode_answered` wrote.
+    """Decode what `encode_answered` wrote.
 
     Raises:
         ServiceError: STORAGE_FAILED; the header is damaged or of another release.
@@ -301,12 +301,12 @@ def _answered(reader: Reader, _: str) -> tuple[SessionDescriptor, Answered]:
 
 
 def evidence_of(seen: AuditReceipt) -> Record:
-    """Return the record of what a client can show of a session that it answered."""
+    """Return the record of a client's evidence about a session that it answered."""
     return Record(_EVIDENCE, None, seen.encode())
 
 
 def decode_evidence(record: Record) -> AuditReceipt:
-    """Read what `evidence_of` wrote.
+    """Decode what `evidence_of` wrote.
 
     Raises:
         ServiceError: STORAGE_FAILED; the journal is damaged or of another release.
@@ -320,7 +320,7 @@ def _evidence(reader: Reader, _: str) -> AuditReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What a client's session leaves behind.
+    """Holds what remains of a client's session.
 
     Attributes:
         state: How it ended.
@@ -346,7 +346,7 @@ def encode_ending(ending: Ending) -> bytes:
 
 
 def decode_ending(receipt: bytes) -> Ending:
-    """Read what `encode_ending` wrote.
+    """Decode what `encode_ending` wrote.
 
     Raises:
         ServiceError: STORAGE_FAILED; the journal is damaged or of another release.
@@ -355,7 +355,7 @@ def decode_ending(receipt: bytes) -> Ending:
 
 
 def _tagged(data: bytes) -> Record:
-    """Split what begins with its kind."""
+    """Split bytes that begin with their kind."""
     return Record(int.from_bytes(data[:2], "big"), None, data[2:])
 
 

@@ -97,7 +97,7 @@ class BindBlobs(Update[bytes | None]):
     """Return the name of the object store that keeps this store's blobs, or None.
 
     Attributes:
-        name: Its name from now on, if it has none yet; None to ask only.
+        name: The name from now on, if none is stored yet; None to ask only.
     """
 
     name: bytes | None
@@ -125,7 +125,7 @@ class Leases:
         self._held: dict[str, tuple[Lease, float]] = {}
 
     async def acquire(self, name: str, *, holder: str, seconds: float) -> Lease | None:
-        """See `AcquireLease`."""
+        """Acquire a lease; see `AcquireLease`."""
         lease, expires = self._held.get(name, (Lease(name, holder, 0), 0.0))
         is_anothers = lease.holder != holder and not self._has_ended(lease.holder)
         if is_anothers and expires > self._now():
@@ -135,14 +135,14 @@ class Leases:
         return lease
 
     async def renew(self, lease: Lease, *, seconds: float) -> bool:
-        """See `RenewLease`."""
+        """Renew a lease; see `RenewLease`."""
         if not self._holds(lease):
             return False
         self._held[lease.name] = (lease, self._now() + seconds)
         return True
 
     async def release(self, lease: Lease) -> None:
-        """See `ReleaseLease`."""
+        """Release a lease; see `ReleaseLease`."""
         if self._holds(lease):
             self._held[lease.name] = (lease, 0.0)
 

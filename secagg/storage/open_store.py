@@ -2,7 +2,7 @@
 
 Commands read a store without changing it:
 
-Rule 1: read and close.  While a store is read no server can start with it, so the rows
+Rule 1: read and close.  While a store is read no server can start with it. So the rows
         are copied, the file is closed, and then they are evaluated and printed.
 Rule 2: not one byte of the store changes, and the rollback mark is not asked: a reader
         sends nothing.  The doctor asks it, because a start would.
@@ -56,20 +56,21 @@ async def open_store(  # noqa: PLR0913 - every part can be exchanged
             long as the object; or `postgresql://user@host/database`, see
             `secagg.storage.postgres.address`.
         mark: File of the rollback mark, in another directory than the store.  Without
-            it a restore from a backup is not noticed: for tests and simulations.
-        accept_restored: A person accepts, this once, that the store may have forgotten
-            what was sent.  Sessions that are open in it say so from then on.
-        entropy: Names a new store; the operating system's by default.
+            it a restored store is not detected: for tests and simulations.
+        accept_restored: Accept, this once, that the store may have lost what was sent.
+            Sessions that are open in it are marked from then on.
+        entropy: Source of a new store's name; the operating system's by default.
         now: The store's clock, in Unix seconds; by default the machine's, and with
             PostgreSQL the database's.
-        thread: Runs everything in SQLite that blocks, one call after the other; when
-            left out one thread is made here, and none for memory, where nothing blocks.
-        is_shared: Others that say the same may use the store at the same time.
+        thread: Runs all blocking calls of SQLite, one after the other. By default a new
+            thread, and none for memory, where nothing blocks.
+        is_shared: Whether other processes that state the same may use the store at the
+            same time.
 
     Raises:
         LocalProtocolError: BAD_SETTINGS; the URL or the place of the mark cannot be
             used.
-        StateDamagedError: What is stored does not fit together.
+        StateDamagedError: Stored data contradict each other.
         ServiceError: RESTORED_STATE for a store that was restored, copied or exchanged;
             STORAGE_FAILED when it cannot be opened or is in use; StoreUnavailableError
             for a database that was unavailable for ten minutes.
@@ -95,9 +96,9 @@ async def open_store(  # noqa: PLR0913 - every part can be exchanged
     path = _path_of(url)
     if is_shared:
         raise ErrorCode.BAD_SETTINGS.error(
-            "a book in a file cannot be shared by several aggregators",
+            "a store in a file cannot be shared by several aggregators",
             kind=LocalProtocolError,
-            fix="Set server.store to a PostgreSQL database, or leave server.blobs out.",
+            fix="Set server.store to a PostgreSQL database, or remove server.blobs.",
         )
     if mark is not None and path is not None:
         check_mark_place(mark, path)
@@ -124,10 +125,10 @@ async def open_state(
     """Open the store of a party that keeps its state in a directory.
 
     Args:
-        directory: Made, readable by its owner only, when it does not exist; None for a
-            store that lasts as long as the object.
-        store: URL of a store that is kept elsewhere, as for `open_store`; by default it
-            is a file of the directory.
+        directory: The directory, made for its owner only when it does not exist; None
+            for a store in memory.
+        store: URL of a store elsewhere, as for `open_store`; by default it is a file of
+            the directory.
         mark: As for `open_store`; by default one under the user's persistent state.
         accept_restored: As for `open_store`.
         is_shared: As for `open_store`.
@@ -153,8 +154,8 @@ def store_exists(path: Path) -> bool:
     An empty file does not: a process that is killed before its first commit leaves one.
 
     Raises:
-        ServiceError: STORAGE_FAILED; this user may not look, or something else lies in
-            its place.
+        ServiceError: STORAGE_FAILED; this user may not read it, or the path is not a
+            file.
     """
     reason = "it is not a file"
     try:
@@ -184,7 +185,7 @@ def check_postgres_package() -> None:
 def _missing_package(error: ModuleNotFoundError) -> LocalProtocolError:
     """Build the error for a store whose extra is not installed."""
     return ErrorCode.BAD_SETTINGS.error(
-        f"a book in PostgreSQL needs a package that is not installed: {error.name}",
+        f"a store in PostgreSQL needs a package that is not installed: {error.name}",
         kind=LocalProtocolError,
         fix="Install it: pip install 'secagg[postgres]'.",
     )
@@ -217,7 +218,7 @@ _WAIT_SECONDS: Final = 0.5
 
 
 class StoreInUseError(ServiceError):
-    """A process has the store open."""
+    """Reports that a process has the store open."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(
@@ -250,7 +251,7 @@ async def looking(
     """Open the store of a party to read it, wherever it is kept.
 
     Args:
-        directory: Of the party's state.
+        directory: The party's state directory.
         store: As for `secagg.storage.open_store.open_state`.
 
     Raises:
@@ -273,12 +274,12 @@ def reading(path: Path) -> Iterator[StoreReader]:
     """Open a store to read it, as it is at one moment.
 
     Args:
-        path: The file.
+        path: The file of the store.
 
     Raises:
         StoreInUseError: A process has it open.
-        StateDamagedError: What is stored does not fit together.
-        ServiceError: STORAGE_FAILED; there is no such file, or it is something else.
+        StateDamagedError: The stored data contradict each other.
+        ServiceError: STORAGE_FAILED; the file does not exist, or is not a store.
     """
     name = str(path)
     if not store_exists(path):

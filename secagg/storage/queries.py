@@ -1,7 +1,7 @@
-"""What a store can be asked: each query with its SQL, and with what verifies its rows.
+"""The queries of a store, each with its SQL and the verification of its rows.
 
-Nothing here changes anything, and nothing begins or ends a transaction: that is the
-engine's.  What is read is verified, whatever engine has read it.
+A query changes nothing, and neither begins nor ends a transaction: the engine does.
+All rows are verified, whichever engine has read them.
 """
 
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ _NO_LIMIT: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class ReadClock(Query[float]):
-    """The store's time in Unix seconds."""
+    """Reads the store's time in Unix seconds."""
 
     async def run(self, connection: Connection) -> float:
         """Read it."""
@@ -70,14 +70,14 @@ class ReadClock(Query[float]):
 
 @dataclass(frozen=True, slots=True)
 class LoadSession(Query[StoredSession | None]):
-    """A session with its records from a number on; None if it does not exist.
+    """Loads a session with its records from a number on; None if it does not exist.
 
     Attributes:
         key: Name of the session.
-        after: Number of the first record that is wanted.
+        after: Number of the first record.
 
     Raises:
-        StateDamagedError: Sequence or chain do not fit.
+        StateDamagedError: Sequence or hash chain are wrong.
     """
 
     key: str
@@ -93,18 +93,18 @@ class LoadSession(Query[StoredSession | None]):
 
 @dataclass(frozen=True, slots=True)
 class ReadMissed(Query[MissedRecords | Ended]):
-    """What a writer does not know of a session, as the commit of a change answers.
+    """Reads what a writer does not know of a session, as a commit answers it.
 
     `MissedRecords` holds no record if the writer knows all.
 
     Attributes:
         key: Name of the session.
         expect: How many records the writer knows.
-        previous: Chain value at that position.
+        previous: Value of the hash chain at that position.
         restored: See `Change.restored`.
 
     Raises:
-        StateDamagedError: Sequence or chain do not fit.
+        StateDamagedError: Sequence or hash chain are wrong.
         ServiceError: STORAGE_FAILED; the session was never created, or is of an older
             timeline.
     """
@@ -136,14 +136,14 @@ class ReadMissed(Query[MissedRecords | Ended]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListSessions(Query[tuple[SessionRow, ...]]):
-    """Sessions, the newest first.
+    """Lists sessions, the newest first.
 
     Attributes:
-        role: Whose side.
-        task: Only of this task.
-        state: Which ones.
+        role: The side.
+        task: Only sessions of this task.
+        state: Selects open or ended ones.
         before: Only those older than this `SessionRow.position`.
-        limit: At most so many.
+        limit: The largest number of sessions.
     """
 
     role: Role
@@ -161,7 +161,7 @@ class ListSessions(Query[tuple[SessionRow, ...]]):
         }[self.state]
         rows = await SESSIONS.find(
             connection,
-            # The comparison first: it tells PostgreSQL the argument's type.
+            # The comparison comes first: it tells PostgreSQL the argument's type.
             f"role = $1 AND {condition} AND (task = $2 OR $2 IS NULL) "
             "AND (position < $3 OR $3 IS NULL) ORDER BY position DESC LIMIT $4",
             self.role.value,
@@ -189,10 +189,10 @@ class ListSessions(Query[tuple[SessionRow, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class ReadTally(Query[Tally]):
-    """What the sessions of a task leave behind for good.
+    """Reads what the sessions of a task leave behind for good.
 
     Attributes:
-        role: Whose side.
+        role: The side.
         task: Name of the task.
         peer: At a client, the aggregator that numbers the sessions; else empty.
     """
@@ -209,7 +209,7 @@ class ReadTally(Query[Tally]):
 
 @dataclass(frozen=True, slots=True)
 class ListTasks(Query[tuple[TaskRow, ...]]):
-    """The tasks in the order of their names."""
+    """Lists the tasks in the order of their names."""
 
     async def run(self, connection: Connection) -> tuple[TaskRow, ...]:
         """List them."""
@@ -224,7 +224,7 @@ class ListTasks(Query[tuple[TaskRow, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class ListCharges(Query[tuple[ChargeRow, ...]]):
-    """The charges of a task, in the order in which they were made.
+    """Lists the charges of a task, in the order in which they were made.
 
     Attributes:
         task: Name of the task.
@@ -256,7 +256,7 @@ class ListCharges(Query[tuple[ChargeRow, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class ListClaims(Query[tuple[ClaimRow, ...]]):
-    """The claims on data, in the order in which they were made.
+    """Lists the claims on data, in the order in which they were made.
 
     Attributes:
         data: Name of the data; None for all.
@@ -275,7 +275,7 @@ class ListClaims(Query[tuple[ClaimRow, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class ListReplicas(Query[tuple[ReplicaRow, ...]]):
-    """The replicas that share the store, or did recently; none if it is not shared."""
+    """Lists the present and recent replicas of a shared store."""
 
     async def run(self, connection: Connection) -> tuple[ReplicaRow, ...]:
         """List them."""
@@ -284,7 +284,7 @@ class ListReplicas(Query[tuple[ReplicaRow, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class ReadMark(Query[Mark | None]):
-    """Name and generation of the store, to compare with its rollback mark."""
+    """Reads name and generation of the store, to compare with its rollback mark."""
 
     async def run(self, connection: Connection) -> Mark | None:
         """Read it."""
@@ -293,11 +293,11 @@ class ReadMark(Query[Mark | None]):
 
 @dataclass(frozen=True, slots=True)
 class ReadRevocations(Query[Trust | None]):
-    """The newest revocation list that was read; None before the first.
+    """Reads the newest revocation list of an issuer; None before the first.
 
     Attributes:
-        enrolment_key: Of the issuer.
-        trust_domain: Of the issuer.
+        enrolment_key: Public key of the issuer.
+        trust_domain: Trust domain of the issuer.
     """
 
     enrolment_key: bytes
@@ -316,7 +316,7 @@ class ReadRevocations(Query[Trust | None]):
 
 @dataclass(frozen=True, slots=True)
 class FindFaults(Query[tuple[Finding, ...]]):
-    """What does not fit: the engine's structures, every checksum and every chain."""
+    """Finds faults: in the engine's structures, every checksum and every hash chain."""
 
     async def run(self, connection: Connection) -> tuple[Finding, ...]:
         """Verify everything."""
@@ -352,7 +352,7 @@ async def tally_at(
 ) -> TallyColumns:
     """Return the row of a tally, or the row of a new one, which is not stored yet.
 
-    A new one begins with the numbers of the role's new tasks (`mark_restored`).
+    A new tally begins with the numbers of the role's new tasks (`mark_restored`).
     """
     where = "role = $1 AND task = $2 AND peer = $3"
     found = await TALLIES.one(connection, where, role, task, peer)
@@ -369,13 +369,13 @@ async def missed_by(
     """Return why a change must not be applied; None if the writer knows the session.
 
     Args:
-        connection: What the writer missed is read from it.
-        session: The row as it is now.
+        connection: Reads the records that the writer missed.
+        session: The present row.
         change: The change.
         instant: The store's time in milliseconds.
 
     Raises:
-        StateDamagedError: What the writer missed does not fit together.
+        StateDamagedError: The records that the writer missed contradict each other.
     """
     if session.receipt is not None:
         return Ended(session.receipt)
@@ -413,7 +413,7 @@ async def records_of(
 async def _chain_at(
     connection: Connection, session: SessionColumns, sequence: int
 ) -> bytes | None:
-    """Return the chain value before a record, or None if it is not so far yet."""
+    """Return the chain value before a record, or None if no such record exists."""
     if sequence == 0:
         return session.start
     row = await connection.fetchrow(
@@ -462,7 +462,7 @@ async def _stored(
 def behind(
     session: SessionColumns, missed: tuple[Record, ...], *, whole: bool, instant: int
 ) -> MissedRecords:
-    """Return the answer to a writer that believes the session at another position."""
+    """Return the answer to a writer that assumes another position of the session."""
     return MissedRecords(
         records=missed,
         whole=whole,
@@ -481,7 +481,7 @@ def verified_records(
     Args:
         session: The session that they belong to.
         rows: Sequence, kind, sender, chain and body, from number `after` on, in order.
-        after: Number of the first.
+        after: Number of the first record.
         chain: Chain value before it; None if it could not be read.
 
     Raises:
@@ -496,11 +496,11 @@ def verified_records(
     for sequence, (stored, kind, sender, stored_chain, body) in enumerate(rows, after):
         record = _record(kind, sender, body)
         if stored != sequence or sequence >= session.sequence or chain is None:
-            raise _broken(session, sequence, "missing, or stands where none belongs")
+            raise _broken(session, sequence, "missing, or has a wrong place")
         if record is not None:
             chain = chain_next(chain, sequence, record)
         if record is None or chain != stored_chain:
-            raise _broken(session, sequence, "changed: its checksum does not fit")
+            raise _broken(session, sequence, "changed: its checksum is wrong")
         records.append(record)
     if after + len(records) != session.sequence or chain != session.chain:
         raise _broken(session, after + len(records), "missing")
@@ -529,11 +529,11 @@ def seconds_left(session: SessionColumns, instant: int) -> float | None:
 def _verified_header(session: SessionColumns, stored: object) -> bytes:
     if isinstance(stored, bytes) and session.start == chain_start_of(session, stored):
         return stored
-    raise StateDamagedError("its header does not have its checksum", key=session.key)
+    raise StateDamagedError("the checksum of its header is wrong", key=session.key)
 
 
 def _record(kind: object, sender: object, body: object) -> Record | None:
-    """Return a record as it was stored, or None for what no program can have stored."""
+    """Return a record as it was stored, or None for invalid columns."""
     if (
         isinstance(kind, int)
         and isinstance(sender, str | None)

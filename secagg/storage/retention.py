@@ -16,12 +16,12 @@ from secagg.storage.rows import Retention
 async def purge_once(
     store: ClientRecords, policy: Retention, log: logging.Logger
 ) -> None:
-    """Purge a store, and say how many receipts have gone.
+    """Purge a store, and log how many receipts were deleted.
 
     Args:
-        store: Of a client or an aggregator.
-        policy: What stays.
-        log: Of that party.
+        store: Store of a client or an aggregator.
+        policy: What is kept.
+        log: Log of that party.
     """
     purged, removed = 0, PURGE_ROWS
     try:

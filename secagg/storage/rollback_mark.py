@@ -1,22 +1,21 @@
-"""The rollback mark: how a book that was set back is noticed.
+"""The rollback mark: it detects a store that was restored from a backup.
 
-A backup, a snapshot or a copied machine brings back a book that has forgotten what was
-sent since.  Its owner would answer twice in two ways, reopen a closed round or spend a
-budget again.  So a book counts its commits, and the count is kept a second time, in a
-file that does not lie beside the book and is not part of its backups.
+A backup, a snapshot or a copied machine restores a store that lacks what was sent
+since.  Its owner would answer twice in two ways, reopen a closed round or spend a
+budget again.  So a store counts its commits. The count is kept a second time, in a file
+outside the store's directory and its backups.
 
-Rule 1: the order is commit, mark, send.  A crash in between leaves the book ahead of
+Rule 1: the order is commit, mark, send.  A crash in between leaves the store ahead of
         the mark, which is harmless: nothing of that commit was sent.
-Rule 2: a mark ahead of the book, the mark of another book and a missing mark are
-        refused.  What was forgotten cannot be found out: only a person can decide.
+Rule 2: a mark ahead of the store, the mark of another store and a missing mark are
+        refused.  The lost records cannot be recovered: only a person can decide.
 Rule 3: the mark reaches the disk before `write` returns.  It is written once for each
-        transaction of the book, however many changes of callers are in that: a mark
-        that came later, for several transactions, would not notice a book that was set
-        back by the last of those whose answers have gone out.
-Rule 4: one running book per mark.  A copy of the book beside it would fit the mark as
-        well as the original does, until one of the two has moved on: so a lock is held
-        for as long as the book is open, and a mark that somebody else has replaced is
-        never replaced again.
+        transaction of the store, however many callers share the transaction. A later
+        mark for several transactions would not detect a restore to the last of those
+        whose answers were sent.
+Rule 4: one running store per mark.  A copy of the store fits the mark as well as the
+        original does, until one of the two commits. So a lock is held while the store
+        is open, and a mark that another process has replaced is never replaced again.
 
 The file has two slots of `SLOT_BYTES`, each a block of the disk of its own.  A slot
 holds one mark, 32 bytes, the rest is zero:
@@ -26,27 +25,27 @@ holds one mark, 32 bytes, the rest is zero:
     16  16  the first half of SHA-256("secagg rollback mark v1" || bytes 0 to 15)
 
 The higher generation counts.  A mark is written in place over the slot that does *not*
-count, and the slots change roles when it is on the disk: no file is made, renamed or
-removed, which costs more than the write itself.  Whatever a power cut makes of it:
+count, and the slots change roles when it is on the disk. No file is made, renamed or
+removed, which would cost more than the write itself.  A power cut leaves one of these:
 
-* nothing of the new mark is on the disk: the old one stands, as if the crash had come
-  before the write, and nothing of that commit was sent (rule 1);
+* nothing of the new mark is on the disk: the old one counts, as if the crash had come
+  before the write (rule 1);
 * the new mark is there as a whole: it counts;
-* anything else is no mark.  The old one is whole, in the other slot, and the write that
-  was cut came after a commit: the book is ahead of it by one commit at least.  So what
-  is damaged, short or cannot be read adds one to what the other slot says.  A disk that
-  loses the newer slot years later lets no book pass that is set back; one that loses
-  the older one has the book refused: who can say that it was the older one?
+* anything else is not a mark.  The old one is whole, in the other slot. The interrupted
+  write came after a commit, so the store is ahead of it by at least one commit.  So a
+  damaged, short or unreadable slot adds one to the generation of the other slot.  A
+  disk that later loses the newer slot accepts no restored store. One that loses the
+  older slot has the store refused, since it is unknown which slot was older.
 
 Both slots are made at once, with the same mark, in a new file that takes its name when
-it is on the disk.  So is the first mark that a process writes: the one it has found may
-be in memory only, after a disk that refused it, and the older one must not be written
-over before a newer one lasts.  And so is a mark that does not go on from the one
-before, of a book that was renamed.  Anything but two slots of which one at least is
-whole, and of one book, is damaged.
+it is on the disk.  The first mark that a process writes is made in the same way. After
+a disk error the mark that it read may be in memory only. The older one must not be
+overwritten before a newer one is on the disk.  A mark that does not continue the one
+before, of a renamed store, is made in the same way, too.  Valid are only two slots of
+one store, of which at least one is whole.
 
-It notices nothing where book and mark are set back together, as a snapshot of a whole
-machine does.
+It detects nothing where store and mark are restored together, as from a snapshot of a
+whole machine.
 """
 
 import contextlib
@@ -74,11 +73,11 @@ _LOCK_POLL_SECONDS: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a book has come.
+    """States how many commits a store has seen.
 
     Attributes:
-        store_id: `STORE_ID_BYTES` random bytes, drawn when the book was made.
-        generation: How many commits it has seen.
+        store_id: `STORE_ID_BYTES` random bytes, drawn when the store was made.
+        generation: Number of its commits.
     """
 
     store_id: bytes
@@ -91,7 +90,7 @@ class Mark:
 
     @classmethod
     def decode(cls, data: bytes) -> Self | None:
-        """Read what `encode` wrote; None for anything else."""
+        """Decode what `encode` wrote; return None for anything else."""
         content, check = data[:-_CHECK_BYTES], data[-_CHECK_BYTES:]
         if len(content) != STORE_ID_BYTES + _GENERATION_BYTES:
             return None
@@ -101,7 +100,7 @@ class Mark:
         return cls(content[:STORE_ID_BYTES], generation)
 
     def follows(self, earlier: "Mark") -> bool:
-        """Whether the same book has come from there to here."""
+        """Whether this mark is of the same store, and not older."""
         return (
             self.store_id == earlier.store_id and self.generation > earlier.generation
         )
@@ -112,11 +111,11 @@ _RECORD_BYTES: Final = STORE_ID_BYTES + _GENERATION_BYTES + _CHECK_BYTES
 
 @dataclass(frozen=True, slots=True)
 class _Slots:
-    """What the two slots of a file hold; None for what is no mark.
+    """Holds the marks in the two slots of a file; None for an invalid one.
 
     Attributes:
         newest: The mark that counts; None for a file that is damaged as a whole.
-        place: Of its slot, 0 or 1.
+        place: Slot of that mark, 0 or 1.
         other: The mark of the other slot.
     """
 
@@ -126,7 +125,7 @@ class _Slots:
 
     @classmethod
     def of(cls, first: Mark | None, second: Mark | None) -> Self:
-        """Judge what was read."""
+        """Return the slots that were read."""
         if first is None:
             return cls(second, 1, None)
         if second is None:
@@ -138,14 +137,14 @@ class _Slots:
         return cls(first, 0, second)
 
     def least(self) -> Mark | None:
-        """Return how far the book has come at least; None when nobody can say."""
+        """Return the least number of commits of the store; None when it is unknown."""
         if self.newest is None or self.other is not None:
             return self.newest
         return Mark(self.newest.store_id, self.newest.generation + 1)
 
 
 def mark_in(rows: Iterable[Sequence[object]]) -> Mark | None:
-    """Return the mark that a book's one row holds; None for anything else.
+    """Return the mark in a store's one row; None for anything else.
 
     Args:
         rows: Identifier and generation, as stored.
@@ -159,7 +158,7 @@ def mark_in(rows: Iterable[Sequence[object]]) -> Mark | None:
 
 
 class RollbackMark:
-    """The file that holds the mark of one book.
+    """Reads and writes the file with the mark of one store.
 
     Args:
         path: The file.  Its directory is made, for its owner only, when it is missing.
@@ -169,24 +168,25 @@ class RollbackMark:
     def __init__(self, path: Path) -> None:
         self.path: Final = path
         self._lock: int | None = None
-        # What this object has read or written last, and what it has tried to since.
+        # The last mark that this object has read or written, and tried to write since.
         self._slots: _Slots | None = None
         self._tried: set[Mark] = set()
-        self._lasts = False  # what it knows was on the disk when it was written
+        # Whether the last known mark was on the disk when it was written.
+        self._lasts = False
 
     def __repr__(self) -> str:
         return f"RollbackMark({str(self.path)!r})"
 
     def hold(self, *, wait_seconds: float) -> None:
-        """Keep every other book away from the mark until `release`.
+        """Lock the mark against all other stores until `release`.
 
         The operating system drops the lock when the process dies.
 
         Args:
-            wait_seconds: How long somebody who holds it may take to go.
+            wait_seconds: How long to wait for another holder of the lock.
 
         Raises:
-            ServiceError: STORAGE_FAILED; another book is open under this mark, or the
+            ServiceError: STORAGE_FAILED; another store is open under this mark, or the
                 files cannot be made or read.
         """
         try:
@@ -206,22 +206,23 @@ class RollbackMark:
         self._lock = lock
 
     def release(self) -> None:
-        """Let another book have the mark; harmless when repeated."""
+        """Release the lock; harmless when repeated."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def forget(self, *, check: Callable[[], None] = lambda: None) -> bool:
-        """Remove the mark; return whether there was one.
+        """Delete the mark; return whether one existed.
 
         The lock beside it stays. A process that waits for a lock whose file is removed
         would hold another one than the process that comes next.
 
         Args:
-            check: Raises what speaks against it, once no other process has the mark.
+            check: Raises if the mark must not be deleted; called while no other process
+                holds the lock.
 
         Raises:
-            ServiceError: STORAGE_FAILED; a process has it, or the disk refuses.
+            ServiceError: STORAGE_FAILED; a process holds it, or the disk refuses.
         """
         if not self._look():
             return False
@@ -237,7 +238,7 @@ class RollbackMark:
         return True
 
     def read(self) -> Mark | None:
-        """Return how far the book has come at least, or None when there is no mark.
+        """Return the least number of commits of the store; None without a mark.
 
         Raises:
             ServiceError: STORAGE_FAILED when the file cannot be read; RESTORED_STATE
@@ -253,12 +254,12 @@ class RollbackMark:
         return mark
 
     def write(self, mark: Mark) -> None:
-        """Replace the mark; returns when it is on the disk.
+        """Replace the mark; return when it is on the disk.
 
         Raises:
             ServiceError: STORAGE_FAILED; the old mark may still be there.
                 RESTORED_STATE when the file is no longer what this object has read or
-                written last: another book moves it, or somebody put it back.
+                written last: another store writes it, or it was restored.
         """
         known = self._slots
         if (
@@ -270,7 +271,7 @@ class RollbackMark:
             self._make(mark)
             return
         try:
-            # One call has the bytes on the disk: the file does not grow.
+            # One call puts the bytes on the disk: the file does not grow.
             descriptor = os.open(self.path, os.O_RDWR | os.O_DSYNC)
             with contextlib.ExitStack() as stack:
                 stack.callback(os.close, descriptor)
@@ -284,7 +285,7 @@ class RollbackMark:
         self._know(_Slots(mark, 1 - known.place, known.newest), lasts=True)
 
     def _make(self, mark: Mark) -> None:
-        """Make a file whose slots both hold a mark, in place of whatever is there."""
+        """Make a file whose slots both hold a mark, in place of any other."""
         self._refuse_replaced(self._look())
         temporary = self.path.with_name(f".{self.path.name}.partial")
         try:
@@ -304,13 +305,13 @@ class RollbackMark:
         self._tried.clear()
 
     def _refuse_replaced(self, found: _Slots | None) -> None:
-        """Refuse a file that is not what this object has left there."""
+        """Refuse a file that differs from what this object has written."""
         known = self._slots
         if found == known:
             return
         if found is not None and found.newest in self._tried:
-            return  # it did arrive, although the disk has said that it failed
-        # A write that failed may have left half a mark in the slot that does not count.
+            return  # the write succeeded, although the disk has reported a failure
+        # A failed write may have left half a mark in the slot that does not count.
         if (
             self._tried
             and found is not None
@@ -336,7 +337,7 @@ class RollbackMark:
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     break
-                time.sleep(_LOCK_POLL_SECONDS)  # noqa: TID251 - of the book's thread
+                time.sleep(_LOCK_POLL_SECONDS)  # noqa: TID251 - of the store's thread
             except OSError as error:
                 raise self._failure("locked", error) from None
             else:
@@ -369,7 +370,7 @@ class RollbackMark:
 
 
 def default_mark(state_dir: Path) -> Path:
-    """Return where the mark of a state directory is kept when nobody says where.
+    """Return the default place of the mark of a state directory.
 
     Under the user's persistent state (`XDG_STATE_HOME`, else ``~/.local/state``), named
     after the directory: a copy of the directory does not take it along.
@@ -386,12 +387,12 @@ def lock_of(mark: Path) -> Path:
 
 
 def refuse_restored(store: Mark, mark: Mark | None, path: Path) -> None:
-    """Refuse a book that does not fit the mark.
+    """Refuse a store that does not fit the mark.
 
     Args:
-        book: How far the book says it has come.
-        mark: What the file says; None when there is none.
-        path: Of that file, for the message.
+        store: The mark that the store states.
+        mark: The mark in the file; None without one.
+        path: The file, for the message.
 
     Raises:
         ServiceError: RESTORED_STATE.
@@ -400,19 +401,19 @@ def refuse_restored(store: Mark, mark: Mark | None, path: Path) -> None:
         if store.generation > 0:
             raise _restored(
                 f"the state has seen {store.generation} commits, but its rollback mark "
-                f"{path} is missing: the state was copied or put back",
+                f"{path} is missing: the state was copied or restored",
                 path,
             )
     elif mark.store_id != store.store_id:
         raise _restored(
             f"the rollback mark {path} belongs to another state than the one opened: "
-            "the state was exchanged, or deleted and begun anew",
+            "the state was exchanged, or deleted and started again",
             path,
         )
     elif mark.generation > store.generation:
         raise _restored(
             f"the state has seen {store.generation} commits and its rollback mark "
-            f"{path} {mark.generation}: an older state was put back, or half of the "
+            f"{path} {mark.generation}: an older state was restored, or half of the "
             "mark is damaged",
             path,
         )
@@ -426,13 +427,13 @@ _ONCE: Final = (
 
 def _restored(complaint: str, path: Path) -> SecAggError:
     return ErrorCode.RESTORED_STATE.error(
-        f"{complaint}. Whoever did that on this machine is the cause, no peer. What "
-        "was sent since is forgotten: going on could send a second answer, or spend a "
-        "privacy budget twice",
-        fix="Put the newest state back. Or start again: remove the state, and "
-        f"{path}, its mark. Or accept the risk explicitly, once, with "
+        f"{complaint}. The cause lies on this machine, with no peer. The records since "
+        "then are lost: continuing could send a second answer, or spend a privacy "
+        "budget twice",
+        fix=f"Restore the newest state. Or start again: remove the state, and {path}, "
+        "its mark. Or accept the risk explicitly, once, with "
         f"accept_restored=True{_ONCE}",
-        at_command="Put the newest state back. Or begin anew: remove the state, then "
+        at_command="Restore the newest state. Or start again: remove the state, then "
         f"`secagg state forget DIR --config FILE`, which removes {path} and says what "
         "a server and a client need then. Or accept the risk explicitly, once, with "
         f"--restored{_ONCE}",
@@ -461,7 +462,7 @@ def _slot(mark: Mark) -> bytes:
 
 
 def _write_slot(descriptor: int, place: int, mark: Mark) -> None:
-    # The whole block: nothing of what was there has to be read for it.
+    # The whole block is written: no old byte has to be read for it.
     data = _slot(mark)
     if os.pwrite(descriptor, data, place * SLOT_BYTES) < len(data):
         raise OSError(errno.EIO, "a block was written in part")

@@ -8,7 +8,7 @@ from secagg.storage.change import Record, Role
 
 @unique
 class SessionState(StrEnum):
-    """Which sessions are asked for."""
+    """Selects sessions by their state."""
 
     RUNNING = "running"
     ENDED = "ended"
@@ -17,27 +17,28 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSession:
-    """A session as it is stored; sequence and chain have been verified.
+    """Holds a session as it is stored; sequence and hash chain have been verified.
 
     Attributes:
         key: Its name.
-        role: Whose side.
+        role: The side.
         task: Name of the task.
-        peer: Who numbers its sessions; empty at a server.
+        peer: The aggregator that numbers its sessions; empty at a server.
         number: Its number.
-        header: What it was created with, or resealed; empty when it has ended.
-        records: From the position that was asked for; empty when it has ended.
-        sequence: How many records there are in all.
-        chain: Chain value at this position.
+        header: The header at its creation or last rewriting; empty when it has ended.
+        records: The records from the requested position; empty when it has ended.
+        sequence: Number of records in all.
+        chain: Value of the hash chain at this position.
         round: The round that was opened last; 0 when none was named.
-        opened: When, in Unix seconds of the store; None when none was named.
-        deadline: Of that round, in Unix seconds of the store, or None.
+        opened: When that round was opened, in Unix seconds of the store; None without
+            one.
+        deadline: Deadline of that round, in Unix seconds of the store, or None.
         seconds_left: Until the deadline as of this call, or None.
-        receipt: What the end left behind; None while the session runs.
-        spent: It uses one of its task's sessions.
-        restored: It was open in a store that was restored from a backup: every input
-            of it counts as summed.
-        timeline: Of the database that wrote it; empty on SQLite.
+        receipt: The receipt of its end; None while the session runs.
+        spent: Whether it uses one of its task's sessions.
+        restored: Whether it was open in a store that was restored from a backup: each
+            of its inputs counts as summed.
+        timeline: Timeline of the database that wrote it; empty on SQLite.
     """
 
     key: str
@@ -60,22 +61,22 @@ class StoredSession:
 
     @property
     def ended(self) -> bool:
-        """Whether only the receipt is left."""
+        """Whether only the receipt remains."""
         return self.receipt is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRow:
-    """One line of a list of sessions.
+    """Holds one line of a list of sessions.
 
     Attributes:
         position: Grows with every session of the store.
         key: Its name.
-        role: Whose side.
+        role: The side.
         task: Name of the task.
         number: Its number.
         round: The round that was opened last.
-        sequence: How many records there are.
+        sequence: Number of records.
         born: When it was created, in Unix seconds.
         ended: When it ended; None while it runs.
         spent: See `StoredSession`.
@@ -97,7 +98,7 @@ class SessionRow:
 
 @unique
 class TaskState(StrEnum):
-    """What an operator has ordered for a task."""
+    """Names the state of a task that its operator chose."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -106,13 +107,13 @@ class TaskState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task as its operator settled it.
+    """Holds a task with its settings and its plan.
 
     Attributes:
         task_id: Its name.
-        state: What the operator has ordered.
-        settings: The settings it was made from, as text.
-        plan: What was worked out from them, once and for all.
+        state: The state that the operator chose.
+        settings: The settings of the task, as text.
+        plan: The parameters that were computed from them, once.
         reason: Why it is paused or stopped, in words; "" while it runs.
     """
 
@@ -125,12 +126,12 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What sessions of one role, task and peer leave behind for good.
+    """Holds what sessions of one role, task and peer leave behind for good.
 
     Attributes:
         highest_number: The highest session number ever claimed; 0 before the first.
         spent: Sessions that used one of the task's.
-        facts: What the last `Change.facts` said; empty before the first.
+        facts: The last `Change.facts`; empty before the first.
     """
 
     highest_number: int = 0
@@ -140,12 +141,12 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """A stored task.
+    """Holds a stored task.
 
     Attributes:
-        task: As it was put.
-        version: Counts how often it was put, from 1.
-        tally: Of the server's sessions.
+        task: The task.
+        version: Number of times it was stored, from 1.
+        tally: Tally of the server's sessions.
     """
 
     task: Task
@@ -155,11 +156,11 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long receipts stay.  Nothing else is ever removed.
+    """States how long receipts are kept.  Nothing else is ever deleted.
 
     Attributes:
-        keep_receipts_days: Older receipts go.
-        keep_receipts: Of each role and task, as many stay at most.
+        keep_receipts_days: Older receipts are deleted.
+        keep_receipts: Largest number of receipts of each role and task.
     """
 
     keep_receipts_days: float = 400.0
@@ -168,11 +169,11 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One of the aggregators that share a store.
+    """Describes one of the aggregators that share a store.
 
     Attributes:
-        name: Unique among all that ever were.
-        address: Where it listens, to be shown to operators.
+        name: Unique among all that ever existed.
+        address: Where it listens, for operators.
         version: Its release.
         aggregator: The name in its certificate, which clients demand.
     """
@@ -185,12 +186,12 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRow:
-    """What a store knows of a replica.
+    """Holds what a store knows of a replica.
 
     Attributes:
-        replica: As it states itself.
-        started: When it was seen first, in Unix seconds of the store.
-        silent_seconds: How long it has not been seen.
+        replica: The replica's own statement.
+        started: When it was first seen, in Unix seconds of the store.
+        silent_seconds: Time since its last heartbeat.
     """
 
     replica: Replica
@@ -200,11 +201,11 @@ class ReplicaRow:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault that `secagg.storage.queries.FindFaults` found.
+    """Describes one fault that `secagg.storage.queries.FindFaults` found.
 
     Attributes:
         key: The session, or "" for the store as a whole.
-        complaint: What does not fit.
+        complaint: What is wrong.
     """
 
     key: str

@@ -2,26 +2,28 @@
 
 Rule 1: an upload belongs to one sender and one digest.  Chunks may be repeated, also at
         another process; a gap, another size or another digest is refused.
-Rule 2: an upload becomes visible in one step: all bytes are on the disk, their digest
-        has matched, and the digest is written down with the name of who sent them.  One
-        that comes whole, in one chunk, is compared with its digest before it touches
-        the disk, and is one object, of whoever has sent these bytes.
-Rule 3: a payload and a sum are written once.  Who writes the same again is not told.
+Rule 2: an upload becomes visible in one step: all bytes are on the disk, and their
+        digest matches and is written with the name of the sender.  An upload in one
+        chunk is compared with its digest before it touches the disk. It is one object,
+        which belongs to any sender of these bytes.
+Rule 3: a payload and a sum are written once.  A repeated write of the same bytes
+        succeeds.
 Rule 4: a blob is read in pieces; nothing here holds a vector.
 Rule 5: a disk that is nearly full refuses new uploads, as STORAGE_FAILED with a hint
-        when to come back, so that the journal beside it can still be written.
+        when to come back. So the journal beside it can still be written.
 
-What keeps the bytes is `secagg.storage.blobs`, whose objects are never changed.  A
-session's home is its id, in hexadecimal, and in it lie
+`secagg.storage.blobs` keeps the bytes, in objects that are never changed.  A session's
+home is its id, in hexadecimal, and contains
 
 * ``uploads/<digest>.whole``, an upload that came in one chunk;
 * ``uploads/<sender>/<digest>/<offset>``, a chunk of another one as it came, where the
   sender is the SHA-256 of its name;
-* ``uploads/<digest>.sender``, who has sent all bytes of this digest, which was checked;
+* ``uploads/<digest>.sender``, the name of the client that sent all bytes of this
+  digest, which was checked;
 * ``payload`` and ``sum``.
 
-Whether the bytes are a vector is checked by `secagg.runtime`, who may join a session by
-`secagg.protocol`.  Calls block: run them on threads.
+`secagg.runtime` checks that the bytes are a vector, and `secagg.protocol` which clients
+may join a session.  Calls block: run them on threads.
 """
 
 import hashlib
@@ -61,15 +63,15 @@ Every chunk is an object, and every call lists those of its upload: chunks of on
 would cost the store as many objects as a vector has bytes, and calls by their square.
 """
 
-# A chunk that was cut elsewhere before its answer was lost may leave a short rest.
+# A chunk that was cut differently before its answer was lost may leave a short rest.
 SHORT_CHUNKS: Final = 16
 
-# Digits of an offset: as many as the largest vector asks for, so that names sort.
+# Digits of an offset: enough for the largest vector, so that names sort.
 _OFFSET_DIGITS: Final = 12
 
 
 class Spool(Protocol):
-    """Blobs of sessions, by session id and name; resumable uploads by sender."""
+    """Stores large objects of sessions by name, and resumable uploads by sender."""
 
     def received(self, session_id: bytes, sender: str) -> int:
         """Return how many bytes of a sender's unfinished upload have arrived."""
@@ -85,18 +87,18 @@ class Spool(Protocol):
         total_size: int,
         data: bytes,
     ) -> int:
-        """Add a chunk; bytes that are there already are skipped.
+        """Add a chunk; bytes that were stored before are skipped.
 
         Returns:
-            How many bytes have arrived.
+            The number of bytes that have arrived.
 
         Raises:
             RemoteProtocolError: UPLOAD_CORRUPT for a chunk beyond the total size, and
                 for too many that are short; EQUIVOCATION while another upload of the
                 sender is in progress.
-            ServiceError: UPLOAD_CORRUPT for a gap: ask where to go on; for a whole
-                upload also when the digest differs.  STORAGE_FAILED when the disk is
-                full.
+            ServiceError: UPLOAD_CORRUPT for a gap: the caller asks where to continue;
+                for a whole upload also when the digest differs.  STORAGE_FAILED when
+                the disk is full.
         """
         ...
 
@@ -105,24 +107,24 @@ class Spool(Protocol):
 
         Raises:
             RemoteProtocolError: EQUIVOCATION; the sender has begun another upload.
-            ServiceError: UPLOAD_CORRUPT when the digest differs; what has arrived is
+            ServiceError: UPLOAD_CORRUPT when the digest differs; the received bytes are
                 discarded and the upload begins again.  STORAGE_FAILED.
         """
         ...
 
     def discard(self, session_id: bytes, sender: str, digest: bytes) -> None:
-        """Forget an upload whose bytes are no good; nothing happens without one."""
+        """Delete an upload whose bytes are invalid; do nothing without one."""
         ...
 
     def missing_uploads(
         self, session_id: bytes, digests: AbstractSet[bytes], size: int
     ) -> frozenset[bytes]:
-        """Return which uploads are not stored with all their bytes.
+        """Return the uploads that are not stored with all their bytes.
 
         Args:
             session_id: The session.
-            digests: Of uploads that were committed.
-            size: Bytes of each.
+            digests: Digests of committed uploads.
+            size: Bytes of each upload.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -154,19 +156,19 @@ class Spool(Protocol):
         ...
 
     def drop_uploads(self, session_id: bytes) -> None:
-        """Remove all uploads of a session: nobody may need or read them again."""
+        """Remove all uploads of a session: no party may need or read them again."""
         ...
 
     def remove(self, session_id: bytes) -> None:
-        """Remove everything of a session."""
+        """Remove all objects of a session."""
         ...
 
     def session_ids(self) -> tuple[bytes, ...]:
-        """Return the sessions that something is stored of."""
+        """Return the sessions with stored objects."""
         ...
 
     def age_seconds(self, session_id: bytes) -> float:
-        """Return how long ago something was stored of a session that is there."""
+        """Return how long ago an object was stored for a session."""
         ...
 
 
@@ -181,17 +183,18 @@ class UploadSpool:
     def __init__(self, blobs: Blobs, *, min_free_bytes: int = MIN_FREE_BYTES) -> None:
         self._blobs = blobs
         self._min_free_bytes = min_free_bytes
-        # Chunks of stored uploads by session and digest: they do not change any more.
+        # Chunks of stored uploads by session and digest: they never change.
         self._chunks: dict[bytes, dict[bytes, tuple[_Chunk, ...]]] = {}
-        # Whole uploads do not say whose they are: a sender that brings one after the
-        # other would fill the disk.  Elsewhere, and after a restart, it begins anew.
+        # Whole uploads do not name their sender: one that sends them one after the
+        # other would fill the disk.  Another process, or one after a restart, counts
+        # from zero.
         self._brought: dict[bytes, dict[str, bytes]] = {}
 
     def __repr__(self) -> str:
         return f"UploadSpool({self._blobs!r})"
 
     def __reduce__(self) -> tuple[partial["UploadSpool"], tuple[Blobs]]:
-        """Travel without what has been read."""
+        """Pickle the spool without its cache."""
         make = partial(UploadSpool, min_free_bytes=self._min_free_bytes)
         return make, (self._blobs,)
 
@@ -209,7 +212,7 @@ class UploadSpool:
         total_size: int,
         data: bytes,
     ) -> int:
-        """Add a chunk; bytes that are there already are skipped."""
+        """Add a chunk; bytes that were stored before are skipped."""
         bound, chunks = self._arrived(session_id, sender)
         received = _size(chunks)
         fresh = _fresh_bytes(received, offset, total_size, data)
@@ -231,7 +234,7 @@ class UploadSpool:
         name = f"{home}/{received:0{_OFFSET_DIGITS}}"
         if self._blobs.create(name, fresh):
             return received + len(fresh)
-        # The same chunk has come to another process, perhaps cut elsewhere.
+        # The same chunk has come to another process, perhaps cut differently.
         return self.received(session_id, sender)
 
     def commit(self, session_id: bytes, sender: str, digest: bytes) -> None:
@@ -243,25 +246,25 @@ class UploadSpool:
         bound, chunks = self._arrived(session_id, sender)
         stored = self._stored_as(session_id, digest) if bound is None else None
         if stored is not None:
-            self._blobs.sync(stored)  # whoever has stored it may not have come so far
+            self._blobs.sync(stored)  # the storing process may not have synced it
             return
-        # Also where equal bytes are stored: these may be others.
+        # Also where equal bytes are stored: these may differ.
         hasher, home = hashlib.sha256(), _of_upload(session_id, _named(sender), digest)
         for chunk in chunks:
             hasher.update(_exactly(self._blobs.read(chunk.name), chunk.size))
         if bound is not None and bound != digest:
-            raise _second_upload(sender)  # and whoever has taken this one keeps it
+            raise _second_upload(sender)  # the accepted one stays
         if hasher.digest() != digest:
             self._blobs.remove(home)
             raise _digest_differs()
         self._blobs.sync(home)
         place = _of_digest(session_id, digest)
-        # Of two who have sent the same, the first is named: the bytes are equal.
+        # Of two clients that sent the same bytes, the first is named.
         self._blobs.create(place, _named(sender).encode("ascii"))
         self._blobs.sync(place)
 
     def discard(self, session_id: bytes, sender: str, digest: bytes) -> None:
-        """Forget an upload whose bytes are no good."""
+        """Delete an upload whose bytes are invalid."""
         self._blobs.remove(_whole(session_id, digest))
         self._blobs.remove(_of_digest(session_id, digest))
         self._blobs.remove(_of_upload(session_id, _named(sender), digest))
@@ -271,7 +274,7 @@ class UploadSpool:
     def missing_uploads(
         self, session_id: bytes, digests: AbstractSet[bytes], size: int
     ) -> frozenset[bytes]:
-        """Return which uploads are not stored with all their bytes."""
+        """Return the uploads that are not stored with all their bytes."""
         sizes: dict[str, int] = {}
         ends: Counter[str] = Counter()
         for blob in self._blobs.below(f"{session_id.hex()}/{_UPLOADS}"):
@@ -318,7 +321,7 @@ class UploadSpool:
         ):
             raise ErrorCode.STORAGE_FAILED.error(
                 f"the {name} of a session was stored before, with other bytes",
-                fix="Do not touch the spool while sessions run.",
+                fix="Leave the spool alone while sessions run.",
             )
         self._blobs.sync(place)
 
@@ -334,12 +337,12 @@ class UploadSpool:
         self._forget(session_id)
 
     def remove(self, session_id: bytes) -> None:
-        """Remove everything of a session."""
+        """Remove all objects of a session."""
         self._blobs.remove(session_id.hex())
         self._forget(session_id)
 
     def session_ids(self) -> tuple[bytes, ...]:
-        """Return the sessions that something is stored of."""
+        """Return the sessions with stored objects."""
         homes = tuple(n for n in self._blobs.homes() if n != STORE_HOME)
         ours = tuple(name for name in homes if _SESSION_NAME.fullmatch(name))
         if len(ours) < len(homes):
@@ -348,23 +351,23 @@ class UploadSpool:
                 logging.WARNING,
                 telemetry.SPOOL_MISMATCH,
                 name=min(set(homes) - set(ours)),
-                reason="none of the spool's sessions, left alone",
+                reason="not a session of the spool, left alone",
             )
         return tuple(map(bytes.fromhex, ours))
 
     def age_seconds(self, session_id: bytes) -> float:
-        """Return how long ago something was stored of a session that is there."""
+        """Return how long ago an object was stored for a session."""
         return self._blobs.age_seconds(session_id.hex())
 
     def _arrived(
         self, session_id: bytes, sender: str
     ) -> tuple[bytes | None, tuple["_Chunk", ...]]:
-        """Return the digest that a sender has announced, and what has come of it."""
+        """Return the digest that a sender announced, and its received bytes."""
         home = f"{session_id.hex()}/{_UPLOADS}/{_named(sender)}"
         found = self._blobs.below(home)
         if not found:
             return None, ()
-        # Two digests that came at the same moment: the first by name counts.
+        # Of two digests that came at the same moment, the first by name counts.
         digest = bytes.fromhex(found[0].name.split("/")[-2])
         return digest, self._chunks_in(_of_upload(session_id, _named(sender), digest))
 
@@ -376,7 +379,7 @@ class UploadSpool:
             raise _digest_differs()
         name = _whole(session_id, digest)
         self._brought.setdefault(session_id, {})[sender] = digest
-        self._blobs.create(name, data)  # of two who send the same, the bytes are equal
+        self._blobs.create(name, data)  # a taken name has equal bytes
         chunks = (_Chunk(name, 0, len(data)),)
         self._chunks.setdefault(session_id, {})[digest] = chunks
 
@@ -422,14 +425,14 @@ class UploadSpool:
             raise ErrorCode.STORAGE_FAILED.error(
                 f"{self._blobs!r} has {free} bytes left, an upload of {total_size} "
                 "bytes does not fit",
-                fix="Free disk space on the aggregator; uploads then go on.",
+                fix="Free disk space on the aggregator; uploads then continue.",
                 retry_after_seconds=RETRY_SECONDS,
             )
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """A chunk of an upload: where its bytes lie, and where in the upload it begins."""
+    """Describes a chunk of an upload: its object, and its place in the upload."""
 
     name: str
     start: int
@@ -437,7 +440,7 @@ class _Chunk:
 
     @property
     def end(self) -> int:
-        """Where in the upload it ends."""
+        """The offset of its end in the upload."""
         return self.start + self.size
 
 
@@ -472,7 +475,7 @@ def _fresh_bytes(received: int, offset: int, total_size: int, data: bytes) -> by
         raise ErrorCode.UPLOAD_CORRUPT.error(
             f"a chunk begins at byte {offset}, but only {received} have arrived",
             kind=ServiceError,
-            fix=f"Go on with byte {received}.",
+            fix=f"Continue with byte {received}.",
             retry_after_seconds=0.0,
             next_offset=received,
         )
@@ -487,7 +490,7 @@ def _second_upload(sender: str) -> SecAggError:
 
 
 def _refuse_many_short(chunks: tuple[_Chunk, ...], sender: str) -> None:
-    """Refuse another short chunk of an upload that has its share of them."""
+    """Refuse another short chunk of an upload that has had too many."""
     if sum(chunk.size < MIN_CHUNK_BYTES for chunk in chunks) >= SHORT_CHUNKS:
         raise ErrorCode.UPLOAD_CORRUPT.error(
             f"{sender!r} cuts its upload into chunks of less than {MIN_CHUNK_BYTES} "
@@ -498,7 +501,7 @@ def _refuse_many_short(chunks: tuple[_Chunk, ...], sender: str) -> None:
 
 def _digest_differs() -> ServiceError:
     return ErrorCode.UPLOAD_CORRUPT.error(
-        "the upload does not have the digest that was announced",
+        "the upload does not match the announced digest",
         kind=ServiceError,
         fix="Send it again from the beginning.",
         retry_after_seconds=0.0,
@@ -511,6 +514,6 @@ def _exactly(found: tuple[bytes, int] | None, size: int) -> bytes:
     if len(data) != size:
         raise ErrorCode.STORAGE_FAILED.error(
             f"an upload in the spool ends early: {len(data)} of {size} bytes",
-            fix="Do not touch the spool directory while sessions run.",
+            fix="Leave the spool directory alone while sessions run.",
         )
     return data

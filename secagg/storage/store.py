@@ -1,14 +1,12 @@
 """The durable store of one party: its interface, its rules, and its implementation.
 
-Rule 1: a `Change` is everything that one step does.  It is applied whole or not at all,
-        and `Store.commit` answers when it is on the disk and, where there is one, in
-        the rollback mark.  After any exception nothing is known: load, and decide
-        again.
-Rule 2: a change names the position that its writer knows, by count *and* chain value.
-        A writer that is behind is told what it missed, and nothing is written.
-Rule 3: a session number that was claimed stays claimed, a spent session stays spent,
-        a charge stays where it is and a task keeps its facts, whatever happens to the
-        session.
+Rule 1: a `Change` is everything that one step does.  It is applied whole or not at all.
+        `Store.commit` returns when it is on the disk and, where one exists, in the
+        rollback mark.  After any exception nothing is known: load, and decide again.
+Rule 2: a change names the position that its writer knows, by count *and* chain value. A
+        writer that is behind is told what it missed, and nothing is written.
+Rule 3: whatever happens to a session, its number stays claimed, a spent session stays
+        spent, a charge stays and a task keeps its history.
 Rule 4: every record is chained to those before it and to the header, every other row
         carries a checksum.  What does not fit is this machine's fault, never a peer's.
 Rule 5: a session that has ended is erased: header and records, which hold seeds and
@@ -106,11 +104,11 @@ class Store(StoreReader, Protocol):
 
 
 class StoreNotFoundError(ServiceError):
-    """No store exists where one was looked for."""
+    """Reports that a store does not exist at the given place."""
 
     def __init__(self, where: str, *, setting: str) -> None:
         super().__init__(
-            f"there is no state {where}",
+            f"no state exists {where}",
             code=ErrorCode.STORAGE_FAILED,
             next_step=f"Check {setting} in the settings; a program that has never run "
             "has no state yet.",
@@ -118,10 +116,10 @@ class StoreNotFoundError(ServiceError):
 
 
 class StoreUnavailableError(ServiceError):
-    """The store is unavailable: its database is down, or on another machine by now.
+    """Reports that the store is unavailable: its database is down, or has moved.
 
-    Whether the last change was written is not known.  It may be back at any moment, and
-    a process that waits for it needs no restart.
+    It is not known whether the last change was written.  The store may be back at any
+    moment, and a process that waits for it needs no restart.
     """
 
     def __init__(self, complaint: str, *, next_step: str) -> None:
@@ -134,11 +132,11 @@ class StoreUnavailableError(ServiceError):
 
 
 class StateDamagedError(ServiceError):
-    """What is stored does not fit together.
+    """Reports that stored data contradict each other.
 
     Attributes:
         key: The session, or "" for the store as a whole.
-        record: Number of the first record that does not fit, or None.
+        record: Number of the first wrong record, or None.
     """
 
     def __init__(
@@ -157,16 +155,16 @@ class StateDamagedError(ServiceError):
 
 
 class StoreFailoverError(ServiceError):
-    """A session was begun before the database's fail-over.
+    """Reports that a session was begun before the database's fail-over.
 
-    The new primary may have forgotten a step that clients were told of: whatever was
-    to be written would then begin a second history.
+    The new primary may have lost a step that clients know: a further write would then
+    begin a second history.
     """
 
     def __init__(self, key: str) -> None:
         super().__init__(
             f"session {key} was begun before the database failed over: what was sent "
-            "for it may be forgotten",
+            "for it may be lost",
             code=ErrorCode.STORAGE_FAILED,
             next_step="Wait: the aggregator ends the session, and its inputs count as "
             "summed.",
@@ -182,10 +180,10 @@ def unknown_session(key: str) -> SecAggError:
 
 
 class Engine(Protocol):
-    """A database that holds the tables of one store.
+    """Runs the transactions of one store in a database.
 
     Attributes:
-        keeps_what_is_erased: Row versions, a log or backups hold what was erased.
+        keeps_what_is_erased: Whether row versions, a log or backups keep erased data.
     """
 
     keeps_what_is_erased: ClassVar[bool]
@@ -212,7 +210,7 @@ class Engine(Protocol):
         ...
 
     async def close(self) -> None:
-        """Finish what is under way and release the database."""
+        """Finish pending work and release the database."""
         ...
 
 
@@ -234,11 +232,11 @@ class TableStore:
 
     @property
     def keeps_what_is_erased(self) -> bool:
-        """Whether row versions, a log or backups hold what was erased."""
+        """Whether row versions, a log or backups keep erased data."""
         return self.engine.keeps_what_is_erased
 
     async def commit(self, command: Command[_Answer]) -> _Answer:
-        """Write what a command says."""
+        """Execute a command."""
         self._check_open()
         if isinstance(command, Change):
             return cast(_Answer, await self.engine.apply(command))
@@ -259,7 +257,7 @@ class TableStore:
                 yield
 
     async def close(self) -> None:
-        """Finish what is under way and release the database; twice is allowed."""
+        """Finish pending work and release the database; twice is allowed."""
         if not self._is_closed:
             self._is_closed = True
             await self.engine.close()

@@ -12,10 +12,10 @@ _PRESENT_SECONDS: Final = 15.0
 
 
 def refuse_sessions_of_another(own: str, opened: Iterable[SessionDescriptor]) -> None:
-    """Refuse to go on, under another name, with sessions that are open (R5.0-6).
+    """Refuse to continue open sessions under another name (R5.0-6).
 
-    Their clients believe the name of their offer alone: they would never be told how
-    their sessions ended.
+    Their clients trust the name in their offer alone: they would never learn how their
+    sessions ended.
 
     Args:
         own: Name in this aggregator's certificate.
@@ -41,8 +41,8 @@ def refuse_other_names(own: Replica, rows: Iterable[ReplicaRow]) -> None:
     from one aggregator to another.
 
     Args:
-        own: This aggregator; of its own row nothing is asked.
-        rows: All that the store knows.
+        own: This aggregator; its own row is not compared.
+        rows: All replicas that the store knows.
 
     Raises:
         ServiceError: BAD_SETTINGS.
@@ -57,7 +57,7 @@ def refuse_other_names(own: Replica, rows: Iterable[ReplicaRow]) -> None:
             raise ErrorCode.BAD_SETTINGS.error(
                 f"the certificate here names {own.aggregator!r}, that of the "
                 f"aggregator at {other.address or 'no address yet'}, which shares the "
-                f"book, {other.aggregator!r}",
+                f"store, {other.aggregator!r}",
                 fix="Give all of them certificates of one name; keys may differ. "
                 "For another name stop all of them first.",
             )

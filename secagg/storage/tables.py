@@ -2,10 +2,10 @@
 
 Rule 1: a statement names its arguments `$1`, `$2`, and holds no word that only one
         engine knows.  What differs is a method of `Connection`.
-Rule 2: on SQLite every row carries a checksum over its types and values, so that a
-        flipped bit is an error and never another value.  PostgreSQL has checksums of
-        its pages instead.  Records are chained, headers are bound by the start of the
-        chain, on both.
+Rule 2: on SQLite every row carries a checksum over its types and values. A flipped bit
+        is then an error and never another value.  PostgreSQL has checksums of its pages
+        instead.  Records are chained, headers are bound by the start of the chain, on
+        both.
 Rule 3: a time is an INTEGER of milliseconds since 1970.
 """
 
@@ -60,13 +60,14 @@ class Sharing(Protocol):
 
 
 class Connection(Protocol):
-    """One transaction of an engine; a call at a time.
+    """Runs one transaction of an engine, a call at a time.
 
     Attributes:
         is_checksummed: Whether rows carry checksums of their own.
         is_attended: Whether a replica was alive within the last seconds.  While none
             was, no timer closes a round: deadlines are moved first.
-        duplicate_error: What `executemany` raises for a second row under a unique key.
+        duplicate_error: The exception of `executemany` for a second row under a unique
+            key.
         sharing: Leases and replicas.
     """
 
@@ -108,16 +109,16 @@ class Connection(Protocol):
         ...
 
     async def notify(self) -> None:
-        """Wake the other replicas when the transaction commits."""
+        """Notify the other replicas when the transaction commits."""
         ...
 
     async def faults(self) -> list[str]:
-        """Return what the engine finds wrong with its own structures."""
+        """Return the faults of the engine's own structures."""
         ...
 
 
 class SessionColumns(NamedTuple):
-    """A session without its header, which is read and written alone."""
+    """Names the columns of a session, without its header."""
 
     position: int
     key: str
@@ -140,7 +141,7 @@ class SessionColumns(NamedTuple):
 
 
 class TallyColumns(NamedTuple):
-    """What sessions leave behind for good."""
+    """Names the columns of what sessions leave behind for good."""
 
     role: str
     task: str
@@ -151,7 +152,7 @@ class TallyColumns(NamedTuple):
 
 
 class TaskColumns(NamedTuple):
-    """A task."""
+    """Names the columns of a task."""
 
     task_id: str
     version: int
@@ -162,7 +163,7 @@ class TaskColumns(NamedTuple):
 
 
 class ChargeColumns(NamedTuple):
-    """A charge."""
+    """Names the columns of a charge."""
 
     trust_domain: str
     aggregator: str
@@ -176,7 +177,7 @@ class ChargeColumns(NamedTuple):
 
 
 class ClaimColumns(NamedTuple):
-    """A claim on data."""
+    """Names the columns of a claim on data."""
 
     data: str
     holder: bytes
@@ -194,7 +195,7 @@ class ClaimColumns(NamedTuple):
 
 
 class RevocationColumns(NamedTuple):
-    """The newest revocation list of one issuer."""
+    """Names the columns of the newest revocation list of one issuer."""
 
     enrolment_key: bytes
     trust_domain: str
@@ -203,7 +204,7 @@ class RevocationColumns(NamedTuple):
 
 
 class ChecksummedTable(Generic[_Row]):
-    """A table whose rows are read whole, and checked where they have a checksum."""
+    """Reads and writes the whole rows of a table, with checksums where it has them."""
 
     def __init__(self, name: str, kind: Callable[..., _Row], *unique: str) -> None:
         self._name = name
@@ -219,7 +220,7 @@ class ChecksummedTable(Generic[_Row]):
         """Insert a row, or replace the one with the same key.
 
         Args:
-            connection: In a transaction.
+            connection: A connection in a transaction.
             row: The row.
             uncovered: Further columns, which the checksum does not cover.
         """
@@ -229,7 +230,7 @@ class ChecksummedTable(Generic[_Row]):
         await connection.execute(self._put(names), *values)
 
     async def update(self, connection: Connection, old: _Row, new: _Row) -> None:
-        """Write what has changed of a row that was found, and no index without need."""
+        """Write the changed columns of a row that was found, and no unneeded index."""
         names, values = [], []
         for name, before, now in zip(self._columns, old, new, strict=True):
             if now != before:
@@ -249,7 +250,7 @@ class ChecksummedTable(Generic[_Row]):
         """Return the rows that fulfil a condition.
 
         Raises:
-            StateDamagedError: A row does not have its checksum.
+            StateDamagedError: The checksum of a row is wrong.
         """
         text = self._select(where, is_checksummed=connection.is_checksummed)
         found = await connection.fetch(text, *arguments)
@@ -263,7 +264,7 @@ class ChecksummedTable(Generic[_Row]):
         """Return the row that fulfils a condition, or None.
 
         Raises:
-            StateDamagedError: It does not have its checksum.
+            StateDamagedError: The checksum of the row is wrong.
         """
         text = self._select(where, is_checksummed=connection.is_checksummed)
         row = await connection.fetchrow(text, *arguments)

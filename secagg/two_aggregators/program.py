@@ -127,7 +127,7 @@ def noise_of(task: SharedTaskSection) -> AggregatorNoise:
         epsilon=task.epsilon,
         delta=task.delta,
         participations=participations,
-        spare=task.spare,
+        spare=task.spare_sessions,
     )
     found = noise.report().aggregator.epsilon
     if found > task.epsilon:

@@ -676,7 +676,7 @@ class Access(Enum):
 
     CLIENT = auto()
     """A client with a certificate of this trust domain."""
-    ANYBODY = auto()
+    ANY_CERTIFIED = auto()
     """Any peer that completed the handshake."""
 
 

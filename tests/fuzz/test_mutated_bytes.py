@@ -456,7 +456,7 @@ def _receipts(session):
         contexts=(bytes(32),),
         seconds=(("UNMASKING", 0.5),),
     )
-    facts = TaskHistory(left_out=frozenset({"a", "ü"}))
+    facts = TaskHistory(excluded=frozenset({"a", "ü"}))
     record = SessionRecord(session.descriptor, frozenset({"a", "ü"}), attempt=3)
     return {
         # Its last 32 bytes, a hash against accidents, are not looked at.

@@ -115,7 +115,7 @@ def test_a_session_header_survives_storage():
         record = SessionRecord(
             DESCRIPTOR,
             invited,
-            left_out=frozenset({"out", "b"}),
+            excluded=frozenset({"out", "b"}),
             finished=frozenset({"c"}),
             attempt=3,
             revocations=b"a list",

@@ -207,6 +207,6 @@ def test_nobody_waits_for_those_who_may_not_come(invited, expected):
         RecordedSession(PLAIN, []).descriptor,
         packed_bytes=10,
         invited=names,
-        left_out=frozenset({"client-00000"}),
+        excluded=frozenset({"client-00000"}),
     )
     assert server.progress(state).expected == expected

@@ -13,7 +13,7 @@ from secagg.crypto.shamir import SHARE_SIZE
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.protocol import reconstruction
 from secagg.protocol.client import machine as client
-from secagg.protocol.disputes import left_out
+from secagg.protocol.disputes import excluded
 from secagg.protocol.events import (
     AbortRequested,
     DealerFailed,
@@ -163,7 +163,7 @@ def test_a_full_session_and_an_uninvited_client_are_refused():
             session.descriptor,
             packed_bytes=28,
             invited=invited and frozenset(invited),
-            left_out=frozenset(out),
+            excluded=frozenset(out),
         )
         if is_welcome:
             server.step(session.server_state, sent_by("late", late))
@@ -331,7 +331,7 @@ def test_whoever_lies_about_everybody_is_left_out_alone(colluders):
     found = session.step_server(RoundClosed(Round.UNMASKING))
     pairs = [(o.dealer, o.holder) for o in found if isinstance(o, ShareDisputed)]
     assert {holder for _, holder in pairs} == {identity_of(0)}
-    assert left_out(pairs, colluders=colluders) == {identity_of(0)}
+    assert excluded(pairs, colluders=colluders) == {identity_of(0)}
 
 
 def test_one_holder_alone_proves_nothing_against_a_dealer_whatever_was_stated():
@@ -471,8 +471,8 @@ def test_messages_of_strangers_and_of_clients_already_left_out_are_refused(which
 
     run_until(session, which, lose_one_per_round)
     rounds_done = CLIENT_ROUNDS.index(which)
-    left_out = [identity_of(number) for number in range(rounds_done - 1)]
-    for sender in ("stranger", *left_out):
+    excluded = [identity_of(number) for number in range(rounds_done - 1)]
+    for sender in ("stranger", *excluded):
         event = replace(seen[6], sender=sender)
         assert refused(session, event) is ErrorCode.SESSION_OVER
         assert server.update_for(session.server_state, sender).kind is Aborted

@@ -249,7 +249,7 @@ TASK_SETTINGS = f"""
 id = "t"
 steps = 4
 participations = 2
-spare = 1
+spare_sessions = 1
 invited = [{", ".join(f'"{name}"' for name in NAMES)}]
 [vector]
 dimension = {DIM}

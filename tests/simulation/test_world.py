@@ -268,15 +268,15 @@ def test_workers_end_with_the_process_that_started_them():
 
 
 def answers_before_it_has_stored(monkeypatch):
-    judge = DurableState._judge
+    judge = DurableState._commit_batch
 
     async def judged_in_haste(self, batch):
-        self._judged(batch)
+        self._validated(batch)
         for message in batch:
             message.settle(message.refusal)
         await judge(self, batch)
 
-    monkeypatch.setattr(DurableState, "_judge", judged_in_haste)
+    monkeypatch.setattr(DurableState, "_commit_batch", judged_in_haste)
 
 
 def opens_a_round_before_it_is_stored(monkeypatch):

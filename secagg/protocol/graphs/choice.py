@@ -322,7 +322,7 @@ def drawn_edges(
     return chosen
 
 
-def odds_of(parameters: ProtocolParameters) -> GraphOdds:
+def failure_bounds_of(parameters: ProtocolParameters) -> GraphOdds:
     """Return the failure bounds of a task's graph, however it was chosen.
 
     Args:

@@ -184,7 +184,7 @@ def start(  # noqa: PLR0913 - what a session of any profile depends on
     *,
     packed_bytes: int,
     invited: frozenset[str] | None = None,
-    left_out: frozenset[str] = frozenset(),
+    excluded: frozenset[str] = frozenset(),
     revoked: frozenset[int] = frozenset(),
     verified: VerifiedCredentials | None = None,
     read_noise: NoiseReader = no_noise,
@@ -195,7 +195,7 @@ def start(  # noqa: PLR0913 - what a session of any profile depends on
         descriptor: The session, as offered to clients.
         packed_bytes: Exact size of one packed vector (`wire.packing.packed_size`).
         invited: Clients that may advertise; None for every authenticated client.
-        left_out: Clients excluded because of earlier sessions of the task (PROTOCOL
+        excluded: Clients excluded because of earlier sessions of the task (PROTOCOL
             §5.7).
         revoked: Serials of the revocation list that the offer names.
         verified: Cache of credentials verified in earlier sessions.
@@ -216,7 +216,7 @@ def start(  # noqa: PLR0913 - what a session of any profile depends on
             read_noise=read_noise,
         ),
         invited=invited,
-        left_out=left_out,
+        excluded=excluded,
         adverts={},
         keys=set(),
         enrolment=_enrolment(descriptor, revoked, verified),
@@ -352,7 +352,7 @@ def progress(state: ServerState) -> Progress:
             limits = state.session.descriptor.parameters
             expected = limits.max_clients
             if state.invited is not None:
-                expected = min(expected, len(state.invited - state.left_out))
+                expected = min(expected, len(state.invited - state.excluded))
             counts = (len(state.adverts), expected, limits.min_clients)
         case ChooseEdges():
             counts = (len(state.edges), len(state.cohort.roster), _needed(state))

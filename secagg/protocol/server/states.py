@@ -200,14 +200,14 @@ class AdvertiseKeys:
 
     session: Session
     invited: frozenset[str] | None
-    left_out: frozenset[str]  # PROTOCOL §5.7
+    excluded: frozenset[str]  # PROTOCOL §5.7
     adverts: dict[str, Advert]  # U1, so far
     keys: set[bytes]  # every public key in `adverts`
     enrolment: Enrolment | None = None  # in profiles that distrust the server
 
     def is_invited(self, identity: str) -> bool:
         """Whether a client may advertise."""
-        if identity in self.left_out:
+        if identity in self.excluded:
             return False
         return self.invited is None or identity in self.invited
 

@@ -1,13 +1,14 @@
 """How an operator's command talks to an aggregator on the same machine.
 
-A message is a u32 of its length and that many bytes of JSON.  A command sends
-`{"id", "verb", "args"}`; it is answered `{"id", "ok": true, "data"}`, by a verb that
-watches many times with `"more": true`, at first and at once with no data, or
-`{"id", "ok": false, "error"}`.
+A message is a u32 of its length and that many bytes of JSON.  A command sends `{"id",
+"verb", "args"}`. The answer is `{"id", "ok": true, "data"}` or `{"id", "ok": false,
+"error"}`. A verb that watches sends many answers with `"more": true`, the first at once
+and without data.
 
-Rule 1: whoever may connect may do everything: the socket's file is for its owner and
-        root alone, and where the system says who calls, nobody else is answered.
-Rule 2: lengths are judged before anything is read.
+Rule 1: a caller that may connect may do everything. The socket's file is for its owner
+        and root alone, and where the system identifies the caller, other users are
+        refused.
+Rule 2: lengths are checked before anything is read.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ times, with names of 255 bytes."""
 
 _ADMIN_SOCKET: Final = "admin.sock"
 _LENGTH_BYTES: Final = 4
-# What a socket address holds; Linux allows 107, others a little less.
+# Longest path in a socket address; Linux allows 107, other systems a little less.
 _MAX_PATH_BYTES: Final = 100
 # Adding a task plans its noise, which may take minutes; every other verb is instant.
 _ANSWER_SECONDS: Final = 900.0
@@ -44,10 +45,11 @@ def admin_socket_of(server: "HostSection") -> Path:
 
 
 def refuse_no_socket(path: Path) -> None:
-    """Refuse anything but a socket at its place.
+    """Refuse a path at which something else than a socket exists.
 
     Raises:
-        ServiceError: BAD_SETTINGS; STORAGE_FAILED where this user may not look.
+        ServiceError: BAD_SETTINGS; STORAGE_FAILED where this user may not read the
+            directory.
     """
     with disk(path):
         try:
@@ -56,13 +58,13 @@ def refuse_no_socket(path: Path) -> None:
             return
     if not stat.S_ISSOCK(mode):
         raise ErrorCode.BAD_SETTINGS.error(
-            f"{path} exists, and is no socket",
+            f"{path} exists and is not a socket",
             fix="Set server.admin_socket to another path.",
         )
 
 
 class NoAdminSocketError(ServiceError):
-    """No aggregator listens at a socket."""
+    """Reports that no aggregator listens at a socket."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(
@@ -76,16 +78,16 @@ class NoAdminSocketError(ServiceError):
 async def call_admin(
     path: Path, verb: str, arguments: Mapping[str, object] | None = None
 ) -> dict[str, Any]:
-    """Ask an aggregator of this machine, and return its answer.
+    """Send a request to an aggregator of this machine, and return its answer.
 
     Args:
-        path: Of its socket.
-        verb: What to do.
-        arguments: With what.
+        path: Path of its socket.
+        verb: The operation.
+        arguments: The arguments of the operation.
 
     Raises:
-        NoAdminSocketError: Nobody listens there.
-        SecAggError: What the aggregator answers, with its code.
+        NoAdminSocketError: No aggregator listens there.
+        SecAggError: The error that the aggregator answered, with its code.
     """
     async for answer in watch_admin(path, verb, arguments):
         return answer
@@ -95,13 +97,13 @@ async def call_admin(
 async def watch_admin(
     path: Path, verb: str, arguments: Mapping[str, object] | None = None
 ) -> AsyncIterator[dict[str, Any]]:
-    """Ask an aggregator of this machine, and yield its answers until the last.
+    """Send a request to an aggregator of this machine, and yield all its answers.
 
-    A verb that watches answers at once, with nothing: changes may take hours.
+    A verb that watches answers at once, without data: changes may take hours.
 
     Raises:
-        NoAdminSocketError: Nobody listens there.
-        SecAggError: What the aggregator answers, with its code.
+        NoAdminSocketError: No aggregator listens there.
+        SecAggError: The error that the aggregator answered, with its code.
     """
     try:
         with short_path(path) as place:
@@ -143,7 +145,7 @@ async def read_message(reader: asyncio.StreamReader) -> dict[str, Any] | None:
     """Read one message; None at the end of the stream.
 
     Raises:
-        ServiceError: BAD_INPUT; it is too long, or no JSON object.
+        ServiceError: BAD_INPUT; the message is too long, or not a JSON object.
     """
     try:
         head = await reader.readexactly(_LENGTH_BYTES)
@@ -156,9 +158,9 @@ async def read_message(reader: asyncio.StreamReader) -> dict[str, Any] | None:
     try:
         message = json.loads(data)
     except (ValueError, RecursionError):
-        raise _malformed("a message is no JSON") from None
+        raise _malformed("a message is not JSON") from None
     if not isinstance(message, dict):
-        raise _malformed("a message is no JSON object")
+        raise _malformed("a message is not a JSON object")
     return message
 
 
@@ -168,7 +170,7 @@ async def write_message(
     """Write one message.
 
     Raises:
-        ServiceError: BAD_INPUT; it is too long.
+        ServiceError: BAD_INPUT; the message is too long.
     """
     data = json.dumps(message).encode()
     if len(data) > MAX_MESSAGE_BYTES:
@@ -179,7 +181,7 @@ async def write_message(
 
 @contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """Give a socket a name that fits into a socket address.
+    """Return a path of a socket that fits into a socket address.
 
     A path that is too long is reached through its open directory, on systems that name
     open files under /proc.
@@ -220,7 +222,7 @@ def _error_of(found: object) -> SecAggError:
 def _hung_up(path: Path) -> SecAggError:
     return ErrorCode.UNREACHABLE.error(
         f"the aggregator at {path} did not answer",
-        fix="Look at its log; what was asked may have been done.",
+        fix="Read its log; the operation may have been carried out.",
     )
 
 

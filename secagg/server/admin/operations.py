@@ -1,7 +1,7 @@
-"""The operations of an operator: their arguments, and what answers each of them.
+"""The operations of an operator: their arguments and their answers.
 
-The admin socket and the command line call the same answers. One that needs no process
-is given from the store of an aggregator that does not run.
+The admin socket and the command line use the same answers. An operation that needs no
+process reads the store of an aggregator that does not run.
 
 Rule 1: operations, pages and the process (`secagg.server.service`) know an aggregator
         of any kind by the protocols of this module alone.
@@ -41,13 +41,14 @@ _Arguments = TypeVar("_Arguments")
 
 @dataclass(frozen=True, slots=True)
 class SessionFilter:
-    """Which sessions to list.
+    """Selects the sessions of a list.
 
     Attributes:
-        task: Only of this task.
+        task: Only sessions of this task.
         since: Only those opened since, in Unix seconds.
-        outcome: Only those that ended so: `running`, `released`, or the name of a code.
-        limit: At most so many; for those of one outcome more are read.
+        outcome: Only those with this outcome: `running`, `released`, or the name of a
+            code.
+        limit: The largest number of sessions; for a filter by outcome more are read.
     """
 
     task: str | None = None
@@ -57,7 +58,7 @@ class SessionFilter:
 
 
 class OperatorViews(Protocol):
-    """What is told of tasks and sessions; each may raise STORAGE_FAILED."""
+    """Returns what operators see; each call may raise STORAGE_FAILED."""
 
     async def tasks(self) -> list[View]:
         """Return all tasks, in the order of their names."""
@@ -73,7 +74,7 @@ class OperatorViews(Protocol):
         """Return sessions, the newest first; see `sessions_view`."""
 
     async def session(self, task_id: str, number: int) -> View:
-        """Return everything that is known of one session.
+        """Return all that is known of one session.
 
         Raises:
             ServiceError: UNKNOWN_SESSION; no session has this number.
@@ -86,11 +87,11 @@ class OperatorViews(Protocol):
         """Return the aggregators that share the store."""
 
     async def readings(self) -> list[Reading]:
-        """Return the gauges of tasks and sessions as they stand now."""
+        """Return the present gauges of tasks and sessions."""
 
 
 class ServedAggregator(Protocol):
-    """An aggregator that a process serves, open."""
+    """Describes an aggregator that a process serves, open."""
 
     @property
     def transport(self) -> GrpcServer | None:
@@ -102,7 +103,7 @@ class ServedAggregator(Protocol):
 
     @property
     def identity(self) -> TLSIdentity | None:
-        """Its certificate, as it is now."""
+        """Its present certificate."""
 
     @property
     def is_draining(self) -> bool:
@@ -110,19 +111,19 @@ class ServedAggregator(Protocol):
 
     @property
     def stores(self) -> Sequence[Store]:
-        """Where it keeps its sessions; without each of them it cannot serve."""
+        """The stores of its sessions; it cannot serve without each of them."""
 
     def views(self, state_dir: Path) -> OperatorViews:
-        """Return what is told of its tasks and sessions."""
+        """Return what operators see of its tasks and sessions."""
 
     def runs_a_task(self) -> bool:
         """Whether sessions may open, now or later."""
 
     def live(self) -> tuple[LiveSession, ...]:
-        """Return the sessions that are not over, as they stand now."""
+        """Return the progress of the sessions that are not over."""
 
     def refused(self) -> dict[str, int]:
-        """Return how many calls were refused in the last hour, by name of the code."""
+        """Return how many calls were refused in the last hour, by error code."""
 
     def progress(
         self, at_first: Iterable[SessionProgress] = ()
@@ -133,14 +134,14 @@ class ServedAggregator(Protocol):
         """End a session without a sum."""
 
     def drain(self) -> None:
-        """Offer no further sessions; those that run continue."""
+        """Stop offering sessions; those that run continue."""
 
     async def settle(self) -> None:
         """Wait a while until clients know how their sessions ended."""
 
 
 class TaskControl(Protocol):
-    """What an operator may say of tasks; see `TaskSupervisor` for each."""
+    """Changes tasks for an operator; see `TaskSupervisor` for each operation."""
 
     async def add(self, settings: TaskSettings) -> object:
         """Add a task and run it."""
@@ -168,13 +169,13 @@ class TaskControl(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServerControl:
-    """What operations may call of an aggregator that runs.
+    """Gives operations access to an aggregator that runs.
 
     Attributes:
-        server: Open.
-        tasks: Acts on its tasks.
+        server: The open aggregator.
+        tasks: Changes its tasks.
         snapshot: Its status.
-        finish: Ends the process; with True when the open sessions are over.
+        finish: Ends the process; with True, after the open sessions are over.
     """
 
     server: ServedAggregator
@@ -185,11 +186,12 @@ class ServerControl:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where an answer comes from.
+    """Holds the sources of an answer.
 
     Attributes:
-        views: What is told of tasks and sessions.
-        state_dir: Of the aggregator; it may be lost, with a store in a database.
+        views: Returns what operators see of tasks and sessions.
+        state_dir: State directory of the aggregator; it may be lost, with a store in a
+            database.
         control: The process; None when the aggregator does not run.
     """
 
@@ -215,12 +217,12 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Operation(Generic[_Arguments]):
-    """One operation.
+    """Describes one operation.
 
     Attributes:
         arguments: A dataclass of texts, integers, flags and JSON objects.
-        answer: Makes the answer, an object of JSON.
-        is_offline: The store suffices; no process need run.
+        answer: Makes the answer, a JSON object.
+        is_offline: Whether the store suffices, without a process.
     """
 
     arguments: type[_Arguments]
@@ -231,24 +233,24 @@ class Operation(Generic[_Arguments]):
         """Answer a request.
 
         Args:
-            sources: Of the answer.
-            given: The arguments as JSON; keys of other releases are ignored.
+            sources: The sources of the answer.
+            given: The arguments as JSON; unknown keys are ignored.
 
         Raises:
             ServiceError: BAD_INPUT for arguments of a wrong type.
-            SecAggError: As the operation.
+            SecAggError: The error of the operation.
         """
         return await self.answer(sources, read_arguments(self.arguments, given))
 
 
 @dataclass(frozen=True, slots=True)
 class _NoArguments:
-    """Nothing to choose."""
+    """Takes no arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class _TaskSettingsGiven:
-    """A task as its settings file states it; `version` is the expected one."""
+    """Takes a task as its settings file states it; `version` is the expected one."""
 
     settings: dict[str, object]
     origin: str
@@ -257,14 +259,14 @@ class _TaskSettingsGiven:
 
 @dataclass(frozen=True, slots=True)
 class _OneTask:
-    """A task by name."""
+    """Takes the name of a task."""
 
     task: str
 
 
 @dataclass(frozen=True, slots=True)
 class _TaskChange:
-    """A task by name, the reason of a change, and the expected version."""
+    """Takes the name of a task, the reason of a change, and the expected version."""
 
     task: str
     reason: str
@@ -273,7 +275,7 @@ class _TaskChange:
 
 @dataclass(frozen=True, slots=True)
 class _TaskVersion:
-    """A task by name, and the expected version."""
+    """Takes the name of a task, and the expected version."""
 
     task: str
     version: int | None = None
@@ -281,7 +283,7 @@ class _TaskVersion:
 
 @dataclass(frozen=True, slots=True)
 class _OneSession:
-    """A session by task and number."""
+    """Takes a session by task and number."""
 
     task: str
     number: int
@@ -289,7 +291,7 @@ class _OneSession:
 
 @dataclass(frozen=True, slots=True)
 class _SessionAbort:
-    """A session by task and number, and why it ends."""
+    """Takes a session by task and number, and the reason of its end."""
 
     task: str
     number: int
@@ -298,14 +300,14 @@ class _SessionAbort:
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """One task, or all."""
+    """Takes the name of a task; none selects all tasks."""
 
     task: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Drain:
-    """Whether open sessions may come to their end."""
+    """Takes whether open sessions are finished first."""
 
     finish: bool = False
 
@@ -425,7 +427,7 @@ def operation_of(name: str) -> Operation[Any]:
 
 
 def _not_understood(complaint: str) -> ServiceError:
-    """Return the refusal of a request that this release does not understand."""
+    """Build the refusal of a request that this release does not understand."""
     return ErrorCode.BAD_INPUT.error(
         f"the command cannot be understood: {complaint}",
         kind=ServiceError,
@@ -437,7 +439,7 @@ def _settings(given: _TaskSettingsGiven) -> "TaskSettings":
     return task_from_document(given.settings, origin=given.origin)
 
 
-# Each type of an argument, and what a value of it is called.
+# Each type of an argument, and its name in errors.
 _KINDS: Final[Mapping[object, tuple[type, str]]] = {
     str: (str, "a text"),
     str | None: (str, "a text"),

@@ -1,9 +1,9 @@
-"""The operator's web page: tasks, sessions, budgets and refusals at one glance.
+"""The operator's web page: tasks, sessions, budgets and refusals at a glance.
 
-Rule 1: it shows and cannot act: no form, no script, no link out of this machine.
-Rule 2: every word that is shown is escaped: names of tasks and clients, and reasons,
-        are chosen by others.
-Rule 3: what it says is said by the views that `secagg status`, `sessions` and `budget`
+Rule 1: the page shows and cannot act: no form, no script, no link to another machine.
+Rule 2: every text is escaped: clients and peers choose names of tasks and clients, and
+        reasons.
+Rule 3: its content comes from the views that `secagg status`, `sessions` and `budget`
         print.
 """
 
@@ -26,7 +26,7 @@ _SESSIONS_SHOWN: Final = 25
 _NAMED_AT_MOST: Final = 50
 _RELEASED: Final = "released"
 
-# How many days before its end a certificate is somebody's business.
+# How many days before its end a certificate needs attention.
 _CERTIFICATE_DAYS: Final = 30
 
 _STYLE: Final = """
@@ -75,14 +75,14 @@ _NUMBERS: Final = frozenset(
 )
 _TIMES: Final = frozenset({"opened", "took", "closes in", "since", "last seen"})
 
-# An aggregator that lives tells its book every two seconds.
+# A running aggregator updates its store every two seconds.
 _SILENT_SECONDS: Final = 15
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 
 
 class _Markup(str):
-    """Markup of ours, in which every word of others is escaped."""
+    """Marks HTML of this module, in which every inserted text is escaped."""
 
     __slots__ = ()
 
@@ -93,11 +93,11 @@ _Cell = _Markup | str | int | None
 async def operator_page(
     server: ServedAggregator, overview: StatusSnapshot, complaint: str
 ) -> bytes:
-    """Return the page as it stands now, HTML in UTF-8.
+    """Return the present page, HTML in UTF-8.
 
     Args:
-        server: Open.
-        overview: Of the server.
+        server: The open server.
+        overview: Status of the server.
         complaint: Why it cannot serve clients; empty when it can.
     """
     status = await overview.status()
@@ -151,7 +151,7 @@ async def operator_page(
             "Refused in the last hour",
             ("code", "calls"),
             refused.items(),
-            "Nobody was refused.",
+            "No call was refused.",
             kind="narrow",
         ),
     ]
@@ -181,7 +181,7 @@ def _head(process: View, complaint: str) -> str:
 
 
 def _wanting(process: View, tasks: Iterable[View], budgets: Iterable[View]) -> str:
-    """Return what waits for a person; nothing on a good day."""
+    """Return what needs an operator; empty when nothing does."""
     days = cast("int | None", process["certificate_days"])
     wanting = [
         *(
@@ -216,9 +216,9 @@ def _wanting(process: View, tasks: Iterable[View], budgets: Iterable[View]) -> s
 
 
 def _replicas(replicas: Sequence[View]) -> list[str]:
-    """Return the table of those who share the book; none for one that is alone."""
+    """Return the table of the replicas of a shared store."""
     columns = ("aggregator", "state", "since", "last seen", "release", "name")
-    table = _table("Aggregators of this book", columns, map(_replica_row, replicas), "")
+    table = _table("Replicas of this store", columns, map(_replica_row, replicas), "")
     return [table] if replicas else []
 
 
@@ -242,7 +242,7 @@ def _row_of(live: LiveSession) -> tuple[_Cell, ...]:
         progress.task_id,
         progress.session_number,
         ROUNDS[progress.round].title,
-        # How many are needed is another number in every later round.
+        # The needed number differs in every later round.
         _part(progress.joined, progress.needed)
         if progress.round is Round.ADVERTISE_KEYS
         else progress.joined,
@@ -305,7 +305,7 @@ def _part(count: int, whole: int) -> _Markup:
 
 
 def _moment(date: str) -> str:
-    """Return an ISO date in UTC as people read it."""
+    """Return an ISO date in UTC in readable form."""
     return date.replace("T", " ").removesuffix("+00:00")
 
 
@@ -317,7 +317,7 @@ def _lasting(seconds: float) -> str:
     return f"{seconds / _HOUR:.1f} h"
 
 
-def _table(  # noqa: PLR0913 - what one table says
+def _table(  # noqa: PLR0913 - the content of one table
     title: str,
     columns: Sequence[str],
     rows: Iterable[Sequence[_Cell]],
@@ -359,7 +359,7 @@ def _document(body: str) -> str:
         '<meta name="viewport" content="width=device-width">'
         f'<meta http-equiv="refresh" content="{_REFRESH_SECONDS}">'
         f"<title>secagg</title><style>{_STYLE}</style></head>"
-        f"<body>{body}<footer><small>{now} UTC, made anew every "
+        f"<body>{body}<footer><small>{now} UTC, refreshed every "
         f"{_REFRESH_SECONDS} seconds. "
         "This page shows and cannot act; who acts types secagg tasks, sessions, drain."
         "</small></footer></body></html>"

@@ -1,7 +1,7 @@
-"""An aggregator at one glance: what commands print, the web page shows, a scrape reads.
+"""The status of an aggregator, for commands, the web page and scrapes.
 
-Rule 1: what is said of tasks is made by `secagg.server.admin.views`; here is what the
-        process knows of itself.
+Rule 1: `secagg.server.admin.views` makes what is shown of tasks; this module adds what
+        the process knows of itself.
 """
 
 import os
@@ -19,14 +19,14 @@ from secagg.transport.relay import Relay
 
 
 class StatusSnapshot:
-    """Looks at an aggregator that runs.
+    """Reads the status of an aggregator that runs.
 
     Args:
-        server: Open.
-        state_dir: Of the server, whose disk is watched.
+        server: The open server.
+        state_dir: State directory of the server, whose disk is monitored.
 
     Attributes:
-        state_dir: The same.
+        state_dir: State directory of the server.
     """
 
     def __init__(self, server: ServedAggregator, state_dir: Path) -> None:
@@ -36,13 +36,13 @@ class StatusSnapshot:
 
     @property
     def views(self) -> OperatorViews:
-        """What is told of its tasks and sessions."""
+        """The views of its tasks and sessions."""
         return self._server.views(self.state_dir)
 
     async def status(self) -> View:
         """Return what `secagg status` shows."""
         identity = self._server.identity
-        # Of its own chain and the authorities, what ends first: somebody has to act.
+        # Of its own chain and the authorities, the first to expire needs an operator.
         expires = (
             None
             if identity is None
@@ -54,7 +54,7 @@ class StatusSnapshot:
                 "version": metadata.version("secagg"),
                 "pid": os.getpid(),
                 "address": None
-                if self._server.transport is None  # still planning
+                if self._server.transport is None  # the tasks are still planned
                 else str(self._server.transport.address),
                 "edge": None
                 if self._server.edge is None
@@ -74,10 +74,11 @@ class StatusSnapshot:
             "tasks": await self.views.tasks(),
         }
 
-    async def readings(self, is_ready: bool) -> list[Reading]:  # noqa: FBT001 - a page hands it on
-        """Return the gauges as they stand now.
+    async def readings(self, is_ready: bool) -> list[Reading]:  # noqa: FBT001 - a page passes it on
+        """Return the present gauges.
 
-        Those that need a store that refuses are missing; that nothing is ready is not.
+        Gauges that need an unavailable store are missing; the gauge of readiness is
+        not.
         """
         return self._of_process(is_ready) + await self.views.readings()
 
@@ -117,5 +118,5 @@ def _of_connections(relay: Relay | None, entry: str) -> list[Reading]:
 
 
 def free_bytes(state_dir: Path) -> int:
-    """Return how much room the disk of a directory has."""
+    """Return the free bytes of a directory's disk."""
     return shutil.disk_usage(state_dir).free

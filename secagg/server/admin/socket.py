@@ -1,11 +1,11 @@
 """The aggregator's side of an operator's commands: a socket of this machine.
 
-Rule 1: it is opened when the book is open, which one process holds at a time: so
-        whatever lies at its path is left over, and may be removed.
-Rule 2: what a command asks is answered or refused with a code; nothing that a caller
-        sends ends the process.
-Rule 3: a caller has a moment to say what it wants, and another to take each answer;
-        there are few callers at a time.
+Rule 1: the socket is opened after the store, which one process holds at a time. So a
+        socket at its path is a leftover, and may be removed.
+Rule 2: a command is answered or refused with a code; nothing that a caller sends ends
+        the process.
+Rule 3: a caller has limited time to send its request, and to receive each answer; the
+        number of callers is limited.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 _CALLERS_AT_MOST: Final = 16
 _REQUEST_SECONDS: Final = 10.0
-# A caller of this machine that was suspended gives its place to others.
+# A suspended caller of this machine loses its connection to later ones.
 _TAKING_SECONDS: Final = 30.0
 _ROOT: Final = 0
 
@@ -54,12 +54,11 @@ class AdminSocket:
     """Answers an operator's commands; use it as an asynchronous context manager.
 
     Args:
-        path: Of the socket.
-        server: Open.
-        tasks: Acts on its tasks.
-        state_dir: Of the server, whose disk is watched.
-        finish: Ends the process: as soon as it can, or when the sessions under way are
-            over.
+        path: Path of the socket.
+        server: The open server.
+        tasks: Changes its tasks.
+        state_dir: State directory of the server, whose disk is monitored.
+        finish: Ends the process: at once, or when the open sessions are over.
     """
 
     def __init__(
@@ -87,17 +86,17 @@ class AdminSocket:
 
         Raises:
             ServiceError: STORAGE_FAILED; the socket cannot be made.  BAD_SETTINGS;
-                something else lies at its path.
+                another file lies at its path.
         """
         try:
-            # That of a process that was killed, and nothing else.
+            # A killed process left this socket, and nothing else.
             refuse_no_socket(self._path)
             self._path.unlink(missing_ok=True)
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             with short_path(self._path) as place:
                 bound.bind(place)
-            # Nobody can connect before somebody listens.
+            # No client can connect before the socket listens.
             self._path.chmod(0o600)
             self._listener = await asyncio.start_unix_server(self._meet, sock=bound)
         except OSError as error:
@@ -108,7 +107,7 @@ class AdminSocket:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Listen no more, and let callers go."""
+        """Stop listening, and close all connections."""
         if self._listener is not None:
             self._listener.close()
         await self._callers.let_go()
@@ -135,10 +134,10 @@ class AdminSocket:
             if len(self._callers) > _CALLERS_AT_MOST:
                 raise ErrorCode.OVERLOADED.error(
                     "too many commands at once",
-                    fix="Wait for the others.",
+                    fix="Try again when the other commands have ended.",
                 )
-            # Not `wait_for`, here and below: it forgets a cancellation that comes
-            # together with what is waited for, and a watch has no end of its own.
+            # `wait_for` is not used, here and below: it loses a cancellation that
+            # coincides with the awaited event. A watch has no end of its own.
             async with asyncio.timeout(_REQUEST_SECONDS):
                 request = await read_message(reader)
             if request is not None:
@@ -146,7 +145,7 @@ class AdminSocket:
         except SecAggError as error:
             await _refuse(writer, None, error)
         except (OSError, TimeoutError):
-            pass  # the caller has gone, or says nothing
+            pass  # the caller has gone, or sends nothing
         finally:
             writer.close()
 
@@ -168,7 +167,7 @@ class AdminSocket:
             await _refuse(writer, number, error)
         except OSError:
             raise
-        except Exception as error:  # noqa: BLE001 - ours, and no session ends by it
+        except Exception as error:  # noqa: BLE001 - a defect of the aggregator ends no session
             telemetry.log_defect(_LOG, telemetry.CALL_FAILED, verb=verb)
             await _refuse(
                 writer,
@@ -186,13 +185,14 @@ class AdminSocket:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Tell of every change of a session until the caller goes."""
+        """Send every change of a session until the caller goes."""
         task = read_arguments(TaskFilter, arguments).task
         open_now = (live.progress for live in self._control.server.live())
         changes = self._control.server.progress(open_now)
 
         async def tell() -> None:
-            # The first change may take hours; whoever watches is heard at once.
+            # The first change may take hours; the watching caller gets an answer at
+            # once.
             await _send(writer, {"id": number, "ok": True, "more": True, "data": {}})
             async for progress in changes:
                 if task is None or progress.task_id == task:
@@ -217,7 +217,7 @@ class AdminSocket:
 
 
 def _may_call(caller: socket.socket) -> bool:
-    """Whether it is our own user or root that calls, where the system says who."""
+    """Whether the caller is this process's user or root, if the system says so."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
         return True  # the mode of the socket's file decides alone
@@ -249,13 +249,13 @@ async def _send(writer: asyncio.StreamWriter, message: View) -> None:
     """Write an answer.
 
     Raises:
-        OSError: The caller has gone, or takes nothing, and was let go.
+        OSError: The caller has gone, or reads nothing, and was disconnected.
     """
     try:
         async with asyncio.timeout(_TAKING_SECONDS):
             await write_message(writer, message)
     except TimeoutError:
-        # What is still to be written would keep the connection open for ever.
+        # Unwritten bytes would keep the connection open for ever.
         writer.transport.abort()
         raise
 

@@ -1,8 +1,8 @@
-"""What an operator is told of tasks and sessions: the same words, whoever tells it.
+"""What operators see of tasks and sessions, the same from every command and page.
 
-Rule 1: a view is made from the rows of the book, whether the aggregator tells it over
-        its socket or a command reads the book of one that does not run.  What only a
-        process knows (who has joined by now) is added under `live`.
+Rule 1: a view is made from the rows of the store. An aggregator that runs sends it over
+        its socket; else a command reads the store. What only a process knows (which
+        clients have joined) is added under `live`.
 Rule 2: only names, counts, dates, codes and digests; never a key, a share or an entry.
 """
 
@@ -42,7 +42,7 @@ from secagg.storage.store import StoreReader
 Live = Callable[[], Iterable[LiveSession]]
 
 _MAX_LISTED: Final = 1000
-# Of one task more receipts are seldom kept (server.keep_receipts).
+# More receipts of one task are seldom kept (server.keep_receipts).
 _MAX_LOOKED_AT: Final = 10 * _MAX_LISTED
 """A page of sessions: what fits on a screen several times, and into one answer."""
 
@@ -53,11 +53,11 @@ _GONE_SECONDS: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class StoreViews:
-    """The views of an aggregator whose tasks are rows of its store.
+    """Makes the views of an aggregator whose tasks are rows of its store.
 
     Attributes:
-        store: Of the aggregator.
-        state_dir: Of the aggregator; holds privacy reports and session reports.
+        store: The aggregator's store.
+        state_dir: State directory of the aggregator, with privacy and session reports.
         live: Returns the sessions that a process knows to be open.
         refused: Returns why the disk refuses files of a session, by task.
     """
@@ -68,34 +68,35 @@ class StoreViews:
     refused: Callable[[], Mapping[str, str]] = dict
 
     async def tasks(self) -> list[View]:
-        """See `OperatorViews.tasks`."""
+        """Return all tasks; see `OperatorViews.tasks`."""
         running = await self.store.read(ListSessions(role=Role.SERVER))
         rows = await self.store.read(ListTasks())
         known, unwritten = tuple(self.live()), self.refused()
         return [_task_view(row, running, known, unwritten) for row in rows]
 
     async def task(self, task_id: str) -> View:
-        """See `OperatorViews.task`."""
+        """Return one task; see `OperatorViews.task`."""
         row = await find_task(self.store, task_id)
         running = await self.store.read(ListSessions(role=Role.SERVER, task=task_id))
         return _task_view(row, running, self.live(), self.refused())
 
     async def sessions(self, chosen: SessionFilter) -> list[View]:
-        """See `OperatorViews.sessions`.
+        """Return the selected sessions; see `OperatorViews.sessions`.
 
         Raises:
-            ServiceError: UNKNOWN_SESSION for a task that is not here.
+            ServiceError: UNKNOWN_SESSION for an unknown task.
         """
         if chosen.task is not None:
             await find_task(self.store, chosen.task)
         return await sessions_view(self.store, chosen, live=self.live)
 
     async def session(self, task_id: str, number: int) -> View:
-        """See `OperatorViews.session`.
+        """Return one session; see `OperatorViews.session`.
 
-        Of one that is over: who had come (all of them, or those who had when it ended
-        before the list was closed), and who of the invited had not, by the task as it
-        is now; None where everybody may come.
+        A session that is over also states which clients took part, and which invited
+        clients did not. The participants are all of the roster, or those that had
+        joined if it ended before. The invitations are those of the task now; None where
+        all clients may join.
         """
         task = await find_task(self.store, task_id)
         view, data = await found_session(
@@ -113,11 +114,11 @@ class StoreViews:
         return view
 
     async def budgets(self, *, task: str | None = None) -> list[View]:
-        """See `OperatorViews.budgets`; those without noise have none.
+        """Return the costs of tasks with noise; see `OperatorViews.budgets`.
 
-        Takes seconds where a privacy report was not computed before.
+        It takes seconds where a privacy report was not computed before.
         """
-        # In this order: of a session that ends between the two, no alarm is heard.
+        # This order raises no alarm for a session that ends between the two reads.
         running = await self.store.read(ListSessions(role=Role.SERVER))
         rows = (
             await self.store.read(ListTasks())
@@ -131,7 +132,7 @@ class StoreViews:
         return [view for view in views if view is not None]
 
     async def replicas(self) -> list[View]:
-        """See `OperatorViews.replicas`."""
+        """Return the replicas of the store; see `OperatorViews.replicas`."""
         return [
             {
                 "name": row.replica.name,
@@ -145,9 +146,9 @@ class StoreViews:
         ]
 
     async def readings(self) -> list[Reading]:
-        """See `OperatorViews.readings`.
+        """Return the present gauges; see `OperatorViews.readings`.
 
-        Those that need a store that refuses are missing; the rest is there.
+        Gauges that need an unavailable store are missing.
         """
         found: list[Reading] = []
         with suppress(ServiceError):
@@ -196,11 +197,11 @@ def _of_sessions(sessions: Iterable[LiveSession]) -> list[Reading]:
 
 
 def state_of(row: TaskRow, settings: TaskSettings) -> str:
-    """Return what becomes of a task: its operator's word, or `done`.
+    """Return the state of a task: the one that its operator chose, or `done`.
 
     Args:
-        row: Of the task.
-        settings: Those of the row.
+        row: The task's row.
+        settings: The settings in the row.
     """
     is_done = TaskHistory.decode(row.tally.facts).sums >= settings.task.steps
     if is_done and row.task.state is not TaskState.STOPPED:
@@ -217,9 +218,9 @@ def _task_view(
     """Return one task.
 
     Args:
-        row: Of the task.
-        running: The sessions of the book that are not over, of any task.
-        live: The same, as a process sees them; empty where none runs.
+        row: The task's row.
+        running: The sessions of the store that are not over, of any task.
+        live: The same sessions in the process; empty where none runs.
         unwritten: Why the disk refuses the files of a task's latest session, by task.
 
     Raises:
@@ -255,7 +256,7 @@ def _task_view(
         "participations": None if noised is None else noised.budget.participations,
         "clients_finished": len(finished),
         "short_of_clients": _short_of_clients(settings, facts, finished),
-        "left_out": sorted(facts.left_out),
+        "excluded": sorted(facts.excluded),
         "running": [
             running_view(each, by_number.get(each.number))
             for each in running
@@ -268,7 +269,7 @@ async def find_task(store: StoreReader, task_id: str) -> TaskRow:
     """Return the row of a task.
 
     Raises:
-        ServiceError: UNKNOWN_SESSION; there is none of this name.
+        ServiceError: UNKNOWN_SESSION; no task has this name.
     """
     rows = {row.task.task_id: row for row in await store.read(ListTasks())}
     if task_id not in rows:
@@ -291,7 +292,7 @@ def _budget_view(
     facts = TaskHistory.decode(row.tally.facts)
     sums = facts.sums
     left = max(0, sessions - spent)
-    # A session whose survivors are fixed has been paid for; it has not failed.
+    # A session whose survivors are fixed has been charged; it has not failed.
     paid = sum(each.spent for each in running if each.task == row.task.task_id)
     missing = max(0, steps - sums - paid)
     return {
@@ -315,10 +316,10 @@ def _budget_view(
 
 
 def short_of_budget(row: TaskRow) -> tuple[int, int] | None:
-    """Return sessions left and sessions planned for faults, if sums take the latter.
+    """Return the sessions left, and those planned for faults, if sums use these.
 
     Args:
-        row: Of a task.
+        row: The task's row.
 
     Raises:
         ServiceError: STORAGE_FAILED; the row is of another release.
@@ -337,20 +338,21 @@ def short_of_budget(row: TaskRow) -> tuple[int, int] | None:
 def _short_of_clients(
     settings: TaskSettings, facts: TaskHistory, finished: frozenset[str]
 ) -> str:
-    """Say why no further session can reach its smallest cohort; "" if it can.
+    """Return why no further session can reach its smallest cohort; "" if one can.
 
-    Of a task without a list of the invited no aggregator knows who may still come.
+    For a task without a list of invited clients, no aggregator knows which may still
+    come.
     """
     task, needed = settings.task, settings.cohort.min_clients
     if not task.invited or not finished or facts.sums >= task.steps:
         return ""
-    able = set(task.invited) - finished - facts.left_out
+    able = set(task.invited) - finished - facts.excluded
     if len(able) >= needed:
         return ""
     done = len(finished.intersection(task.invited))
     return (
-        f"{done} of {len(task.invited)} invited clients have given their "
-        f"participations; {len(able)} are left, and a session needs {needed}"
+        f"{done} of {len(task.invited)} invited clients used their participations; "
+        f"{len(able)} are left, and a session needs {needed}"
     )
 
 
@@ -374,11 +376,10 @@ async def sessions_view(
     """Return sessions, the newest first.
 
     Args:
-        store: The aggregator's.
-        chosen: Which.
-        live: Asked for those that run, after the rows were read.
-        ended: Returns what a receipt says; by default one of an aggregator that is
-            alone.
+        store: The aggregator's store.
+        chosen: Selects the sessions.
+        live: Returns those that run; called after the rows were read.
+        ended: Decodes a receipt; by default one of an aggregator without a second one.
 
     Raises:
         ServiceError: STORAGE_FAILED or STATE_DAMAGED.
@@ -414,14 +415,14 @@ async def found_session(
     """Return one session by its number, and its receipt if it is over.
 
     Args:
-        store: The aggregator's.
-        task_id: Of the session.
-        number: Of the session.
-        live: Asked for those that run, after the rows were read.
+        store: The aggregator's store.
+        task_id: The session's task.
+        number: The session's number.
+        live: Returns those that run; called after the rows were read.
         ended: As for `listed_sessions`.
 
     Raises:
-        ServiceError: UNKNOWN_SESSION; its receipt was deleted, or it never was.
+        ServiceError: UNKNOWN_SESSION; its receipt was deleted, or it never existed.
     """
     rows = await store.read(
         ListSessions(role=Role.SERVER, task=task_id, state=SessionState.ALL)
@@ -439,9 +440,9 @@ async def found_session(
 
 
 def unknown_task(task_id: str, known: Iterable[str]) -> SecAggError:
-    """Return the refusal of a task that is not run here."""
+    """Build the refusal of a task that does not run here."""
     return ErrorCode.UNKNOWN_SESSION.error(
-        f"there is no task {task_id!r} here",
+        f"no task {task_id!r} exists here",
         fix=f"`secagg tasks list` shows them; known: "
         f"{', '.join(sorted(known)) or 'none'}.",
     )
@@ -481,7 +482,7 @@ def _receipt_view(data: bytes) -> View:
 
 
 def running_view(row: SessionRow, live: LiveSession | None) -> View:
-    """Return where a session stands that is not over."""
+    """Return the progress of a session that is not over."""
     view: View = {
         "number": row.number,
         "round": ROUNDS[Round(row.round)].title if row.round else "",
@@ -489,7 +490,7 @@ def running_view(row: SessionRow, live: LiveSession | None) -> View:
     if live is None:
         return view
     progress = live.progress
-    if progress.round is Round.FINISHED:  # told to clients, not yet put away
+    if progress.round is Round.FINISHED:  # clients know it, the store does not yet
         return view | {"round": ROUNDS[progress.round].title}
     return view | {
         "round": ROUNDS[progress.round].title,

@@ -1,9 +1,9 @@
 """Workers of a Dask cluster.
 
-Rule 1: which files TLS uses is said where Dask is told (`distributed.comm.tls`).
-        Without TLS every worker is on this machine; looked at before every call, since
+Rule 1: the files of TLS are configured where Dask is (`distributed.comm.tls`).
+        Without TLS every worker is on this machine, checked before every call, since
         workers may join.
-Rule 2: a call whose worker is lost is run again by another, twice at most; so is one
+Rule 2: a call whose worker is lost is repeated by another, at most twice; so is one
         that failed on a worker.
 """
 
@@ -27,7 +27,7 @@ _CONNECT_SECONDS: Final = 10
 
 
 class _DaskExecutor(Executor):
-    """The executor of a client, which it owns."""
+    """Submits calls to a Dask client, which it owns."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -41,7 +41,7 @@ class _DaskExecutor(Executor):
         *args: _Parameters.args,
         **kwargs: _Parameters.kwargs,
     ) -> Future[_Result]:
-        """Run a call on some worker."""
+        """Run a call on a worker."""
         self._check_network()
         future: Future[_Result] = self._executor.submit(fn, *args, **kwargs)
         return future
@@ -57,7 +57,7 @@ class _DaskExecutor(Executor):
                 )
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - as `Executor` says
-        """Leave the cluster; it stays as it is."""
+        """Leave the cluster, which stays as it is."""
         try:
             self._executor.shutdown(wait=wait and not cancel_futures)
         finally:
@@ -68,10 +68,10 @@ def open_pool(address: str) -> Pool:
     """Join a cluster.
 
     Args:
-        address: Of its scheduler, such as ``tls://host:8786``.
+        address: Address of its scheduler, such as ``tls://host:8786``.
 
     Raises:
-        OSError: Nobody answers there.
+        OSError: No scheduler answers there.
     """
     client = Client(
         address,

@@ -1,12 +1,12 @@
 """Workers that may be lost: opened when they are needed, and again after a loss.
 
-Rule 1: a call is a function of this package with plain arguments, which has no effect
-        but its result: it may be run twice, or by somebody else.
-Rule 2: what a call refuses (`SecAggError`) is its answer.  Everything else means that
-        the workers have failed, and is told apart as `EngineLostError`: the caller
-        computes by itself, and the next call opens the workers anew.
-Rule 3: whoever gives a call its secrets trusts the workers with them, and the network
-        to them: beyond this machine only over TLS (`secagg.server.engine.opening`).
+Rule 1: a call is a function of this package with plain arguments and no effect but its
+        result. It may run twice, or on another worker.
+Rule 2: an error that a call raises (`SecAggError`) is its answer.  Any other error
+        means that the workers have failed, and becomes `EngineLostError`: the caller
+        computes by itself, and the next call opens the workers again.
+Rule 3: a call that contains secrets trusts the workers with them, and the network to
+        them. Beyond this machine only TLS is used (`secagg.server.engine.opening`).
 """
 
 import asyncio
@@ -21,22 +21,22 @@ from secagg.errors import ErrorCode, SecAggError, ServiceError
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
-# The largest session that a single core is asked for, 10^4 masks of 10^6 entries, takes
-# it 35 seconds; workers that say nothing for so long are not there.
-_PATIENCE_SECONDS: Final = 600.0
+# The largest session for a single core, 10^4 masks of 10^6 entries, takes 35 seconds.
+# Workers that do not answer for so long are considered lost.
+_CALL_SECONDS: Final = 600.0
 
 
 class EngineLostError(ServiceError):
-    """The workers have failed, not what they were to do."""
+    """Reports that the workers have failed, not their task."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pool:
-    """Workers that are there.
+    """Holds open workers.
 
     Attributes:
-        executor: Runs calls; `shutdown` lets the workers go.
-        parts: How many of them work at the same time.
+        executor: Runs calls; `shutdown` releases the workers.
+        parts: Number of workers that run at the same time.
     """
 
     executor: Executor
@@ -47,8 +47,8 @@ class Engine:
     """Runs calls on workers; use it as an asynchronous context manager.
 
     Args:
-        name: What logs call it.
-        open_pool: Makes the workers; may raise anything.
+        name: The name in logs.
+        open_pool: Opens the workers; may raise any exception.
     """
 
     def __init__(self, name: str, open_pool: Callable[[], Awaitable[Pool]]) -> None:
@@ -62,13 +62,13 @@ class Engine:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Let running calls end, and the workers go."""
+        """Let running calls end, and release the workers."""
         pool, self._pool = self._pool, None
         if pool is not None:
             await asyncio.to_thread(pool.executor.shutdown)
 
     async def parts(self) -> int:
-        """Return into how many parts a large job is best split.
+        """Return the best number of parts of a large job.
 
         Raises:
             EngineLostError: The workers cannot be opened.
@@ -85,7 +85,7 @@ class Engine:
 
         Raises:
             EngineLostError: The workers have failed.
-            SecAggError: What the call itself refuses.
+            SecAggError: The error that the call itself raised.
         """
         pool = await self._opened()
         try:
@@ -94,14 +94,14 @@ class Engine:
             self._throw_away(pool)
             raise self._lost(error) from None
         try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
+            async with asyncio.timeout(_CALL_SECONDS):
                 return await asyncio.wrap_future(future)
         except SecAggError:
             raise
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                raise  # it is the caller that stops
+                raise  # the caller itself is cancelled
             failure: BaseException = error
         except Exception as error:  # noqa: BLE001 - each engine has errors of its own
             failure = error
@@ -118,21 +118,21 @@ class Engine:
             return self._pool
 
     def _throw_away(self, pool: Pool) -> None:
-        if self._pool is pool:  # and not one that was opened since
+        if self._pool is pool:  # and not a pool that was opened since
             self._pool = None
             asyncio.get_running_loop().run_in_executor(
                 None, lambda: pool.executor.shutdown(wait=False, cancel_futures=True)
             )
 
     def _lost(self, error: BaseException) -> EngineLostError:
-        # What an engine says may show what it was given; what we say does not.
+        # An engine's message may show its arguments; this message does not.
         told = isinstance(error, SecAggError)
         return EngineLostError(
             f"the workers of {self.name} have failed: "
             + (str(error) if told else type(error).__name__),
             code=ErrorCode.INTERNAL,
-            next_step="Look at the logs of the engine.  Sums are computed by the "
-            "aggregator itself meanwhile.",
+            next_step="Read the logs of the engine.  The aggregator computes sums by "
+            "itself meanwhile.",
         )
 
 

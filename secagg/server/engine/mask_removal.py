@@ -1,16 +1,16 @@
 """Removes the masks from a sum: the heavy work of a session.
 
 Rule 1: memory is O(parts · d).  Uploads are read chunk by chunk and never held.
-Rule 2: the work is split by uploads and masks: every part adds up its own share into
-        a vector of its own, and the vectors are added in the end.  That scales key
+Rule 2: the work is split by uploads and masks. Every part adds its own share into a
+        vector of its own, and the vectors are added in the end.  That scales key
         agreement as well as mask expansion, at any modulus.
-Rule 3: a part is a plain function of plain values, so that threads, processes and
-        clusters run the same one.  It receives the keys of its own share of the masks,
-        each good for one stream of this session, and no key of a client.
-Rule 4: workers that are lost cost time only: the aggregator computes by itself what
-        they did not.
-Rule 5: layers of noise that survivors have given away are regenerated and subtracted
-        here, to the last bit what the clients have added.
+Rule 3: a part is a plain function of plain values, so threads, processes and clusters
+        run the same one.  It receives the keys of its own share of the masks, each
+        valid for one stream of this session, and no key of a client.
+Rule 4: lost workers cost time only: the aggregator computes by itself what they did
+        not.
+Rule 5: noise layers whose seeds the survivors revealed are regenerated and subtracted
+        here, bit for bit what the clients added.
 
 Source:
     PROTOCOL §6: what remains of the masks in a sum over U3.
@@ -46,7 +46,7 @@ _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 # Below this many (mask, coordinate) pairs, about 50 ms of work, a second worker costs
 # more than it saves.
 _MIN_WORK_PER_PART: Final = 1 << 26
-_MASKS_PER_LAYER: Final = 8  # what a draw costs, in coordinates of a mask
+_MASKS_PER_LAYER: Final = 8  # the cost of a draw, in coordinates of a mask
 
 
 class UploadReader(Protocol):
@@ -61,7 +61,7 @@ class UploadReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _SumPart:
-    """A part of a `ComputeSum` in plain values, which any executor can ship."""
+    """Holds a part of a `ComputeSum` in plain values, which any executor can ship."""
 
     session_id: bytes
     modulus: int
@@ -74,13 +74,13 @@ class _SumPart:
 
 
 class MaskExecutor:
-    """Computes the clean sum of a session.
+    """Computes the unmasked sum of a session.
 
     Args:
         workers: Threads of this process, for small jobs, and whenever the engine fails.
         engine: Workers for large jobs, which can read the spool; None for `workers`.
         min_work_per_part: Smaller jobs are split into fewer parts.
-        meter: Counts masks, and what became of the engine's parts.
+        meter: Counts masks, and the results of the engine's parts.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class MaskExecutor:
         """Add the uploads of U3, remove masks and noise layers, pack the sum.
 
         Args:
-            job: What the state machine put out.
-            uploads: Where the uploads are.
+            job: The request of the state machine.
+            uploads: Reads the uploads.
 
         Returns:
             The packed sum of the survivors' inputs.
@@ -121,12 +121,12 @@ class MaskExecutor:
         return await self._workers.run(_merge, partial_sums, job.dimension, job.modulus)
 
     async def _parts(self, job: ComputeSum, masks: int) -> int:
-        """Return into how many parts a job is split."""
+        """Return the number of parts of a job."""
         layers = len(job.noise.seeds) if job.noise else 0
         work = (masks + len(job.uploads) + layers * _MASKS_PER_LAYER) * job.dimension
         most = work // self._min_work_per_part
         if self._engine is None or most <= 1:
-            return 1  # nobody else is asked
+            return 1  # no engine is asked
         try:
             return min(await self._engine.parts(), most)
         except EngineLostError as error:
@@ -174,14 +174,14 @@ def check_packed_vector(
     bits = bit_width(modulus)
     every_word_is_legal = modulus == 1 << bits
     for chunk in chunks(dimension, bits):
-        # With m = 2^b only the padding behind the last entry can be wrong.
+        # With m = 2^b only the padding after the last entry can be wrong.
         if every_word_is_legal and chunk.start + chunk.values < dimension:
             continue
         unpack(read(chunk.offset, chunk.nbytes), chunk.values, bits, modulus)
 
 
 def _plain(job: ComputeSum, masks: list[Mask], part: int, parts: int) -> _SumPart:
-    """Cut out one part: its uploads, and the keys of its masks, no others."""
+    """Return one part: its uploads, and the keys of its masks, no others."""
     return _SumPart(
         session_id=job.session_id,
         modulus=job.modulus,
@@ -222,10 +222,10 @@ def _partial_sum(work: _SumPart, uploads: UploadReader) -> UnsignedArray:
 
 
 def _merge(partial_sums: list[UnsignedArray], dimension: int, modulus: int) -> bytes:
-    """Add what workers gave, which is read, never written, and of one shape."""
+    """Add the workers' results, which must have one shape; they are not modified."""
     total = zeros(dimension, modulus)
     for partial in partial_sums:
         if partial.shape != total.shape or partial.dtype != total.dtype:
-            raise InternalError("a worker gave something else than a part of a sum")
+            raise InternalError("a worker returned no valid part of a sum")
         add_into(total, partial, modulus)
     return pack(reduce_in_place(total, modulus), bit_width(modulus))

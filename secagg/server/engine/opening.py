@@ -1,9 +1,8 @@
-"""Which engine a setting means, and whether its network may carry keys.
+"""Opens the engine that a setting names, and refuses networks that must not carry keys.
 
-A job carries the keys of streams that remove masks: together with the uploads they tell
-the sum, which is what the aggregator releases, and no vector of a client who stayed.
-Still they are the aggregator's secrets: whoever can be reached over a network is
-reached over TLS, or not at all.
+A job carries the keys of streams that remove masks. With the uploads they reveal the
+sum, which the aggregator releases, and no vector of a surviving client. They are still
+secrets of the aggregator: workers on a network are reached over TLS, or not at all.
 """
 
 import asyncio
@@ -35,8 +34,8 @@ def open_engine(setting: str) -> Engine:
         setting: One of `ENGINES`.
 
     Raises:
-        ServiceError: BAD_SETTINGS; it names none, the library for it is not there, or
-            keys would cross a network without TLS.
+        ServiceError: BAD_SETTINGS; the setting names no engine, its library is not
+            installed, or keys would cross a network without TLS.
     """
     kind, _, address = setting.partition(":")
     if setting == "threads":
@@ -51,7 +50,7 @@ def open_engine(setting: str) -> Engine:
         open_pool = partial(ray_pool.open_pool, address)
         return _cluster(setting, open_pool, library="ray", extra="ray")
     raise ErrorCode.BAD_SETTINGS.error(
-        f"there is no engine {setting!r}",
+        f"no engine {setting!r} exists",
         fix=f"server.engine is one of {ENGINES}.",
     )
 
@@ -87,7 +86,7 @@ def _check_dask(address: str) -> None:
         is_here = parts.hostname == "localhost"
     if parts.scheme != "tls" and not (parts.scheme == "tcp" and is_here):
         raise ErrorCode.BAD_SETTINGS.error(
-            f"the Dask scheduler {address!r} is not on this machine, and not reached "
+            f"the Dask scheduler {address!r} is on another machine, and is not reached "
             "over TLS",
             fix="Give the cluster certificates (distributed.comm.tls) and set "
             "server.engine to dask:tls://host:port.",

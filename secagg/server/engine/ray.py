@@ -1,8 +1,8 @@
 """Workers of a Ray cluster that runs already.
 
-Rule 1: TLS (``RAY_USE_TLS=1`` and its files), unless every node is this machine; looked
-        at before every call, since nodes may join.
-Rule 2: a call whose worker is lost is run again by another, twice at most.
+Rule 1: TLS is required (``RAY_USE_TLS=1`` and its files), unless every node is this
+        machine. It is checked before every call, since nodes may join.
+Rule 2: a call whose worker is lost is repeated by another, at most twice.
 """
 
 import os
@@ -34,14 +34,14 @@ class _RayExecutor(Executor):
         *args: _Parameters.args,
         **kwargs: _Parameters.kwargs,
     ) -> Future[_Result]:
-        """Run a call on some worker."""
+        """Run a call on a worker."""
         _check_network(self._ray)
         remote = self._ray.remote(fn).options(max_retries=_RETRIES, num_cpus=1)
         future: Future[_Result] = remote.remote(*args, **kwargs).future()
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - as `Executor` says
-        """Leave the cluster; it stays as it is."""
+        """Leave the cluster, which stays as it is."""
         self._ray.shutdown()
 
 
@@ -49,11 +49,11 @@ def open_pool(address: str) -> Pool:
     """Join a cluster.
 
     Args:
-        address: As `ray.init` takes it: ``auto`` for one that this machine belongs to.
+        address: An address for `ray.init`: ``auto`` for a cluster of this machine.
 
     Raises:
         ServiceError: BAD_SETTINGS; keys would cross a network without TLS.
-        ConnectionError: There is no such cluster.
+        ConnectionError: No such cluster runs.
     """
     import ray  # noqa: PLC0415 - an extra, and a large one
 
@@ -74,7 +74,7 @@ def _check_network(ray: ModuleType) -> None:
         if node["Alive"] and not is_here(node["NodeManagerAddress"]):
             raise ErrorCode.BAD_SETTINGS.error(
                 f"the Ray node {node['NodeManagerAddress']} is on a network, and Ray "
-                "does without TLS",
+                "does not use TLS",
                 fix="Start the cluster and the aggregator with RAY_USE_TLS=1 and "
                 "its certificates.",
             )

@@ -1,11 +1,11 @@
-"""A small HTTP/1.1 listener for programs and people that only look.
+"""A small HTTP/1.1 listener for programs and people that only read.
 
-Rule 1: it answers GET and HEAD of the paths that it was given, and nothing else; it
-        reads no body, keeps no connection and no cookie.
-Rule 2: a caller has a moment and a few KiB to say what it wants; there are few at once.
-Rule 3: where only this machine may look, a caller must also *ask* for this machine:
-        else a web page from anywhere could have a browser here read for it (a name that
-        is made to point to 127.0.0.1).
+Rule 1: it answers GET and HEAD of its known paths, and nothing else. It reads no body,
+        keeps no connection and sets no cookie.
+Rule 2: a request has a limited time and a few KiB; the number of callers is limited.
+Rule 3: where only this machine may read, a request must also *name* this machine. Else
+        a page of another site could have a local browser read for it, by a host name
+        that resolves to 127.0.0.1.
 """
 
 import asyncio
@@ -39,12 +39,12 @@ _HEADERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a caller gets.
+    """Holds the response to a request.
 
     Attributes:
         body: The bytes.
-        content_type: What they are.
-        status: How it went.
+        content_type: The type of the body.
+        status: The status of HTTP.
     """
 
     body: bytes
@@ -56,7 +56,7 @@ Page = Callable[[], Awaitable[Answer]]
 
 
 def text(words: str, status: HTTPStatus = HTTPStatus.OK) -> Answer:
-    """Return an answer in words."""
+    """Return a response of plain text."""
     return Answer(f"{words}\n".encode(), status=status)
 
 
@@ -65,8 +65,8 @@ class HTTPListener:
 
     Args:
         address: Where to listen; port 0 lets the system choose.
-        pages: What is answered, by path.
-        is_local: Only this machine may look (rule 3).
+        pages: The handlers, by path.
+        is_local: Whether only this machine may read (rule 3).
 
     Attributes:
         address: Where it listens, with the real port.
@@ -85,7 +85,7 @@ class HTTPListener:
         """Listen.
 
         Raises:
-            ServiceError: PORT_IN_USE or BAD_SETTINGS; the address cannot be had.
+            ServiceError: PORT_IN_USE or BAD_SETTINGS; the address is not available.
         """
         try:
             self._listener = await asyncio.start_server(
@@ -98,7 +98,7 @@ class HTTPListener:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Listen no more, and let callers go."""
+        """Stop listening, and close all connections."""
         if self._listener is not None:
             self._listener.close()
         await self._callers.let_go()
@@ -120,7 +120,7 @@ class HTTPListener:
                 writer.write(_written(method, answer))
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # the caller has gone, or says nothing
+            pass  # the caller has gone, or sends nothing
         except asyncio.LimitOverrunError:
             writer.write(_written("GET", text("too long", HTTPStatus.BAD_REQUEST)))
         finally:
@@ -129,14 +129,14 @@ class HTTPListener:
                 await writer.wait_closed()
 
     async def _answer(self, head: bytes) -> tuple[str, Answer]:
-        """Return the method that was asked for, and what it is answered."""
+        """Return the method of a request, and its response."""
         lines = head.decode("latin-1").split("\r\n")
         words = lines[0].split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):  # noqa: PLR2004 - a request line has three
-            return "GET", text("no request of HTTP/1.1", HTTPStatus.BAD_REQUEST)
+            return "GET", text("not a request of HTTP/1.1", HTTPStatus.BAD_REQUEST)
         method, target, _ = words
         if method not in ("GET", "HEAD"):
-            return method, text("this only shows", HTTPStatus.METHOD_NOT_ALLOWED)
+            return method, text("GET and HEAD only", HTTPStatus.METHOD_NOT_ALLOWED)
         if self._is_local and not _asks_for_this_machine(lines[1:]):
             return method, text(
                 "ask for localhost or its address", HTTPStatus.MISDIRECTED_REQUEST
@@ -146,7 +146,7 @@ class HTTPListener:
             return method, text("no such page", HTTPStatus.NOT_FOUND)
         try:
             return method, await page()
-        except Exception:  # noqa: BLE001 - ours, and no session ends by it
+        except Exception:  # noqa: BLE001 - a defect of the page ends no session
             telemetry.log_defect(_LOG, telemetry.CALL_FAILED, method=target)
             return method, text(
                 "internal error; see the log", HTTPStatus.INTERNAL_SERVER_ERROR
@@ -154,7 +154,7 @@ class HTTPListener:
 
 
 def _asks_for_this_machine(headers: list[str]) -> bool:
-    """Whether the one Host header names the loopback: a tunnel's end does, too."""
+    """Whether the one Host header names the loopback: the end of a tunnel does, too."""
     hosts = [
         value.strip()
         for name, _, value in (line.partition(":") for line in headers)
@@ -179,7 +179,7 @@ def _written(method: str, answer: Answer) -> bytes:
 
 
 class ConnectionTasks:
-    """The callers of one listener."""
+    """Tracks the connections of one listener."""
 
     def __init__(self) -> None:
         self._talking: set[asyncio.Task[None]] = set()
@@ -188,13 +188,13 @@ class ConnectionTasks:
         return len(self._talking)
 
     def begin(self, conversation: Coroutine[Any, Any, None]) -> None:
-        """Talk to a caller until it is done, or `let_go` ends it."""
+        """Serve a connection until it is done, or `let_go` ends it."""
         caller = asyncio.create_task(conversation)
         self._talking.add(caller)
         caller.add_done_callback(self._talking.discard)
 
     async def let_go(self) -> None:
-        """End all conversations; none is under way when this returns."""
+        """End all connections; none is open when this returns."""
         for caller in self._talking:
             caller.cancel()
         if self._talking:

@@ -1,10 +1,11 @@
-"""Whether an aggregator can serve clients now, found out by trying.
+"""Checks whether an aggregator can serve clients now, by trying.
 
-Rule 1: ready means: a change reaches the disk within two seconds, uploads have room,
-        and a task runs.  Nothing of that is assumed from earlier.
-Rule 2: however many ask, there is one try at a time, and its answer holds for a moment.
-Rule 3: a clock behind the newest commit of the store is waited for, ten minutes at
-        most: that commit may be what was wrong.
+Rule 1: ready means that a change reaches the disk within two seconds, uploads have
+        space, and a task runs.  No earlier result is assumed.
+Rule 2: however many callers ask, one check runs at a time, and its result is valid for
+        a moment.
+Rule 3: a clock behind the newest commit of the store delays the start, ten minutes at
+        most: that commit may have the wrong time.
 """
 
 import asyncio
@@ -37,19 +38,19 @@ _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 
 class Readiness:
-    """Looks whether an aggregator can serve.
+    """Checks whether an aggregator can serve.
 
     Args:
-        stores: Where it keeps its sessions.
-        state_dir: Where its uploads go.
-        runs_tasks: Whether sessions may open.
+        stores: The stores of its sessions.
+        state_dir: Directory of its uploads.
+        runs_tasks: Returns whether sessions may open.
         clock: Time.
-        is_store_elsewhere: The book is no file of this machine: when it hangs, another
-            process would wait in the same way.
+        is_store_elsewhere: Whether the store is on another machine: when it hangs,
+            another process would hang in the same way.
 
     Attributes:
-        store_answers: Whether the book answered the last time, if only to refuse; one
-            elsewhere is not asked about.
+        store_answers: Whether the store answered the last check, if only to refuse; one
+            on another machine is not considered.
     """
 
     def __init__(
@@ -69,14 +70,14 @@ class Readiness:
         self._one_at_a_time = asyncio.Lock()
         self._looked_at = -PROBE_EVERY_SECONDS
         self._disk = ""
-        # The newest commit of earlier processes, in Unix seconds; None once the clock
-        # has passed it, or was waited for.
+        # The newest commit of earlier processes, in Unix seconds; None after the clock
+        # has passed it, or the wait has ended.
         self._newest: float | None = None
         self._clock_until: float | None = None
         self.store_answers = True
 
     async def complaint(self) -> str:
-        """Return what is missing, in words; empty when clients can be served."""
+        """Return what prevents serving clients, in words; empty if nothing does."""
         async with self._one_at_a_time:
             now = self._clock.now()
             if now >= self._looked_at + PROBE_EVERY_SECONDS:
@@ -97,9 +98,9 @@ class Readiness:
             free = shutil.disk_usage(self._state_dir).free
         except TimeoutError:
             self.store_answers = self._is_store_elsewhere
-            return f"the book took longer than {_WRITE_SECONDS:g} s to write"
+            return f"the store took longer than {_WRITE_SECONDS:g} s to write"
         except (SecAggError, OSError) as error:
-            return f"storage refuses: {error}"
+            return f"the storage refuses: {error}"
         if free < MIN_FREE_BYTES:
             return f"{free >> 20} MiB of disk are free, {MIN_FREE_BYTES >> 20} needed"
         return ""
@@ -110,7 +111,7 @@ class Readiness:
             try:
                 await self._compare_with_store()
             except SecAggError as error:
-                return f"storage refuses: {error}"
+                return f"the storage refuses: {error}"
             self._clock_until = self._clock.now() + _CLOCK_WAIT_SECONDS
         if self._newest is None:
             return ""
@@ -147,7 +148,7 @@ class Readiness:
             ]
             self._newest = max(dates, default=None)
             return
-        # The database counts for deadlines: what this clock says is for the log alone.
+        # The database counts for deadlines; this clock is used for the log alone.
         differ = await self._stores[0].read(ReadClock()) - self._clock.date()
         if abs(differ) > _CLOCK_BEHIND_SECONDS:
             telemetry.log_event(

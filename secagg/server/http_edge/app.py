@@ -1,10 +1,11 @@
-"""The ASGI application of the HTTP edge: requests in, answers of the service out.
+"""The ASGI application of the HTTP edge: it turns requests into calls of the service.
 
 Rule 1: a request is checked in the order of R10.3-5 to R10.3-16; the first rule that
-        fails decides.  Nothing of a body is read before its caller is known.
-Rule 2: a refusal before the body closes the connection: else the whole body would be
-        received to be thrown away.
-Rule 3: no cookie, no header that names a caller or an address, no answer to cache.
+        fails decides.  No byte of a body is read before its caller is known.
+Rule 2: a refusal before the body closes the connection; else the whole body would be
+        received and discarded.
+Rule 3: no response sets a cookie, names a caller or an address in a header, or can be
+        cached.
 Rule 4: a held answer ends with its client's connection, and with the process.
 """
 
@@ -102,11 +103,11 @@ _HTTP: Final[Mapping[grpc.StatusCode, int]] = {
 
 
 class _GoneError(Exception):
-    """The client has closed its connection: no client waits for the answer."""
+    """Reports that the client has closed its connection."""
 
 
 class _Refusal(Exception):  # noqa: N818 - it carries an error
-    """A request that is refused with a status of its own."""
+    """Reports that a request is refused with a status of its own."""
 
     def __init__(self, status: int, error: SecAggError) -> None:
         super().__init__(status)
@@ -116,14 +117,14 @@ class _Refusal(Exception):  # noqa: N818 - it carries an error
 
 @dataclass(slots=True)
 class _Request:
-    """What is known of one request so far.
+    """Holds what is known of one request so far.
 
     Attributes:
         call: Its row of the table, once the path is known.
-        who: Its caller, once that is proven.
-        address: Where it came from.
+        who: Its caller, once proven.
+        address: The address of its sender.
         closes: Whether an answer closes the connection.
-        cors: Headers that a listed origin gets with every answer.
+        cors: Headers for every response to a listed origin.
     """
 
     address: str
@@ -134,18 +135,18 @@ class _Request:
 
 
 class EdgeApplication:
-    """Answers requests; what speaks HTTP calls it.
+    """Answers requests that an HTTP server passes on.
 
     Args:
-        service: What answers the calls.
+        service: Answers the calls.
         proof: Establishes callers.
-        guards: What counts calls and bodies, over gRPC and here.
+        guards: Counts calls and bodies, over gRPC and here.
         origins: Origins of web pages that may call.
-        address_of: Returns where a connection came from, by its peer's host.
-        on_known: Told the peer's host and port of a request, and its caller.
+        address_of: Returns the sender's address of a connection, by its peer's host.
+        on_known: Called with the peer's host and port of a request, and its caller.
     """
 
-    def __init__(  # noqa: PLR0913 - it stands between clients and all that answers
+    def __init__(  # noqa: PLR0913 - it connects clients with all that answers them
         self,
         service: AggregatorService,
         proof: RequestProof,
@@ -176,7 +177,7 @@ class EdgeApplication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["client"] is None:
-            return  # it has gone before its address was known
+            return  # the client has gone before its address was known
         host, port = scope["client"]
         request = _Request(self._address_of(host))
         try:
@@ -220,13 +221,13 @@ class EdgeApplication:
     ) -> tuple[int, _Headers, bytes]:
         headers = _Fields(scope["headers"])
         if self._check_origin(request, headers) and scope["method"] == "OPTIONS":
-            # A preflight has no body; one that comes is not received.
+            # A preflight has no body; a body that is sent is not received.
             request.closes = any(map(headers.all, _BODY_HEADERS))
             return 204, list(_PREFLIGHT), b""
         path, call = scope["raw_path"], _CALL_AT.get(scope["raw_path"])
         if scope["method"] != "POST" or call is None or scope["query_string"]:
             raise _Refusal(404, _NO_SUCH_CALL)  # R10.3-6
-        # Nothing is remembered of a request: the same one is answered again (R10.3-17).
+        # No request is remembered: a repeated one is answered again (R10.3-17).
         request.call = call
         signed = _check_form(headers)
         size = _check_length(headers)
@@ -246,7 +247,7 @@ class EdgeApplication:
             return 200, [_CONTENT_TYPE], call.encode(answer)
 
     def _check_origin(self, request: _Request, headers: "_Fields") -> bool:
-        """Check R10.3-5; return whether a listed page asks."""
+        """Check R10.3-5; return whether a page of a listed origin asks."""
         origins = headers.all(b"origin")
         if not origins:
             return False
@@ -282,12 +283,12 @@ class EdgeApplication:
         yield body
 
     async def _held_answer(self, who: Caller, asked: Any, receive: Receive) -> Any:  # noqa: ANN401 - of any call
-        """Answer a question that may wait, as long as its client is there (rule 4)."""
+        """Answer a request that may be held, while its client is connected (rule 4)."""
         if self._is_stopping:
             raise _stopping()
         async with self._held.open(who):
             answering = asyncio.ensure_future(self._service.answer(who.name, asked))
-            gone = asyncio.ensure_future(receive())  # nothing follows but its end
+            gone = asyncio.ensure_future(receive())  # only its end follows
             try:
                 await asyncio.wait(
                     {answering, gone}, return_when=asyncio.FIRST_COMPLETED
@@ -303,7 +304,7 @@ class EdgeApplication:
     def _refused(
         self, request: _Request, error: SecAggError
     ) -> tuple[int, _Headers, bytes]:
-        """Count and log a refusal, and return its answer."""
+        """Count and log a refusal, and return its response."""
         self._service.note_refusal(error.code)
         method = request.call.name if request.call is not None else "-"
         if request.who is None:
@@ -324,7 +325,7 @@ class EdgeApplication:
     def _failed(
         self, request: _Request, error: SecAggError
     ) -> tuple[int, _Headers, bytes]:
-        """Count and log a defect of ours, and return its answer."""
+        """Count and log a defect of the aggregator, and return its response."""
         self._service.note_refusal(error.code)
         method = request.call.name if request.call is not None else "-"
         log_defect(_LOG, CALL_FAILED, method=method)
@@ -332,7 +333,7 @@ class EdgeApplication:
 
 
 class _Fields:
-    """Headers of a request, of which each may come more than once."""
+    """Holds the headers of a request, of which each may occur more than once."""
 
     def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self._values: dict[bytes, list[bytes]] = {}
@@ -351,7 +352,7 @@ def _check_form(headers: _Fields) -> dict[str, str]:
         values = headers.all(name.encode())
         if len(values) != 1:
             raise _Refusal(400, _malformed(f"{name} must come exactly once"))
-        # No byte is lost, and none beyond ASCII fits a form that is permitted.
+        # No byte is lost, and none beyond ASCII fits a permitted form.
         found[name] = values[0].decode("latin-1")
     if found["content-type"] != CONTENT_TYPE or headers.all(b"content-encoding"):
         raise _Refusal(415, _malformed(f"a body must be plain {CONTENT_TYPE}"))
@@ -373,11 +374,11 @@ def _check_length(headers: _Fields) -> int:
 
 def _check_digest(body: bytes, signed: Mapping[str, str]) -> None:
     if content_digest(body) != signed["content-digest"]:
-        raise _malformed("the body is not the one that was signed")
+        raise _malformed("the signature is of another body")
 
 
 async def _whole(receive: Receive, size: int) -> AsyncIterator[bytes]:
-    """Yield the whole body, once it is there."""
+    """Yield the whole body once it has arrived."""
     body = bytearray()
     while True:
         message = await receive()
@@ -441,7 +442,7 @@ def _malformed(complaint: str) -> ServiceError:
 
 
 _CONTENT_TYPE: Final = (b"content-type", CONTENT_TYPE.encode())
-# Connect writes this one differently.
+# Connect spells this one differently.
 _CONNECT_NAMES: Final = {_S.CANCELLED: "canceled"}
 _NO_SUCH_CALL: Final = ErrorCode.BAD_VERSION.error(
     "no call of the HTTP edge has this method and path",
@@ -451,5 +452,5 @@ _NO_SUCH_CALL: Final = ErrorCode.BAD_VERSION.error(
 _NO_SUCH_ORIGIN: Final = ErrorCode.NOT_INVITED.error(
     "web pages of this origin may not call",
     kind=ServiceError,
-    fix="Have the operator list the origin in edge.origins.",
+    fix="Ask the operator to list the origin in edge.origins.",
 )

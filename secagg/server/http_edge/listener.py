@@ -1,12 +1,12 @@
-"""The HTTP edge as a listener: TLS, connections, certificates, start and stop.
+"""The listener of the HTTP edge: TLS, connections, certificates, start and stop.
 
 Rule 1: the edge always speaks TLS 1.3, with a certificate of its own.  A renewed one is
-        checked whole before it takes the place of the old one.
+        checked completely before it replaces the old one.
 Rule 2: headers have a limit and a time, and so have connections without a proven call.
         The relay enforces the latter as it does before gRPC; behind a proxy, which has
-        limits of its own, none stands before the edge.
-Rule 3: signals belong to the process.  Stopping ends held answers first and takes no
-        longer than its grace.
+        limits of its own, no relay runs.
+Rule 3: the process handles signals.  A stop ends held answers first and takes no longer
+        than its grace.
 """
 
 import asyncio
@@ -69,17 +69,17 @@ _INSIDE: Final = Address("127.0.0.1", 0)
 @says_which_argument
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeOptions:
-    """What an operator says of the HTTP edge.
+    """Holds an operator's settings of the HTTP edge.
 
     Attributes:
         listen: Where to listen, such as "0.0.0.0:7443".
         authority: Host name by which clients call it, and its port unless that is 443.
         certificate: PEM of the chain for that host name, the leaf first.
         private_key: PEM of its key.
-        trust_domain: Whose credentials count.
-        enrolment_key: Of their issuer, 32 bytes.
-        revocations: File of the issuer's newest list, looked at once a minute; None
-            while nothing was ever revoked.
+        trust_domain: The trust domain of valid credentials.
+        enrolment_key: Public key of their issuer, 32 bytes.
+        revocations: File of the issuer's newest list, read once a minute; None before
+            the first revocation.
         origins: Origins of web pages that may call, such as "https://app.example.org".
         behind_proxy: Whether all connections come from a proxy that ends TLS or hides
             addresses.  No task of profile 1 is served then (R10.3-4).
@@ -120,7 +120,7 @@ class EdgeOptions:
         """
         if self.trust_domain != trust_domain:
             raise ErrorCode.BAD_SETTINGS.error(
-                f"the HTTP edge lets in clients of {self.trust_domain!r}, and gRPC "
+                f"the HTTP edge admits clients of {self.trust_domain!r}, and gRPC "
                 f"those of {trust_domain!r}: one name would mean two clients",
                 fix="Set enrolment.trust_domain to what the certificate names.",
             )
@@ -139,7 +139,7 @@ class EdgeOptions:
 
 
 def edge_packages() -> Any:  # noqa: ANN401 - a module of the extra
-    """Return the module that speaks HTTP, which only an edge needs.
+    """Return the module of the HTTP server, which only an edge needs.
 
     Raises:
         ServiceError: MISSING_EXTRA; uvicorn or httptools is not installed.
@@ -157,15 +157,15 @@ def edge_packages() -> Any:  # noqa: ANN401 - a module of the extra
 
 
 class WebCertificate:
-    """A certificate for a host name that follows its files.
+    """Holds a certificate for a host name, which follows its files.
 
-    A renewed pair is checked, and loaded into a TLS context of its own.  So a pair that
-    is half renewed, or damaged, changes nothing.
+    A renewed pair is checked, and loaded into a TLS context of its own.  So a
+    half-renewed or damaged pair changes nothing.
 
     Args:
         certificate: PEM of the chain, the leaf first.
         private_key: PEM of its key.
-        authority: Host name, and a port perhaps, that the leaf must be for.
+        authority: Host name of the leaf, with an optional port.
         date: The present in Unix seconds.
 
     Attributes:
@@ -192,7 +192,7 @@ class WebCertificate:
         self.listening: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.listening.minimum_version = ssl.TLSVersion.TLSv1_3
         self.listening.set_alpn_protocols(["http/1.1"])
-        # Called without a server name as well.
+        # Called for clients without a server name as well.
         self.listening.sni_callback = self._choose
 
     @property
@@ -201,7 +201,7 @@ class WebCertificate:
         return Expiry("own", self._certificate, self.ends)
 
     def look(self) -> None:
-        """Take a pair of files that has changed, if it will do; log what will not."""
+        """Load a changed pair of files; log the error of an invalid one."""
         found = self._digest()
         if found == self._read and not self._complaint:
             return
@@ -235,7 +235,7 @@ class WebCertificate:
         return _context_of(chain + key), leaf.not_valid_after_utc
 
     def _digest(self) -> bytes:
-        """Return what changes with a file; one that cannot be read counts as empty."""
+        """Return a hash of the files; an unreadable file counts as empty."""
         digest = sha256()
         for path in (self._certificate, self._private_key):
             data = b""
@@ -265,7 +265,7 @@ def _check_host_name(leaf: x509.Certificate, authority: str, path: Path) -> None
 
 
 def _context_of(pair: bytes) -> ssl.SSLContext:
-    """Return a context with a certificate and a key that were checked, from memory."""
+    """Return a context with a checked certificate and key, from memory."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.set_alpn_protocols(["http/1.1"])
@@ -288,12 +288,12 @@ def _context_of(pair: bytes) -> ssl.SSLContext:
 
 
 class HttpEdge:
-    """A running HTTP edge in front of an aggregator, beside its gRPC server.
+    """Runs an HTTP edge in front of an aggregator, beside its gRPC server.
 
     Attributes:
         address: Where it listens, with the real port.
-        relay: What takes connections before it does, if anything.
-        certificate: What it shows.
+        relay: Accepts connections before it does, if one runs.
+        certificate: The certificate that it shows.
     """
 
     def __init__(
@@ -325,10 +325,10 @@ class HttpEdge:
         """Listen, and serve clients from then on.
 
         Args:
-            service: What answers the calls.
-            options: What the operator says.
-            guards: What counts calls, shared with the gRPC server.
-            admission: How many connections to take from unauthenticated peers.
+            service: Answers the calls.
+            options: The operator's settings.
+            guards: Counts calls, shared with the gRPC server.
+            admission: Limits of connections from unauthenticated peers.
             clock: Time.
 
         Raises:
@@ -363,7 +363,7 @@ class HttpEdge:
                 state.relay = await Relay.listen(
                     address, limits, inside=server.address, most=most, begins=begins_tls
                 )
-            except BaseException:  # cancelled as well: it has a port
+            except BaseException:  # cancelled as well: it holds a port
                 await server.close(0.0)
                 raise
         watching = asyncio.create_task(state.watch(certificate))
@@ -374,12 +374,12 @@ class HttpEdge:
         return started
 
     def end_connections(self, is_unwelcome: Callable[[str], bool]) -> None:
-        """End connections of clients who were welcome before; calls are `OpenCalls`'.
+        """End connections of unwelcome clients; `OpenCalls` ends their calls.
 
         Behind a proxy connections carry many callers, and none is ended.
 
         Args:
-            is_unwelcome: Says so of a client's name.
+            is_unwelcome: Returns whether a client's name is not welcome.
         """
         if self.relay is not None:
             self.relay.end_known(lambda name, _: is_unwelcome(name))
@@ -408,15 +408,15 @@ class HttpEdge:
 
 
 class _EdgeState:
-    """What a running edge looks at again and again, and who is known to it.
+    """Holds what a running edge checks regularly, and its known callers.
 
     Args:
-        options: What the operator says.
-        guards: What counts calls.
+        options: The operator's settings.
+        guards: Counts calls.
         clock: Time.
 
     Attributes:
-        relay: What takes connections first, once it does.
+        relay: Accepts connections first, once it runs.
         proof: Establishes callers.
     """
 
@@ -442,18 +442,18 @@ class _EdgeState:
         self._take(options.published())
 
     def address_of(self, host: str) -> str:
-        """Return where a connection came from."""
+        """Return the sender's address of a connection."""
         if self.relay is None:
             return host
         return self.relay.address_of(host) or host
 
     def note_known(self, peer: str, who: Caller) -> None:
-        """Note that a caller was proven on a connection."""
+        """Record that a caller was proven on a connection."""
         if self.relay is not None:
             self.relay.known(f"ipv4:{peer}", who.name)
 
     async def watch(self, certificate: WebCertificate) -> None:
-        """Look at certificate and revocation list once a minute, for ever."""
+        """Check certificate and revocation list once a minute, until cancelled."""
         while True:
             try:
                 certificate.look()
@@ -468,9 +468,10 @@ class _EdgeState:
     def _look_at_list(self) -> None:
         seen = _stat_of(self._options.revocations)
         if seen != self._seen or self._complaint:
-            self._seen = seen  # before it is read: a later change is seen
+            self._seen = seen  # before it is read, so a later change is seen
             self._read_list()
-        # With every look: a call may have been let in while the list was read.
+        # This runs with every check: a call may have been admitted while the list was
+        # read.
         self._guards.open_calls.end(self._is_revoked)
 
     def _read_list(self) -> None:
@@ -498,7 +499,7 @@ class _EdgeState:
 
 
 def _stat_of(path: Path | None) -> tuple[int, int, int]:
-    """Return what changes when a file is replaced or written."""
+    """Return a value that changes when a file is replaced or written."""
     try:
         found = None if path is None else path.stat()
     except OSError:
@@ -528,7 +529,7 @@ def host_of(authority: str) -> str:
     """Return the host of an authority, without brackets.
 
     Raises:
-        ServiceError: BAD_SETTINGS; it is not one as requests are signed for.
+        ServiceError: BAD_SETTINGS; the authority is not in the form that requests sign.
     """
     found = _AUTHORITY.fullmatch(authority)
     if found is None:
@@ -540,7 +541,7 @@ def host_of(authority: str) -> str:
 
 
 def check_origins(origins: Iterable[str]) -> None:
-    """Check that each origin is one as a browser writes it.
+    """Check that each origin is in the form that browsers send.
 
     Raises:
         ServiceError: BAD_SETTINGS.

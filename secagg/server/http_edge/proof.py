@@ -1,10 +1,10 @@
-"""Who makes a request at the HTTP edge: steps R10.3-9 to R10.3-13.
+"""Establishes the caller of a request at the HTTP edge: steps R10.3-9 to R10.3-13.
 
-Rule 1: the caller is the name in a credential that the issuer has signed, and that
-        signs this request.  Nothing else that a request says names a caller.
-Rule 2: no state is kept for a caller but that its credential was verified (R2.1-8).
-Rule 3: verifying an unknown credential costs the aggregator; a budget for each address
-        and for all limits it.  Callers whose credential is known never pay for others,
+Rule 1: the caller is the name in a credential that the issuer signed and whose key
+        signs this request.  Nothing else in a request names a caller.
+Rule 2: the only state of a caller is that its credential was verified (R2.1-8).
+Rule 3: verifying an unknown credential costs the aggregator time; a budget for each
+        address and for all limits it.  Callers with a known credential never use it,
         and a failed signature never counts against the name that it claims.
 """
 
@@ -34,22 +34,22 @@ from secagg.transport.request_proof import (
     signature_base,
 )
 
-# Verifying an unknown credential and a signature takes about 0.25 ms: all callers
-# together take 5 % of a core, and one address less than a thousandth.
+# Verifying an unknown credential and a signature takes about 0.25 ms. The budget of all
+# callers takes 5 % of a core, and that of one address less than a thousandth.
 _ALL_PER_SECOND: Final = 200.0
 _ADDRESS_PER_SECOND: Final = 1.0
-# A home or an office that comes back at once after a restart.
+# A household or an office whose clients come back at once after a restart.
 _ADDRESS_AT_ONCE: Final = 60.0
-# One record takes about 200 bytes; what is forgotten has its whole budget again, and
-# the budget of all callers still holds.
+# One record takes about 200 bytes; a deleted one has its whole budget again, and the
+# budget of all callers still holds.
 _MAX_ADDRESSES: Final = 65_536
-# Headers that are remembered as read, at most 2 KiB each; reading one takes 25 µs.
+# Decoded headers in the cache, at most 2 KiB each; decoding one takes 25 µs.
 _MAX_CREDENTIALS: Final = 4096
 
 
 @dataclass(slots=True)
 class _Bucket:
-    """A budget that refills."""
+    """Holds a budget that refills."""
 
     most: float
     per_second: float
@@ -62,12 +62,12 @@ class _Bucket:
 
     @property
     def missing_seconds(self) -> float:
-        """How long until one is there; 0 if it is."""
+        """Return the time until one unit is available; 0 if it is."""
         return max(0.0, (1.0 - self.left) / self.per_second)
 
 
 class UnknownCredentialBudget:
-    """How many unknown credentials may be verified.
+    """Limits how many unknown credentials are verified.
 
     Args:
         now: Monotonic seconds.
@@ -82,10 +82,10 @@ class UnknownCredentialBudget:
         self._addresses: OrderedDict[str, _Bucket] = OrderedDict()
 
     def charge(self, address: str) -> None:
-        """Take one from the budgets of an address and of all.
+        """Charge one unit to the budgets of an address and of all.
 
         Raises:
-            ServiceError: OVERLOADED; one of them is used up, and nothing was taken.
+            ServiceError: OVERLOADED; one of them is used up, and neither was charged.
         """
         buckets = self._buckets(address)
         missing = max(each.missing_seconds for each in buckets)
@@ -99,9 +99,10 @@ class UnknownCredentialBudget:
             bucket.left -= 1.0
 
     def charge_failure(self, address: str) -> None:
-        """Take one for a signature that does not hold, as far as there is one.
+        """Charge one unit for an invalid signature, if one is available.
 
-        An address without a budget takes nothing of all: it would keep out the others.
+        An address without a budget charges nothing to that of all: it would block the
+        others.
         """
         buckets = self._buckets(address)
         if not any(each.missing_seconds for each in buckets):
@@ -132,18 +133,18 @@ class RequestProof:
     """Establishes the caller of a request from its headers.
 
     Args:
-        authority: Of the edge, from the settings.
-        trust_domain: Whose names count.
-        enrolment_key: Of the issuer, 32 bytes.
-        budget: For credentials that are not known yet.
+        authority: Authority of the edge, from the settings.
+        trust_domain: The trust domain of valid names.
+        enrolment_key: Public key of the issuer, 32 bytes.
+        budget: Limits credentials that are not known yet.
         date: The present in Unix seconds.
-        on_first: Told of each caller whose credential was not known before.
+        on_first: Called with each caller whose credential was not known before.
 
     Attributes:
         revoked: Serials of the issuer's list in force; replaced when it changes.
     """
 
-    def __init__(  # noqa: PLR0913 - what a caller is checked by
+    def __init__(  # noqa: PLR0913 - the parameters of the checks
         self,
         authority: str,
         trust_domain: str,
@@ -163,12 +164,12 @@ class RequestProof:
         self.revoked: frozenset[int] = frozenset()
 
     def caller(self, path: str, headers: Mapping[str, str], address: str) -> Caller:
-        """Return who has signed a request.
+        """Return the caller that signed a request.
 
         Args:
-            path: Of the request, as it came.
-            headers: By name in lower case; the four that are signed or sign.
-            address: Where it came from, for the budget.
+            path: Path of the request, as received.
+            headers: Headers by name in lower case; the four that are signed or sign.
+            address: The sender's address, for the budget.
 
         Raises:
             ServiceError: UNAUTHENTICATED (R10.3-9 to R10.3-13), with `server_time` for

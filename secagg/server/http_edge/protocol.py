@@ -2,12 +2,12 @@
 
 Rule 1: headers have a limit and a time.  uvicorn's protocol has neither: it keeps any
         number of bytes, and half a line for ever.
-Rule 2: a connection has one request at a time, and takes its answer in time.  uvicorn
-        reads requests ahead of the answer, and waits for a reader for ever.
-Rule 3: uvicorn's own server is not used.  It takes the process's signals, looks for its
-        end ten times a second, and waits for ever for calls that do not end.
+Rule 2: a connection has one request at a time, and must read its answer in time.
+        uvicorn reads requests ahead of the answer, and waits for a reader for ever.
+Rule 3: uvicorn's own server is not used.  It handles the process's signals, polls for
+        its end ten times a second, and waits for ever for calls that do not end.
 
-It is imported by an aggregator with an edge only: it needs the extra `edge`.
+Only an aggregator with an edge imports it: it needs the extra `edge`.
 """
 
 import asyncio
@@ -23,33 +23,33 @@ from uvicorn.server import ServerState
 from secagg.server.http_edge.app import EdgeApplication
 from secagg.transport.address import Address
 
-# A credential of two long names, a signature and what browsers add take 3 KiB.
+# A credential of two long names, a signature and the headers of browsers take 3 KiB.
 _MAX_HEADER_BYTES: Final = 16 << 10
 # From the first byte of a request, or of a connection, to the end of its headers.
 HEADER_SECONDS: Final = 10.0
 # Between two requests: most proxies and browsers keep connections for a minute.
 IDLE_SECONDS: Final = 60.0
-# For what a connection has to take before more is written to it: 4 MiB at 35 KiB/s, as
-# the longest unary call.
+# Time to read an answer before more is written: 4 MiB at 35 KiB/s, as the longest unary
+# call.
 ANSWER_SECONDS: Final = 120.0
-# How long a peer may take to close TLS behind a refusal.
+# Time for a peer to close TLS after a refusal.
 _CLOSE_SECONDS: Final = 2.0
 _BACKLOG: Final = 1024
 
 
 class _ListenerState(ServerState):
-    """uvicorn's connections and calls of one listener, and whether it has closed."""
+    """Holds uvicorn's connections and calls of one listener."""
 
     is_closed: bool = False
 
 
 class _GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, which ends connections that rule 1 or rule 2 does not allow.
+    """Ends the connections of uvicorn's protocol that rule 1 or rule 2 does not allow.
 
     Args:
-        config: uvicorn's.
+        config: uvicorn's configuration.
         state: Connections and calls of the same listener.
-        most: Connections at once.
+        most: The largest number of connections.
         lost: Set whenever a connection has ended.
     """
 
@@ -65,14 +65,14 @@ class _GuardedProtocol(HttpToolsProtocol):
         self._listener = state
         self._most = most
         self._lost = lost
-        # Behind a request, and before the end of the headers of the next one.
+        # From a request to the end of the headers of the next one.
         self._is_between = True
         self._header_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        # A handshake may end when the listener has: it is in no count until then.
+        # A handshake may end after the listener has closed: it is not counted before.
         if self._listener.is_closed or len(self.connections) >= self._most:
             self.transport = transport
             transport.abort()
@@ -82,7 +82,7 @@ class _GuardedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
-            return  # what comes behind a refusal
+            return  # bytes after a refusal
         if self._is_between:
             self._header_bytes += len(data)
             self._limit_time()
@@ -93,7 +93,7 @@ class _GuardedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
             # No browser and no proxy does this.  Each request in a piece would be
-            # kept, beyond every limit, before the first one is even looked at.
+            # stored, beyond every limit, before the first one is checked.
             self.transport.abort()
             raise ValueError("a request before the answer of another")
         super().on_message_begin()
@@ -101,11 +101,11 @@ class _GuardedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         sizes = (len(name) + len(value) for name, value in self.headers)
         if sum(sizes, len(self.url)) > _MAX_HEADER_BYTES:
-            raise ValueError("too long")  # the answer is 400, and the end
+            raise ValueError("too long")  # the answer is 400, and the connection ends
         self._is_between = False
         self._unlimit_time()
         super().on_headers_complete()
-        # As it came: a query, or another host, is for the application to refuse.
+        # As received: the application refuses a query or another host.
         self.scope["raw_path"] = self.url
 
     def on_message_complete(self) -> None:
@@ -142,7 +142,7 @@ class _GuardedProtocol(HttpToolsProtocol):
 
 
 class HTTPServer:
-    """A listening socket whose connections speak to an application.
+    """Runs a listening socket whose connections speak to an application.
 
     Made by `start`.
 
@@ -174,7 +174,7 @@ class HTTPServer:
             app: Answers the requests.
             address: Where to listen; port 0 lets the system choose.
             context: Of TLS.
-            most: Connections at once.
+            most: The largest number of connections.
 
         Raises:
             ServiceError: PORT_IN_USE or BAD_SETTINGS.
@@ -182,7 +182,7 @@ class HTTPServer:
         config = uvicorn.Config(
             app,
             log_config=None,
-            # What it logs is caused by unauthenticated peers, a line each.
+            # Unauthenticated peers cause what it logs, a line each.
             log_level="critical",
             access_log=False,
             proxy_headers=False,
@@ -213,7 +213,7 @@ class HTTPServer:
         self._state.is_closed = True
         self._server.close()
         for connection in tuple(self._state.connections):
-            connection.shutdown()  # at once, or behind its answer
+            connection.shutdown()  # at once, or after its answer
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_seconds):
                 while self._state.connections or self._state.tasks:

@@ -1,7 +1,7 @@
-"""How calls are counted: each as it is answered, and those refused in the last hour.
+"""Counts calls: each as it is answered, and those refused in the last hour.
 
-Rule 1: refusals are counted by code only: a caller that is refused leaves no name and
-        takes no room, however often it comes.
+Rule 1: refusals are counted by code only. A refused caller leaves no name and uses no
+        memory, however often it calls.
 """
 
 from collections import Counter, deque
@@ -21,25 +21,25 @@ _SLICES: Final = 60
 
 @contextmanager
 def measured_call(meter: Meter, clock: Clock, request: Request[Any]) -> Iterator[None]:
-    """Count a call that is answered in the block, and how long it took.
+    """Count a call that is answered in the block, and measure its time.
 
     Args:
-        meter: Who takes the measurements.
+        meter: Receives the measurements.
         clock: Time.
-        request: What was asked.
+        request: The request.
     """
     method, began = type(request).__name__, clock.now()
     meter.add(metrics.CALLS, method=method)
     try:
         yield
     finally:
-        # A question that waits says nothing of how fast answers are.
+        # The time of a held request says nothing about the speed of answers.
         if not (isinstance(request, GetOffer | GetUpdate) and request.wait_ms):
             meter.observe(metrics.CALL_SECONDS, clock.now() - began, method=method)
 
 
 class RefusalCounts:
-    """Refusals by the minute, for an hour.
+    """Counts refusals by the minute, for an hour.
 
     Args:
         clock: Time.

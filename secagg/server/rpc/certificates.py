@@ -1,13 +1,13 @@
-"""What an aggregator does once a minute about certificates: its own, and others'.
+"""What an aggregator checks once a minute about certificates.
 
-Rule 1: its own certificate, its key, the authorities that it trusts and their
-        revocation lists follow their files without a restart.  Connections that are
-        open keep what they have; they are renewed by their age.
-Rule 2: a certificate that was taken back is refused with its next call, its open calls
-        end and its connections are dropped: a minute after the file, at the latest.
-        So do those of one that has ended: TLS judges it once, when they are made.  With
-        a revocation list that has ended, all do.
-Rule 3: what expires soon is said while there is time.
+Rule 1: its certificate, its key, the authorities that it trusts and their revocation
+        lists follow their files without a restart.  Open connections keep what they
+        have; they are renewed by their age.
+Rule 2: a revoked certificate is refused with its next call. Its open calls end and its
+        connections are dropped, at the latest a minute after the file changed. The same
+        holds for an expired one: TLS verifies it only when the connection is made. When
+        a revocation list has expired, it holds for all.
+Rule 3: an expiry is announced while it can still be prevented.
 """
 
 import logging
@@ -31,8 +31,8 @@ LOOK_EVERY_SECONDS: Final = 60.0
 def server_credentials(followed: ReloadingIdentity) -> grpc.ServerCredentials:
     """Return credentials that demand a certificate from every client.
 
-    The server's own certificate, and the authorities it trusts, follow their files.
-    gRPC's threads look at these with every connection.
+    The server's certificate, and the authorities that it trusts, follow their files.
+    gRPC's threads read these with every connection.
     """
     given = followed.identity
 
@@ -40,7 +40,7 @@ def server_credentials(followed: ReloadingIdentity) -> grpc.ServerCredentials:
         nonlocal given
         newest = followed.look()
         if newest is given:
-            return None  # gRPC keeps what it has
+            return None  # gRPC keeps its present configuration
         given = newest
         return newest.server_configuration()
 
@@ -53,14 +53,14 @@ def server_credentials(followed: ReloadingIdentity) -> grpc.ServerCredentials:
 
 
 class CertificateWatch:
-    """Looks at the files of certificates, again and again.
+    """Reads the files of certificates at regular intervals.
 
     Args:
-        followed: The aggregator's own.
-        revoked: The lists that are in force.
+        followed: The aggregator's own certificate.
+        revoked: The lists in force.
         clock: Time.
-        end_unwelcome: Ends calls and connections of certificates that are no good any
-            more; called with every look.
+        end_unwelcome: Ends calls and connections of invalid certificates; called with
+            every check.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class CertificateWatch:
         self._warn()
 
     async def run(self) -> None:
-        """Look once a minute, for ever."""
+        """Check once a minute, until cancelled."""
         while True:
             await self._clock.sleep_until(self._clock.now() + LOOK_EVERY_SECONDS)
             try:

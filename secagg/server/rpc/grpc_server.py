@@ -1,9 +1,9 @@
-"""The aggregator's gRPC service: decode, hand over, encode.  It decides nothing.
+"""The aggregator's gRPC service: it decodes requests, calls the service and encodes.
 
 Rule 1: every handler works on raw bytes and the total decoders of `secagg.wire`;
         protobuf's own failures never reach gRPC.
-Rule 2: who calls comes from `secagg.server.call_guards`, never from a message.
-Rule 3: stopping is gentle: health says NOT_SERVING, streams are told to come back,
+Rule 2: the caller comes from `secagg.server.call_guards`, never from a message.
+Rule 3: a stop is graceful: health says NOT_SERVING, streams are told to come back,
         running calls finish within the grace.
 Rule 4: plaintext exists for tests only, on loopback only, as an argument only.
 """
@@ -74,18 +74,19 @@ from secagg.wire.codec import parse
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
-# Clients whose streams are ended come back after this long, to whoever serves then.
+# Clients whose streams are ended come back after this long, to any server that then
+# serves.
 _COME_BACK_SECONDS: Final = 1.0
 
-# Where gRPC listens behind a relay.
+# The address where gRPC listens behind a relay.
 _INSIDE: Final = Address("127.0.0.1", 0)
 
 
 class _Servicer:
-    """Answers every call of the table; each is bytes in, bytes out.
+    """Answers every call of the table; each takes and returns bytes.
 
-    All handlers read their request themselves, as a stream of one: a body is asked for
-    when the guards have let the call in, and lies with the caller until then.
+    All handlers read their request themselves, as a stream of one. A body is requested
+    when the guards have admitted the call; until then the caller holds it.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class _Servicer:
         )
 
     def end_watches(self) -> None:
-        """Tell everybody who watches to come back later."""
+        """Tell all watching clients to come back later."""
         self._stopping.set()
         for task in self._watchers:
             task.cancel()
@@ -140,14 +141,15 @@ class _Servicer:
         self._watchers.add(task)
         try:
             async for update in self._service.watch(caller(), request):
-                # Cancelled while it sends, it could not say why: gRPC would.
+                # If it were cancelled while it sends, gRPC would state the reason, not
+                # this handler.
                 self._watchers.discard(task)
                 yield encode(update)
                 if self._stopping.is_set():
                     raise _stopping()
                 self._watchers.add(task)
         except asyncio.CancelledError:
-            # Either the peer is gone, or `end_watches` wants it told to come back.
+            # Either the peer is gone, or `end_watches` asks it to come back.
             if not self._stopping.is_set():
                 raise
             task.uncancel()
@@ -161,8 +163,8 @@ def _health_handler(
 ) -> grpc.GenericRpcHandler:
     """Return health's `Check` as a handler that reads its request like all others.
 
-    gRPC's own would have every caller's request in memory, up to the largest message,
-    before anybody could refuse the call.
+    gRPC's own handler would hold every caller's request in memory, up to the largest
+    message, before a guard could refuse the call.
     """
 
     async def check(bodies: AsyncIterator[bytes], context: CallContext) -> bytes:
@@ -182,15 +184,15 @@ def _stopping() -> SecAggError:
 
 
 class GrpcServer:
-    """A running gRPC server in front of an aggregator.
+    """Runs a gRPC server in front of an aggregator.
 
     As an asynchronous context manager it stops without grace at the end.
 
     Attributes:
         address: Where it listens, with the real port.
         health_address: Where it answers health checks without TLS, if anywhere.
-        relay: What takes clients' connections before gRPC does, if anything; it counts
-            those that it turned away.
+        relay: Accepts clients' connections before gRPC does, if one runs; it counts
+            those that it refused.
     """
 
     def __init__(
@@ -232,28 +234,28 @@ class GrpcServer:
         """Listen, and serve clients from then on.
 
         Args:
-            service: What answers the calls.
-            address: Where to listen; port 0 lets the system choose.
-            identity: The aggregator's certificate; its trust domain is the one
-                whose clients are served.
-            insecure_for_tests: Serve plaintext and believe whatever name a client
-                gives.  Only without `identity`, only on loopback.
-            health_address: Answer health checks here too, in plaintext and nothing
-                but those: orchestrators' probes have no certificates.
-            admission: How many connections to take from people who are not known yet.
-                This process may from then on open as many files as the system lets it.
+            service: Answers the calls.
+            address: Where to listen; the system chooses port 0.
+            identity: The aggregator's certificate; its trust domain is that of the
+                served clients.
+            insecure_for_tests: Serve plaintext and trust the name that a client states.
+                Only without `identity`, only on loopback.
+            health_address: Another address for health checks alone, in plaintext:
+                orchestrators' probes have no certificates.
+            admission: Limits of connections from unauthenticated peers. This process
+                may then open as many files as the system allows.
             limits: What one client may use; sensible values by default.
-            guards: What counts calls here and at another entry; by default one of
-                `limits`, for this one alone.
+            guards: Counts calls here and at another entry; by default one of `limits`,
+                for this one alone.
             revoked: Revocation lists of the authorities, read once a minute; with
                 `identity` only.
             clock: Time; the machine's by default.
 
         Raises:
             ServiceError: PORT_IN_USE or BAD_SETTINGS, also for more connections than
-                the process has files for; BAD_CERTIFICATE for a revocation list that
-                is refused; says what to change.
-            LocalProtocolError: Neither, or both, of TLS and plaintext are asked for.
+                the process has files for. BAD_CERTIFICATE for a revocation list that is
+                refused; says what to change.
+            LocalProtocolError: Neither, or both, of TLS and plaintext are requested.
         """
         if (identity is None) != insecure_for_tests:
             raise LocalProtocolError(
@@ -305,10 +307,10 @@ class GrpcServer:
                     *_most_connections(probing, health_address),
                 ]
             )
-            # Strangers wait for each other here, and nobody for them.
-            strangers = BodyReader(limits.bodies_at_once, limits.body_seconds)
+            # Unauthenticated peers wait for each other here, and no client for them.
+            unauthenticated = BodyReader(limits.bodies_at_once, limits.body_seconds)
             probed.add_generic_rpc_handlers(
-                (_health_handler(health, strangers, ErrorGuard()),)
+                (_health_handler(health, unauthenticated, ErrorGuard()),)
             )
             ports.append(await _Port.open(probed, health_address, None, probing))
         for name in ("", SERVICE):
@@ -365,26 +367,26 @@ class GrpcServer:
             log_event(_LOG, logging.INFO, TRANSPORT_STOPPED, address=self.address)
 
     def stop_with(self, stop: Callable[[float], Coroutine[Any, Any, None]]) -> None:
-        """Have another entry stopped at the same time, with the same grace."""
+        """Stop another entry at the same time, with the same grace."""
         self._beside.append(stop)
 
     @property
     def identity(self) -> TLSIdentity | None:
-        """The certificate that whoever connects now is shown; None in plaintext."""
+        """The certificate that new connections are shown; None in plaintext."""
         return None if self._followed is None else self._followed.identity
 
     def end_clients(self, is_unwelcome: Callable[[str], bool]) -> None:
-        """End open calls and connections of clients who were welcome before.
+        """End open calls and connections of clients that are not welcome any more.
 
-        They may come back, and are told why they are not.
+        They may come back, and are then told the reason.
 
         Args:
-            is_unwelcome: Judges a client's name.
+            is_unwelcome: Returns whether a client's name is not welcome.
         """
         self._door.end(lambda who: is_unwelcome(who.name))
 
     async def announce(self, *, is_ready: bool) -> None:
-        """Tell balancers whether to send clients here; nothing after a stop."""
+        """Tell load balancers whether to send clients here; do nothing after a stop."""
         if not self._is_stopping:
             states = health_pb2.HealthCheckResponse
             state = states.SERVING if is_ready else states.NOT_SERVING
@@ -392,19 +394,19 @@ class GrpcServer:
                 await self._health.set(name, state)
 
     async def announce_stop(self) -> None:
-        """Say NOT_SERVING from now on, so that balancers send nobody new."""
-        if not self._is_announced:  # whoever stops it may have asked before
+        """Report NOT_SERVING from now on, so load balancers send no new client."""
+        if not self._is_announced:  # the stop may have been requested before
             self._is_announced = True
             log_event(_LOG, logging.INFO, TRANSPORT_DRAINING, address=self.address)
         await self._health.enter_graceful_shutdown()
 
 
 class _Door:
-    """Where callers come in, and are shown out.
+    """Tracks callers and their connections, and ends them.
 
     Attributes:
-        calls: Says who makes each of them.
-        relay: What takes their connections before gRPC does, if anything.
+        calls: Knows the caller of each call.
+        relay: Accepts their connections before gRPC does, if one runs.
     """
 
     def __init__(self, authenticator: Authenticator, open_calls: OpenCalls) -> None:
@@ -427,7 +429,7 @@ class _Door:
 
 @dataclass(frozen=True, slots=True)
 class _Port:
-    """A port, and what stands behind it."""
+    """Holds a port and its server."""
 
     server: grpc.aio.Server
     address: Address
@@ -441,7 +443,7 @@ class _Port:
         followed: ReloadingIdentity | None,
         admission: AdmissionLimits,
     ) -> Self:
-        """Bind a port; ServiceError when it cannot be had."""
+        """Bind a port; raise ServiceError when it is not available."""
         if not admission.has_relay_at(address):
             return cls(server, _listen(server, address, followed), None)
         most = admission.connections_within(raise_file_limit())
@@ -455,7 +457,7 @@ class _Port:
         return cls(server, relay.address, relay)
 
     async def close(self, grace_seconds: float) -> None:
-        """Take nobody new, let running calls finish, then close."""
+        """Accept no new connection, let running calls finish, then close."""
         if self.relay is not None:
             self.relay.stop_listening()
         try:
@@ -468,7 +470,7 @@ class _Port:
 def _most_connections(
     admission: AdmissionLimits, address: Address
 ) -> list[tuple[str, int]]:
-    """Return gRPC's limit where no relay counts: storage, too, needs files."""
+    """Return gRPC's limit where no relay counts: storage needs files, too."""
     if admission.has_relay_at(address):
         return []
     most = admission.connections_within(raise_file_limit(), through_relay=False)
@@ -478,7 +480,7 @@ def _most_connections(
 def _listen(
     server: grpc.aio.Server, address: Address, followed: ReloadingIdentity | None
 ) -> Address:
-    """Let gRPC bind a port and return where; ServiceError when it cannot be had."""
+    """Bind a port by gRPC and return its number; raise ServiceError on failure."""
     try:
         port = (
             server.add_insecure_port(str(address))
@@ -499,21 +501,20 @@ async def run_until_signalled(
 ) -> bool:
     """Serve until `work` is done or SIGTERM or SIGINT asks to stop.
 
-    After the first signal `drain` runs (it should finish or park the sessions and
-    offer no new ones) and calls get the grace; after the second one nothing is
-    waited for any more.
+    After the first signal `drain` runs (it should finish or park the sessions and offer
+    no new ones) and calls get the grace. After the second signal nothing is waited for.
 
     Args:
         server: A started server; it is stopped in any case.
-        work: What the aggregator does; cancelled after draining.
+        work: The work of the aggregator; cancelled after draining.
         drain: Called once after the first signal.
         grace_seconds: For calls that are running at the end.
 
     Returns:
-        Whether `work` came to its end by itself.
+        Whether `work` ended by itself.
 
     Raises:
-        Exception: Whatever `work` or `drain` raised.
+        Exception: The exception that `work` or `drain` raised.
     """
     loop = asyncio.get_running_loop()
     asked, insisted = asyncio.Event(), asyncio.Event()
@@ -535,7 +536,7 @@ async def run_until_signalled(
         await _cancel(draining)
         if not worker.done():
             return False
-        await worker  # it came to its end while the server drained
+        await worker  # it ended while the server drained
         return True
     finally:
         await _cancel(worker)
@@ -555,6 +556,6 @@ async def _ends_before(task: asyncio.Task[None], flag: asyncio.Event) -> bool:
 
 
 async def _cancel(task: "asyncio.Future[Any]") -> None:
-    """End a task and wait until it has; its outcome was looked at before, if ever."""
+    """Cancel a task and wait for its end; its outcome was read before, if ever."""
     task.cancel()
     await asyncio.wait({task})

@@ -1,17 +1,17 @@
-"""What happens around every call, in this order: errors, authentication, admission.
+"""What surrounds every call, in this order: errors, authentication, admission.
 
-Rule 1: `ACCESS` says for every method who may call it: the table of calls, and health.
-        A method that is not in it does not exist.
+Rule 1: `ACCESS` states for every method which callers may use it: the table of calls,
+        and health. A method without an entry does not exist.
 Rule 2: the caller's identity comes from the verified certificate, over TLS 1.3, and
         from nothing that the caller may choose.
-Rule 3: whatever fails becomes a status with a numbered detail.  What was not meant
-        to fail becomes INTERNAL without its text, and goes to the log.
-Rule 4: a certificate that was taken back, or has ended, opens no call and keeps none:
-        those that are open end when the list, or the clock, says so.
-Rule 5: one identity's calls are limited in number at once and over time, so that no
-        client can keep the others out; those that need none, by certificate.
+Rule 3: every failure becomes a status with a numbered detail.  An unexpected exception
+        becomes INTERNAL without its text, and is logged.
+Rule 4: a revoked or expired certificate opens no call and keeps none: open calls end
+        when the list, or the clock, says so.
+Rule 5: one identity's calls are limited in number at once and over time, so no client
+        can block the others. Calls without identity are counted by certificate.
 
-What a call means is none of its business.
+The guards do not know the meaning of a call.
 """
 
 # gRPC's classes are generic to the type checker and not at run time.
@@ -62,8 +62,8 @@ from secagg.transport.tls import CertificateNumber, identity_in_pem, number_in_p
 from secagg.wire.calls import CALLS, Access
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
-# Before what is no identity; no name of a client has it.
-_ANYBODY: Final = "/"
+# This prefix marks a key that is not an identity; no name of a client has it.
+_ANY_CERTIFIED: Final = "/"
 
 CallContext = grpc.aio.ServicerContext[Any, Any]  # gRPC's own classes are generic
 
@@ -73,20 +73,20 @@ Stream: TypeAlias = Callable[[AsyncIterator[Any], CallContext], AsyncIterator[An
 
 ACCESS: Final[Mapping[str, Access]] = {
     **{f"/{SERVICE}/{call.name}": call.access for call in CALLS.values()},
-    f"/{HEALTH_SERVICE}/Check": Access.ANYBODY,
-    # Health's Watch is left out: it keeps a record for every name a caller invents.
+    f"/{HEALTH_SERVICE}/Check": Access.ANY_CERTIFIED,
+    # Health's Watch is not offered: it keeps a record for every name a caller invents.
 }
 
 
 class Guard(ABC):
     """Runs every call inside an asynchronous context manager.
 
-    Handlers read their request themselves, as a stream of one, so that nothing of it is
-    read before this admits the call.
+    Handlers read their request themselves, as a stream of one, so nothing of it is read
+    before this admits the call.
     """
 
     def guarded(self, method: str, answer: Answer) -> Answer:
-        """Return what answers a method's calls, each of them guarded."""
+        """Return a handler of a method's calls, each of them guarded."""
 
         async def guarded(requests: AsyncIterator[Any], context: CallContext) -> bytes:
             async with self.around(method, context, is_stream=False):
@@ -95,7 +95,7 @@ class Guard(ABC):
         return guarded
 
     def guarded_stream(self, method: str, stream: Stream) -> Stream:
-        """Return what answers a method's calls with streams, each of them guarded."""
+        """Return a handler of a method's calls with streams, each of them guarded."""
 
         async def guarded(
             requests: AsyncIterator[Any], context: CallContext
@@ -110,7 +110,7 @@ class Guard(ABC):
     def around(
         self, method: str, context: CallContext, *, is_stream: bool
     ) -> AbstractAsyncContextManager[None]:
-        """Return what surrounds one call."""
+        """Return the context manager of one call."""
 
 
 def guarded_service(
@@ -119,16 +119,16 @@ def guarded_service(
     answers: Mapping[str, Answer],
     streams: Mapping[str, Stream] | None = None,
 ) -> grpc.GenericRpcHandler:
-    """Return what gRPC dispatches the calls of a service to.
+    """Return the guarded handlers of a service, for gRPC.
 
-    The guards are put around the handlers here, once, and not by gRPC's interceptors,
-    which look for a handler and wrap it with every call.
+    The guards wrap the handlers here, once. gRPC's interceptors would look up a handler
+    and wrap it with every call.
 
     Args:
         service: Its full name.
         guards: The outermost first.
         answers: By name of the method, which is in `ACCESS`.
-        streams: Likewise, of methods that have many answers.
+        streams: Handlers of methods with many answers, likewise.
     """
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for name, answer in answers.items():
@@ -156,11 +156,11 @@ def _known(service: str, name: str) -> str:
 class ErrorGuard(Guard):
     """Turns exceptions into statuses; the outermost guard.
 
-    It sees every refusal: of the other guards, of the decoder, and of the service.
+    It handles every refusal: of the other guards, of the decoder, and of the service.
 
     Args:
-        on_refusal: Told the code of each call that is refused.
-        refusals: Writes them to the log; several guards may share it.
+        on_refusal: Called with the code of each call that is refused.
+        refusals: Writes refusals to the log; several guards may share it.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class ErrorGuard(Guard):
         *,
         is_stream: bool,  # noqa: ARG002 - the same for both
     ) -> AsyncIterator[None]:
-        """See `Guard.around`."""
+        """Return the context manager of one call; see `Guard.around`."""
         try:
             refuse_expired(context)
             yield
@@ -192,10 +192,10 @@ class ErrorGuard(Guard):
             self._refusals.write(method, caller_or_dash(), error.code)
             await _abort(context, error)
         except (grpc.aio.AbortError, grpc.RpcError):
-            raise  # the status was given already, or the peer is gone
+            raise  # the status was sent already, or the peer is gone
         except Exception:  # noqa: BLE001 - the next comment says why
-            # The edge of the process: a defect must end one call, not tell a peer
-            # about itself, and be found in the log.
+            # This is the edge of the process: a defect must end one call, reveal
+            # nothing to a peer, and be logged.
             self._on_refusal(ErrorCode.INTERNAL)
             log_defect(_LOG, CALL_FAILED, method=method)
             await _abort(context, InternalError("unexpected exception"))
@@ -204,12 +204,12 @@ class ErrorGuard(Guard):
 def refuse_expired(context: CallContext) -> None:
     """Refuse a call whose caller has stopped waiting for its answer.
 
-    Work for it would delay calls that are waited for, and it comes again.
+    Work for it would delay other calls, and the caller retries.
 
     Raises:
         ServiceError: OVERLOADED.
     """
-    # The stubs do not know of calls without an end.
+    # The stubs do not know of calls without a deadline.
     left = cast("float | None", context.time_remaining())
     if left is not None and left <= 0.0:
         raise ErrorCode.OVERLOADED.error(
@@ -228,14 +228,14 @@ async def _abort(context: CallContext, error: SecAggError) -> NoReturn:
 
 
 class Authenticator(Protocol):
-    """Says who makes a call."""
+    """Establishes the caller of a call."""
 
     def identity_of(self, context: CallContext) -> Caller:
         """Return the client, or raise ServiceError UNAUTHENTICATED."""
         ...
 
     def holder_of(self, context: CallContext) -> Caller:
-        """Return as whom a call is counted that needs no identity."""
+        """Return the name under which a call without identity is counted."""
         ...
 
 
@@ -244,7 +244,7 @@ class TLSAuthenticator:
     """Takes the identity from the peer's verified certificate.
 
     Attributes:
-        trust_domain: The only one whose clients are known here.
+        trust_domain: The trust domain whose clients are served.
         revoked: The revocation lists in force; asked with every call.
         date: The present in Unix seconds; the machine's by default.
     """
@@ -260,8 +260,8 @@ class TLSAuthenticator:
 
         Raises:
             ServiceError: UNAUTHENTICATED; the peer needs another certificate.
-                UNREACHABLE for one that was good when the connection was made, and
-                while the aggregator's revocation list has ended.
+                UNREACHABLE for one that was valid when the connection was made, and
+                while the aggregator's revocation list has expired.
         """
         properties = context.auth_context()
         # Absent in old gRPC releases, which negotiate TLS 1.3 all the same.
@@ -289,13 +289,13 @@ class TLSAuthenticator:
         return Caller(peer.name, number)
 
     def holder_of(self, context: CallContext) -> Caller:
-        """Name the certificate: its holder may be anybody whom the authority knows.
+        """Return a name for the certificate, whose holder may be of any role.
 
         Raises:
             ServiceError: UNAUTHENTICATED or UNREACHABLE, as `identity_of`.
         """
         certificates = list(context.auth_context().get("x509_pem_cert", []))
-        name = _ANYBODY + hashlib.sha256(b"".join(certificates)).hexdigest()
+        name = _ANY_CERTIFIED + hashlib.sha256(b"".join(certificates)).hexdigest()
         if len(certificates) != 1:
             return Caller(name)
         number = number_in_pem(certificates[0])
@@ -304,10 +304,10 @@ class TLSAuthenticator:
 
     def _refuse_over(self, number: CertificateNumber) -> None:
         if number.ends <= self.date():
-            # As TLS will say of the next connection; the client looks at its own files
-            # then, where a new one may lie.
+            # TLS will report the same for the next connection; the client then reads
+            # its own files, which may hold a new one.
             raise ErrorCode.UNREACHABLE.error(
-                "the certificate of this connection has ended",
+                "the certificate of this connection has expired",
                 fix="Connect again, with a certificate that is valid.",
             )
         if number in self.revoked:
@@ -326,13 +326,13 @@ class TLSAuthenticator:
 
 @dataclass(frozen=True, slots=True)
 class MetadataAuthenticator:
-    """Believes whatever name the caller gives.  For tests on loopback only."""
+    """Trusts the name that the caller states.  For tests on loopback only."""
 
     def identity_of(self, context: CallContext) -> Caller:
         """Return the name in the call's metadata.
 
         Raises:
-            ServiceError: UNAUTHENTICATED when there is none.
+            ServiceError: UNAUTHENTICATED when the call states no name.
         """
         for key, value in context.invocation_metadata() or ():
             if key == TEST_IDENTITY_KEY and isinstance(value, str):
@@ -341,7 +341,7 @@ class MetadataAuthenticator:
 
     def holder_of(self, context: CallContext) -> Caller:  # noqa: ARG002 - no certificates
         """Return the same for every caller."""
-        return Caller(_ANYBODY)
+        return Caller(_ANY_CERTIFIED)
 
 
 def _unauthenticated(complaint: str) -> ServiceError:
@@ -353,12 +353,13 @@ def _unauthenticated(complaint: str) -> ServiceError:
 
 
 class AuthenticationGuard(Guard):
-    """Establishes who calls, before anything is done for the call.
+    """Establishes the caller before any work is done for the call.
 
     Args:
-        authenticator: Says who it is.
-        open_calls: Ends calls of callers who were welcome before.
-        on_known: Told gRPC's name of the connection and whose it is, with every call.
+        authenticator: Establishes the caller.
+        open_calls: Ends calls of callers that are not welcome any more.
+        on_known: Called with gRPC's name of the connection and its caller, with every
+            call.
     """
 
     def __init__(
@@ -379,7 +380,7 @@ class AuthenticationGuard(Guard):
         *,
         is_stream: bool,  # noqa: ARG002 - the same for both
     ) -> AsyncIterator[None]:
-        """See `Guard.around`."""
+        """Return the context manager of one call; see `Guard.around`."""
         whose = (
             self._authenticator.identity_of
             if ACCESS[method] is Access.CLIENT
@@ -400,7 +401,7 @@ class AdmissionGuard(Guard):
     """Limits how many calls one identity may have open, and how fast.
 
     Args:
-        admission: What counts them, over gRPC and the HTTP edge.
+        admission: Counts the calls, over gRPC and the HTTP edge.
     """
 
     def __init__(self, admission: CallAdmission) -> None:
@@ -409,6 +410,6 @@ class AdmissionGuard(Guard):
     def around(
         self, method: str, context: CallContext, *, is_stream: bool
     ) -> AbstractAsyncContextManager[None]:
-        """See `Guard.around`."""
+        """Return the context manager of one call; see `Guard.around`."""
         del method, context
         return self._admission.admitted(caller(), is_stream=is_stream)

@@ -12,35 +12,35 @@ from typing import Final, Self
 
 from secagg.errors import ErrorCode
 
-# Long beside a call within a process, and short beside whoever waits for its answer.
+# Long beside a call within a process, and short beside a client's wait for its answer.
 _NEAR_SECONDS: Final = 0.05
 RETRY_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatorLimits:
-    """How much of the aggregator clients may use.
+    """Limits how much of the aggregator clients may use.
 
     Attributes:
-        poll_seconds: What a client that polls is told to wait.
+        poll_seconds: Time until a polling client asks again.
         join_poll_seconds: The same for a client that waits for a session.
         watches_per_identity: Open streams of one client: its own, and one that a
             broken link has left behind.
         watches: Open streams of all clients.
-        held_per_identity: Questions for a session that wait here, likewise.
-        held: Those of all clients.  All are answered when a session opens, and come
-            with their adverts: so many take some six seconds of the fifteen that a
-            client waits.  Whoever asks beyond them is told at once, and polls.
-        concurrent_chunks: Chunks of uploads in work at the same time; more only make
-            the disk seek.
+        held_per_identity: Requests for a session that are held here, likewise.
+        held: Held requests of all clients.  All are answered when a session opens, and
+            the adverts follow: so many take some six seconds of the fifteen that a
+            client waits.  A client beyond this limit is answered at once, and polls.
+        concurrent_chunks: Chunks of uploads that are written at the same time; more
+            only make the disk seek.
         waiting_bytes: Chunks that have arrived and wait for their turn: 16 whole ones,
-            or 400 vectors of 10^4 entries.  What was received once is not thrown away
-            to be received again.
-        kept_sums: Ended sessions whose sum and receipt stay available at least.
-        keep_seconds: How long those of every ended session stay available at least.
+            or 400 vectors of 10^4 entries.  A received chunk is not discarded to be
+            received again.
+        kept_sums: Ended sessions whose sum and receipt at least stay available.
+        keep_seconds: How long those of every ended session at least stay available.
         idle_timeout: How long no client must have called before `settle` returns.
-        fetch_seconds: How long `settle` waits for somebody who was told that there is a
-            sum to come for it: a few round trips of the slowest link.
+        fetch_seconds: How long `settle` waits for a client that was told of a sum to
+            fetch it: a few round trips of the slowest link.
     """
 
     poll_seconds: float = 0.5
@@ -61,7 +61,7 @@ class AggregatorLimits:
         """Return limits for clients of this process, whose calls cross no network.
 
         Args:
-            keep_seconds: As above.
+            keep_seconds: The value of the limit of this name.
         """
         return cls(
             poll_seconds=_NEAR_SECONDS,
@@ -72,11 +72,11 @@ class AggregatorLimits:
 
 
 class ConcurrencyLimit:
-    """Places that clients take.
+    """Limits how many calls wait, of one client and of all.
 
     Args:
-        of_one: For one client.
-        of_all: For all of them.
+        of_one: The limit of one client.
+        of_all: The limit of all clients.
     """
 
     def __init__(self, of_one: int, of_all: int) -> None:
@@ -86,12 +86,12 @@ class ConcurrencyLimit:
         self._all_taken = 0
 
     def is_free_for(self, identity: str) -> bool:
-        """Whether one more of this client may stay."""
+        """Whether one more call of this client may wait."""
         return self._all_taken < self._of_all and self._taken[identity] < self._of_one
 
     @contextmanager
     def taken_by(self, identity: str) -> Iterator[None]:
-        """Take a place, until the block is left."""
+        """Count one waiting call, until the block is left."""
         self._taken[identity] += 1
         self._all_taken += 1
         try:
@@ -104,10 +104,10 @@ class ConcurrencyLimit:
 
 
 class UploadSlots:
-    """Bounds the chunks that are in work at the same time, over all sessions.
+    """Bounds the chunks that are written at the same time, over all sessions.
 
     Args:
-        limit: How many.
+        limit: The number of chunks.
         waiting_bytes: How much may wait in memory for its turn; first come, first
             served.
     """
@@ -128,7 +128,7 @@ class UploadSlots:
         """
         if self._slots.locked() and size > self._room:
             raise ErrorCode.OVERLOADED.error(
-                "too many uploads are in work",
+                "too many uploads are being written",
                 fix="Send this chunk again a little later.",
                 retry_after_seconds=RETRY_SECONDS,
             )

@@ -1,9 +1,9 @@
-"""What the operator is told of one session: progress, lines of the log, measurements.
+"""What the operator sees of one session: progress, lines of the log, measurements.
 
-Rule 1: it decides nothing and knows nothing of the session but what it is handed.  A
-        line names clients and numbers, never what they sent.
-Rule 2: a watcher that is slow gets the latest state of every session, not a backlog;
-        nothing waits for watchers.
+Rule 1: this module decides nothing and knows only what its callers pass.  A line names
+        clients and numbers, never what they sent.
+Rule 2: a slow watcher gets the latest state of every session, not a backlog; no session
+        waits for watchers.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from secagg.server.telemetry.measures import Measures
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
-# A log line stays readable when a thousand clients are lost at once.
+# A log line stays readable when a thousand clients drop out at once.
 _NAMED_AT_MOST: Final = 20
 
 
 @unique
 class SessionPhase(StrEnum):
-    """What a session is doing."""
+    """Names what a session is doing."""
 
     COLLECTING = "collecting"
     SUMMING = "summing"
@@ -39,11 +39,11 @@ class SessionPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DroppedClient:
-    """A client that was lost.
+    """Describes a client that a session continued without.
 
     Attributes:
-        identity: Who.
-        round: In which round.
+        identity: The client's name.
+        round: The round in which it dropped out.
         reason: Why, in words.
     """
 
@@ -54,7 +54,7 @@ class DroppedClient:
 
 @dataclass(frozen=True, slots=True)
 class SessionProgress:
-    """A session at one moment.
+    """Describes a session at one moment.
 
     Attributes:
         session_id: The session.
@@ -66,12 +66,12 @@ class SessionProgress:
         answered: Clients whose message of this round is in.
         expected: Clients that may still answer, those included.
         needed: Clients that this round needs.
-        dropped: Everybody lost so far, in order.
+        dropped: All clients that dropped out so far, in order.
         upload_bytes: Bytes of masked input received in this process.
-        sessions_left: Sessions that the budget of the task still covers, spare ones
-            included, and this one until its survivors are fixed; None without one.
-        left_out: Who takes no part in it because of earlier sessions of the task.
-        reason: How it ended, in words; empty before.
+        sessions_left: Sessions that the budget of the task still covers, with the spare
+            ones and with this one until its survivors are fixed; None without a budget.
+        excluded: Clients excluded because of earlier sessions of the task.
+        reason: How it ended, in words; empty before its end.
     """
 
     session_id: bytes
@@ -86,20 +86,21 @@ class SessionProgress:
     dropped: tuple[DroppedClient, ...] = ()
     upload_bytes: int = 0
     sessions_left: int | None = None
-    left_out: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveSession:
-    """A session that is not over.
+    """Describes a session that is not over.
 
     Attributes:
-        progress: Where it stands.
-        seconds_left: Until the open round closes; None while that is not known, because
-            clients are missing and nothing says until when they may come.
-        missing: Who may still answer in the open round, by name; before the cohort is
-            fixed only where the task has a list of who is invited.
+        progress: Its progress.
+        seconds_left: Time until the open round closes; None while clients are missing
+            and no deadline is set.
+        missing: Names of the clients that may still answer in the open round. Before
+            the cohort is fixed, they are known only if the task has a list of invited
+            clients.
     """
 
     progress: SessionProgress
@@ -115,12 +116,12 @@ class ProgressFeed:
         self._closed = False
 
     def publish(self, progress: SessionProgress) -> None:
-        """Tell all watchers; never waits."""
+        """Send progress to all watchers, without waiting."""
         for watcher in self._watchers:
             watcher.offer(progress)
 
     def close(self) -> None:
-        """End every watcher's iteration after what it has not seen yet."""
+        """End every watcher's iteration after its unread states."""
         self._closed = True
         for watcher in self._watchers:
             watcher.wake.set()
@@ -130,11 +131,11 @@ class ProgressFeed:
     ) -> AsyncIterator[SessionProgress]:
         """Yield progress until the feed is closed.
 
-        Within one round of one session only the latest state is kept for a watcher
-        that is busy; every change of round or phase is seen.
+        Within one round of one session only the latest state is kept for a slow
+        watcher. Every change of round or phase is seen.
 
         Args:
-            at_first: Yielded before any change; read when the watch begins, so that no
+            at_first: Yielded before any change; read when the watch begins, so no
                 change falls between.
         """
         watcher = _Watcher()
@@ -153,7 +154,7 @@ class ProgressFeed:
 
 
 class _Watcher:
-    """One watcher's unread states, one per session, round and phase."""
+    """Holds one watcher's unread states, one per session, round and phase."""
 
     def __init__(self) -> None:
         self.wake = asyncio.Event()
@@ -172,18 +173,18 @@ class _Watcher:
 
 
 def named(identities: Sequence[str], at_most: int) -> str:
-    """Return names for people to read: the first few, and how many more there are."""
+    """Return names for people to read: the first few, and how many more exist."""
     shown = ", ".join(identities[:at_most])
     more = len(identities) - at_most
     return f"{shown} and {more} more" if more > 0 else shown
 
 
 class SessionEvents:
-    """Tells the operator of one session.
+    """Logs and measures one session for the operator.
 
     Args:
         session: The session.
-        measures: Takes measurements.
+        measures: Receives measurements.
     """
 
     def __init__(self, session: SessionDescriptor, measures: Measures) -> None:
@@ -199,7 +200,7 @@ class SessionEvents:
         telemetry.log_event(_LOG, level, name, **self._names, **facts)
 
     def accepted(self, sender: str, envelope: Envelope) -> None:
-        """Note that a client's message was new, and is durable."""
+        """Log that a client's message was new, and is durable."""
         self.write(
             telemetry.MESSAGE_ACCEPTED,
             level=logging.DEBUG,
@@ -210,17 +211,17 @@ class SessionEvents:
     def refused(
         self, sender: str, envelope: Envelope, error: RemoteProtocolError
     ) -> None:
-        """Note that a client's message was refused."""
+        """Log that a client's message was refused."""
         self.write(
             telemetry.MESSAGE_REFUSED,
-            level=logging.DEBUG,  # the refused call has its line
+            level=logging.DEBUG,  # the refused call has its own line
             message=envelope.kind.__name__,
             sender=sender,
             code=error.code.name,
         )
 
     def view_differs(self, client: str) -> None:
-        """Note that a client has another view than this server (R5.3-14)."""
+        """Log that a client has another view than this server (R5.3-14)."""
         self.write(
             telemetry.VIEW_DIFFERS,
             level=logging.WARNING,
@@ -232,7 +233,7 @@ class SessionEvents:
     def tables_differ(
         self, differing: int, sharers: int, tables: Iterable[bytes]
     ) -> None:
-        """Note that so many views differ that this server may be the odd one.
+        """Log that many views differ, so this server may be the one at fault.
 
         Args:
             differing: How many clients.
@@ -251,7 +252,7 @@ class SessionEvents:
         )
 
     def lost(self, clients: Iterable[DroppedClient]) -> None:
-        """Note who has not answered in the round that was closed."""
+        """Log which clients did not answer in the round that was closed."""
         for each in clients:
             self.write(
                 telemetry.CLIENT_DROPPED,
@@ -268,13 +269,13 @@ class SessionEvents:
         *,
         seconds: float,
     ) -> None:
-        """Note a change of state.
+        """Log a change of state.
 
         Args:
-            before: The state that was left.
-            state: The state that was entered.
-            progress: Where the session stands by it.
-            seconds: How long the former was open.
+            before: The former state.
+            state: The new state.
+            progress: The session's progress in the new state.
+            seconds: How long the former state lasted.
         """
         counts = server.progress(before)
         match state:
@@ -301,7 +302,7 @@ class SessionEvents:
                 )
 
     def measure(self, before: server.ServerState, seconds: float) -> None:
-        """Tell the meter how long a round, or the sum, took."""
+        """Measure how long a round, or the sum, took."""
         if isinstance(before, server.Summing):
             self._measures.summed(seconds)
             return

@@ -1,10 +1,10 @@
-"""Who of those that share a book takes a session's last steps: its sum, and its end.
+"""Which replica of a shared store completes a session: computes its sum and ends it.
 
-Rule 1: one of them does, by a lease; the others wait, and any of them goes on when its
-        holder has died: at once where the book sees that, as a database does when a
-        connection ends, else when the lease has run out.  It only saves double work:
-        all would get the same bytes, and what is written is compared in any case.
-Rule 2: whoever gets the lease looks at what its last holder has stored before it acts.
+Rule 1: one replica does, by a lease; the others wait, and any of them continues when
+        the holder has died.  The store may see that at once, as a database does when a
+        connection ends; else the lease expires.  The lease only saves double work: all
+        replicas would compute the same bytes, and a stored sum is compared in any case.
+Rule 2: a replica that gets the lease first reads what the last holder has stored.
 """
 
 import asyncio
@@ -20,29 +20,29 @@ from secagg.storage.change import Lease
 from secagg.storage.leases import AcquireLease, ReleaseLease, RenewLease
 from secagg.storage.store import Store
 
-# How long a sum waits for a replica that stands still, or is cut off from the book, and
-# may come back; a third of it between signs of life.
+# How long a sum waits for a replica that is suspended or disconnected from the store.
+# The holder renews the lease after a third of this time.
 LEASE_SECONDS: Final = 12.0
-# Whoever waits for another replica looks again after so long.
+# A replica that waits for another one checks again after this time.
 LOOK_EVERY_SECONDS: Final = 1.0
 
 
 class SessionLease:
-    """The right to take one session's last steps.
+    """Holds the right to complete one session.
 
     Args:
-        session_key: The session's name in the book.
-        replica: Name of this process among those that share the book.
-        book: Says who has the lease; one that is not shared needs none.
-        clock: Time between looks and signs of life.
-        place: Returns where the session stands: how many rounds it has entered, None
-            once somebody else has ended it.
-        look: Learns what others have stored of the session.
-        woken: Set whenever the session may stand elsewhere.
-        meter: Counts leases that were lost.
+        session_key: The session's name in the store.
+        replica: Name of this process among the replicas of the store.
+        store: Keeps the lease; a store that is not shared needs none.
+        clock: Time between checks and renewals.
+        place: Returns how many rounds the session has entered; None once another
+            replica has ended it.
+        look: Applies what other replicas have stored of the session.
+        woken: Set whenever the session may have changed.
+        meter: Counts lost leases.
 
     Attributes:
-        held: The lease, while this process has it.
+        held: The lease, while this process holds it.
     """
 
     def __init__(  # noqa: PLR0913 - every part can be exchanged
@@ -69,14 +69,15 @@ class SessionLease:
         self.held: Lease | None = None
 
     async def hold(self) -> bool:
-        """Have the session's last steps to oneself; waits while somebody else has them.
+        """Acquire the right to complete the session; wait while another replica has it.
 
         Returns:
-            False when somebody else has done them, or the session stands elsewhere
-            than when this was called.
+            False if another replica has completed it, or the session has entered
+                another
+            round since the call.
 
         Raises:
-            ServiceError: STORAGE_FAILED, again and again.
+            ServiceError: STORAGE_FAILED, after repeated attempts.
         """
         if not self._store.is_shared:
             return True
@@ -87,14 +88,14 @@ class SessionLease:
             try:
                 is_held = await self._held_at(place)
             except ServiceError:
-                await self.let_go()  # whoever takes it again must look again
+                await self.let_go()  # the next call must read the store again
                 raise
 
         await patiently(self._clock, hold)
         return is_held
 
     async def let_go(self) -> None:
-        """Let others have what `hold` has taken."""
+        """Release the lease, if it is held."""
         lease, self.held = self.held, None
         renewing, self._renewing = self._renewing, None
         if renewing is not None:
@@ -105,7 +106,7 @@ class SessionLease:
                 await self._store.commit(ReleaseLease(lease))
 
     async def _held_at(self, place: int | None) -> bool:
-        """See `hold`; the session stood at this place when that was called."""
+        """Acquire the right, unless the session has entered another round."""
         if self.held is not None and not await self._store.commit(
             RenewLease(self.held, seconds=LEASE_SECONDS)
         ):
@@ -121,7 +122,7 @@ class SessionLease:
             if self.held is None:
                 again = self._clock.now() + LOOK_EVERY_SECONDS
                 await is_set_before(self._clock, again, self._woken)
-            else:  # its last holder may have done all that there is to do
+            else:  # its last holder may have completed the session
                 await self._look()
         if self._renewing is None:
             self._renewing = asyncio.create_task(self._renew())
@@ -133,7 +134,7 @@ class SessionLease:
     async def _renew(self) -> None:
         while self.held is not None:
             await self._clock.sleep_until(self._clock.now() + LEASE_SECONDS / 3)
-            with suppress(ServiceError):  # a refusal at the next step says so
+            with suppress(ServiceError):  # the next step reports the refusal
                 if not await self._store.commit(
                     RenewLease(self.held, seconds=LEASE_SECONDS)
                 ):

@@ -1,9 +1,9 @@
 """The stored form of one session on the server.
 
-Rule 1: a header holds what the session was started with; the records behind it are
-        accepted events.  Both together rebuild the state.
+Rule 1: a header holds the parameters of the session; the records after it are accepted
+        events.  Both together rebuild the state.
 Rule 2: the payload lies in the spool, not here.  The revocation list lies here: a
-        session that was begun ends under it, whatever was published since.
+        session ends under the list that it began with, whatever is published later.
 """
 
 from dataclasses import dataclass, field
@@ -30,21 +30,21 @@ _MAX_DESCRIPTOR_BYTES: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """What a session was started with, and what has happened since.
+    """Holds a session's parameters and what has happened since it was opened.
 
     Attributes:
         descriptor: The session as it is offered.
-        invited: Who may take part; None for every authenticated client.
-        left_out: Who may not, for what earlier sessions of the task have shown.
-        finished: Invited clients that have given their participations.
-        attempt: Which attempt of its task at the same payload this is, from 1.
-        revocations: The list that the offer names, as the issuer made it; b"" for none.
+        invited: Clients that may take part; None for every authenticated client.
+        excluded: Clients excluded because of earlier sessions of the task.
+        finished: Invited clients that have used all their participations.
+        attempt: Number of this attempt of the task at the same payload, from 1.
+        revocations: The list that the offer names, in the issuer's bytes; b"" for none.
         events: Accepted events, from the journal.
     """
 
     descriptor: SessionDescriptor
     invited: frozenset[str] | None
-    left_out: frozenset[str] = frozenset()
+    excluded: frozenset[str] = frozenset()
     finished: frozenset[str] = frozenset()
     attempt: int = 1
     revocations: bytes = field(default=b"", repr=False)
@@ -52,26 +52,26 @@ class SessionRecord:
 
     @property
     def session_key(self) -> str:
-        """The session's name in the book."""
+        """The session's name in the store."""
         return f"server/{self.descriptor.session_id.hex()}"
 
     def start(self, verified: VerifiedCredentials | None = None) -> server.ServerState:
         """Return the state before any event.
 
         Args:
-            verified: Which credentials were verified in earlier sessions.
+            verified: Credentials that earlier sessions verified.
 
         Raises:
-            RemoteProtocolError: BAD_CONFIG, or BAD_CREDENTIAL for another list than
-                the offer names; no such session can exist.
+            RemoteProtocolError: BAD_CONFIG, or BAD_CREDENTIAL for a list that the offer
+                does not name; no such session can exist.
         """
         parameters = self.descriptor.parameters
         return server.start(
             self.descriptor,
             packed_bytes=packed_size(parameters.dimension, parameters.bits),
             invited=self.invited,
-            # Of neither an advert is waited for.
-            left_out=self.left_out | self.finished,
+            # The session waits for no advert of these clients.
+            excluded=self.excluded | self.finished,
             revoked=self._revoked(),
             verified=verified,
             read_noise=read_noise_terms,
@@ -86,7 +86,7 @@ class SessionRecord:
         """Return the header to store."""
         writer = Writer().u16(_VERSION).blob(self.descriptor.encode())
         writer.u32(self.attempt).flag(self.invited is not None)
-        for names in (self.invited or frozenset(), self.left_out, self.finished):
+        for names in (self.invited or frozenset(), self.excluded, self.finished):
             writer.u32(len(names))
             for identity in sorted(names):
                 writer.text(identity)
@@ -94,10 +94,10 @@ class SessionRecord:
 
     @classmethod
     def decode(cls, stored: StoredSession) -> Self:
-        """Read a stored session that has not ended.
+        """Decode a stored session that has not ended.
 
         Raises:
-            ServiceError: STORAGE_FAILED; it is damaged or of another release.
+            ServiceError: STORAGE_FAILED; the bytes are damaged or of another release.
         """
         reader = Reader(stored.header, "session header")
         try:
@@ -108,7 +108,7 @@ class SessionRecord:
                 reader.blob(max_bytes=_MAX_DESCRIPTOR_BYTES)
             )
             attempt, restricted = reader.u32(), reader.flag()
-            names, left_out = _read_names(reader), _read_names(reader)
+            names, excluded = _read_names(reader), _read_names(reader)
             finished = _read_names(reader)
             revocations = reader.blob(max_bytes=MAX_REVOCATION_BYTES)
             reader.end()
@@ -117,7 +117,7 @@ class SessionRecord:
         events = tuple(decode_server_event(record) for record in stored.records)
         invited = names if restricted else None
         return cls(
-            descriptor, invited, left_out, finished, attempt, revocations, events
+            descriptor, invited, excluded, finished, attempt, revocations, events
         )
 
 
@@ -130,5 +130,5 @@ def _read_names(reader: Reader) -> frozenset[str]:
 def _unreadable(complaint: str) -> SecAggError:
     return ErrorCode.STORAGE_FAILED.error(
         f"a stored session cannot be read: {complaint}",
-        fix="Use the release that wrote it, or discard the session's state.",
+        fix="Use the release that wrote it, or delete the session's state.",
     )

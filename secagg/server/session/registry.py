@@ -1,16 +1,16 @@
-"""The sessions of an aggregator: those that run and those that clients still ask about.
+"""The sessions of an aggregator: running ones, and ended ones that are still read.
 
-Rule 1: a session is stored before it is offered, and scrubbed before it is forgotten.
+Rule 1: a session is stored before it is offered, and erased before it is forgotten.
 Rule 2: session numbers of a task only grow, also across restarts (PROTOCOL §5.0).
 Rule 3: payload and sum of an ended session stay as long as it is among the latest, and
         at least for `keep_seconds`.
-Rule 4: others may open and end sessions in the same book.  No client is told that there
-        is no such session before the book was asked.
-Rule 5: of a session that is over the sum is given first.  What ended by a refusal is
-        begun again, and gives no sum twice that this process has given.
-Rule 6: a session leaves its receipt, and in the same commit what it tells its task
-        (`TaskHistory`).
-Rule 7: each last step may be taken again: it writes the same once more.
+Rule 4: other replicas may open and end sessions in the same store.  The aggregator asks
+        the store before it tells a client that a session does not exist.
+Rule 5: the sum of a session that is over is delivered first.  A step that a refusal
+        interrupted is repeated, and this process delivers no sum twice.
+Rule 6: the commit that stores a session's receipt also stores what its task learns from
+        it (`TaskHistory`).
+Rule 7: each of these steps is idempotent: repeated, it writes the same again.
 """
 
 import asyncio
@@ -72,19 +72,21 @@ from secagg.storage.spool import PAYLOAD, SUM
 from secagg.storage.store_identity import refuse_sessions_of_another
 
 _NONCE_BYTES: Final = 32
-# Payloads are stored before their sessions: younger ones may be somebody's next.
+# Payloads are stored before their sessions: a younger one may belong to a session that
+# another replica opens now.
 _ORPHAN_SECONDS: Final = 86400.0
 
 
 class SessionCloser:
-    """Takes the last steps of sessions, for whoever has the right to.
+    """Completes sessions that are over, for the process that holds the lease.
 
     Args:
         context: What all sessions share.
-        facts: Says what a task knows, as the book says by now.
-        learn: Is told what it knows now.
-        on_aborted: Takes the audit receipts of sessions without a sum; None drops them.
-        on_ended: Takes what is known of every session at its end; None drops it.
+        facts: Returns the history of a task from the store.
+        learn: Receives the new history of a task.
+        on_aborted: Receives the audit receipts of sessions without a sum; None drops
+            them.
+        on_ended: Receives the report of every session at its end; None drops it.
     """
 
     def __init__(
@@ -104,21 +106,22 @@ class SessionCloser:
         self._on_ended = on_ended
 
     async def take(self, runner: SessionRunner, give: OnSum | None) -> None:
-        """Take them all, waiting for a disk or a book that refuses for a moment.
+        """Complete a session; retry while a disk or the store refuses for a moment.
 
         Args:
             runner: The session.
-            give: Takes its sum, if it has one; None where nobody wants it.
+            give: Receives its sum, if it has one; None delivers it to no consumer.
 
         Raises:
-            DeliveryDeferredError: Its sum, or its receipt, cannot be put to use here
-            for now. ServiceError: STORAGE_FAILED.
+            DeliveryDeferredError: Its sum or receipt cannot be delivered here
+                for now.
+            ServiceError: STORAGE_FAILED.
         """
         clock, outcome = self._context.clock, runner.outcome()
         if isinstance(outcome, Released) and give is not None:
             await self._give_once(runner, outcome, give)
         await patiently(clock, lambda: self._report(runner))
-        known, facts = await patiently(clock, lambda: self._scrub(runner))
+        known, facts = await patiently(clock, lambda: self._erase(runner))
         self._note_end(runner, known, facts)
         spool = self._context.spool
         await patiently(
@@ -129,7 +132,7 @@ class SessionCloser:
     async def _give_once(
         self, runner: SessionRunner, outcome: Released, give: OnSum
     ) -> None:
-        """Give a sum, unless this process has done so and then met a refusal."""
+        """Deliver a sum, unless this process already has."""
         if not runner.is_delivered:
             total = await patiently(
                 self._context.clock, lambda: self._load_sum(runner, outcome)
@@ -138,17 +141,17 @@ class SessionCloser:
             runner.is_delivered = True
 
     async def _report(self, runner: SessionRunner) -> None:
-        """Tell those who were promised it what became of a session."""
+        """Report how a session ended."""
         if self._on_aborted is not None and not isinstance(runner.outcome(), Released):
             await self._on_aborted(runner.descriptor, runner.audit().encode())
         if self._on_ended is not None:
             await self._on_ended(runner.receipt(), runner.progress())
 
-    async def _scrub(self, runner: SessionRunner) -> tuple[TaskHistory, TaskHistory]:
-        """Scrub a session that is over, and leave its receipt and what it tells.
+    async def _erase(self, runner: SessionRunner) -> tuple[TaskHistory, TaskHistory]:
+        """Erase a session that is over, and leave its receipt and its task's history.
 
         Returns:
-            What its task knew, and what it knows now.
+            The task's history before, and after.
         """
         known = await self._facts(runner.descriptor.task_id)
         facts = await self._workers.run(known.after, runner.receipt())
@@ -161,7 +164,7 @@ class SessionCloser:
     ) -> None:
         self._measure(runner)
         self._learn(runner.descriptor.task_id, facts)
-        for identity in sorted(facts.left_out - known.left_out):
+        for identity in sorted(facts.excluded - known.excluded):
             runner.log.write(telemetry.CLIENT_EXCLUDED, sender=identity)
 
     def _measure(self, runner: SessionRunner) -> None:
@@ -174,7 +177,7 @@ class SessionCloser:
             )
 
     async def _terms_after(self, runner: SessionRunner, known: TaskHistory) -> bytes:
-        """Return what the next offer says of its noise, from what was released."""
+        """Return the noise terms of the next offer, updated by a released sum."""
         outcome, descriptor = runner.outcome(), runner.descriptor
         if not isinstance(outcome, Released) or not descriptor.noise_terms:
             return known.noise_terms
@@ -184,7 +187,7 @@ class SessionCloser:
         )
 
     async def _load_sum(self, runner: SessionRunner, outcome: Released) -> SessionSum:
-        """Return the sum of a session that released one."""
+        """Return the sum of a session, if it released one."""
         descriptor = runner.descriptor
         parameters = descriptor.parameters
         packed = await self._load(descriptor.session_id, SUM, outcome.sum_hash)
@@ -205,7 +208,7 @@ class SessionCloser:
         if await self._workers.sha256(data) != digest:
             raise ErrorCode.STORAGE_FAILED.error(
                 f"the {name} of a session is missing or damaged in the spool",
-                fix="Do not touch the spool directory while sessions run.",
+                fix="Leave the spool directory alone while sessions run.",
             )
         return data
 
@@ -216,8 +219,9 @@ class SessionRegistry:
     Args:
         context: What all sessions share.
         kept_sessions: Ended sessions whose sum and receipt stay available.
-        on_aborted: Takes the audit receipts of sessions without a sum; None drops them.
-        on_ended: Takes what is known of every session at its end; None drops it.
+        on_aborted: Receives the audit receipts of sessions without a sum; None drops
+            them.
+        on_ended: Receives the report of every session at its end; None drops it.
     """
 
     def __init__(
@@ -263,9 +267,10 @@ class SessionRegistry:
         return self.find(session_id)
 
     async def _look_up(self, session_id: bytes) -> EndedSession | None:
-        """Take in a session that has ended before this process heard of it.
+        """Load a session that ended before this process knew it.
 
-        One at a time, and seldom: whoever makes up names costs the book little.
+        The lookups run one at a time and seldom, so invented names cost the store
+        little.
         """
         clock = self._context.clock
         async with self._looking_up:
@@ -277,7 +282,7 @@ class SessionRegistry:
         return session_id in self._running or session_id in self._ended
 
     async def look(self) -> None:
-        """Learn what others have done; whoever asks meanwhile shares the next look.
+        """Apply what other replicas did; concurrent callers share the next refresh.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -299,10 +304,11 @@ class SessionRegistry:
                 await self.retire(runner)
 
     async def _take_in(self, key: str) -> EndedSession | None:
-        """Take in a session that another aggregator has opened.
+        """Load a session that another aggregator has opened.
 
         Returns:
-            One that ended too long ago to be kept: whoever asks for many such puts
+            The session, if it ended too long ago to be kept. A caller that asks for
+                many such sessions evicts none of the kept ones.
             none of them into the place of what others ask for.
         """
         stored = (
@@ -323,7 +329,7 @@ class SessionRegistry:
         return None
 
     async def retire(self, runner: SessionRunner) -> None:
-        """Keep what is left of a session that another aggregator has ended."""
+        """Keep the receipt of a session that another aggregator has ended."""
         ended = runner.ended_by_other
         if ended is not None and runner.session_id in self._running:
             del self._running[runner.session_id]
@@ -340,18 +346,19 @@ class SessionRegistry:
         session = self._running.get(session_id) or self._ended.get(session_id)
         if session is None:
             raise ErrorCode.UNKNOWN_SESSION.error(
-                "there is no such session here",
-                fix="Ask for an offer; the session is over or belongs to "
-                "another aggregator.",
+                "no such session exists here",
+                fix="Ask for an offer; the session is over or belongs to another "
+                "aggregator.",
             )
         return session
 
     async def facts(self, task_id: str, *, newest: bool = False) -> TaskHistory:
-        """Return what a task knows from its sessions.
+        """Return the history of a task.
 
         Args:
-            task_id: Which.
-            newest: What the book says, where others share it; else what it said last.
+            task_id: The task.
+            newest: Whether to read a shared store again; else the last known history is
+                used.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -372,32 +379,32 @@ class SessionRegistry:
                 yield runner
 
     def ended_before(self) -> bool:
-        """Whether the latest end came in an earlier process, which told it to some."""
+        """Whether an earlier process ended the latest session and told some clients."""
         latest = self._latest()
         return isinstance(latest, EndedSession) or (
             latest is not None and latest.ended_before_start
         )
 
-    def has_untold(self) -> bool:
-        """Whether somebody took part to the latest end and does not know it yet.
+    def has_unacknowledged(self) -> bool:
+        """Whether a participant of the latest session does not know its end yet.
 
-        Clients of earlier sessions had a whole session's time to ask.
+        Clients of earlier sessions had the time of a whole session to ask.
         """
         latest = self._latest()
         if latest is None:
             return False
         descriptor = latest.descriptor
         facts = self._facts.get(descriptor.task_id, TaskHistory())
-        return facts.told < descriptor.session_number and bool(latest.untold())
+        return facts.told < descriptor.session_number and bool(latest.unacknowledged())
 
     def note_back(self, identity: str, task_id: str) -> None:
-        """Note that a client asks for the next session: it is done with the latest."""
+        """Record that a client asks for the next session and knows the last end."""
         latest = self._latest()
         if latest is not None and latest.descriptor.task_id == task_id:
             latest.tell(identity)
 
     async def note_settled(self) -> None:
-        """Remember that everybody knows the latest end, also after a restart.
+        """Record that all clients know the latest end, also after a restart.
 
         Raises:
             ServiceError: STORAGE_FAILED; a restart waits once more.
@@ -411,7 +418,7 @@ class SessionRegistry:
         if facts.told >= number:
             return
         facts = replace(facts, told=number)
-        # Who ends another session meanwhile has clients of its own to tell.
+        # A replica that ends another session meanwhile has its own clients to inform.
         if await self._store.commit(
             PutFacts(task_id, facts.encode(), instead_of=known)
         ):
@@ -423,19 +430,20 @@ class SessionRegistry:
     async def recover(self) -> None:
         """Load what an earlier process left; call it before the transport opens.
 
-        Live sessions answer their clients at once and go on with `run_task`.
+        Open sessions answer their clients at once and continue with `run_task`.
 
         Raises:
-            ServiceError: STORAGE_FAILED; BAD_SETTINGS where a session is open that has
-                another aggregator's name.
+            ServiceError: STORAGE_FAILED; BAD_SETTINGS if an open session has another
+                aggregator's name.
         """
-        # Before the book is asked, so that it knows what others end meanwhile.
+        # This precedes the first query, so sessions that others end meanwhile are
+        # known.
         stored_ids = await self._workers.run(self._context.spool.session_ids)
         running = await self._store.read(ListSessions(role=Role.SERVER))
         loaded = [
             await self._store.read(LoadSession(row.key)) for row in reversed(running)
         ]
-        # One that another replica has ended meanwhile has a receipt.
+        # A session that another replica has ended meanwhile has a receipt.
         interrupted = [each for each in loaded if each and each.receipt is None]
         refuse_sessions_of_another(
             self._aggregator,
@@ -456,12 +464,12 @@ class SessionRegistry:
         known = {*self._running, *self._ended}
         spool = self._context.spool
         for session_id in stored_ids:
-            # Written before its session was created, by a process that then died.
+            # A process wrote it and died before it created the session.
             if session_id not in known and not await self._is_anothers(session_id):
                 await self._workers.run(spool.remove, session_id)
 
     async def _is_anothers(self, session_id: bytes) -> bool:
-        """Whether bytes may belong to a session that another aggregator opens now."""
+        """Whether bytes may belong to a session that another aggregator opens."""
         if not self._store.is_shared:
             return False
         stored = await self._store.read(LoadSession(f"server/{session_id.hex()}"))
@@ -473,31 +481,31 @@ class SessionRegistry:
     async def _resume(
         self, stored: StoredSession, *, instead_of: SessionRunner | None = None
     ) -> SessionRunner:
-        """Go on with a session from its records.
+        """Resume a session from its records.
 
         Args:
             stored: The session.
-            instead_of: What answers its clients until then.
+            instead_of: The runner that answers its clients until the new one does.
         """
         record = SessionRecord.decode(stored)
         try:
             runner = await self._adopt(record, stored, instead_of=instead_of)
         except (RemoteProtocolError, LocalProtocolError) as error:
-            # Only accepted events are stored: the fault is the storage's.
+            # Only accepted events are stored, so the storage is at fault.
             raise ErrorCode.STORAGE_FAILED.error(
                 f"the records of {record.session_key} contradict each other: {error}",
-                fix="Restore the state as this process left it; do not edit or "
-                "merge it.",
+                fix="Restore the state as this process left it; do not edit or merge "
+                "it.",
             ) from None
         if stored.restored:
             try:
                 await runner.abort(
                     ErrorCode.STORAGE_FAILED,
-                    "the aggregator's state was put back: what it had sent is unknown",
+                    "the aggregator's state was restored: what it had sent is unknown",
                     discard_unmasked=True,
                 )
             except ServiceError:
-                # Whoever asks next ends it: it must not be gone on with as it is.
+                # The next refresh ends it: it must not continue as it is.
                 if self._running.get(runner.session_id) is runner:
                     del self._running[runner.session_id]
                     if instead_of is not None:
@@ -508,19 +516,19 @@ class SessionRegistry:
     async def open(
         self, task: TaskDefinition, payload: bytes, *, attempt: int
     ) -> SessionRunner | None:
-        """Create a session durably, then offer it.
+        """Store a new session, then offer it.
 
         Returns:
-            The session; None when another aggregator was faster, or the task is no
-            longer what is known of it here.
+            The session; None when another aggregator was faster, or the task has
+            changed since it was last read here.
 
         Raises:
-            SessionAbortedError: DISPUTED; too few of the invited clients are left.
+            SessionAbortedError: DISPUTED; too few invited clients remain.
             SessionsSpentError: The task has used all sessions that its budget covers.
             ServiceError: STORAGE_FAILED.
         """
         facts = await self.facts(task.task_id, newest=True)
-        left_out = facts.absent_from_next(
+        excluded = facts.absent_from_next(
             task.invited, min_clients=task.parameters.min_clients
         )
         tally = await self._store.read(ReadTally(Role.SERVER, task.task_id))
@@ -528,7 +536,7 @@ class SessionRegistry:
         while True:
             try:
                 runner = await self._create(
-                    task, number, payload, facts, left_out=left_out, attempt=attempt
+                    task, number, payload, facts, excluded=excluded, attempt=attempt
                 )
             except SessionConflictError:
                 return None
@@ -540,14 +548,14 @@ class SessionRegistry:
                 runner.count_sessions(allowed=task.allowed, spent=tally.spent)
                 return runner
 
-    async def _create(  # noqa: PLR0913 - what a session begins with
+    async def _create(  # noqa: PLR0913 - the parameters of a session
         self,
         task: TaskDefinition,
         number: int,
         payload: bytes,
         facts: TaskHistory,
         *,
-        left_out: frozenset[str],
+        excluded: frozenset[str],
         attempt: int,
     ) -> SessionRunner:
         descriptor = SessionDescriptor(
@@ -560,13 +568,14 @@ class SessionRegistry:
             parameters=task.parameters,
             noise_terms=offered_terms(task.parameters, facts.noise_terms),
         )
-        # What no offer can say must not be on the disk: no later start could read it.
+        # A session that no offer can describe must not be stored: no later start could
+        # read it.
         descriptor.validate(demanded_bits=server_demand)
         record = SessionRecord(
             descriptor,
             task.invited,
-            left_out,
-            # Others are told when they ask; no session waits for them.
+            excluded,
+            # Other replicas receive this when they ask; no session waits for them.
             facts.finished(task.participations) & (task.invited or frozenset()),
             attempt,
             task.revocations,
@@ -589,7 +598,7 @@ class SessionRegistry:
                 Change(key=record.session_key, create=new, round=Round.ADVERTISE_KEYS)
             )
         except (NumberTakenError, SessionConflictError, SessionsSpentError):
-            # There is no such session, and nobody else would remove its payload.
+            # The session does not exist, and no other part would remove its payload.
             await self._workers.run(self._context.spool.remove, descriptor.session_id)
             raise
         if not isinstance(answer, Committed):
@@ -601,7 +610,7 @@ class SessionRegistry:
         return int(await self._date()) + rounds + WAITING_SECONDS
 
     async def _date(self) -> float:
-        """Return this moment in Unix seconds: of the book, where others share it."""
+        """Return this moment in Unix seconds, by the clock of a shared store."""
         if self._store.is_shared:
             return await self._store.read(ReadClock())
         return self._context.clock.date()
@@ -613,17 +622,17 @@ class SessionRegistry:
         *,
         instead_of: SessionRunner | None = None,
     ) -> SessionRunner:
-        """Have a session answer its clients.
+        """Create the runner of a session, which answers its clients.
 
         Args:
             record: The session.
-            stands: Where the book has it.
-            instead_of: What answers them until then.
+            stands: The session's position in the store.
+            instead_of: The runner that answered them before.
         """
         date, session_id = await self._date(), record.descriptor.session_id
         known = self._running.get(session_id)
         if known is not None and known is not instead_of:
-            return known  # somebody has looked meanwhile
+            return known  # another call has loaded it meanwhile
         is_restored, open_seconds = False, 0.0
         if isinstance(stands, StoredSession):
             is_restored = stands.restored
@@ -641,19 +650,19 @@ class SessionRegistry:
         return runner
 
     async def take_up_again(self, task_id: str) -> bool:
-        """Take up the sessions of a task that the book was put back under.
+        """Take over the sessions of a task after a fail-over of the store.
 
-        They end: after a fail-over the book may have forgotten what was sent, and what
-        this process remembers need not be what other ones have stored since.
+        They end. After a fail-over the store may have lost what was sent. What this
+        process remembers may differ from what others have stored since.
 
         Returns:
-            Whether there were any.
+            Whether any session was affected.
 
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        put_back = [each for each in self.running(task_id) if each.has_failed_over]
-        for runner in put_back:
+        failed_over = [each for each in self.running(task_id) if each.has_failed_over]
+        for runner in failed_over:
             stored = await self._store.read(LoadSession(runner.record.session_key))
             if stored is None:
                 del self._running[runner.session_id]
@@ -664,12 +673,12 @@ class SessionRegistry:
                 del self._running[runner.session_id]
                 await self._keep(EndedSession(SessionReceipt.decode(stored.receipt)))
                 self._facts.pop(task_id, None)
-        return bool(put_back)
+        return bool(failed_over)
 
     async def take_in(self, task_id: str) -> None:
-        """Take in sessions of a task that the book has and this process does not know.
+        """Load sessions of a task that are stored and that this process does not know.
 
-        Such as one of its own that was created while the answer was lost.
+        Such as one of its own, created although the store's answer was lost.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -678,18 +687,18 @@ class SessionRegistry:
             await self._take_in(row.key)
 
     async def resumable(self, task: TaskDefinition) -> SessionRunner | None:
-        """Return the interrupted session of a task; end those that no longer fit."""
+        """Return the interrupted session of a task; end sessions that no longer fit."""
         await self.take_in(task.task_id)
         if self._store.is_shared:
-            # What others have ended meanwhile must not stand in the way of what they
-            # have opened since.
+            # Sessions that others have ended are closed before those that they opened
+            # since.
             await self.look()
         fitting = None
         for runner in tuple(self._running.values()):
             if runner.descriptor.task_id != task.task_id:
                 continue
             same = (
-                runner.goes_on_under(task.parameters)
+                runner.can_continue_under(task.parameters)
                 and runner.descriptor.aggregator == self._aggregator
                 and runner.record.invited == task.invited
             )
@@ -699,7 +708,7 @@ class SessionRegistry:
                 fitting = runner
                 continue
             if not await self._is_current(task):
-                continue  # its keeper is about to hear of another definition
+                continue  # its supervisor is about to load another definition
             await runner.abort(
                 ErrorCode.CANCELLED,
                 "the configuration of the task has changed",
@@ -709,7 +718,7 @@ class SessionRegistry:
         return fitting
 
     async def _is_current(self, task: TaskDefinition) -> bool:
-        """Whether a task is what its row says."""
+        """Whether a task is the one that its row states."""
         if not self._store.is_shared or task.gate.version is None:
             return True
         versions = {
@@ -720,14 +729,14 @@ class SessionRegistry:
     async def close(
         self, runner: SessionRunner, give: OnSum | None = None
     ) -> SessionReceipt:
-        """Have a session that is over end for good, here or elsewhere.
+        """Complete a session that is over, here or at another replica.
 
         Args:
             runner: The session.
-            give: Takes its sum, if it has one and nobody else has given it.
+            give: Receives its sum, if it has one and no replica has delivered it.
 
         Returns:
-            What is left of it.
+            The receipt of the session.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -739,7 +748,7 @@ class SessionRegistry:
                     await self._end(runner, give)
                 except DeliveryDeferredError as error:
                     put_off = error
-                    # Another one may have room, and takes what is free.
+                    # Another replica may be able to, and takes the lease.
                     await runner.lease.let_go()
                     again = clock.now() + (error.retry_after_seconds or 0.0)
                     await clock.sleep_until(again)
@@ -753,11 +762,11 @@ class SessionRegistry:
             await runner.lease.let_go()
 
     async def _end(self, runner: SessionRunner, give: OnSum | None) -> None:
-        """Take the last steps of a session; see `close`.
+        """Complete a session that is over; see `close`.
 
         Raises:
-            DeliveryDeferredError: Its sum, or its receipt, cannot be put to use here
-            for now.
+            DeliveryDeferredError: Its sum or receipt cannot be delivered here
+                for now.
         """
         await self._last_steps.take(runner, give)
         await self._keep(runner)
@@ -767,7 +776,7 @@ class SessionRegistry:
         self._facts[task_id] = facts
 
     async def _keep(self, session: SessionRunner | EndedSession) -> None:
-        """Keep an ended session for latecomers, and let go of the oldest."""
+        """Keep an ended session for late clients, and delete the oldest one."""
         now = self._context.clock.now()
         self._ended[session.descriptor.session_id] = session
         self._ended_at[session.descriptor.session_id] = now
@@ -780,13 +789,13 @@ class SessionRegistry:
 
 
 def _id_of(key: str) -> bytes:
-    """Return the id of a server's session from its name in the book."""
+    """Return the id of a server's session from its name in the store."""
     return bytes.fromhex(key.rpartition("/")[2])
 
 
 async def _update(runner: SessionRunner) -> None:
-    """Have a session learn what others have stored; the next one is not held up."""
+    """Apply what others have stored of a session; a failure delays no other session."""
     try:
         await runner.look()
-    except ServiceError as error:  # whoever drives the session meets it too
+    except ServiceError as error:  # the runner of the session gets the same error
         runner.log.write(telemetry.STORAGE_WRITE_FAILED, reason=error)

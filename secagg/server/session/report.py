@@ -1,19 +1,19 @@
-"""What is left of a session: a receipt to audit it, and a report to understand it.
+"""What remains of a session: a receipt to audit it, and a report to understand it.
 
-Facts are gathered while the session goes on, since states of the core keep only what
-their round needs.  The receipt is what must be known of a session.  The report helps to
-see why it went as it did: when, who was lost where, and what to do next.
+The facts are gathered while the session runs, since the states of the core keep only
+what their round needs.  The receipt holds what must be known of a session.  The report
+explains its course: the times, which clients were lost where, and what to do next.
 
 Rule 1: a receipt holds public facts only: contexts, set sizes, names, hashes, times.
         Its bytes are JSON with sorted keys, for people and for other programs.
-Rule 2: every session that ends leaves a report, those without a sum too.
-Rule 3: a report holds names of clients: its file is for its owner alone.  It holds no
-        key, share, entry or hash of an input.
-Rule 4: no sum waits for a report.  A disk that refuses it is said in the log.
-Rule 5: it is let go of when the session's receipt is.
+Rule 2: every session that ends leaves a report, also without a sum.
+Rule 3: a report names clients, so only its owner may read the file.  It holds no key,
+        share, entry or hash of an input.
+Rule 4: no sum waits for a report.  A failure to write it is logged.
+Rule 5: a report is deleted with the session's receipt.
 
 Source:
-    PROTOCOL §12: the tombstone of a session.
+    PROTOCOL §12: the receipt of a session.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ from secagg.storage.store import Store, StoreUnavailableError
 
 _FORMAT: Final = 1
 _UNREADABLE: Final = (
-    ArithmeticError,  # of a rational that is none
+    ArithmeticError,  # of an invalid rational
     ValueError,
     KeyError,
     TypeError,
@@ -77,13 +77,13 @@ _UNREADABLE: Final = (
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 _PRIVATE: Final = 0o600
-# A report names every client of a session a few times; names have 256 bytes at most.
+# A report names every client of a session a few times; a name has at most 256 bytes.
 _MAX_BYTES: Final = 64 << 20
 _DAY_SECONDS: Final = 86_400.0
 
 _NEXT_STEPS: Final[Mapping[ErrorCode, str]] = {
-    ErrorCode.ROSTER_TOO_SMALL: "Are the clients up, and do they know this task? "
-    "`secagg doctor` with a client's settings looks at clock, name and certificate.",
+    ErrorCode.ROSTER_TOO_SMALL: "Check that the clients run and know this task: "
+    "`secagg doctor` with a client's settings checks clock, name and certificate.",
     ErrorCode.U2_TOO_SMALL: "Give clients more time: rounds.share_keys.",
     ErrorCode.U3_TOO_SMALL: "Compare rounds.masked_input with the slowest link: "
     "upload_bytes of `secagg plan` divided by its rate.",
@@ -91,30 +91,29 @@ _NEXT_STEPS: Final[Mapping[ErrorCode, str]] = {
     "upload_bytes of `secagg plan` divided by its rate.",
     ErrorCode.TOO_FEW_ANSWERS: "Give clients more time: rounds.unmasking; or lower "
     "cohort.threshold in a new task.",
-    ErrorCode.NO_QUORUM: "Clients did not agree on who is in the sum: were they lost, "
-    "or was somebody shown another list?",
-    ErrorCode.RECONSTRUCTION_FAILED: "A client has lied; see who is named.",
+    ErrorCode.NO_QUORUM: "Clients did not agree on who is in the sum: check whether "
+    "they were lost, or whether a client was shown another list.",
+    ErrorCode.RECONSTRUCTION_FAILED: "A client has lied; see which one is named.",
     ErrorCode.DISPUTED: "Ask the operators of the clients that accuse each other; one "
-    "of each two lies. The next session goes on without them.",
-    ErrorCode.DEADLINE: "The session took longer than it was offered for; see the time "
-    "that each round took.",
-    ErrorCode.STORAGE_FAILED: "Look at the disk: `secagg doctor` with the server's "
+    "of each two lies. The next session continues without them.",
+    ErrorCode.DEADLINE: "The session lasted longer than its offer allows; check the "
+    "time that each round took.",
+    ErrorCode.STORAGE_FAILED: "Check the disk: `secagg doctor` with the server's "
     "settings.",
-    ErrorCode.INTERNAL: "If its sum has ended its aggregators: does the system's log "
-    "say that they were killed for want of memory? Else please report it with the "
-    "server's log.",
-    ErrorCode.CANCELLED: "Somebody has ended it; the reason says who or why.",
+    ErrorCode.INTERNAL: "If its sum has ended its aggregators, check the system's log "
+    "for processes killed for lack of memory. Else report it with the server's log.",
+    ErrorCode.CANCELLED: "It was ended by request; the reason names the cause.",
 }
 _OTHERWISE: Final = "See docs/operations.md."
 _AFTER_RESTORE: Final = (
-    "Nothing: a restore or a fail-over of the database has ended it, its inputs count "
-    "as summed, and the next session follows."
+    "Do nothing: a restore or a fail-over of the database has ended it, its inputs "
+    "count as summed, and the next session follows."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionReceipt:
-    """The tombstone of one session on the server.
+    """Holds the public facts of one session that ended on the server.
 
     Attributes:
         descriptor: The session as it was offered.
@@ -123,30 +122,32 @@ class SessionReceipt:
         advertised: |U1|.
         shared: |U2|.
         uploaded: |U3|.
-        signed: How many have signed roster, U2 and U3; 0 in the profile that believes
-            the server.
+        signed: Number of clients that signed roster, U2 and U3; 0 in the profile for an
+            honest-but-curious server.
         revealed: |U5|.
         survivors: U3 by name, from the moment it was fixed.
-        was_unmasked: Without a sum only: its secrets had been rebuilt all the same.
-        was_restored: Without a sum only: the state was put back while it ran, so that
-            nobody knows whose inputs were summed.
-        disputes: Accuser, accused and code of each complaint about a share bundle, and
-            dealer, holder and RECONSTRUCTION_FAILED for each share that did not belong
-            to its dealer's secret, by name; either of the two lies.
-        failed_dealer: Whose secret could not be rebuilt, by name; else empty.
-        is_failure_proven: It has dealt badly; else its holders may have framed it.
-        ring: How safe it was to unmask U3 on the ring; None on the complete graph and
+        was_unmasked: Whether an aborted session had rebuilt its secrets all the same.
+        was_restored: Whether the state of an aborted session was restored from a backup
+            while it ran. Then it is unknown whose inputs were summed.
+        disputes: The disputes, by name; one of the two clients lies. Each complaint
+            about a share bundle gives accuser, accused and code. Each share that did
+            not belong to its dealer's secret gives dealer, holder and
+            RECONSTRUCTION_FAILED.
+        failed_dealer: Name of the client whose secret could not be rebuilt; else empty.
+        is_failure_proven: Whether that client has dealt badly; else its holders may
+            have framed it.
+        ring: Bounds for the unmasking of U3 on the ring; None on the complete graph and
             before U3 was fixed.
-        sessions_left: Sessions that the budget of the task covers after this one, spare
-            ones included; None without a budget.
-        noise: What noise the sum holds; None for a task without noise, and where
+        sessions_left: Sessions that the budget of the task covers after this one, with
+            the spare ones; None without a budget.
+        noise: The noise that the sum holds; None for a task without noise, and where
             nothing was unmasked.
-        unconfirmed: Who of U3 has sent a signature over the sets that does not hold
-            (R5.4-7), and no other, by name.  In a task with noise the sum may then be
+        unconfirmed: Names of the clients of U3 that sent an invalid signature over the
+            sets, and no valid one (R5.4-7).  In a task with noise the sum may then be
             wrong.
-        lost: Who was lost: name, title of the round, and why in words.
-        finishers: Who took part in the last round that anybody took part in.
-        contexts: ctx0 to ctx3 as far as the session came.
+        lost: The lost clients: name, title of the round, and why in words.
+        finishers: The participants of the last round in which any client took part.
+        contexts: ctx0 to ctx3, as far as the session came.
         seconds: Duration of each round by its name, in this process.
     """
 
@@ -182,19 +183,18 @@ class SessionReceipt:
 
     @property
     def warning(self) -> str:
-        """Why the released sum may be wrong, or ""."""
+        """Return why the released sum may be wrong, or ""."""
         has_noise = bool(self.descriptor.parameters.noise_block)
         is_released = isinstance(self.outcome, Released)
         if not (self.unconfirmed and has_noise and is_released):
             return ""
         return (
-            "The sum may be wrong: a client in it has sent a signature over the sets "
-            "of clients that does not hold, so its masks and noise may be of other "
-            "sets."
+            "The sum may be wrong: a client in it has sent an invalid signature over "
+            "the sets of clients, so its masks and noise may belong to other sets."
         )
 
     def to_dict(self) -> dict[str, object]:
-        """Return the receipt in values that JSON can hold."""
+        """Return the receipt as JSON values."""
         descriptor, outcome = self.descriptor, self.outcome
         ended: dict[str, object]
         if isinstance(outcome, Released):
@@ -247,10 +247,10 @@ class SessionReceipt:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote.
+        """Decode a receipt that `encode` wrote.
 
         Raises:
-            ServiceError: STORAGE_FAILED; it is damaged or of another release.
+            ServiceError: STORAGE_FAILED; the bytes are damaged or of another release.
         """
         try:
             fields = json.loads(data)
@@ -321,17 +321,17 @@ class SessionFacts:
 
     Args:
         descriptor: The session.
-        left_out: Who takes no part because of earlier sessions of the task.
+        excluded: Clients excluded because of earlier sessions of the task.
 
     Attributes:
-        is_spent: It uses one of the sessions that the task's budget covers.
-        sessions_before: How many of them there were before it; None without a budget,
-            and until the task is known that it belongs to.
+        is_spent: Whether it uses one of the sessions that the task's budget covers.
+        sessions_before: Sessions of the budget that were used before it; None without a
+            budget, and until the task is known.
     """
 
-    def __init__(self, descriptor: SessionDescriptor, left_out: frozenset[str]) -> None:
+    def __init__(self, descriptor: SessionDescriptor, excluded: frozenset[str]) -> None:
         self._descriptor = descriptor
-        self._left_out = tuple(sorted(left_out))
+        self._excluded = tuple(sorted(excluded))
         self.is_spent = False
         self.sessions_before: int | None = None
         self._session_id = descriptor.session_id
@@ -339,7 +339,7 @@ class SessionFacts:
         self._seconds: dict[str, float] = {}
         self._told: set[str] = set()
         self._members: tuple[str, ...] = ()
-        self._sharers = 0
+        self._share_holders = 0
         self._disputed: list[ShareDisputed] = []
         self._failed: DealerFailed | None = None
         self._noise_given: Counter[int] | None = None
@@ -356,15 +356,15 @@ class SessionFacts:
 
     @property
     def differing(self) -> AbstractSet[str]:
-        """Clients that have been refused for another view (R5.3-14)."""
+        """Clients that were refused for another view (R5.3-14)."""
         return self._refused[ErrorCode.VIEW_DIFFERS]
 
     def note_refusal(self, refusal: RefusalNoted) -> None:
-        """Note why a client was refused, from the session's records."""
+        """Record why a client was refused, from the session's records."""
         self._refused[refusal.code].add(refusal.client)
 
     def _unconfirmed(self, state: server.Completed | server.Failed) -> tuple[str, ...]:
-        """Return who of U3 has sent a signature that does not hold, and no other."""
+        """Return the clients of U3 that sent an invalid signature and no valid one."""
         signed = state.session.accepted.get(Round.CONSISTENCY_CHECK, {}).keys()
         refused = self._refused[ErrorCode.BAD_SIGNATURE]
         return tuple(sorted((refused & state.survivors) - signed))
@@ -377,12 +377,12 @@ class SessionFacts:
         *,
         seconds: float,
     ) -> tuple[DroppedClient, ...]:
-        """Note a change of state; return who was lost by it.
+        """Record a change of state; return the clients that were lost by it.
 
         Args:
-            before: The state that was left.
-            state: The state that was entered.
-            outputs: What the state machine put out on the way.
+            before: The former state.
+            state: The new state.
+            outputs: What the state machine returned for the change.
             seconds: How long the round was open.
         """
         closed = before.ROUND
@@ -393,7 +393,7 @@ class SessionFacts:
             self._contexts["ctx1"] = state.cohort.ctx1
             self._frame = state.cohort.frame
         if isinstance(state, server.MaskedInputCollection):
-            self._sharers = len(state.sharers)
+            self._share_holders = len(state.sharers)
             self._contexts["ctx2"] = state.ctx2
             self._roster_proofs = state.roster_proofs
             self._seen = replace(
@@ -414,8 +414,8 @@ class SessionFacts:
             for output in outputs
             if isinstance(output, DropClient)
         )
-        # Who did not sign may answer; who does not answer either was lost once, where
-        # it matters: no noise of theirs is taken back.
+        # A client that did not sign may still answer. One that does not answer either
+        # was lost once, where it matters: none of its noise is removed.
         again = {each.identity for each in lost}
         self.dropped = [each for each in self.dropped if each.identity not in again]
         self.dropped.extend(lost)
@@ -436,18 +436,18 @@ class SessionFacts:
         return lost.reason.value
 
     def tell(self, state: server.ServerState, identity: str) -> None:
-        """Note that a client has been told how the session ended."""
+        """Record that a client was told how the session ended."""
         if identity in state.session.accepted[Round.ADVERTISE_KEYS]:
             self._told.add(identity)
 
-    def untold(self, state: server.ServerState) -> frozenset[str]:
-        """Return who took part to the end and does not know yet how it ended."""
+    def unacknowledged(self, state: server.ServerState) -> frozenset[str]:
+        """Return the participants of the last round that do not know its end yet."""
         return _finishers(state) - self._told
 
     def progress(
         self, state: server.ServerState, *, upload_bytes: int
     ) -> SessionProgress:
-        """Return where the session stands."""
+        """Return the session's progress."""
         now = server.progress(state)
         phase, reason = SessionPhase.COLLECTING, ""
         if isinstance(state, server.Summing):
@@ -470,7 +470,7 @@ class SessionFacts:
             dropped=tuple(self.dropped),
             upload_bytes=upload_bytes,
             sessions_left=self._sessions_left(is_spent=self.is_spent),
-            left_out=self._left_out,
+            excluded=self._excluded,
             reason=reason,
         )
 
@@ -481,7 +481,7 @@ class SessionFacts:
     def receipt(
         self, state: server.Completed | server.Failed, *, was_restored: bool
     ) -> SessionReceipt:
-        """Return what is left of the session."""
+        """Return the receipt of the session."""
         ctx0 = context.session_context(self._descriptor)
         sent = {which: len(of) for which, of in state.session.accepted.items()}
         return SessionReceipt(
@@ -489,7 +489,7 @@ class SessionFacts:
             outcome=state.outcome,
             members=self._members,
             advertised=sent[Round.ADVERTISE_KEYS],
-            shared=self._sharers,
+            shared=self._share_holders,
             uploaded=sent.get(Round.MASKED_INPUT_COLLECTION, 0),
             signed=sent.get(Round.CONSISTENCY_CHECK, 0),
             revealed=sent.get(Round.UNMASKING, 0),
@@ -513,11 +513,11 @@ class SessionFacts:
         )
 
     def audit(self, state: server.Completed | server.Failed) -> AuditReceipt:
-        """Return what anybody can judge of the session without asking anybody.
+        """Return what any party can verify of the session by itself.
 
-        The disputes are kept as pairs: of two about one pair the first.  A client that
-        lied about its own secret is in no pair by that.  Where clients sign, each pair
-        comes with its dealer's signature over what it has dealt.
+        Disputes are kept as pairs: of two about one pair, the first.  A client that
+        lied about its own secret is in no pair for that.  Where clients sign, each pair
+        comes with its dealer's signature over what it dealt.
         """
         outcome, place = state.outcome, {n: i for i, n in enumerate(self._members)}
         pairs: dict[tuple[int, int], int] = {}
@@ -556,13 +556,13 @@ class SessionFacts:
         return replace(dispute, evidence=proof.digest + proof.signature)
 
     def _noise(self, survivors: int) -> NoiseCertificate | None:
-        """Return what noise the sum holds, if one was computed and has any."""
+        """Return the noise that the sum holds; None if it has none."""
         if self._noise_given is None or not self._descriptor.parameters.noise_block:
             return None
         task = NoisyTask.from_parameters(self._descriptor.parameters)
         return task.certificate(
             clients=len(self._members),
-            sharers=self._sharers,
+            sharers=self._share_holders,
             survivors=survivors,
             given=self._noise_given,
         )
@@ -582,13 +582,13 @@ class SessionFacts:
 
 
 def _finishers(state: server.ServerState) -> frozenset[str]:
-    """Return who answered in the last round in which anybody did."""
+    """Return the clients that answered in the last round with an answer."""
     answered = [senders for senders in state.session.accepted.values() if senders]
     return frozenset(answered[-1] if answered else ())
 
 
 def next_step_after(receipt: SessionReceipt) -> str:
-    """Return what an operator does about a session; empty when it released its sum."""
+    """Return what the operator does about a session; empty when it released its sum."""
     outcome = receipt.outcome
     if not isinstance(outcome, Aborted):
         return ""
@@ -604,13 +604,13 @@ def report_of(
     opened: float,
     ended: float,
 ) -> dict[str, object]:
-    """Return the report of a session, in values that JSON can hold.
+    """Return the report of a session as JSON values.
 
     Args:
-        receipt: Of the session.
-        progress: Where it stood at its end.
+        receipt: The session's receipt.
+        progress: Its progress at its end.
         opened: When it was opened, in Unix seconds.
-        ended: When it was over.
+        ended: When it ended, in Unix seconds.
     """
     descriptor, outcome = receipt.descriptor, receipt.outcome
     parameters = descriptor.parameters
@@ -661,7 +661,7 @@ def report_of(
         ],
         "unconfirmed": list(receipt.unconfirmed),
         **warning,
-        "left_out": list(progress.left_out),
+        "excluded": list(progress.excluded),
         "disputes": [
             {"accuser": accuser, "accused": accused, "code": ErrorCode(code).name}
             for accuser, accused, code in receipt.disputes
@@ -681,15 +681,15 @@ class SessionReports:
     async def note(
         self, store: Store, receipt: SessionReceipt, progress: SessionProgress
     ) -> None:
-        """Write the report of a session that is over, and not yet ended in the book.
+        """Write the report of a session that is over, before its end is stored.
 
         Args:
-            book: Knows when the session was opened.
-            receipt: Of the session.
-            progress: Where it stands.
+            store: Knows when the session was opened.
+            receipt: The session's receipt.
+            progress: Its progress.
 
         Raises:
-            StoreUnavailableError: It has to be asked again.
+            StoreUnavailableError: The store must be asked again.
         """
         try:
             ended = await store.read(ReadClock())
@@ -699,7 +699,7 @@ class SessionReports:
             report = report_of(receipt, progress, opened=opened, ended=ended)
             await asyncio.to_thread(self._write, task_id, number, report)
         except StoreUnavailableError:
-            raise  # the session cannot end without it either
+            raise  # the session's end needs the store, too
         except Exception as error:  # noqa: BLE001 - no sum waits for a report
             telemetry.log_event(
                 _LOG,
@@ -711,7 +711,7 @@ class SessionReports:
             )
 
     def read(self, task_id: str, number: int) -> dict[str, object] | None:
-        """Return a report, or None if there is none that can be read."""
+        """Return a report, or None if no readable one exists."""
         try:
             with self._path(task_id, number).open("rb") as stream:
                 report = json.loads(stream.read(_MAX_BYTES))
@@ -720,14 +720,14 @@ class SessionReports:
         return report if isinstance(report, dict) else None
 
     def purge(self, policy: Retention, *, now: float) -> int:
-        """Remove reports that are older, or more, than somebody wants to keep.
+        """Delete reports that exceed the age or number of the policy.
 
         Args:
-            policy: What stays, as for receipts.
-            now: In Unix seconds.
+            policy: What is kept, as for receipts.
+            now: This moment, in Unix seconds.
 
         Returns:
-            How many are gone.
+            The number of deleted reports.
         """
         oldest = now - policy.keep_receipts_days * _DAY_SECONDS
         by_task: defaultdict[Path, list[tuple[float, Path]]] = defaultdict(list)
@@ -758,7 +758,7 @@ class SessionReports:
 
 
 def reports_in(state_dir: Path) -> SessionReports:
-    """Return the reports that lie in the state of an aggregator."""
+    """Return the reports in the state directory of an aggregator."""
     return SessionReports(state_dir / "reports")
 
 

@@ -1,28 +1,28 @@
-"""Drives the server's side of one session: the shell around its state machine.
+"""Runs the server's side of one session: timers, storage and calls around its core.
 
-Rule 1: persist, then speak.  An accepted event is durable before its sender hears so,
-        and a closed round is durable before any client sees what it opened: what is
-        shown of the state is `secagg.server.session.state`'s.
+Rule 1: persist, then send.  An accepted event is durable before its sender is told. A
+        closed round is durable before any client sees what it opened.
+        `secagg.server.session.state` enforces this.
 Rule 2: a round is closed when its time has come (`secagg.server.session.timer`).
 Rule 3: after a restart the journal is replayed.  Where several aggregators share the
-        book, any of them takes messages and closes rounds.
-Rule 4: a refused message changes nothing and ends nothing; it is logged by code.
-Rule 5: the session ends by its sum.  Of those who share the book one computes it, by
-        the session's lease; any other can, and would get the same bytes
+        store, any of them accepts messages and closes rounds.
+Rule 4: a refused message changes nothing and ends nothing; its code is logged.
+Rule 5: the session ends by its sum.  Of the replicas of a store, the holder of the
+        session's lease computes it; any other could, and would get the same bytes
         (`secagg.server.session.lease`).
-Rule 6: a session ends at the date that its offer names.  One that has no cohort when
-        the time left is only just enough for its later rounds ends, and another one
-        takes its place.
-Rule 7: the packed sum is in the spool before the session ends by it: another process
-        may be asked for it.
-Rule 8: a sum is stored as begun before it is.  One whose aggregators ended by it three
-        times ends the session: else it would take down one after the other, for ever.
-        Who is asked to end takes its beginning back.
-Rule 9: what is away for a moment is waited for.  An upload that is gone, or a sum that
-        cannot be computed, ends the session, whose inputs count as used.
+Rule 6: a session ends at the date that its offer names.  If too little time is left for
+        the later rounds and the cohort is not fixed, the session ends and another one
+        follows.
+Rule 7: the packed sum is in the spool before the session ends by it: clients may ask
+        another process for it.
+Rule 8: the start of a sum is stored before the computation.  A sum whose aggregators
+        ended three times during it ends the session; else it would end one aggregator
+        after the other. A process that is asked to stop takes its start back.
+Rule 9: a step waits for what is unavailable for a moment.  A missing upload, or a sum
+        that cannot be computed, ends the session; its inputs count as used.
 
-Which sessions exist, and who may ask for which, is decided by
-`secagg.server.aggregator`.
+`secagg.server.aggregator` decides which sessions exist, and which clients may ask for
+which.
 """
 
 import asyncio
@@ -103,11 +103,11 @@ from secagg.wire.calls import (
 )
 from secagg.wire.limits import LEAST_QUIET_SECONDS
 
-# How often a sum may take its aggregator down.  Once may be another program's fault,
-# twice too little memory beside it; the third time it is the sum's.
+# How often a sum may end its aggregator.  Once may be another program's fault, twice a
+# lack of memory; the third time it is the sum's fault.
 MOST_ATTEMPTS: Final = 3
-# How much longer than its rounds a session may last: until then it waits for clients.
-# Half of what clients grant for clocks that differ (R5.0-2).
+# How much longer than its rounds a session may last while it waits for clients. This is
+# half of what clients grant for clocks that differ (R5.0-2).
 WAITING_SECONDS: Final = CLOCK_TOLERANCE_SECONDS // 2
 
 
@@ -116,23 +116,23 @@ class SumRelease:
 
     Args:
         session_id: The session.
-        context: What it shares with other sessions.
-        durable: Its state.
-        lease: The right to take its last steps.
-        desk: Where its uploads came in.
-        log: What the operator is told of it.
-        is_resumed: Another process may have taken uploads: they are compared with
-            their digests before they are summed.
+        context: What all sessions share.
+        durable: The session's state.
+        lease: The right to complete the session.
+        receiver: Receives its uploads.
+        log: The session's log and measurements.
+        is_resumed: Whether another process may have received uploads: they are compared
+            with their digests before they are summed.
     """
 
-    def __init__(  # noqa: PLR0913 - the last step needs what the others have left
+    def __init__(  # noqa: PLR0913 - the last step needs all earlier parts
         self,
         session_id: bytes,
         context: ServerDependencies,
         *,
         durable: DurableState,
         lease: SessionLease,
-        desk: UploadReceiver,
+        receiver: UploadReceiver,
         log: SessionEvents,
         is_resumed: bool,
     ) -> None:
@@ -140,16 +140,16 @@ class SumRelease:
         self._context = context
         self._durable = durable
         self._lease = lease
-        self._desk = desk
+        self._uploads = receiver
         self._log = log
         self._is_resumed = is_resumed
         self._has_begun = False
 
     async def release(self, job: ComputeSum) -> None:
-        """Have the session end by its sum, unless somebody else does it.
+        """End the session by its sum, unless another replica does.
 
         Raises:
-            ServiceError: STORAGE_FAILED, again and again; a restart resumes it.
+            ServiceError: STORAGE_FAILED, after repeated attempts; a restart resumes it.
         """
         if not await self._lease.hold():
             return
@@ -163,12 +163,12 @@ class SumRelease:
             raise
 
     async def _begin(self) -> bool:
-        """Store that the sum is begun, once; False when it was too often.
+        """Store that the sum is begun; return False if it was begun too often.
 
         Raises:
-            LeaseLostError: Somebody else does the work.
+            LeaseLostError: Another replica does the work.
         """
-        if self._has_begun:  # a book that was away is no end of this process
+        if self._has_begun:  # an unavailable store does not end this process
             return True
         begun = self._durable.sums_begun
         if begun >= MOST_ATTEMPTS:
@@ -194,7 +194,7 @@ class SumRelease:
         return True
 
     async def _leave(self) -> None:
-        """Take back that the sum was begun: this process is asked to end."""
+        """Take back that the sum was begun: this process is asked to stop."""
         if self._has_begun:
             self._has_begun = False
             with suppress(SecAggError):  # then it counts
@@ -205,7 +205,7 @@ class SumRelease:
         try:
             packed = await self._computed(job)
         except ServiceError as error:
-            # Gone for good, or for longer than clients wait: the budget is spent.
+            # It is gone for good, or for longer than clients wait: the budget is spent.
             reason = f"the sum could not be computed: {error}"
             failed = AbortRequested(error.code, reason, discard_unmasked=True)
             await self._end(lambda _: failed)
@@ -222,13 +222,13 @@ class SumRelease:
     async def _end(
         self, event_of: Callable[[int], SumComputed | AbortRequested]
     ) -> None:
-        """End the session by its sum or without; nothing happens if somebody has.
+        """End the session by its sum or without; do nothing if it has ended.
 
-        A process that was stopped, or too busy to renew its lease, takes it again and
-        not its work: computed anew on the same machine, it would take as long.
+        A process that was suspended, or too busy to renew its lease, acquires it again
+        and keeps its result. Repeated on the same machine, the work would take as long.
 
         Args:
-            event_of: Makes the last event, given until when a sum is kept.
+            event_of: Makes the last event from the time until which the sum is kept.
         """
         while await self._lease.hold():
             event = event_of(await self._kept_until())
@@ -240,19 +240,21 @@ class SumRelease:
                 return
 
     async def _computed(self, job: ComputeSum) -> bytes:
-        """Remove the masks, also where the store of uploads is away for a moment."""
+        """Remove the masks; wait while the store of uploads is unavailable."""
         packed, lost = b"", None
 
         async def compute() -> None:
             nonlocal packed, lost
             try:
                 if self._is_resumed:
-                    await self._desk.check_stored(digest for _, digest in job.uploads)
+                    await self._uploads.check_stored(
+                        digest for _, digest in job.uploads
+                    )
                 packed = await self._context.masks.compute_sum(job, self._context.spool)
             except ServiceError as error:
                 if error.retry_after_seconds is not None:
                     raise
-                lost = error  # no use in asking again
+                lost = error  # another attempt is useless
 
         await patiently(self._context.clock, compute)
         if lost is not None:
@@ -260,7 +262,7 @@ class SumRelease:
         return packed
 
     async def _kept_until(self) -> int:
-        """Return until when the sum can be fetched at least, in Unix seconds."""
+        """Return until when the sum can at least be fetched, in Unix seconds."""
         kept = self._context.keep_seconds
         if not kept:
             return 0
@@ -270,32 +272,32 @@ class SumRelease:
 
 
 def _last(event: SumComputed | AbortRequested) -> MakeEvent:
-    """Return what makes an event, unless the session stands elsewhere by now."""
+    """Return a function that makes an event, unless the session has changed."""
     return lambda state: event if isinstance(state, server.Summing) else None
 
 
 class SessionRunner:
-    """One session on the server.
+    """Runs one session on the server.
 
     Args:
-        record: The session's facts and everything journalled so far.
-        position: Where that leaves the session in the book.
-        context: What it shares with other sessions.
-        is_restored: The book was put back from an older state, so that nobody knows
-            what was sent: the session is ended, and its inputs count as summed.
-        date: This moment, in Unix seconds of the book; by default of this machine.
+        record: The session's parameters and its journal.
+        position: The session's position in the store after that journal.
+        context: What all sessions share.
+        is_restored: Whether the store was restored from an older state. Then what was
+            sent is unknown: the session is ended, and its inputs count as summed.
+        date: This moment, in Unix seconds of the store; by default of this machine.
         open_seconds: How long the open round has been open.
 
     Attributes:
         session_id: The session.
-        record: Its facts, without what was journalled.
-        log: What the operator is told of it.
-        lease: The right to take its last steps.
-        ended_before_start: It had ended before this process took it up.
-        is_delivered: Its sum was given to whoever takes the task's sums.
+        record: Its parameters, without the journal.
+        log: The session's log and measurements.
+        lease: The right to complete the session.
+        ended_before_start: Whether it had ended before this process loaded it.
+        is_delivered: Whether its sum was delivered to the task's consumer.
     """
 
-    def __init__(  # noqa: PLR0913 - what a session is continued from
+    def __init__(  # noqa: PLR0913 - what a session is resumed from
         self,
         record: SessionRecord,
         position: JournalPosition,
@@ -305,17 +307,17 @@ class SessionRunner:
         date: float | None = None,
         open_seconds: float = 0.0,
     ) -> None:
-        self.session_id = record.descriptor.session_id  # three hashes; used often
+        self.session_id = record.descriptor.session_id  # three hashes, used often
         self._descriptor = record.descriptor
         self._context = context
         self._is_restored = is_restored
         self._notifier = Notifier(context.clock)
-        self._facts = SessionFacts(record.descriptor, record.left_out)
+        self._facts = SessionFacts(record.descriptor, record.excluded)
         self.log = SessionEvents(
             record.descriptor, Measures(context.meter, context.clock)
         )
         self._readable = ReadableUpdates()
-        # Set whenever whoever drives the session should look at it again.
+        # Set whenever the task that runs the session should check it again.
         self._woken = asyncio.Event()
         self._is_live = False
         self._ended_by_other: EndedSession | None = None
@@ -343,7 +345,7 @@ class SessionRunner:
             on_round=self._enter,
             on_refusal=self._facts.note_refusal,
             on_end=self._note_end,
-            on_failover=self._note_put_back,
+            on_failover=self._note_failover,
         )
         self._timer = RoundTimer(
             record.descriptor,
@@ -355,7 +357,7 @@ class SessionRunner:
             woken=self._woken,
             is_full=self._is_full,
         )
-        self._desk = UploadReceiver(
+        self._uploads = UploadReceiver(
             self.session_id,
             record.descriptor.parameters,
             spool=context.spool,
@@ -372,16 +374,17 @@ class SessionRunner:
             context,
             durable=self._durable,
             lease=self.lease,
-            desk=self._desk,
+            receiver=self._uploads,
             log=self.log,
             is_resumed=self._is_resumed,
         )
         self._durable.replay(record.events)
         self._timer.opened_at = context.clock.now() - open_seconds
         self._is_live = True
-        # An earlier process may have told the clients; nobody knows whom.
+        # An earlier process may have told some clients; which ones is unknown.
         self.ended_before_start = self.is_over
-        # Whoever ends the session may have to try again, and gives its sum once.
+        # The process that ends the session may repeat the step; it delivers the sum
+        # once.
         self.is_delivered = False
         # The state holds what is still needed of them; share bundles are large.
         self.record = replace(record, events=())
@@ -390,7 +393,7 @@ class SessionRunner:
     def _state(self) -> server.ServerState:
         return self._durable.state
 
-    # --- what clients do --------------------------------------------------------------
+    # --- calls of clients -------------------------------------------------------------
 
     @property
     def descriptor(self) -> SessionDescriptor:
@@ -399,37 +402,37 @@ class SessionRunner:
 
     @property
     def is_over(self) -> bool:
-        """Whether the session has ended, and durably so."""
+        """Whether the session has ended, durably."""
         return self._durable.is_over
 
     @property
     def opened(self) -> float:
-        """When the session was opened, in Unix seconds of who did."""
+        """When the session was opened, in Unix seconds of the process that did."""
         offered = self._descriptor
         rounds = offered.parameters.deadlines.longest_session
         return float(offered.session_end - rounds - WAITING_SECONDS)
 
     @property
     def ended_by_other(self) -> EndedSession | None:
-        """What is left of the session if another aggregator has ended it."""
+        """The receipt of the session, if another aggregator has ended it."""
         return self._ended_by_other
 
     def _place(self) -> int | None:
-        """Return how many rounds were entered; None once somebody else has ended it."""
+        """Return how many rounds were entered; None if another replica has ended it."""
         return None if self._ended_by_other is not None else self._timer.rounds_entered
 
     @property
     def has_failed_over(self) -> bool:
-        """Whether the book has failed over: the session goes on in another runner."""
+        """Whether the store has failed over: another runner continues the session."""
         return self._durable.has_failed_over
 
     @property
     def sequence(self) -> int:
-        """How many records it holds, as far as is known here."""
+        """How many records it holds, as far as this process knows."""
         return self._durable.sequence
 
     async def look(self) -> None:
-        """Learn what others have stored.
+        """Apply what other replicas have stored.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -437,20 +440,20 @@ class SessionRunner:
         await self._durable.look()
 
     def count_sessions(self, *, allowed: int | None, spent: int) -> None:
-        """Learn where the session stands in its task's budget, for those who watch.
+        """Set the session's position in its task's budget, for its progress.
 
         Args:
-            allowed: Sessions that the budget covers; None without one.
-            spent: Those that are used, this one included if it is.
+            allowed: Sessions that the budget covers; None without a budget.
+            spent: Sessions that are used, this one included if it is.
         """
         if allowed is not None:
             self._facts.sessions_before = allowed - spent + self._facts.is_spent
 
-    def goes_on_under(self, parameters: ProtocolParameters) -> bool:
-        """Whether the session may go on in a task that has these parameters now.
+    def can_continue_under(self, parameters: ProtocolParameters) -> bool:
+        """Whether the session may continue in a task that has these parameters now.
 
-        A newer revocation list ends a session that still waits for clients, since it
-        costs nobody anything; one that has its cohort ends under its own list.
+        A newer revocation list ends a session that still waits for clients, at no cost
+        to them. One that has its cohort ends under its own list.
         """
         known, published = self.descriptor.parameters, parameters.trust
         if (
@@ -473,23 +476,23 @@ class SessionRunner:
         return state.is_invited(identity) and not full
 
     def check_invited(self, identity: str) -> None:
-        """Refuse whoever may not read what the session hands its clients.
+        """Refuse a client that may not read what the session offers.
 
         Raises:
             RemoteProtocolError: NOT_INVITED.
         """
-        invited, left_out = self.record.invited, self.record.left_out
-        if identity in left_out or (invited is not None and identity not in invited):
+        invited, excluded = self.record.invited, self.record.excluded
+        if identity in excluded or (invited is not None and identity not in invited):
             raise ErrorCode.NOT_INVITED.error(
                 f"{identity!r} is not invited to this session",
                 sender=identity,
             )
 
     async def submit(self, sender: str, envelope: Envelope) -> None:
-        """Take a client's message; returns when it is durable.
+        """Accept a client's message; return when it is durable.
 
         Raises:
-            RemoteProtocolError: It is refused.
+            RemoteProtocolError: The message is refused.
             ServiceError: STORAGE_FAILED; sending it again may help.
         """
         try:
@@ -497,7 +500,8 @@ class SessionRunner:
         except RemoteProtocolError as error:
             self.log.refused(sender, envelope, error)
             if envelope.kind is Consistency and error.code is ErrorCode.BAD_SIGNATURE:
-                # Before it is said: the report states it, whoever ends the session.
+                # This is stored before the answer: the report states it, whichever
+                # replica ends the session.
                 await self._durable.note_refusal(RefusalNoted(sender, error.code))
             raise
         if is_new:
@@ -509,36 +513,37 @@ class SessionRunner:
         except RemoteProtocolError:
             if not self._context.store.is_shared:
                 raise
-        # Judged by what was known here: somebody else may have opened another round.
+        # The message was checked against an older state: another replica may have
+        # opened another round.
         await self.look()
         return await self._durable.submit(event)
 
     async def upload_status(self, identity: str, view: bytes) -> UploadStatus:
-        """Return where a client's upload goes on.
+        """Return where a client resumes its upload.
 
         Args:
             identity: The client.
-            view: What it has sent of its view (R5.3-14).
+            view: The client's statement of its view (R5.3-14).
 
         Raises:
             RemoteProtocolError: VIEW_DIFFERS, or it cannot upload now.
         """
         if self._context.store.is_shared and not self._has_uploaded(identity):
-            await self.look()  # another aggregator may have taken it
+            await self.look()  # another aggregator may have received it
         if self._has_uploaded(identity) and not await self._is_missing(identity):
-            return self._desk.finished()
+            return self._uploads.finished()
         await self._check_uploader(identity, view)
-        return await self._desk.status(identity)
+        return await self._uploads.status(identity)
 
     async def upload_chunk(self, identity: str, chunk: UploadChunk) -> UploadStatus:
-        """Take one chunk of a client's masked input."""
+        """Accept one chunk of a client's masked input."""
         upload = Envelope.of(Upload(chunk.total_size, chunk.digest, chunk.view))
         if self._state.session.has_accepted(
             identity, upload
         ) and not await self._is_missing(identity):
-            return self._desk.finished()
+            return self._uploads.finished()
         await self._check_uploader(identity, chunk.view)
-        status = await self._desk.take(identity, chunk)
+        status = await self._uploads.take(identity, chunk)
         if not status.complete:
             self._publish()
         return status
@@ -548,14 +553,14 @@ class SessionRunner:
         return identity in accepted.get(Round.MASKED_INPUT_COLLECTION, ())
 
     async def _is_missing(self, identity: str) -> bool:
-        """Whether the accepted upload of a client is gone and may come again."""
+        """Whether the accepted upload of a client is gone and may be sent again."""
         if self._must_search:
             await self._search_uploads()
         is_open = isinstance(self._state, server.MaskedInputCollection)
-        return is_open and identity in self._desk.missing
+        return is_open and identity in self._uploads.missing
 
     async def _search_uploads(self) -> None:
-        """Look for the bytes of every upload that was accepted and is still needed.
+        """Search the bytes of every accepted upload that is still needed.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -565,7 +570,7 @@ class SessionRunner:
             state,
             server.MaskedInputCollection | server.ConsistencyCheck | server.Unmasking,
         ):
-            lost = await self._desk.search(
+            lost = await self._uploads.search(
                 {state.cohort.name_of(i): each for i, each in state.uploads.items()}
             )
             self._timer.note_missing()
@@ -581,11 +586,11 @@ class SessionRunner:
     def _is_full(self) -> bool:
         """Whether every client that can answer has, and no upload is missing."""
         is_open = isinstance(self._state, server.MaskedInputCollection)
-        is_whole = not (is_open and self._desk.missing)
+        is_whole = not (is_open and self._uploads.missing)
         return is_whole and server.is_round_full(self._state)
 
     async def _check_uploader(self, identity: str, view: bytes) -> None:
-        """Refuse a client that cannot upload now, before any byte is touched."""
+        """Refuse a client that cannot upload now, before any byte is read."""
         state = self._state
         if isinstance(state, server.MaskedInputCollection):
             index = state.cohort.index_of.get(identity)
@@ -593,7 +598,8 @@ class SessionRunner:
                 try:
                     server_rounds.check_view(state, identity, view)
                 except RemoteProtocolError as error:
-                    # Before it is said: the report states it, whoever ends the session.
+                    # This is stored before the answer: the report states it, whichever
+                    # replica ends the session.
                     note = RefusalNoted(identity, error.code)
                     if await self._durable.note_refusal(note):
                         self._log_view(state, identity)
@@ -608,7 +614,7 @@ class SessionRunner:
         )
 
     def _log_view(self, state: server.MaskedInputCollection, identity: str) -> None:
-        """Log that a client's view differs; and if this server may be the odd one."""
+        """Log that a client's view differs, and whether this server may be at fault."""
         self.log.view_differs(identity)
         parameters, sharers = self.record.descriptor.parameters, len(state.sharers)
         differing, few = len(self._facts.differing), parameters.max_dropouts
@@ -628,7 +634,7 @@ class SessionRunner:
         return update
 
     def wait_of(self, identity: str, retry_after_seconds: float) -> Wait:
-        """Return what a client is told for which there is no update yet."""
+        """Return the answer for a client that no update exists for yet."""
         if identity in self._lost():
             return Wait(retry_after_seconds)  # its upload was lost: it sends it again
         return wait_of(
@@ -650,7 +656,7 @@ class SessionRunner:
 
         Raises:
             RemoteProtocolError: See `ReadableUpdates.piece`.
-            ServiceError: UNKNOWN_SESSION; the session goes by no revocation list.
+            ServiceError: UNKNOWN_SESSION; the session has no revocation list.
         """
         if self._ended_by_other is not None:
             return self._ended_by_other.read(identity, request)
@@ -659,18 +665,18 @@ class SessionRunner:
         return self._readable.piece(self._state, identity, request)
 
     def _piece_of_list(self, request: FetchChunk) -> BlobChunk:
-        """Return a piece of the revocation list, which those read who may join."""
+        """Return a piece of the revocation list, for clients that may join."""
         if not self.record.revocations:
             raise ErrorCode.UNKNOWN_SESSION.error(
-                "the session goes by no revocation list",
-                fix="Read the offer: it names the list, if there is one.",
+                "the session has no revocation list",
+                fix="Read the offer: it names the list, if one exists.",
             )
         return piece_of(self.record.revocations, request)
 
     def _update_for(self, identity: str, after: Round | None) -> Envelope | None:
         state = self._state
         if self._is_restored and isinstance(state, server.Failed):
-            # R5-6: nobody knows whose input was summed; all count as if they were.
+            # R5-6: it is unknown whose inputs were summed; all count as if they were.
             return Envelope.of(replace(state.outcome, fate=Fate.INCLUDED))
         return self._readable.update_for(state, identity, after)
 
@@ -679,7 +685,7 @@ class SessionRunner:
     ) -> AsyncIterator[Envelope | Wait]:
         """Yield updates as rounds open, until the session is over for this client.
 
-        In between, and at first, that no update exists.
+        First and between updates, it yields that none exists yet.
 
         Raises:
             ServiceError: STORAGE_FAILED; the session is about to be ended, ask again.
@@ -705,10 +711,10 @@ class SessionRunner:
         """Wait for the update that opens a round after `after`.
 
         Args:
-            identity: Of the client.
+            identity: The client.
             after: The round that it is in.
             ends: Instant of the clock after which the answer is that none exists.
-            look_seconds: How often all who wait are woken in any case.
+            look_seconds: Longest time between two checks.
 
         Raises:
             ServiceError: STORAGE_FAILED; the session is about to be ended, ask again.
@@ -723,29 +729,29 @@ class SessionRunner:
             await self._notifier.heard(ringing, look_seconds)
 
     def tell(self, identity: str) -> None:
-        """Note that a client knows how the session ended."""
+        """Record that a client knows how the session ended."""
         if self._ended_by_other is not None:
             self._ended_by_other.tell(identity)
             return
         self._facts.tell(self._state, identity)
 
-    def untold(self) -> frozenset[str]:
-        """Return who took part to the end and does not know yet how it ended."""
+    def unacknowledged(self) -> frozenset[str]:
+        """Return the participants of the last round that do not know its end yet."""
         if self._ended_by_other is not None:
-            return self._ended_by_other.untold()
-        return self._facts.untold(self._state)
+            return self._ended_by_other.unacknowledged()
+        return self._facts.unacknowledged(self._state)
 
-    # --- what the aggregator does -----------------------------------------------------
+    # --- calls of the aggregator ------------------------------------------------------
 
     async def run(self) -> Released | Aborted:
-        """Drive the session to its end.
+        """Run the session to its end.
 
         Returns:
             How it ended.
 
         Raises:
-            ServiceError: STORAGE_FAILED, again and again.  The session is not over: a
-                restart resumes it.
+            ServiceError: STORAGE_FAILED, after repeated attempts.  The session is not
+                over: a restart resumes it.
         """
         self.log.write(
             telemetry.SESSION_RESUMED if self._is_resumed else telemetry.SESSION_OPENED,
@@ -755,7 +761,7 @@ class SessionRunner:
         async with AsyncExitStack() as failing:
             failing.push_async_callback(
                 self.lease.let_go
-            )  # somebody else may go on at once
+            )  # another replica may continue at once
             await self._drive()
             failing.pop_all()
         return self.outcome()
@@ -777,11 +783,11 @@ class SessionRunner:
     async def _refuse_lost_inputs(self) -> None:
         """End a session whose U3 is fixed and whose sum cannot be computed any more.
 
-        Unmasking would use up inputs for nothing.
+        Unmasking would use up inputs without a result.
         """
         is_fixed = isinstance(self._state, server.ConsistencyCheck | server.Unmasking)
-        if is_fixed and self._desk.missing:
-            gone = ", ".join(sorted(self._desk.missing))
+        if is_fixed and self._uploads.missing:
+            gone = ", ".join(sorted(self._uploads.missing))
             await self.abort(
                 ErrorCode.STORAGE_FAILED, f"the stored uploads of {gone} are gone"
             )
@@ -789,50 +795,50 @@ class SessionRunner:
     async def _may_close(self) -> bool:
         """Whether the open round is to be closed now.
 
-        U3 holds clients whose upload is in the spool.  What is missing may come again
-        until the deadline.
+        U3 holds clients whose upload is in the spool.  A missing upload may be sent
+        again until the deadline.
         """
         if isinstance(self._state, server.MaskedInputCollection):
             await patiently(self._context.clock, self._search_uploads)
-            return self._timer.closes_in() <= 0 or not self._desk.missing
+            return self._timer.closes_in() <= 0 or not self._uploads.missing
         return True
 
     def _missing_in(self, state: server.ServerState) -> tuple[int, ...]:
         """Return the roster indices of clients whose accepted upload is missing."""
         if not isinstance(state, server.MaskedInputCollection):
             return ()
-        missing, name_of = self._desk.missing, state.cohort.name_of
+        missing, name_of = self._uploads.missing, state.cohort.name_of
         return tuple(i for i in sorted(state.uploads) if name_of(i) in missing)
 
     async def stop_waiting(self, reason: str) -> None:
-        """End the session if it still waits for clients; else it goes on."""
+        """End the session if it still waits for clients; else let it continue."""
         if is_below_min_clients(self._state):
             await self.abort(ErrorCode.ROSTER_TOO_SMALL, reason)
 
     async def abort(
         self, code: ErrorCode, reason: str, *, discard_unmasked: bool = False
     ) -> None:
-        """End the session without a sum; nothing happens if it is over.
+        """End the session without a sum; do nothing if it is over.
 
         Raises:
-            LocalProtocolError: The sum is being computed, and `discard_unmasked` does
-                not say to throw it away (R5-5).
+            LocalProtocolError: The sum is being computed, and `discard_unmasked` is not
+                set (R5-5).
         """
         await self._durable.advance(
             lambda _: AbortRequested(code, reason, discard_unmasked)
         )
 
     async def finish(self, facts: bytes) -> None:
-        """Scrub the session, which is over, and leave its receipt.
+        """Erase the session, which is over, and leave its receipt.
 
         Args:
-            facts: What its task knows from now on.
+            facts: The history of its task from now on.
 
         Raises:
-            ServiceError: STORAGE_FAILED; a restart finishes it.
+            ServiceError: STORAGE_FAILED; a restart repeats it.
         """
         receipt = self.receipt().encode()
-        # Nobody knows what was sent of a restored session: it has used its inputs.
+        # What a restored session has sent is unknown: it has used its inputs.
         change = Change(
             key=self.record.session_key,
             end=receipt,
@@ -848,13 +854,13 @@ class SessionRunner:
         return self._ended().outcome
 
     def receipt(self) -> SessionReceipt:
-        """Return what is left of the session; only after its end."""
+        """Return the receipt of the session; only after its end."""
         if self._ended_by_other is not None:
             return self._ended_by_other.receipt
         return self._facts.receipt(self._ended(), was_restored=self._is_restored)
 
     def audit(self) -> AuditReceipt:
-        """Return what anybody can judge of the session; only after its end."""
+        """Return what any party can verify of the session; only after its end."""
         return self._facts.audit(self._ended())
 
     def _ended(self) -> server.Completed | server.Failed:
@@ -863,45 +869,47 @@ class SessionRunner:
         raise InternalError("the session is not over")
 
     def progress(self) -> SessionProgress:
-        """Return where the session stands."""
-        return self._facts.progress(self._state, upload_bytes=self._desk.received_bytes)
+        """Return the session's progress."""
+        return self._facts.progress(
+            self._state, upload_bytes=self._uploads.received_bytes
+        )
 
     def seconds_left(self) -> float | None:
         """Return the time until the open round's deadline; None before any advert."""
         return self._timer.seconds_left()
 
     def missing(self) -> tuple[str, ...]:
-        """Return who may still answer in the open round, by name, as far as known."""
+        """Names of clients that may still answer in the open round, if known."""
         return tuple(sorted({*missing_in(self._state), *self._lost()}))
 
     def _lost(self) -> AbstractSet[str]:
         """Return whose stored upload is missing while the round for it is open."""
         is_open = isinstance(self._state, server.MaskedInputCollection)
-        return self._desk.missing if is_open else frozenset()
+        return self._uploads.missing if is_open else frozenset()
 
     # --- events -----------------------------------------------------------------------
 
     def _note_messages(self, _: Sequence[Received]) -> None:
-        """Tell the session's other parts, and who watches, that messages were taken."""
+        """Notify the session's other parts and its watchers of accepted messages."""
         self._timer.note_message()
         if self._is_live:
             self._publish()
 
     def _note_end(self) -> None:
-        """Note that somebody else has ended the session, and left its receipt."""
+        """Record that another replica has ended the session, and left its receipt."""
         receipt = SessionReceipt.decode(self._durable.receipt or b"")
         self._ended_by_other = EndedSession(receipt)
         self._timer.note_end()
         self._wake()
         self.log.write(telemetry.SESSION_ENDED_BY_REPLICA, reason=receipt.outcome_name)
 
-    def _note_put_back(self) -> None:
-        """Have whoever drives the session, or watches it, leave it."""
+    def _note_failover(self) -> None:
+        """Stop the runner and the watchers of the session after a fail-over."""
         self._timer.note_end()
         self._wake()
 
     def _wake(self) -> None:
-        """Wake those who watch the session, and whoever drives it."""
+        """Wake the runner and the watchers of the session."""
         self._notifier.ring()
         self._woken.set()
 
@@ -923,7 +931,7 @@ class SessionRunner:
         return make
 
     def _enter(self, before: server.ServerState, step: ServerStep) -> None:
-        """Note what a closed round leaves behind."""
+        """Record what a closed round leaves behind."""
         seconds = self._context.clock.now() - self._timer.opened_at
         lost = self._facts.enter(before, step.state, step.outputs, seconds=seconds)
         self.log.lost(lost)
@@ -934,14 +942,14 @@ class SessionRunner:
             self._announce(before, seconds)
 
     def _announce(self, before: server.ServerState, seconds: float) -> None:
-        """Wake watchers and tell the operator.
+        """Wake watchers and log the change for the operator.
 
         Args:
-            before: The state that was left.
+            before: The former state.
             seconds: How long it was open.
         """
         self._wake()
-        if not self._durable.is_catching_up:  # whoever closed it has measured it
+        if not self._durable.is_catching_up:  # measured where it was closed
             self.log.measure(before, seconds)
         self.log.entered(before, self._state, self.progress(), seconds=seconds)
         self._publish()

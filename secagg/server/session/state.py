@@ -1,19 +1,18 @@
 """A session's state on the server, and the only ways to change it.
 
-Rule 1: persist, then speak.  Events are judged on a fork of the state; the fork becomes
-        the state when the book has committed them, and only then does anybody hear of
-        it (PROTOCOL §12).
-Rule 2: one commit of a session is under way at a time.  Messages that arrive meanwhile,
-        and shortly after, are judged together in the next one.  Heavy steps run on
-        workers.
-Rule 3: after a commit that failed nothing is known.  The next one says what the book
-        holds, and everything is judged again from there.
-Rule 4: others may write to the same session.  What they have stored is applied in its
-        order before anything is judged that came too late, and a timer's close holds
-        only where the book's clock agrees.
+Rule 1: persist, then send.  Events are applied to a fork of the state. The fork becomes
+        the state when the store has committed them; only then does any client see it
+        (PROTOCOL §12).
+Rule 2: a session has one commit in flight.  Messages that arrive meanwhile, and shortly
+        after, share the next one.  Heavy steps run on workers.
+Rule 3: after a failed commit the position in the store is unknown.  The next commit
+        reveals it, and every waiting event is checked again from there.
+Rule 4: other replicas may write to the same session.  Their records are applied in
+        order before later messages are checked. A timer's close is valid only if the
+        store's clock agrees.
 
-It knows no time but that of a disk that refuses: when a round is closed is decided by
-`secagg.server.session.runner`.
+The module uses time only to retry a disk that refuses; `secagg.server.session.runner`
+decides when a round is closed.
 """
 
 import asyncio
@@ -77,36 +76,36 @@ _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
 _Result = TypeVar("_Result")
 
-# A full disk is often freed by somebody else within a minute; then the session aborts.
+# A full disk is often freed within a minute; after that the session aborts.
 _STORAGE_ATTEMPTS: Final = 12
 _STORAGE_RETRY_SECONDS: Final = 5.0
-# What a person has to look at.
+# Errors that need an operator.
 _LASTING: Final = frozenset({ErrorCode.RESTORED_STATE, ErrorCode.STATE_DAMAGED})
 
-# What the state asks for next, or None when somebody else has done it.
+# Returns the next event for the state, or None when another replica has applied it.
 MakeEvent: TypeAlias = Callable[[server.ServerState], ServerEvent | None]
-# What to write about the state, or None when it is not true any more.
+# Returns the write that fits the state, or None when it does not apply any more.
 MakeChange: TypeAlias = Callable[[server.ServerState], Change | None]
 
-# A commit costs about the same for one message as for thirty.  So those of messages
-# take a twentieth of the time, and who comes meanwhile shares the next one.  But nobody
-# waits longer than this for others, and nobody for those who cannot come.
+# A commit costs about the same for one message as for thirty.  So commits of messages
+# take a twentieth of the time, and messages that arrive meanwhile share the next one. A
+# message waits no longer than this for others, and never for clients that cannot come.
 _GATHERING_PER_COMMIT: Final = 20.0
 _MAX_GATHERING_SECONDS: Final = 0.05
 
-# A timer that the book does not believe is set again, but not at once.
+# A deadline that the store does not confirm is read again, after this pause.
 _NOT_DUE_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class JournalPosition:
-    """Where a session stands in the book.
+    """Holds a session's position in the store.
 
     Attributes:
         sequence: How many records it holds.
-        chain: Chain value behind them.
-        seconds_left: Until the open round's deadline, as the book says; None where it
-            has none.
+        chain: Value of the hash chain after them.
+        seconds_left: Until the open round's deadline, by the store's clock; None
+            without a deadline.
     """
 
     sequence: int
@@ -116,13 +115,13 @@ class JournalPosition:
 
 @dataclass(eq=False, slots=True)
 class _Waiting:
-    """A client's message that waits for its verdict.
+    """Holds a client's message that waits for its result.
 
     Attributes:
         event: The message.
-        answer: Set when the verdict is durable: whether the message was new.
+        answer: Set when the result is durable: whether the message was new.
         is_new: Whether it is not a repetition.
-        refusal: Why it cannot be taken; None as long as it can.
+        refusal: Why the message is refused; None while it is not.
     """
 
     event: Received
@@ -131,7 +130,7 @@ class _Waiting:
     refusal: SecAggError | None = None
 
     def settle(self, refusal: Exception | None) -> None:
-        """Tell the sender, if it has not hung up."""
+        """Answer the sender, if it has not hung up."""
         if self.answer.done():
             return
         if refusal is None:
@@ -141,30 +140,31 @@ class _Waiting:
 
 
 class DurableState:
-    """The state of one session, as the book has it.
+    """Holds the state of one session as the store has it.
 
     Args:
-        state: Before any event.
-        session_key: The session's name in the book.
-        position: Where the session stands in the book.
-        book: Stores the session.
+        state: The state before any event.
+        session_key: The session's name in the store.
+        position: The session's position in the store.
+        store: Stores the session.
         workers: Threads for heavy steps.
         clock: Time between attempts to write.
-        meter: Told how long commits take.
-        is_restored: The session was open in a book that was put back.
-        on_messages: Told of the messages that the state holds now, those of one commit
-            together.
-        on_round: Told of every other step: the state that was left, and what came.
-        on_refusal: Told of every refusal that the session has a record of.
-        on_end: Told that somebody else has ended the session.
-        on_failover: Told that the book was put back under the session.
+        meter: Receives how long commits take.
+        is_restored: Whether the session was open in a store that was restored.
+        on_messages: Called with the messages that the state now holds, those of one
+            commit together.
+        on_round: Called with every other step: the former state, and the event.
+        on_refusal: Called with every refusal that the session has a record of.
+        on_end: Called when another replica has ended the session.
+        on_failover: Called when the store has failed over.
 
     Attributes:
-        has_failed_over: The book has failed over: it may have forgotten what it was
-            told of the session, which has to be taken up from there and ended.
-        deadline: Of the open round, on the runner's clock, as the book has said last;
-            None for none.
-        receipt: What somebody else has left of the session; None while it goes on.
+        has_failed_over: Whether the store has failed over and may have lost records of
+            the session. The session must then be loaded again and ended.
+        deadline: Deadline of the open round by the store's last answer, on the runner's
+            clock; None without one.
+        receipt: The receipt that another replica has stored; None while the session
+            runs.
     """
 
     def __init__(  # noqa: PLR0913 - every part can be exchanged
@@ -209,7 +209,7 @@ class DurableState:
         self._note_seconds_left(position.seconds_left)
         self._waiting: list[_Waiting] = []
         self._batch: list[_Waiting] = []
-        self._judging: asyncio.Task[None] | None = None
+        self._committing: asyncio.Task[None] | None = None
         self._gathering_ends = clock.now()
         self._expected = 0
         self._all_here = asyncio.Event()
@@ -217,22 +217,22 @@ class DurableState:
 
     @property
     def state(self) -> server.ServerState:
-        """The state behind the last commit."""
+        """The state after the last commit."""
         return self._state
 
     @property
     def is_catching_up(self) -> bool:
-        """Whether what is entered now was done by somebody else."""
+        """Whether another replica made the change that is being applied now."""
         return self._is_catching_up
 
     @property
     def sequence(self) -> int:
-        """How many records the session holds, as far as is known here."""
+        """How many records the session holds, as far as this process knows."""
         return self._position.sequence
 
     @property
     def sums_begun(self) -> int:
-        """How often its sum was begun, and not left in peace."""
+        """How often its sum was begun, without the starts that were taken back."""
         return sums_begun(self._attempts.elements())
 
     @property
@@ -241,7 +241,7 @@ class DurableState:
         return self.receipt is not None or server.is_over(self._state)
 
     def replay(self, events: Iterable[StoredEvent]) -> None:
-        """Apply what the book holds already."""
+        """Apply what the store holds already."""
         for event in events:
             if isinstance(event, SumAttempt | RefusalNoted):
                 self._enter_note(event)
@@ -249,47 +249,47 @@ class DurableState:
                 self._enter(event, server.step(self._state, event))
 
     async def submit(self, event: Received) -> bool:
-        """Take a client's message; returns when it is durable.
+        """Accept a client's message; return when it is durable.
 
         Returns:
-            Whether it is new; False when it repeats one that was taken before.
+            Whether it is new; False if it repeats an accepted one.
 
         Raises:
-            RemoteProtocolError: It is refused.
+            RemoteProtocolError: The message is refused.
             ServiceError: STORAGE_FAILED; sending it again may help.
         """
         message = _Waiting(event, asyncio.get_running_loop().create_future())
         self._waiting.append(message)
-        if self._judging is None:
-            self._judging = asyncio.create_task(self._judge_waiting())
-            self._judging.add_done_callback(self._answer_all)
+        if self._committing is None:
+            self._committing = asyncio.create_task(self._commit_waiting())
+            self._committing.add_done_callback(self._answer_all)
         if len(self._waiting) >= self._expected:
             self._all_here.set()
-        # A sender that hangs up takes nobody else's message with it.
+        # A sender that hangs up does not cancel the messages of others.
         return await message.answer
 
     async def advance(
         self, make_event: MakeEvent, *, lease: Lease | None = None
     ) -> None:
-        """Apply an event of our own: close a round, end the session.
+        """Apply an event of the server: close a round, end the session.
 
         Args:
-            make_event: Makes it from the state that it shall change.
-            lease: Must be held still.
+            make_event: Makes the event from the state that it changes.
+            lease: The lease that must still be held.
 
         Raises:
-            LeaseLostError: It is not; somebody else does the work.
-            ServiceError: STORAGE_FAILED, again and again.
+            LeaseLostError: It is not held; another replica does the work.
+            ServiceError: STORAGE_FAILED, after repeated attempts.
         """
-        self._all_here.set()  # who has come by now comes first, and waits for nobody
+        self._all_here.set()  # waiting messages come first, without further delay
         async with self._lock:
             await patiently(self._clock, lambda: self._apply_own(make_event, lease))
 
     async def write(self, make_change: MakeChange) -> None:
-        """Commit what changes no state: a deadline, a receipt.
+        """Commit a record that changes no state: a deadline, a receipt.
 
         Args:
-            make_change: Makes it from the state that it is true of.
+            make_change: Makes the record from the state that it fits.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -304,20 +304,21 @@ class DurableState:
     async def note_attempt(
         self, attempt: SumAttempt, *, lease: Lease | None = None
     ) -> None:
-        """Store that the sum is begun, or left; nothing happens when it is over.
+        """Store that the sum is begun, or taken back; do nothing after the end.
 
         Args:
             attempt: Which of the two.
-            lease: Must be held still.
+            lease: The lease that must still be held.
 
         Raises:
-            LeaseLostError: It is not; somebody else does the work.
-            ServiceError: STORAGE_FAILED, again and again.
+            LeaseLostError: It is not held; another replica does the work.
+            ServiceError: STORAGE_FAILED, after repeated attempts.
         """
         before = self._attempts[attempt]
 
         async def note() -> None:
-            # It may be there although the book has refused: then it counts by now.
+            # The record may exist although the store has refused: then it counts by
+            # now.
             while self._attempts[attempt] == before and not self.is_over:
                 change = Change(
                     key=self._key, records=(record_of(attempt),), lease=lease
@@ -329,20 +330,20 @@ class DurableState:
             await patiently(self._clock, note)
 
     async def note_refusal(self, refusal: RefusalNoted) -> bool:
-        """Store that a client was refused; nothing happens when the session is over.
+        """Store that a client was refused; do nothing when the session is over.
 
-        Every process that shares the book then knows it, also after a restart.
+        Every replica of the store then knows it, also after a restart.
 
         Args:
-            refusal: Of which client, and why.
+            refusal: The client and the reason.
 
         Returns:
-            Whether this call has stored it; False when it was stored before.
+            Whether this call has stored it; False if it was stored before.
 
         Raises:
-            ServiceError: STORAGE_FAILED; the refusal must not be said yet.
+            ServiceError: STORAGE_FAILED; the refusal must not be sent yet.
         """
-        if refusal in self._refusals:  # a client that asks on and on takes no lock
+        if refusal in self._refusals:  # a client that asks repeatedly takes no lock
             return False
         change = Change(key=self._key, records=(record_of(refusal),))
         async with self._lock:
@@ -353,7 +354,7 @@ class DurableState:
         return False
 
     async def look(self) -> None:
-        """Apply what others have stored; whoever asks meanwhile shares the next look.
+        """Apply what other replicas have stored; callers share the next refresh.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -377,23 +378,23 @@ class DurableState:
 
     # --- messages of clients ----------------------------------------------------------
 
-    async def _judge_waiting(self) -> None:
-        """Judge in batches until nobody waits."""
+    async def _commit_waiting(self) -> None:
+        """Process waiting messages in batches until none is left."""
         try:
             while self._waiting:
                 async with self._lock:
                     await self._gather()
                     self._batch, self._waiting = self._waiting, []
                     try:
-                        await self._judge(self._batch)
+                        await self._commit_batch(self._batch)
                     except Exception as error:  # noqa: BLE001 - belongs to the senders
                         for message in self._batch:
                             message.settle(error)
         finally:
-            self._judging = None
+            self._committing = None
 
     async def _gather(self) -> None:
-        """Wait for those who come soon, if the last commit has just been."""
+        """Wait for messages that come soon, if the last commit has just ended."""
         if self._gathering_ends <= self._clock.now():
             return
         counts = server.progress(self._state)
@@ -402,30 +403,31 @@ class DurableState:
             self._all_here.clear()
             await is_set_before(self._clock, self._gathering_ends, self._all_here)
 
-    def _answer_all(self, judging: "asyncio.Task[None]") -> None:
-        """Leave nobody waiting for a task that was cancelled: its loop ends."""
-        if not judging.cancelled():
+    def _answer_all(self, committing: "asyncio.Task[None]") -> None:
+        """Answer all waiting senders when the task was cancelled: its loop ends."""
+        if not committing.cancelled():
             return
-        self._judging = None  # it may not even have begun
+        self._committing = None  # it may not have begun
         unanswered = [*self._batch, *self._waiting]
         self._batch, self._waiting = [], []
         for message in unanswered:
             message.settle(
                 ErrorCode.STORAGE_FAILED.error(
                     "whether the message was stored is not known",
-                    fix="Send it again: what was stored is acknowledged.",
+                    fix="Send it again: a stored message is acknowledged.",
                 )
             )
 
-    async def _judge(self, batch: list[_Waiting]) -> None:
-        """Commit what can be taken of a batch, and tell everybody."""
+    async def _commit_batch(self, batch: list[_Waiting]) -> None:
+        """Commit the valid messages of a batch, and answer all senders."""
         while True:
-            state, accepted = self._judged(batch)
+            state, accepted = self._validated(batch)
             try:
                 if not accepted or await self._commit(self._change_of(accepted)):
                     break
             except DuplicateRecordError as error:
-                # Our own defect: its sender is told so, nobody else is held up.
+                # This is a defect of the server: only this sender is told, the others
+                # continue.
                 telemetry.log_event(
                     _LOG, logging.CRITICAL, telemetry.DUPLICATE_RECORD, reason=error
                 )
@@ -436,10 +438,10 @@ class DurableState:
         for message in batch:
             message.settle(message.refusal)
 
-    def _judged(
+    def _validated(
         self, batch: list[_Waiting]
     ) -> tuple[server.ServerState, list[Received]]:
-        """Return the state behind a batch, and the messages that lead there."""
+        """Return the state after a batch, and the messages that lead there."""
         state = server.fork(self._state)
         accepted: list[Received] = []
         if self.receipt is not None:
@@ -471,14 +473,14 @@ class DurableState:
             deadline_seconds=seconds,
         )
 
-    # --- events of our own ------------------------------------------------------------
+    # --- events of the server ---------------------------------------------------------
 
     async def _apply_own(self, make_event: MakeEvent, lease: Lease | None) -> None:
         while not self.is_over:
             event = make_event(self._state)
             if event is None:
                 return
-            # A round that is full needs no timer.
+            # A full round needs no timer.
             due = (
                 self._store.is_shared
                 and isinstance(event, RoundClosed)
@@ -503,7 +505,7 @@ class DurableState:
                 self._enter(event, step)
                 return
             if due and self._position == known:
-                # It is not due; the deadline is known now.
+                # The round is not due; the deadline is known now.
                 soon = self._clock.now() + _NOT_DUE_SECONDS
                 self.deadline = max(self.deadline or soon, soon)
                 return
@@ -512,17 +514,17 @@ class DurableState:
         parameters = self._state.session.descriptor.parameters
         return float(ROUNDS[opened].seconds(parameters.deadlines))
 
-    # --- the book ---------------------------------------------------------------------
+    # --- the store --------------------------------------------------------------------
 
     async def _commit(self, change: Change) -> bool:
         """Commit a change at the present position; the lock is held.
 
         Returns:
-            False when the session stood elsewhere: the state has caught up, and
-            whatever the change was made of must be judged again.
+            False when the session stood elsewhere: the state has caught up, and the
+            change must be made again.
 
         Raises:
-            ServiceError: STORAGE_FAILED; nothing is known, see rule 3.
+            ServiceError: STORAGE_FAILED; the position is unknown, see rule 3.
         """
         position, began = self._position, self._clock.now()
         with self._measures.commit(), self._noting_fail_over():
@@ -545,7 +547,7 @@ class DurableState:
                 self._meter.observe(STORE_BATCH_RECORDS, len(change.records))
             return True
         self._meter.add(STORE_CONFLICTS)
-        # In a commit of ours that seemed to fail, or by somebody else.
+        # This happened in an own commit that seemed to fail, or at another replica.
         if isinstance(answer, Ended) and change.end is not None:
             return True
         await self._learn(answer)
@@ -561,7 +563,7 @@ class DurableState:
             raise
 
     async def _learn(self, answer: MissedRecords | Ended) -> None:
-        """Take in what others have stored, or a commit that seemed to fail."""
+        """Apply what other replicas, or an own uncertain commit, have stored."""
         match answer:
             case MissedRecords():
                 await self._catch_up(answer)
@@ -572,7 +574,7 @@ class DurableState:
     async def _catch_up(self, behind: MissedRecords) -> None:
         if behind.whole:
             raise StateDamagedError(
-                "another history stands where this process has written its own",
+                "the store holds another history than this process has written",
                 key=self._key,
             )
         self._note_seconds_left(behind.seconds_left)
@@ -590,13 +592,13 @@ class DurableState:
                 self._enter_note(event)
             elif isinstance(event, Received):
                 self._enter(event, server.step(self._state, event))
-            else:  # heavy; who asks meanwhile sees the old state
+            else:  # heavy; clients see the old state meanwhile
                 fork = server.fork(self._state)
                 step = await self._workers.run(server.step, fork, event)
                 self._enter(event, step)
 
     def _enter_note(self, note: SumAttempt | RefusalNoted) -> None:
-        """Take in a record that changes no state."""
+        """Apply a record that changes no state."""
         if isinstance(note, SumAttempt):
             self._attempts[note] += 1
         elif note not in self._refusals:
@@ -615,16 +617,16 @@ class DurableState:
 
 
 async def patiently(clock: Clock, write: Callable[[], Awaitable[_Result]]) -> _Result:
-    """Read or write, and try again for a while when the disk refuses.
+    """Read or write, and retry for a while when the disk refuses.
 
     Args:
-        clock: How to wait.
-        write: What is done; doing it twice must be harmless.
+        clock: Time.
+        write: The call; repeating it must be harmless.
 
     Raises:
-        StoreUnavailableError: At once.  It takes as long as it takes, and rounds need
+        StoreUnavailableError: At once.  The downtime is not bounded, and rounds need
             their time again afterwards: `Aggregator.run_task` waits.
-        DeliveryDeferredError: At once.  Others may take what cannot be put to use here.
+        DeliveryDeferredError: At once.  Another replica may deliver.
         ServiceError: STORAGE_FAILED, a dozen times within a minute.
     """
     for _ in range(_STORAGE_ATTEMPTS - 1):
@@ -636,7 +638,7 @@ async def patiently(clock: Clock, write: Callable[[], Awaitable[_Result]]) -> _R
             StoreUnavailableError,
             DeliveryDeferredError,
         ):
-            raise  # waiting here changes nothing
+            raise  # waiting here is useless
         except ServiceError as error:
             if error.code in _LASTING:
                 raise
@@ -646,14 +648,14 @@ async def patiently(clock: Clock, write: Callable[[], Awaitable[_Result]]) -> _R
 
 
 def say_refused(error: BaseException | None) -> None:
-    """Log that the storage has refused something."""
+    """Log that the storage refused a call."""
     telemetry.log_event(
         _LOG, logging.ERROR, telemetry.STORAGE_WRITE_FAILED, reason=error
     )
 
 
 def came_too_late(sender: str) -> SecAggError:
-    """Build the refusal of whatever is sent to a session that is over."""
+    """Build the refusal of a message to a session that is over."""
     return ErrorCode.SESSION_OVER.error(
         "the session is over",
         sender=sender,

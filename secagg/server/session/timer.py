@@ -1,23 +1,23 @@
-"""When the open round of a session may be closed, and how long a server waits for whom.
+"""When the open round of a session may be closed, and how long the server waits.
 
-Rule 1: a round closes as soon as everybody who can answer has, else at its deadline.
-        The clock of AdvertiseKeys starts with its first advert, and again at its
-        deadline while too few have joined: waiting is not failing.  Nothing is stored
-        then, no attempt is spent, and the adverts that are in stay valid.  Bytes of
-        inputs that arrive extend their round, in all by one more deadline at most.
-Rule 2: whoever goes on with a session alone gives its open round the whole time
-        again.  Where several aggregators share the book, any of them extends a round,
-        and the book keeps its deadline.
-Rule 3: no message is waited for beyond the session's end.  AdvertiseKeys lasts no
-        longer than leaves the other rounds their whole time.
-Rule 4: a session that no client has joined ends when the date was set since it was
-        opened: clients refuse an end that is impossible by the right clock (R5.0-2).
+Rule 1: a round closes when all clients that can answer have answered, else at its
+        deadline. The time of AdvertiseKeys starts with its first advert, and again at
+        its deadline while too few clients have joined.  Such an extension stores
+        nothing and spends no attempt, and the received adverts stay valid.  Uploads
+        that are arriving extend their round, altogether by one more deadline at most.
+Rule 2: a process that resumes a session alone gives its open round the whole time
+        again.  Where several aggregators share the store, any of them extends a round,
+        and the store keeps its deadline.
+Rule 3: no round lasts beyond the session's end.  AdvertiseKeys ends early enough for
+        the other rounds to have their whole time.
+Rule 4: a session that no client has joined ends when the machine's date jumps. Clients
+        refuse an end that is impossible by the right clock (R5.0-2).
 Rule 5: a task ends by its sessions, by its end date or by its operator.  A session that
-        still waits for clients then ends with it; one that has its cohort goes on.
-Rule 6: only a client that has joined may know how many have.  Until when a round lasts
-        is told to those alone whose answer to it is stored.
-Rule 7: a stream says that there is nothing yet, often enough for a client to notice in
-        time that its other end has vanished.
+        still waits for clients then ends with it; one that has its cohort continues.
+Rule 6: only a client that has joined learns how many have.  Only a client whose answer
+        to a round is stored learns until when the round lasts.
+Rule 7: a stream sends keepalives often enough for a client to notice in time that the
+        connection is dead.
 
 It closes nothing: that is done by `secagg.server.session.runner`.
 """
@@ -42,23 +42,24 @@ from secagg.storage.change import Change
 from secagg.wire.calls import Wait
 from secagg.wire.limits import LEAST_QUIET_SECONDS, MAX_QUIET_SECONDS
 
-# Machines sleep and dates are set right: the date is read this often, in seconds.
+# Machines sleep and dates are corrected, so the date is read at this interval, in
+# seconds.
 _LOOK_EVERY: Final = 60.0
-# Of a round's time, as long as a stream may be quiet in it.
+# Part of a round's time for which a stream may be idle.
 _QUIET_PARTS: Final = 3
-# A stream is heard of when this part of its quiet is over: the rest is for the way.
-_BEAT_PART: Final = 0.75
+# A keepalive is sent after this part of the idle time; the rest is for the network.
+_KEEPALIVE_PART: Final = 0.75
 # Bytes that arrived within this share of the deadline keep MaskedInputCollection open.
 _UPLOAD_GRACE: Final = 0.25
-# Every chunk asks for time, and an extension is a commit.
+# Every chunk asks for an extension, and an extension is a commit.
 _EXTEND_EVERY_SECONDS: Final = 5.0
-# A date that was set by more than this makes an offer that clients may refuse.
+# A larger jump of the date makes an offer that clients may refuse.
 _DATE_SET_SECONDS: Final = CLOCK_TOLERANCE_SECONDS // 2
 _LOOK_AT_DATE_SECONDS: Final = 60.0
 
 
 def is_below_min_clients(state: server.ServerState) -> bool:
-    """Whether AdvertiseKeys is open and cannot be closed in success."""
+    """Whether AdvertiseKeys is open and has too few clients to close successfully."""
     if not isinstance(state, server.AdvertiseKeys):
         return False
     now = server.progress(state)
@@ -66,9 +67,9 @@ def is_below_min_clients(state: server.ServerState) -> bool:
 
 
 def missing_in(state: server.ServerState) -> tuple[str, ...]:
-    """Return who may still answer in the open round, by name, as far as known."""
+    """Return the names of clients that may still answer in the open round."""
     if isinstance(state, server.AdvertiseKeys):
-        awaited = (state.invited or frozenset()) - state.left_out
+        awaited = (state.invited or frozenset()) - state.excluded
     elif isinstance(state, RosterFixed) and not isinstance(state, server.Summing):
         awaited = state.cohort.names_of(_awaited(state))
     else:
@@ -78,7 +79,7 @@ def missing_in(state: server.ServerState) -> tuple[str, ...]:
 
 
 def _awaited(state: RosterFixed) -> Iterable[int]:
-    """Return the indices of those who may answer in the open round."""
+    """Return the indices of the clients that may answer in the open round."""
     match state:
         case server.ShareKeys():
             return state.expected
@@ -90,7 +91,7 @@ def _awaited(state: RosterFixed) -> Iterable[int]:
 
 
 def expiry_of(state: server.ServerState) -> tuple[ErrorCode, str]:
-    """Return the code and the words for a session that lasts too long (R5-7)."""
+    """Return the code and the text for a session that lasts too long (R5-7)."""
     if isinstance(state, server.AdvertiseKeys):
         return (
             ErrorCode.ROSTER_TOO_SMALL,
@@ -106,15 +107,15 @@ def wait_of(
     retry_after_seconds: float,
     closes_in_seconds: float,
 ) -> Wait:
-    """Return what a client is told that has to wait.
+    """Return the answer for a client that has to wait.
 
     A client whose answer to the open round is stored is told until when that round
     lasts: it may sleep until then.  All others are told nothing and send again.
 
     Args:
         state: The session.
-        identity: Who asks.
-        retry_after_seconds: When asking again makes sense.
+        identity: The client.
+        retry_after_seconds: When the client asks again.
         closes_in_seconds: Until the open round's deadline.
     """
     if not has_answered(state, identity):
@@ -139,12 +140,11 @@ def has_answered(state: server.ServerState, identity: str) -> bool:
 
 
 def idle_timeout(open_round: Round, parameters: ProtocolParameters) -> float:
-    """Return how long a stream may be quiet in a round, in seconds.
+    """Return how long a stream may be idle in a round, in seconds.
 
-    A third of the round, so that a client whose stream has vanished still says what it
-    has to say in it; and as the others may end a long round early, no more than a third
-    of the one that follows: what a dead stream did not tell still has to be answered in
-    that one.
+    A client whose stream is dead must still answer in the round: hence a third of it.
+    The other clients may end a long round early. What the dead stream did not deliver
+    is then due in the following round: hence no more than a third of that one.
     """
     deadlines = parameters.deadlines
     lasts = ROUNDS[open_round].seconds(deadlines)
@@ -159,8 +159,8 @@ def idle_timeout(open_round: Round, parameters: ProtocolParameters) -> float:
 
 
 def keepalive_interval(quiet: float) -> float:
-    """Return after how many seconds something is said that must come within `quiet`."""
-    return _BEAT_PART * quiet
+    """Return the interval of keepalives, in seconds, for this idle time."""
+    return _KEEPALIVE_PART * quiet
 
 
 def _utc_now() -> datetime:
@@ -179,9 +179,9 @@ async def until(
 
     Args:
         moment: The date, with its time zone.
-        then: What to do.
-        clock: How to wait.
-        now: The date of this moment.
+        then: The action.
+        clock: Time.
+        now: Returns the present date.
     """
     while (left := (moment - now()).total_seconds()) > 0:
         await clock.sleep_until(clock.now() + min(left, _LOOK_EVERY))
@@ -189,21 +189,20 @@ async def until(
 
 
 class RoundTimer:
-    """The time of one session's rounds.
+    """Measures the time of one session's rounds.
 
     Args:
         offer: The session.
-        session_key: Its name in the book.
-        durable: Its state, and the deadline that the book knows.
-        is_shared: Other aggregators write to the book too.
+        session_key: Its name in the store.
+        durable: Its state, and the deadline in the store.
+        is_shared: Whether other aggregators write to the store, too.
         clock: Time.
         date: This moment, in Unix seconds.
-        woken: Set whenever the session should be looked at again.
-        is_full: Whether every client that can answer has.
+        woken: Set whenever the session must be checked again.
+        is_full: Returns whether every client that can answer has answered.
 
     Attributes:
-        rounds_entered: How many rounds were entered, those of earlier processes
-            included.
+        rounds_entered: Number of rounds entered, also in earlier processes.
         opened_at: When the open round was opened, on the clock.
     """
 
@@ -234,7 +233,7 @@ class RoundTimer:
         self.rounds_entered = 0
         self.opened_at = clock.now()
         self._ends_at = clock.now() + offer.session_end - date
-        # Whoever joins later could not be served to the end.
+        # A client that joins later could not be served to the end.
         self._last_start = (
             self._ends_at - deadlines.longest_session + deadlines.advertise_keys
         )
@@ -248,7 +247,7 @@ class RoundTimer:
         return self._durable.state
 
     def closes_in(self) -> float:
-        """Return the seconds until the open round's deadline, negative behind it."""
+        """Return the seconds until the open round's deadline, negative after it."""
         return self._deadline - self._clock.now()
 
     def seconds_left(self) -> float | None:
@@ -258,20 +257,20 @@ class RoundTimer:
         return max(0.0, self.closes_in())
 
     def is_too_late(self, state: server.ServerState) -> bool:
-        """Whether what a round would open could not come to an end any more."""
+        """Whether too little time is left for the rounds after this one."""
         now = self._clock.now()
         if isinstance(state, server.AdvertiseKeys):
             return now > self._last_start or (
                 now == self._last_start and is_below_min_clients(state)
             )
-        # Whoever has answered has said all that the sum takes.
+        # The answers of this round are all that the sum needs.
         return now >= self._ends_at and not isinstance(state, server.Unmasking)
 
     def note_message(self) -> None:
-        """Note that a message was accepted.
+        """Record that a message was accepted.
 
-        The first one gives the round its deadline, and the last one ends the wait; for
-        a thousand between them nobody is woken.
+        The first message starts the round's deadline, and the last one ends the wait.
+        The messages between them wake no task.
         """
         is_full = self._is_full()
         if is_full or not self._joined.is_set():
@@ -281,16 +280,16 @@ class RoundTimer:
             self._attention.set()
 
     def note_missing(self) -> None:
-        """Note that an answer was lost: the round may not be full any more."""
+        """Record that an answer was lost: the round may not be full any more."""
         if not self._is_full():
             self._attention.clear()
 
     def note_end(self) -> None:
-        """Note that nothing is waited for any more: the session goes on elsewhere."""
+        """Record that the session continues elsewhere: nothing is waited for here."""
         self._attention.set()
 
     def ask_for_time(self) -> None:
-        """Note that bytes of an upload have arrived."""
+        """Record that bytes of an upload have arrived."""
         if isinstance(self._state, server.MaskedInputCollection):
             seconds = self._seconds_of(Round.MASKED_INPUT_COLLECTION)
             wanted = self._clock.now() + _UPLOAD_GRACE * seconds
@@ -299,17 +298,17 @@ class RoundTimer:
                 self._woken.set()
 
     async def begin(self) -> None:
-        """Go on with the open round of a session; alone, it gets its whole time."""
+        """Resume the open round; without other replicas, it gets its whole time."""
         if self._is_shared:
             self.open_round()
         else:
             await self._give_time()
 
     def open_round(self) -> None:
-        """Begin to count a round's time."""
+        """Start the time of a round."""
         now = self._clock.now()
         self.opened_at = now
-        self._wanted_until = 0.0  # what uploads asked for was for their own round
+        self._wanted_until = 0.0  # the extensions of uploads were for their own round
         if self._is_shared:
             self._deadline = min(self._durable.deadline or math.inf, self._last())
         else:
@@ -324,9 +323,9 @@ class RoundTimer:
             self._attention.set()
 
     async def is_ripe(self) -> bool:
-        """Wait until the open round may be closed; False when somebody else has."""
+        """Wait until the open round may close; False if another replica closed it."""
         if self._is_shared:
-            return await self._is_ripe_by_the_book()
+            return await self._is_ripe_in_store()
         await self._answered()
         return True
 
@@ -350,7 +349,7 @@ class RoundTimer:
             if is_below_min_clients(self._state) and clock.now() < self._last_start:
                 await self._give_time()  # waiting is not failing
                 continue
-            # Bytes that have arrived meanwhile ask for more time.
+            # Uploads that arrived meanwhile ask for more time.
             wanted = min(self._wanted_until, self._ends_at)
             if wanted <= self._deadline:
                 return
@@ -358,7 +357,7 @@ class RoundTimer:
             await self._put_deadline(self._deadline - clock.now())
 
     async def _expires(self) -> None:
-        """Wait until no client can join any more, looking once a minute at the date."""
+        """Wait until no client can join any more, reading the date once a minute."""
         clock = self._clock
         while clock.now() < self._last_start:
             if abs(clock.date() - clock.now() - self._epoch) > _DATE_SET_SECONDS:
@@ -367,10 +366,10 @@ class RoundTimer:
             look = clock.now() + _LOOK_AT_DATE_SECONDS
             await clock.sleep_until(min(self._last_start, look))
 
-    async def _is_ripe_by_the_book(self) -> bool:
-        """See `is_ripe`, where others may close or extend the round too.
+    async def _is_ripe_in_store(self) -> bool:
+        """Wait as `is_ripe`, where other replicas may close or extend the round.
 
-        More time is asked for before the deadline, so that others hear of it.
+        The extension is stored before the deadline, so other replicas see it in time.
         """
         clock, entered = self._clock, self.rounds_entered
         while not self._durable.is_over and self.rounds_entered == entered:
@@ -378,7 +377,7 @@ class RoundTimer:
             self._deadline = min(self._durable.deadline or math.inf, self._last())
             now, wanted = clock.now(), min(self._wanted_until, self._ends_at)
             if self._is_full() or self._durable.has_failed_over:
-                return True  # or the book refuses, and says why
+                return True  # or the store refuses, and says why
             if wanted > max(now, self._deadline) and (
                 now >= self._deadline or self._may_extend(now)
             ):
@@ -394,12 +393,12 @@ class RoundTimer:
         return False
 
     def _may_extend(self, now: float) -> bool:
-        """Whether the last extension is so old that another one costs little."""
+        """Whether the last extension is old enough for another commit."""
         grace = _UPLOAD_GRACE * self._seconds_of(self._state.ROUND)
         return now >= self._extended_at + min(_EXTEND_EVERY_SECONDS, grace / 4)
 
     async def _give_time(self) -> None:
-        """Give the open round its whole time, in the book too (rule 2)."""
+        """Give the open round its whole time, in the store too (rule 2)."""
         self.open_round()
         if server.is_over(self._state) or not self._joined.is_set():
             return

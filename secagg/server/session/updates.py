@@ -1,13 +1,12 @@
 """What clients of one session may read: updates, whole or in pieces, and its end.
 
-Rule 1: the roster is readable as soon as it is fixed, a client's own neighbourhood on
-        a ring too, what it is shown of drawn neighbours when all lists are, its
-        delivery when U2 is, and a quorum when there is one; all of them to the end of
-        the session: a client that lost what it had read goes on.
-Rule 2: at the end everything is let go of.  Sealed bundles are most of a session's
+Rule 1: what is fixed stays readable to the end of the session. This holds for the
+        roster, a client's own neighbourhood on a ring, its part of drawn neighbours,
+        its delivery and a quorum. A client that lost what it had read can continue.
+Rule 2: all updates are deleted at the end.  Sealed bundles are most of a session's
         memory.
-Rule 3: an update is put together and hashed once, not for every piece of it.  Who asks
-        for a delivery byte by byte makes no work but its own bytes.
+Rule 3: an update is encoded and hashed once, not for every piece.  A client that reads
+        its delivery byte by byte causes no other work.
 """
 
 from collections import OrderedDict
@@ -32,7 +31,7 @@ from secagg.server.session.report import SessionReceipt
 from secagg.wire.calls import Blob, BlobChunk, FetchChunk, Wait
 from secagg.wire.codec import refuse
 
-# Clients fetch pieces side by side.  The largest delivery, of 65 535 clients on the
+# Clients fetch pieces concurrently.  The largest delivery, of 65 535 clients on the
 # complete graph, has 6.3 MB.
 KEPT_UPDATES: Final = 8
 
@@ -46,14 +45,14 @@ _OBJECTS: Final[Mapping[Blob, type[Message]]] = {
 
 
 class ReadableUpdates:
-    """The large updates of one session."""
+    """Keeps the large updates of one session."""
 
     def __init__(self) -> None:
         self._opened_by: dict[Blob, server.ServerState] = {}
         self._kept: OrderedDict[tuple[Round, str], Envelope] = OrderedDict()
 
     def enter(self, state: server.ServerState) -> None:
-        """Keep what a state opens for readers."""
+        """Keep what a state makes readable."""
         match state:
             case server.ChooseEdges():
                 self._opened_by[Blob.ROSTER] = state
@@ -73,11 +72,11 @@ class ReadableUpdates:
     def update_for(
         self, state: server.ServerState, identity: str, after: Round | None = None
     ) -> Envelope | None:
-        """Return what `server.update_for` returns, without making it again."""
-        # All other updates are made once for everybody, or are of a few bytes.
+        """Return what `server.update_for` returns, without encoding it again."""
+        # All other updates are encoded once for all clients, or have a few bytes.
         if not isinstance(state, server.ShareKeys | server.MaskedInputCollection):
             return server.update_for(state, identity, after)
-        # What is shown or delivered to whom is fixed when the round opens.
+        # The content for each client is fixed when the round opens.
         key = state.ROUND, identity
         update = self._kept.pop(key, None)
         if update is None:
@@ -85,19 +84,19 @@ class ReadableUpdates:
             if update is None or update.kind is Aborted:
                 return update
             if len(self._kept) >= KEPT_UPDATES:
-                self._kept.popitem(last=False)  # asked for longest ago
+                self._kept.popitem(last=False)  # the least recently read one
         self._kept[key] = update
         return update
 
     def piece(
         self, state: server.ServerState, identity: str, request: FetchChunk
     ) -> BlobChunk:
-        """Return a piece of the roster, or of what this client alone is shown.
+        """Return a piece of the roster, or of a client's own object.
 
         Args:
             state: The session, as clients may see it.
-            identity: Who reads.
-            request: Which piece, of which of these.
+            identity: The client.
+            request: The object and the piece.
 
         Raises:
             RemoteProtocolError: UNEXPECTED_MESSAGE before the round that the object
@@ -108,7 +107,7 @@ class ReadableUpdates:
         if server.is_over(state):
             raise session_is_over(identity)
         opened_by = self._opened_by.get(request.blob)
-        # What was entered but is not durable yet does not exist for clients.
+        # A state that is not durable yet does not exist for clients.
         if opened_by is None or state.ROUND < opened_by.ROUND:
             raise ErrorCode.UNEXPECTED_MESSAGE.error(
                 "the round that this object opens is not open yet",
@@ -129,13 +128,13 @@ class ReadableUpdates:
 
 
 def piece_of(whole: bytes, request: FetchChunk) -> BlobChunk:
-    """Cut the piece that was asked for.
+    """Return the requested piece.
 
     Raises:
-        RemoteProtocolError: BAD_ENCODING; it begins beyond the end.
+        RemoteProtocolError: BAD_ENCODING; the piece begins beyond the end.
     """
     if request.offset > len(whole):
-        raise refuse(f"byte {request.offset} is beyond the object's {len(whole)}")
+        raise refuse(f"byte {request.offset} exceeds the object's {len(whole)} bytes")
     end = request.offset + request.max_bytes
     return BlobChunk(whole[request.offset : end], len(whole))
 
@@ -143,20 +142,20 @@ def piece_of(whole: bytes, request: FetchChunk) -> BlobChunk:
 def session_is_over(identity: str) -> SecAggError:
     """Return the refusal that leads a client to the next session."""
     return ErrorCode.SESSION_OVER.error(
-        f"the session is over, or goes on without {identity!r}",
+        f"the session is over, or continues without {identity!r}",
         sender=identity,
         fix="Fetch the session's last update, then ask for the next offer.",
     )
 
 
 class EndedSession:
-    """What clients may still ask about a session that is over.
+    """Answers clients about a session that is over.
 
     Args:
-        receipt: What was stored of it.
+        receipt: The stored receipt.
 
     Attributes:
-        receipt: The same.
+        receipt: The stored receipt.
     """
 
     def __init__(self, receipt: SessionReceipt) -> None:
@@ -169,18 +168,18 @@ class EndedSession:
         return self.receipt.descriptor
 
     def update_for(self, identity: str, after: Round | None) -> Envelope | None:
-        """Return how the session ended, as this client is told."""
+        """Return how the session ended, for this client."""
         if after is Round.FINISHED:
             return None
         self.tell(identity)
         survivors = frozenset(self.receipt.survivors)
         if self.receipt.was_restored:
-            # Nobody knows whose input was summed: whoever asks counts as a survivor.
+            # It is unknown whose input was summed: each client counts as a survivor.
             survivors |= {identity}
         return Envelope.of(ending_for(self.receipt.outcome, survivors, identity))
 
     def wait_of(self, _identity: str, retry_after_seconds: float) -> Wait:
-        """Return what a client is told that knows the end already."""
+        """Return the answer for a client that knows the end already."""
         return Wait(retry_after_seconds)
 
     def is_member(self, identity: str) -> bool:
@@ -188,7 +187,7 @@ class EndedSession:
         return identity in self.receipt.members
 
     def read(self, identity: str, _: FetchChunk) -> BlobChunk:
-        """Refuse to give pieces of what the session needed while it ran.
+        """Refuse to read what the session needed while it ran.
 
         Raises:
             RemoteProtocolError: SESSION_OVER.
@@ -196,10 +195,10 @@ class EndedSession:
         raise session_is_over(identity)
 
     def tell(self, identity: str) -> None:
-        """Note that a client knows how the session ended."""
+        """Record that a client knows how the session ended."""
         if identity in self.receipt.finishers:
             self._told.add(identity)
 
-    def untold(self) -> frozenset[str]:
-        """Return who took part to the end and was not told by this process."""
+    def unacknowledged(self) -> frozenset[str]:
+        """Return the participants of the last round that this process has not told."""
         return frozenset(self.receipt.finishers) - self._told

@@ -1,18 +1,18 @@
-"""Takes the chunks of one session's uploads.
+"""Receives the chunks of one session's uploads.
 
 Rule 1: only a client of U2 may upload, one vector, of exactly the packed size, one
         chunk at a time.
-Rule 2: an upload counts when its bytes are durable, its digest has matched and it is a
-        vector over Z_m; only then is it handed to the state machine.
+Rule 2: an upload counts when its bytes are durable, its digest matches and it is a
+        vector over Z_m. Only then does the state machine receive it.
 Rule 3: a repeated chunk, also one of a finished upload, is answered like the first.
-Rule 4: a chunk that is in work is finished even when its sender hangs up: whoever comes
-        back must not write beside it.
-Rule 5: only bytes that are no good are removed.  A refused upload stays where it is:
-        another aggregator of the same session may have taken it.
-Rule 6: stored uploads that came to another process are compared with their digests
-        before they are summed: meanwhile the disk was in other hands.
-Rule 7: an accepted upload whose bytes are gone is asked for again, under its digest.
-        Its sender is dropped if they do not come before the round is closed.
+Rule 4: a chunk is processed to the end even when its sender hangs up. A later call of
+        the client must not write beside it.
+Rule 5: only invalid bytes are deleted.  A refused upload stays: another aggregator of
+        the same session may have accepted it.
+Rule 6: uploads that another process received are compared with their digests before
+        they are summed: the disk may have changed meanwhile.
+Rule 7: an accepted upload whose bytes are gone is requested again, under its digest.
+        Its sender is dropped if it does not send them before the round is closed.
 
 Source:
     PROTOCOL §5.3 and §8; limits in PROTOCOL §10.
@@ -43,25 +43,25 @@ from secagg.wire.calls import UploadChunk, UploadStatus
 
 
 class UploadReceiver:
-    """The uploads of one session.
+    """Receives the uploads of one session.
 
     Args:
         session_id: The session.
         parameters: Its configuration.
-        spool: Where the bytes go.
+        spool: Stores the bytes.
         workers: Runs the blocking calls.
-        slots: Shared with all other sessions.
-        arrived: Called whenever bytes have arrived, before anything is made of them.
-        accept: Hands sender and `Upload` to the session; raises when it is refused.
-        returned: Called when an upload that was missing is there again.
+        slots: Shared by all sessions.
+        arrived: Called whenever bytes have arrived, before they are checked.
+        accept: Receives sender and `Upload` for the session; raises when it is refused.
+        returned: Called when a missing upload has been sent again.
 
     Attributes:
-        missing: Clients whose accepted upload was not found by the last search and has
-            not come again.
-        received_bytes: What this process has received.
+        missing: Clients whose accepted upload the last search did not find, and that
+            have not sent it again.
+        received_bytes: Bytes that this process has received.
     """
 
-    def __init__(  # noqa: PLR0913 - a desk joins as many parts
+    def __init__(  # noqa: PLR0913 - it connects as many parts
         self,
         session_id: bytes,
         parameters: ProtocolParameters,
@@ -85,25 +85,25 @@ class UploadReceiver:
         self._busy: set[str] = set()
         self._in_work: set[asyncio.Future[UploadStatus]] = set()
         self._searching = asyncio.Lock()
-        self._returned: set[str] = set()  # while a search is under way
+        self._returned: set[str] = set()  # while a search is running
         self.missing: frozenset[str] = frozenset()
         self.received_bytes = 0
 
     async def status(self, sender: str) -> UploadStatus:
-        """Return where an upload goes on that is not finished."""
+        """Return where an unfinished upload continues."""
         received = await self._workers.run(
             self._spool.received, self._session_id, sender
         )
-        # Everything is there but not yet checked: the last byte is asked for again,
-        # because only a chunk sets the check off.
+        # All bytes are there but unchecked. The client sends the last byte again,
+        # because only a chunk starts the check.
         return UploadStatus(min(received, self._size - 1))
 
     def finished(self) -> UploadStatus:
-        """Return the answer to whoever has finished its upload."""
+        """Return the answer to a client that has finished its upload."""
         return UploadStatus(self._size, complete=True)
 
     async def take(self, sender: str, chunk: UploadChunk) -> UploadStatus:
-        """Take one chunk of a client that may upload now.
+        """Receive one chunk of a client that may upload now.
 
         Raises:
             RemoteProtocolError: The chunk is refused; the client is at fault.
@@ -123,10 +123,10 @@ class UploadReceiver:
     def _done(self, work: "asyncio.Future[UploadStatus]") -> None:
         self._in_work.discard(work)
         if not work.cancelled():
-            work.exception()  # noted: whoever sent the chunk may have hung up
+            work.exception()  # the sender of the chunk may have hung up
 
     async def search(self, uploads: Mapping[str, bytes]) -> frozenset[str]:
-        """Look for accepted uploads by their size, and set `missing`.
+        """Search accepted uploads by their size, and set `missing`.
 
         Args:
             uploads: Digests by sender.
@@ -154,7 +154,7 @@ class UploadReceiver:
         """Compare stored uploads with their digests.
 
         Raises:
-            ServiceError: STORAGE_FAILED; the session has lost an upload.
+            ServiceError: STORAGE_FAILED; an upload of the session is lost.
         """
         for digest in digests:
             await self._workers.run(
@@ -184,14 +184,14 @@ class UploadReceiver:
         except BadVectorError as error:
             await self._workers.run(spool.discard, session_id, sender, chunk.digest)
             raise ErrorCode.BAD_VECTOR.error(
-                f"the upload of {sender!r} is no vector of the session: {error}",
+                f"the upload of {sender!r} is not a vector of the session: {error}",
                 sender=sender,
             ) from None
 
     def _store(self, sender: str, chunk: UploadChunk) -> int:
         """Add a chunk and return how many bytes have arrived; called on a worker.
 
-        Behind the last one the upload is made durable and its entries are looked at.
+        After the last chunk the upload is made durable and its entries are checked.
         """
         received = self._spool.append(
             self._session_id,
@@ -214,7 +214,7 @@ class UploadReceiver:
     def _one_at_a_time(self, sender: str) -> Iterator[None]:
         if sender in self._busy:
             raise ErrorCode.OVERLOADED.error(
-                f"another chunk of {sender!r} is in work",
+                f"another chunk of {sender!r} is being received",
                 fix="Send chunks one after the other.",
                 retry_after_seconds=RETRY_SECONDS,
             )
@@ -233,5 +233,5 @@ def _check_digest(spool: Spool, session_id: bytes, digest: bytes, size: int) -> 
     if hasher.digest() != digest:
         raise ErrorCode.STORAGE_FAILED.error(
             "an upload in the spool is not what its client sent",
-            fix="Do not touch the spool directory while sessions run.",
+            fix="Leave the spool directory alone while sessions run.",
         )

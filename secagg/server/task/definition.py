@@ -1,4 +1,4 @@
-"""What an operator hands an aggregator: a task, and what comes back: its sums."""
+"""The parameters of a task, and the sum of a session, as values."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -17,26 +17,26 @@ from secagg.server.task.schedule import TaskSchedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDefinition:
-    """A series of sessions under one configuration.
+    """Describes a series of sessions under one configuration.
 
     Attributes:
         task_id: Name of the task, at most 256 bytes of UTF-8.
         parameters: The configuration of every session.
-        revocations: The list that the parameters name, as the issuer made it; b"" for
+        revocations: The list that the parameters name, in the issuer's bytes; b"" for
             none.
         invited: Identities that may take part; None for every authenticated client.
-        sessions: How many sums are wanted, those of earlier processes included; None
-            until `NextPayload` ends the task.
-        allowed: Sessions in which clients may give an input before the task ends, spare
-            ones included; None without a budget.
-        participations: Most sums that hold the data of one client; a client that is in
-            so many is offered no further session. None for no limit.
-        on_attempts_exhausted: Told that so many have failed; the task then goes on as
-            soon as its gate opens. None ends the task.
-        gate: When sessions open; one after the other by default.
-        max_attempts: How many sessions may be aborted for one sum, the first included,
-            before the task gives up; those do not count after which a client is left
-            out, nor those that waited for clients in vain.
+        sessions: Number of sums, with those of earlier processes; None until
+            `NextPayload` ends the task.
+        allowed: Sessions in which clients may send an input before the task ends, with
+            the spare ones; None without a budget.
+        participations: Most sums that hold the data of one client; a client with so
+            many is offered no further session. None for no limit.
+        on_attempts_exhausted: Called when the attempts at a sum have failed; the task
+            then continues when its gate opens. None ends the task.
+        gate: Decides when sessions open; one after the other by default.
+        max_attempts: Sessions that may be aborted for one sum before the task stops
+            retrying. Not counted are sessions after which a client is excluded, and
+            sessions that waited for clients without success.
     """
 
     task_id: str
@@ -53,13 +53,13 @@ class TaskDefinition:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SessionSum:
-    """The sum of one session.
+    """Holds the sum of one session.
 
     Attributes:
         descriptor: The session.
         residues: Sum of the survivors' inputs modulo m, words of the modulus, shape
             (d,), entries in [0, m).
-        survivors: |U3|, how many inputs the sum adds up.
+        survivors: |U3|, the number of inputs in the sum.
         receipt: The public facts of the session.
         audit: Bytes of its audit receipt (`secagg.protocol.receipts`).
     """
@@ -72,14 +72,13 @@ class SessionSum:
 
 
 class DeliveryDeferredError(ServiceError):
-    """A sum, or a receipt, cannot be put to use here for now.
+    """Reports that a sum or a receipt cannot be delivered here for now.
 
-    Whoever is given it says so by this, and is given it again after
-    `retry_after_seconds`, unless another aggregator that shares the book has taken it
-    meanwhile.
+    The consumer raises it. The delivery is repeated after `retry_after_seconds`, unless
+    another replica of the store has delivered meanwhile.
 
     Attributes:
-        settle: Called when it is not given here again.
+        settle: Called when the delivery is not repeated here.
     """
 
     def __init__(
@@ -100,13 +99,13 @@ class DeliveryDeferredError(ServiceError):
 
 # Called before each session with the number of the task's sums so far; None ends it.
 NextPayload = Callable[[int], Awaitable[bytes | None]]
-# Called with each sum before the session's records are scrubbed.  A crash in between
-# calls it again with the same session number: make it safe to repeat.  It may raise
+# Called with each sum before the session's records are erased.  After a crash it is
+# called again with the same session number, so it must be safe to repeat.  It may raise
 # `DeliveryDeferredError`.
 OnSum = Callable[[SessionSum], Awaitable[None]]
-# Called likewise with the audit receipt of each session that released no sum.
+# Called in the same way with the audit receipt of each session that released no sum.
 OnAborted = Callable[[SessionDescriptor, bytes], Awaitable[None]]
-# Called with what is known of each session that is over, before the book says so.
+# Called with the report of each session that is over, before its end is stored.
 OnEnded = Callable[[SessionReceipt, SessionProgress], Awaitable[None]]
-# Called when the attempts at one sum are used up, with what became of the last.
+# Called when the attempts at one sum are used up, with the outcome of the last.
 OnAttemptsExhausted = Callable[[SessionAbortedError], Awaitable[None]]

@@ -1,8 +1,8 @@
-"""What a task knows from its sessions: its sums, who gave to them, its disputes.
+"""The history of a task: its sums, the clients in them, and its disputes.
 
-Rule 1: facts change with the end of a session, in the same commit: no restart counts a
-        sum twice or forgets who is out.
-Rule 2: they outlive receipts, so that retention costs a task nothing.
+Rule 1: the history changes in the commit that ends a session: no restart counts a sum
+        twice or forgets an exclusion.
+Rule 2: the history outlives receipts, so deleting receipts costs a task nothing.
 
 Source:
     PROTOCOL §5.7.
@@ -21,7 +21,7 @@ from secagg.errors import (
     SecAggError,
 )
 from secagg.protocol.descriptor import MAX_NOISE_TERMS_BYTES
-from secagg.protocol.disputes import left_out
+from secagg.protocol.disputes import excluded
 from secagg.protocol.messages import MAX_IDENTITY_BYTES, Released
 from secagg.server.session.report import SessionReceipt
 
@@ -30,60 +30,61 @@ _VERSION: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class TaskHistory:
-    """The facts of one task.
+    """Holds the facts that one task learned from its sessions.
 
     Attributes:
-        sums: Sessions that released one.
+        sums: Number of sessions that released a sum.
         told: Number of the latest session whose clients all know its end.
-        disputes: Accuser and accused, by name.  Pairs of which both are left out say
-            nothing more and are dropped: what stays is at most c for each client that
-            is not.
-        left_out: Who takes no part in the rest of the task.
-        suspended: Who takes no part in the next attempt.
-        noise_terms: What the next offer says of its session's noise, as it follows from
-            the last sum; b"" before the first, and where nothing follows.
-        given: In how many sums each client is, by name. Counted for tasks with noise.
+        disputes: Accuser and accused, by name.  A pair of excluded clients is dropped,
+            since it proves nothing more. So at most c pairs remain for each other
+            client.
+        excluded: Clients that are excluded from the rest of the task.
+        suspended: Clients that are excluded from the next attempt.
+        noise_terms: What the next offer states of its session's noise, as it follows
+            from the last sum; b"" before the first, and where nothing follows.
+        given: Number of sums that hold each client's data, by name. Counted for tasks
+            with noise.
     """
 
     sums: int = 0
     told: int = 0
     disputes: frozenset[tuple[str, str]] = frozenset()
-    left_out: frozenset[str] = frozenset()
+    excluded: frozenset[str] = frozenset()
     suspended: frozenset[str] = frozenset()
     noise_terms: bytes = b""
     given: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     def after(self, receipt: SessionReceipt) -> Self:
-        """Return the facts when a session has ended.
+        """Return the history after a session has ended.
 
         Args:
-            receipt: Of the session.
+            receipt: The session's receipt.
         """
         pairs = self.disputes | {(a, b) for a, b, _ in receipt.disputes}
         failed = frozenset({receipt.failed_dealer} - {""})
         proven = failed if receipt.is_failure_proven else frozenset[str]()
-        out = left_out(
+        out = excluded(
             pairs,
             colluders=receipt.descriptor.parameters.colluders,
-            already=self.left_out | proven,
+            already=self.excluded | proven,
         )
         known = self
         if isinstance(receipt.outcome, Released):
             has_noise = bool(receipt.descriptor.parameters.noise_block)
             known = self.with_sum(receipt.survivors if has_noise else ())
-        # A session that never had a roster was no attempt.
+        # A session without a roster is not an attempt.
         suspended = failed if receipt.members else self.suspended
         return replace(
             self,
             sums=known.sums,
             disputes=frozenset(pair for pair in pairs if not out.issuperset(pair)),
-            left_out=out,
+            excluded=out,
             suspended=suspended - out,
             given=known.given,
         )
 
     def with_sum(self, names: Iterable[str]) -> Self:
-        """Return the facts when another sum was released.
+        """Return the history after another sum was released.
 
         Args:
             names: Clients whose vectors it holds, as far as they are counted.
@@ -92,10 +93,11 @@ class TaskHistory:
         return replace(self, sums=self.sums + 1, given=given)
 
     def finished(self, participations: int | None) -> frozenset[str]:
-        """Return the clients that have given to as many sums as they may.
+        """Return the clients that have used all their participations.
 
         Args:
-            participations: Most sums that hold the data of one client; None for any.
+            participations: Most sums that hold the data of one client; None for no
+                limit.
         """
         if participations is None:
             return frozenset()
@@ -106,38 +108,38 @@ class TaskHistory:
     def absent_from_next(
         self, invited: frozenset[str] | None, *, min_clients: int
     ) -> frozenset[str]:
-        """Return who takes no part in the next session.
+        """Return the clients that are excluded from the next session.
 
-        Nobody is suspended where too few would be left: what is not proven must not
-        end a task.
+        No client is suspended where too few would remain: an unproven accusation must
+        not end a task.
 
         Args:
-            invited: Who may take part in the task; None for everybody.
+            invited: Clients that may take part in the task; None for all.
             min_clients: Smallest roster.
 
         Raises:
-            SessionAbortedError: DISPUTED; too few are left without those that are out
-                for good, who are named.
+            SessionAbortedError: DISPUTED; too few remain without the excluded clients,
+                which the message names.
         """
         if invited is None:
-            return self.left_out | self.suspended
-        out = self.left_out & invited
+            return self.excluded | self.suspended
+        out = self.excluded & invited
         if out and len(invited - out) < min_clients:
             names = ", ".join(sorted(out))
             raise ErrorCode.DISPUTED.error(
-                f"{len(invited - out)} of the invited clients are left, "
-                f"{min_clients} are needed; these accuse each other, or their secrets "
-                f"could not be rebuilt: {names}",
+                f"{len(invited - out)} of the invited clients remain, {min_clients} "
+                "are needed; these accuse each other, or their secrets could not be "
+                f"rebuilt: {names}",
                 fix="Find out who is at fault, then run a new task without them.",
             )
-        both = self.left_out | self.suspended
-        return both if len(invited - both) >= min_clients else self.left_out
+        both = self.excluded | self.suspended
+        return both if len(invited - both) >= min_clients else self.excluded
 
     def encode(self) -> bytes:
         """Return the bytes to store."""
         writer = Writer().u16(_VERSION).u64(self.sums).u64(self.told)
         _put_names(writer, (name for pair in sorted(self.disputes) for name in pair))
-        _put_names(writer, sorted(self.left_out))
+        _put_names(writer, sorted(self.excluded))
         _put_names(writer, sorted(self.suspended))
         writer.blob(self.noise_terms)
         _put_names(writer, sorted(self.given))
@@ -147,10 +149,10 @@ class TaskHistory:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote; no bytes are no facts yet.
+        """Decode what `encode` wrote; empty bytes are an empty history.
 
         Raises:
-            ServiceError: STORAGE_FAILED; they are damaged or of another release.
+            ServiceError: STORAGE_FAILED; the bytes are damaged or of another release.
         """
         if not data:
             return cls()
@@ -193,6 +195,6 @@ def _take_names(reader: Reader) -> tuple[str, ...]:
 
 def _unreadable(complaint: str) -> SecAggError:
     return ErrorCode.STORAGE_FAILED.error(
-        f"what the task knows from its sessions cannot be read: {complaint}",
+        f"the history of the task cannot be read: {complaint}",
         fix="Use the release that wrote it.",
     )

@@ -1,16 +1,16 @@
-"""What an aggregator leaves behind of each sum: the numbers and what they cost.
+"""The files that an aggregator writes for each sum: the sum and its cost.
 
-Rule 1: files are named by session number, so writing them again after a crash
-        replaces a file by the same one.
-Rule 2: sums of another task are never replaced, whatever the settings call the folder.
-Rule 3: the report says what was released under which guarantee, in full; it needs no
-        other file to be understood.
-Rule 4: what must not be lost is tried again for as long as it takes, here or by another
-        aggregator of the same book (`DeliveryDeferredError`).  Until then its session
-        is not over in the book, so that a process which ends meanwhile owes it still,
-        and the next session of its task does not open.
-Rule 5: other tasks do not wait, and no process ends by it.  An operator is told: at
-        once and then now and again in the log, and in everything that shows a task.
+Rule 1: files are named by session number, so repeating a write after a crash replaces a
+        file by the same one.
+Rule 2: sums of another task are never replaced, whatever folder the settings name.
+Rule 3: the report states completely what was released under which guarantee; a reader
+        needs no other file.
+Rule 4: a required write is retried without limit, here or by another replica of the
+        store (`DeliveryDeferredError`).  Until it succeeds, the session is not over in
+        the store. A process that ends meanwhile leaves the write pending, and the task
+        opens no further session.
+Rule 5: other tasks do not wait, and no process ends by it.  The operator sees it at
+        once and repeatedly in the log, and wherever the task is shown.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from secagg.distributed_dp import EXACT, NoisyTask, PrivacyReport, SumError, Sum
 from secagg.distributed_dp.plain_sums import decode_integers
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.graphs.choice import odds_of
+from secagg.protocol.graphs.choice import failure_bounds_of
 from secagg.protocol.graphs.ring_safety import RingRisk
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock, SystemClock
@@ -39,15 +39,15 @@ from secagg.server.task.setup import PreparedTask
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
-# Somebody makes room and looks: the files should be there by then.
+# A process that frees space may notice the files at this interval.
 RETRY_SECONDS: Final = 5.0
-# A log on the same disk must not be what fills it.
+# The log may lie on the same disk and must not fill it.
 SAY_EVERY_SECONDS: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReleasedSum(SumEstimate):
-    """The sum of one session, with its error.
+    """Holds the sum of one session, with its error.
 
     Example:
         total = await task.next_sum()
@@ -57,24 +57,24 @@ class ReleasedSum(SumEstimate):
 
     Attributes:
         session_number: Number of the session.
-        inputs: How many vectors the sum adds up.
-        values: The sum, shape (d,): floats in the caller's units, or whole numbers
-            from a task without noise.  With secret selection it is the estimate of the
-            sum of all vectors, so that over `inputs` it is their mean.
-        privacy: What the whole task costs its users; None for exact sums.
-        l2_clip: Longest vector that was not shortened, caller's units; None for exact
-            sums.  In tasks with adaptive clipping it moves from sum to sum.
-        fitted: Released estimate of the part of the vectors that were not shortened;
+        inputs: Number of vectors in the sum.
+        values: The sum, shape (d,): floats in the caller's units, or integers from a
+            task without noise.  With secret selection it is the estimate of the sum of
+            all vectors; divided by `inputs` it is their mean.
+        privacy: Privacy cost of the whole task; None for exact sums.
+        l2_clip: Largest norm that was not scaled down, caller's units; None for exact
+            sums.  In tasks with adaptive clipping it changes from sum to sum.
+        fitted: Released estimate of the fraction of vectors that were not scaled down;
             None where it is not stated.
-        error: How far `values` may be from the sum of the vectors: `standard_error`,
-            `interval` and `str` follow from it.
+        error: Error of `values` as an estimate of the sum of the vectors;
+            `standard_error`, `interval` and `str` follow from it.
         residues: The sum as it was released, modulo m.
         receipt: The public facts of the session.
-        audit: What `secagg sessions verify` verifies: any reader can recompute from
-            these bytes who has agreed to the sets that were summed.
-        shortened: How many vectors were longer than `l2_clip` and were shortened; None
-            where the clients are not in this process (`secagg.local`).
-        replaced: In the place of how many vectors zeros were given; None likewise.
+        audit: The bytes that `secagg sessions verify` verifies: any reader can
+            recompute from them which clients agreed to the sets that were summed.
+        shortened: Number of vectors that were longer than `l2_clip` and were scaled
+            down; None where the clients are not in this process (`secagg.local`).
+        replaced: Number of vectors that were replaced by zeros; None likewise.
     """
 
     session_number: int
@@ -92,7 +92,7 @@ class ReleasedSum(SumEstimate):
 
     @property
     def unconfirmed(self) -> tuple[str, ...]:
-        """Who of the sum has sent a signature over its sets that does not hold.
+        """Clients in the sum that sent an invalid signature over its sets.
 
         By name.  In a task with noise the sum may then be wrong.
         """
@@ -112,9 +112,9 @@ def released_sum(
     Args:
         descriptor: The session.
         residues: The sum modulo m, shape (d,).
-        privacy: What the task costs; None for exact sums.
-        receipt: Of the session, which has released a sum.
-        audit: The same, for verifiers.
+        privacy: Privacy cost of the task; None for exact sums.
+        receipt: Receipt of the session, which has released a sum.
+        audit: The audit receipt, for verifiers.
     """
     parameters, inputs = descriptor.parameters, len(receipt.survivors)
     values: npt.NDArray[Any]
@@ -146,20 +146,20 @@ def released_sum(
 
 def _unconfirmed(names: tuple[str, ...]) -> str:
     return (
-        f"{', '.join(names)} signed other sets of clients, so that the sum itself may "
-        "be wrong"
+        f"{', '.join(names)} signed other sets of clients, so the sum itself may be "
+        "wrong"
     )
 
 
 class SumWriter:
     """Writes ``sum-<n>.npy``, ``report-<n>.json`` and ``receipt-<n>.bin``.
 
-    Of a session that was aborted there is a receipt alone.
+    For a session that was aborted, it writes a receipt alone.
 
     Args:
-        directory: Where they go.
-        prepared: What the task runs.
-        tell: Told of every file that was written.
+        directory: The directory of the files.
+        prepared: The task's parameters.
+        tell: Called with every file that was written.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class SumWriter:
         """Write the files of one sum.
 
         Raises:
-            ServiceError: STORAGE_FAILED; the session stays open on the disk.
+            ServiceError: STORAGE_FAILED; the session stays open in the store.
         """
         await asyncio.to_thread(self._write, released)
 
@@ -185,7 +185,7 @@ class SumWriter:
         """Write the receipt of a session that released no sum.
 
         Raises:
-            ServiceError: STORAGE_FAILED; the session stays open on the disk.
+            ServiceError: STORAGE_FAILED; the session stays open in the store.
         """
         self._tell(await write_receipt(self._directory, session, audit))
 
@@ -253,7 +253,7 @@ class SumWriter:
             "degree": parameters.degree,
             "threshold": parameters.threshold,
             "graph_bits": parameters.graph_bits,
-            **odds_of(parameters).to_dict(),
+            **failure_bounds_of(parameters).to_dict(),
         }
 
 
@@ -261,12 +261,12 @@ def _check_owner(report_path: Path, task_id: str) -> None:
     """Refuse to replace the sum of another task.
 
     Raises:
-        ServiceError: STORAGE_FAILED; the report that lies there is another task's.
+        ServiceError: STORAGE_FAILED; the report in this place is another task's.
     """
     try:
         owner = json.loads(report_path.read_bytes())["task"]
     except (OSError, ValueError, LookupError, TypeError):
-        return  # nothing is there that anybody could miss
+        return  # no report exists here
     if owner != task_id:
         raise ErrorCode.STORAGE_FAILED.error(
             f"{report_path} is about the task {owner!r}, not {task_id!r}",
@@ -281,7 +281,7 @@ async def write_receipt(
     """Write the receipt of a session that released no sum, and return its file.
 
     Raises:
-        ServiceError: STORAGE_FAILED; the session stays open on the disk.
+        ServiceError: STORAGE_FAILED; the session stays open in the store.
     """
     path = _receipt_path(directory, session.session_number)
     await asyncio.to_thread(write_bytes, path, audit)
@@ -294,11 +294,11 @@ def _receipt_path(directory: Path, number: int) -> Path:
 
 @dataclass(slots=True)
 class _Refusal:
-    """A disk takes no files of a task.
+    """Records that a disk refuses the files of a task.
 
     Attributes:
-        began: Since when.
-        say_next: When to say so again.
+        began: When the disk first refused.
+        say_next: When it is logged again.
     """
 
     began: float
@@ -306,14 +306,14 @@ class _Refusal:
 
 
 class PendingWrites:
-    """Writes files, and knows which are owed.
+    """Writes files, and records which writes are pending.
 
     Args:
-        clock: Says how long a disk has refused.
+        clock: Time; it measures how long a disk has refused.
 
     Attributes:
-        refused: Why the files of a task's latest session could not be written, by
-            task; empty on a good day.
+        refused: Why the files of a task's latest session could not be written, by task;
+            empty without failures.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -325,12 +325,12 @@ class PendingWrites:
         """Write a task's files.
 
         Args:
-            task_id: Which task.
-            write: Writes them; doing it twice must be harmless.
+            task_id: The task.
+            write: Writes the files; repeating it must be harmless.
 
         Raises:
             DeliveryDeferredError: The disk refuses them, for now.
-            ServiceError: Not STORAGE_FAILED: what no patience mends.
+            ServiceError: Not STORAGE_FAILED: errors that no retry repairs.
         """
         try:
             await write()
@@ -357,7 +357,7 @@ class PendingWrites:
             self._say_refused(task_id, error)
 
     def _settle(self, task_id: str) -> None:
-        """Note that nothing of a task is owed here."""
+        """Record that no write of a task is pending here."""
         self.refused.pop(task_id, None)
         self._refusals.pop(task_id, None)
 
@@ -368,9 +368,9 @@ class PendingWrites:
             telemetry.OUTPUT_WRITE_FAILED,
             task=task_id,
             reason=error,
-            next_step=f"{error.next_step} It is tried again every "
+            next_step=f"{error.next_step} The write is repeated every "
             f"{RETRY_SECONDS:g} seconds; the task waits for it. Another aggregator of "
-            "the same book writes it, if its disk has room.",
+            "the same store writes it, if its disk has room.",
         )
 
     def _say_written(self, task_id: str, seconds: float) -> None:

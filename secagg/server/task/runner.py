@@ -1,13 +1,13 @@
-"""One task as it runs: its sessions, one after another, each until there is a sum.
+"""Runs the sessions of one task, one after another, each until it has released a sum.
 
-Rule 1: a session opens when the task's gate lets it, unless it is open elsewhere: of
-        several aggregators each joins what another one has opened.
+Rule 1: a session opens when the task's gate opens, unless one is open elsewhere. Each
+        aggregator joins a session that another one has opened.
 Rule 2: a session without a sum is followed by another attempt at the same sum, until
         the task's attempts are used up.
-Rule 3: a book that is away is waited for, and one that was put back is gone on with as
-        after a restart.
-Rule 4: a task that was ended opens nothing more.  A session that waits for clients ends
-        with it, one that has its cohort goes on.
+Rule 3: the runner waits for an unavailable store, and resumes after a fail-over of the
+        store as after a restart.
+Rule 4: a task that was ended opens no session.  A session that waits for clients ends
+        with it, one that has its cohort continues.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from secagg.storage.store import StoreFailoverError, StoreUnavailableError
 
 _Result = TypeVar("_Result")
 
-# How long to wait for the word of an operator that another aggregator has taken.
+# How long to wait for an operator's action that another aggregator has received.
 _OVERTAKEN_SECONDS: Final = 1.0
 
 
@@ -40,11 +40,11 @@ class TaskRunner:
         task: The task.
         sessions: Opens, finds and closes its sessions.
         context: What all sessions of the aggregator share.
-        stopping: Set when the aggregator opens no session any more.
-        wait_for_store: Waits until a book that is away can be written again.
-        offering: Called when a session is there to be offered.
-        next_payload: Supplies each session's payload; b"" for none.
-        on_sum: Takes each sum.
+        stopping: Set when the aggregator opens no more sessions.
+        wait_for_store: Waits until an unavailable store accepts writes again.
+        offering: Called when a session can be offered.
+        next_payload: Returns the payload of the next session; b"" for none.
+        on_sum: Receives each sum.
 
     Attributes:
         task: The task.
@@ -71,7 +71,7 @@ class TaskRunner:
         self._offering = offering
         self._next_payload = next_payload
         self._on_sum = on_sum
-        # Why its end was asked for; None while it goes on.
+        # Why the task was ended; None while it runs.
         self._ending: str | None = task.gate.ended
 
     async def end(self, reason: str) -> None:
@@ -85,15 +85,14 @@ class TaskRunner:
         await self.stop_waiting(reason)
 
     async def stop_waiting(self, reason: str) -> None:
-        """End the session that still waits for clients, if there is one."""
+        """End the session that still waits for clients, if one does."""
         for runner in self._sessions.running(self.task.task_id):
             await runner.stop_waiting(reason)
 
     async def run(self) -> None:
-        """Run sessions; go on as after a restart when the book was away or failed over.
+        """Run sessions; after an outage or fail-over of the store, resume.
 
-        Whatever was under way when it went is not known to be written, and the open
-        round needs its time again.
+        A write that was in flight may be lost, and the open round needs its time again.
 
         Raises:
             SecAggError: See `Aggregator.run_task`.
@@ -107,7 +106,7 @@ class TaskRunner:
             except StoreFailoverError as error:
                 say_refused(error)
                 if not await self._taken_up_again():
-                    raise  # nobody would do better at the second attempt
+                    raise  # a second attempt would fail, too
             else:
                 return
 
@@ -128,7 +127,7 @@ class TaskRunner:
                 break
             if runner is None:
                 await self._may_open()
-                self._check_goes_on(sums)
+                self._check_not_ended(sums)
                 if self._stopping.is_set():
                     break
                 payload = await self._next_payload(sums)
@@ -151,11 +150,11 @@ class TaskRunner:
             await self._sessions.close(runner)
 
     async def _patiently(self, call: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Ask the book, also one that refuses for a moment."""
+        """Read or write the store; retry for a while when it refuses."""
         return await patiently(self._clock, call)
 
     async def _note_missed_sum(self) -> None:
-        """Note a sum of another aggregator of which nothing was heard here."""
+        """Load a sum of another aggregator that this process does not know."""
         latest = await self._store.read(
             ListSessions(
                 role=Role.SERVER,
@@ -169,7 +168,7 @@ class TaskRunner:
             self.task.gate.note_sum()
 
     async def _sums(self) -> int:
-        """Return how many sums the task has released, here and elsewhere."""
+        """Return how many sums the task has released, at all replicas."""
         task_id = self.task.task_id
         facts = await self._patiently(
             lambda: self._sessions.facts(task_id, newest=True)
@@ -180,7 +179,7 @@ class TaskRunner:
         """Open a session, or find the one that another aggregator has opened.
 
         Returns:
-            None when what was known of the task has changed: look again.
+            None when the task's history has changed: the caller starts again.
         """
         runner = self._open_elsewhere()
         if runner is None:
@@ -190,28 +189,28 @@ class TaskRunner:
         if runner is None:
             await self._patiently(self._sessions.look)
             runner = self._open_elsewhere()
-        if runner is None:  # a change that its keeper is about to hear of
+        if runner is None:  # a change that its supervisor is about to load
             await self._clock.sleep_until(self._clock.now() + _OVERTAKEN_SECONDS)
         return runner
 
     async def _open_here(self, payload: bytes, *, attempt: int) -> SessionRunner | None:
-        # An earlier attempt may have come through although the book refused.
+        # An earlier attempt may have succeeded although the store refused.
         await self._sessions.take_in(self.task.task_id)
         found = self._open_elsewhere()
         if found is not None:
             return found
-        if self._stopping.is_set():  # meanwhile: an earlier attempt was refused
+        if self._stopping.is_set():  # the stored one is of an earlier, refused attempt
             return None
         return await self._sessions.open(self.task, payload, attempt=attempt)
 
     def _open_elsewhere(self) -> SessionRunner | None:
-        """Return the task's open session that is not of this turn of `_open_here`.
+        """Return the task's open session that this call of `_open_here` did not open.
 
-        One that fits what is known of the task here; another one is left to those who
-        know it.
+        Return only a session that fits the task's definition here; a replica that knows
+        another definition runs its own.
         """
         for runner in self._sessions.running(self.task.task_id):
-            if runner.goes_on_under(self.task.parameters):
+            if runner.can_continue_under(self.task.parameters):
                 self.task.gate.note_opened(runner.opened)
                 return runner
         return None
@@ -221,13 +220,13 @@ class TaskRunner:
         runner: SessionRunner,
         payload_again: Callable[[], Awaitable[bytes | None]],
     ) -> None:
-        """Run sessions until one releases a sum, or nothing is open here."""
+        """Run sessions until one releases a sum, or none is open here."""
         task = self.task
         while True:
             self._offering()
             if self._ending is not None:  # asked for while it was being opened
                 await runner.stop_waiting(self._ending)
-            elif task.gate.is_paused:  # then, or before an earlier process was killed
+            elif task.gate.is_paused:  # then, or by an earlier process
                 await runner.stop_waiting("the task is paused")
             outcome = await self._run_in_window(runner)
             if isinstance(outcome, Released):
@@ -249,7 +248,8 @@ class TaskRunner:
             may_open = await self._may_open()
             if not may_open and self._open_elsewhere() is None:
                 raise error
-            # Not what the last one had: a task may be paused because that was wrong.
+            # The payload is read again: an operator may have paused the task because it
+            # was wrong.
             payload = await payload_again()
             if payload is None:
                 raise error
@@ -258,14 +258,14 @@ class TaskRunner:
             runner = another
 
     async def _attempt_after(self, runner: SessionRunner) -> int:
-        """Close a session without a sum; return which attempt the next one is."""
+        """Close a session without a sum; return the number of the next attempt."""
         task_id = runner.descriptor.task_id
         known = await self._patiently(lambda: self._sessions.facts(task_id))
         receipt = await self._sessions.close(runner)
         facts = await self._patiently(lambda: self._sessions.facts(task_id))
-        # A session that waited for its clients in vain has tried nothing; one that
-        # costs a corrupt client its place happens c times at most (PROTOCOL §5.7).
-        is_counted = receipt.members and facts.left_out == known.left_out
+        # A session that waited for clients without success is not an attempt. A session
+        # that excludes a corrupt client happens at most c times (PROTOCOL §5.7).
+        is_counted = receipt.members and facts.excluded == known.excluded
         return runner.record.attempt + bool(is_counted)
 
     async def _run_in_window(self, runner: SessionRunner) -> Released | Aborted:
@@ -282,11 +282,11 @@ class TaskRunner:
             closing.cancel()
             await asyncio.wait({closing})
             if not closing.cancelled() and closing.exception() is not None:
-                # A disk that refuses: the session itself has met it too.
+                # A disk that refuses: the session itself gets the error, too.
                 say_refused(closing.exception())
 
     async def _may_open(self) -> bool:
-        """Wait until a session may open; False when none will any more."""
+        """Wait until a session may open; return False when none will any more."""
         return await self.task.gate.wait(
             self._clock,
             is_futile=lambda: (
@@ -296,7 +296,7 @@ class TaskRunner:
             ),
         )
 
-    def _check_goes_on(self, sums: int) -> None:
+    def _check_not_ended(self, sums: int) -> None:
         """Refuse to open another session of a task that was ended."""
         if self._ending is not None:
             raise ErrorCode.TASK_OVER.error(

@@ -1,9 +1,9 @@
-"""When the next session of a task may open: its schedule, and what its operator says.
+"""When the next session of a task may open: its schedule and its operator's actions.
 
-Rule 1: in each slot of a schedule one session releases a sum at most.  One that has
-        failed is followed by another while the window lasts.
-Rule 2: a paused task opens nothing and offers nothing; sessions that have their cohort
-        go on.
+Rule 1: in each slot of a schedule at most one session releases a sum.  A failed session
+        is followed by another while the window lasts.
+Rule 2: a paused task opens and offers no session; sessions that have their cohort
+        continue.
 """
 
 import asyncio
@@ -13,26 +13,27 @@ from typing import Any, Final
 from secagg.config.schedule import Schedule
 from secagg.runtime.clock import Clock
 
-# Machines sleep and dates are set right: the date is read this often, in seconds.
+# Machines sleep and dates are corrected, so the date is read at this interval, in
+# seconds.
 _LOOK_EVERY: Final = 60.0
 
 
 class TaskSchedule:
-    """The gate of one task.
+    """Decides when sessions of one task open.
 
     Args:
-        schedule: Slots of time; none by default.
+        schedule: The slots; none by default.
         opened: When the latest session opened, in Unix seconds; None for none.
-        paused: Whether it begins as a paused one.
-        ended: Why none may open any more, in words for the clients: of a task that was
-            stopped while a session had its cohort, which goes on.
+        paused: Whether the task starts paused.
+        ended: Why no session may open any more, in words for the clients, for a task
+            that was stopped while a session had its cohort.
 
     Attributes:
-        ended: See above; None for a task that goes on.
-        version: Of the task's row, as far as is known here; None for a task without
-            one.
-        opened_under: The version under which it was found that a session may open.
-            Whatever is said before the session is stored comes first.
+        ended: The reason, as above; None for a task that is not stopped.
+        version: Version of the task's row that was last applied here; None for a task
+            without a row.
+        opened_under: The version under which a session was allowed to open. Any action
+            that is stored before the session takes precedence.
     """
 
     def __init__(
@@ -45,7 +46,8 @@ class TaskSchedule:
     ) -> None:
         self._schedule = schedule or Schedule()
         self._opened = opened
-        # Of an earlier process nobody knows whether it failed: its slot is used.
+        # It is unknown whether a session of an earlier process failed: its slot is
+        # used.
         self._used = None if opened is None else self._start_of(opened)
         self._is_paused = paused
         self.ended = ended
@@ -55,11 +57,11 @@ class TaskSchedule:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the task offers nothing for now."""
+        """Whether the task offers no session for now."""
         return self._is_paused
 
     def pause(self) -> None:
-        """Open nothing from now on."""
+        """Open no session from now on."""
         self._is_paused = True
         self.wake()
 
@@ -69,19 +71,19 @@ class TaskSchedule:
         self.wake()
 
     def wake(self) -> None:
-        """Have whoever waits look again whether that still makes sense."""
+        """Wake all waiters, which check again whether a session is wanted."""
         self._changed.set()
 
     def note_opened(self, date: float) -> None:
-        """Note that another process has opened a session.
+        """Record that another process has opened a session.
 
         Args:
-            date: When, in Unix seconds.
+            date: The opening, in Unix seconds.
         """
         self._opened = date
 
     def note_sum(self) -> None:
-        """Note that the latest session has released its sum."""
+        """Record that the latest session has released its sum."""
         if self._opened is not None:
             self._used = self._start_of(self._opened)
 
@@ -89,7 +91,7 @@ class TaskSchedule:
         """Return when a session may open, in Unix seconds; None while paused.
 
         Args:
-            date: This moment.
+            date: This moment, in Unix seconds.
         """
         if self._is_paused:
             return None
@@ -102,11 +104,12 @@ class TaskSchedule:
         """Wait until a session may open.
 
         Args:
-            clock: How to wait.
-            is_futile: Whether none is wanted any more; asked again after `wake`.
+            clock: Time.
+            is_futile: Returns whether no session is wanted any more; called again after
+                `wake`.
 
         Returns:
-            Whether one may; False when none is wanted any more.
+            Whether a session may open; False when none is wanted any more.
         """
         while not is_futile():
             self._changed.clear()
@@ -142,11 +145,11 @@ class TaskSchedule:
         return None if slot is None else slot.closes - date
 
     async def window_closes(self, clock: Clock) -> None:
-        """Return when clients may not join the latest session any more, if ever."""
+        """Return when clients may no longer join the latest session, if ever."""
         while (left := self.closes_in(clock.date())) is not None and left > 0:
             await _sleep(clock, min(left, _LOOK_EVERY))
         if left is None:
-            await asyncio.Event().wait()  # until somebody cancels it
+            await asyncio.Event().wait()  # until the caller cancels it
 
     def _start_of(self, moment: float) -> float | None:
         slot = self._schedule.slot(moment)

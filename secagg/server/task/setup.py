@@ -1,13 +1,13 @@
-"""From a server's settings to the parameters of its sessions.
+"""Turns a server's settings into the parameters of its sessions.
 
 Rule 1: with a budget, modulus and dimension come from the planner and the noise block
-        from `secagg.distributed_dp`; without one, the operator has acknowledged in
+        from `secagg.distributed_dp`. Without one, the operator has acknowledged in
         words that sums are exact.
-Rule 2: whose credentials count is read anew at every start, and when the list changes:
-        a newer revocation list is no other task.
-Rule 3: what is left open in the settings gets the safest value that works: a majority
-        as threshold, and no more losses than the survivors allow.  A degree that is
-        left open is the smallest that is safe.
+Rule 2: the valid credentials are read at every start, and when the list changes: a
+        newer revocation list does not make another task.
+Rule 3: an empty setting gets the safest value that works: a majority as threshold, and
+        as many losses as the survivors allow.  An empty degree becomes the smallest
+        safe one.
 """
 
 import asyncio
@@ -78,38 +78,39 @@ from secagg.wire.limits import check_transportable
 # Sums of a thousand clients with entries up to four million stay exact.
 _DEFAULT_BITS_WITHOUT_NOISE: Final = 32
 _SESSIONS_PER_SPARE: Final = 20
-# How far an adaptive clip may move from its first value where nobody says.
+# Default limit of how far an adaptive clip may move from its first value.
 _CLIPS_REACH: Final = 16.0
 
 
 @says_which_argument
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cohort:
-    """Who takes part in a session, and how many may be lost.
+    """Describes the clients of a session, and how many of them may be lost.
 
     Attributes:
         min_clients: Smallest cohort that starts.
         max_clients: Largest cohort; a session starts as soon as it is full.
         min_survivors: Fewest inputs that a released sum adds up.
-        threshold: Shares that rebuild a secret; None for one more than half of
-            max_clients (of the degree on a ring), so that two disjoint groups cannot
-            both rebuild secrets; with degree "auto", or against a server that lies, for
-            the fewest that are safe.
+        threshold: Shares that rebuild a secret. None for one more than half of
+            max_clients (on a ring, of the degree), so two disjoint groups cannot both
+            rebuild secrets. None for the smallest safe number with degree "auto" or
+            against a malicious server.
         max_dropouts: Most clients lost after sharing; None for as many as
             `max_losses`.
         max_losses: Most clients lost after joining; None for as many as the survivors
             allow.
         colluders: Clients assumed to help the server.
-        degree: Neighbours of each client on a ring; 0 means the complete graph, "auto"
-            the fewest that are safe with these numbers, or 0 where none are.  In
-            profile malicious-server-sparse, how many others each client draws.
-        graph_bits: On a ring and with drawn neighbours, how unlikely a session that
-            unmasks more than one sum has to be: 2^-graph_bits.
+        degree: Neighbours of each client on a ring; 0 means the complete graph. "auto"
+            means the smallest safe degree for these numbers, or 0 if no degree is safe.
+            In profile malicious-server-sparse, how many other clients each client
+            draws.
+        graph_bits: On a ring and with drawn neighbours, the bound 2^-graph_bits on the
+            probability of a session that unmasks more than one sum.
         quorum: Signatures that open the unmasking in profile malicious-server-sparse;
-            None for the fewest that are safe.  In no other profile.
+            None for the smallest safe number.  Empty in all other profiles.
         profile: Named threat model; malicious-server-sparse is experimental and
             unreviewed (docs/sparse.md).
-        enrolment: Whose credentials count; required by the profiles that distrust the
+        enrolment: The valid credentials; required by the profiles for a malicious
             server, and by no other.
         deadlines: Longest duration of each round; None for those of `RoundDeadlines.of`
             the profile.
@@ -133,7 +134,7 @@ class Cohort:
     deadlines: RoundDeadlines | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no cohort can be; that numbers agree is checked with the plan."""
+        """Refuse impossible values; the plan checks how they agree."""
         least = {"min_clients": 2, "max_clients": 2, "min_survivors": 2}
         for name in (*least, "threshold", "max_dropouts", "max_losses", "colluders"):
             if (value := getattr(self, name)) is not None:
@@ -145,7 +146,7 @@ class Cohort:
         if isinstance(self.degree, str):
             if self.degree != "auto":
                 raise LocalProtocolError(
-                    f'degree must be a whole number or "auto", got {self.degree!r}',
+                    f'degree must be an integer or "auto", got {self.degree!r}',
                     next_step=did_you_mean(self.degree, ["auto"]),
                 )
         else:
@@ -162,7 +163,7 @@ class Cohort:
 
     @classmethod
     def planned(cls, made: Plan) -> Self:
-        """Return the cohort that a plan counts on: all of its clients, no more."""
+        """Return the cohort that a plan assumes: all of its clients, no more."""
         request = made.request
         return cls(
             min_clients=request.clients,
@@ -204,17 +205,17 @@ class Cohort:
         is_sparse = self.profile is Profile.MALICIOUS_SERVER_SPARSE
         if self.profile.has_identities != (self.enrolment is not None):
             raise LocalProtocolError(
-                f"profile {self.profile.label} needs to know whose credentials count"
+                f"profile {self.profile.label} requires an enrolment of credentials"
                 if self.enrolment is None
-                else f"profile {self.profile.label} asks for no credentials",
+                else f"profile {self.profile.label} uses no credentials",
                 next_step="Give Cohort(enrolment=PublishedEnrolment(...)) with the "
-                "profiles that distrust the server, and with no other.",
+                "profiles for a malicious server, and with no other.",
             )
         if self.quorum is not None and not is_sparse:
             raise LocalProtocolError(
                 f"profile {self.profile.label} has no quorum of its own",
-                next_step="Leave cohort.quorum empty: the threshold says how many sign "
-                "in the profile malicious-server, and nobody in the default one.",
+                next_step="Leave cohort.quorum empty: the threshold is the quorum in "
+                "the profile malicious-server, and no client signs in the default one.",
             )
         if self.enrolment is None:
             return HonestCuriousParameters(self.graph_bits if graph.degree else 0)
@@ -229,7 +230,7 @@ class Cohort:
         )
 
     def _graph(self, max_losses: int) -> GraphChoice:
-        """Return the graph, found where it is left open."""
+        """Return the graph; find one where it is left open."""
         is_honest = self.profile is Profile.HONEST_CURIOUS_SERVER
         is_sparse = self.profile is Profile.MALICIOUS_SERVER_SPARSE
         is_open = self.degree == "auto" or (
@@ -239,7 +240,7 @@ class Cohort:
         if is_sparse and self.degree == 0:
             raise ErrorCode.BAD_SETTINGS.error(
                 f"in the profile {self.profile.label} clients draw their neighbours, "
-                "and degree 0 stands for the complete graph",
+                "and degree 0 means the complete graph",
                 fix='Set cohort.degree to "auto", or take the profile '
                 f"{Profile.MALICIOUS_SERVER.label}.",
             )
@@ -264,22 +265,22 @@ class Cohort:
         if is_sparse:
             degree = None if self.degree == "auto" else self.degree
             return drawn_edges(demand, degree=degree, threshold=self.threshold)
-        # A server that lies would draw a ring that it can cut.
+        # A malicious server would draw a ring that it can cut.
         return complete_graph(demand, Adversary.MALICIOUS, threshold=self.threshold)
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedTask:
-    """What a server is about to run; make it with `from_plan` or `exact`.
+    """Holds what a server is about to run; `from_plan` or `exact` makes it.
 
     Attributes:
-        parameters: Of every session of the task.
+        parameters: Parameters of every session of the task.
         noised: Mechanism and budget; None for a task that releases exact sums.
-        report: What the whole task costs its users; None with `noised`.
+        report: Privacy cost of the whole task; None with `noised`.
         payload: Bytes handed to every client; b"" for none.
-        enrolment: Whose credentials count; None where none are asked for.
-        steps: Sums that the task releases; None for as many as may hold one client's
-            data, without noise one.
+        enrolment: The valid credentials; None where none are required.
+        steps: Sums that the task releases. None for as many as may hold one client's
+            data; without noise, for one.
     """
 
     parameters: ProtocolParameters
@@ -291,10 +292,10 @@ class PreparedTask:
 
     @classmethod
     def of(cls, task: "Plan | PreparedTask") -> "PreparedTask":
-        """Return a task, prepared from its plan alone where it is a plan.
+        """Return a task; a plan is prepared with its own cohort.
 
         Raises:
-            LocalProtocolError: It is neither.
+            LocalProtocolError: The argument is neither a plan nor a prepared task.
             RemoteProtocolError: As `from_plan`.
         """
         return task if isinstance(task, PreparedTask) else cls.from_plan(task)
@@ -311,17 +312,18 @@ class PreparedTask:
         """Join a plan of noise with a cohort; takes up to seconds.
 
         Args:
-            made: From `secagg.plan`, whose clients, min_survivors and colluders are
-                the cohort's.
-            cohort: Who takes part; by default exactly those that were planned for.
-            randomiser: What makes every vector private before it is encoded, in case
-                masks are broken.  Plan for its `output_norm` as `l2_clip`.
+            made: A plan from `secagg.plan`, whose clients, min_survivors and colluders
+                are the cohort's.
+            cohort: The clients; by default exactly those of the plan.
+            randomiser: Makes every vector private before it is encoded, in case masks
+                are broken.  Plan for its `output_norm` as `l2_clip`.
             clip: Lets the clip follow the released sums.  Plan with the
-                `clip_flag_amplitude` that `secagg.advanced.clip_flag_amplitude` says.
+                `clip_flag_amplitude` that `secagg.advanced.clip_flag_amplitude`
+                returns.
 
         Raises:
             LocalProtocolError: The plan or the cohort is of another class.
-            RemoteProtocolError: BAD_CONFIG, naming what contradicts what.
+            RemoteProtocolError: BAD_CONFIG, naming the contradiction.
         """
         check_kind("task", made, Plan, make="secagg.plan(...)")
         if cohort is not None:
@@ -363,21 +365,21 @@ class PreparedTask:
         dimension: int,
         modulus_bits: int = _DEFAULT_BITS_WITHOUT_NOISE,
     ) -> Self:
-        """Prepare a task that releases sums of whole numbers without noise.
+        """Prepare a task that releases sums of integers without noise.
 
         Args:
-            waiver: Says in words that this is meant.
-            cohort: Who takes part.
+            waiver: Acknowledges in words that sums are exact.
+            cohort: The clients.
             dimension: Entries of one vector.
             modulus_bits: Sums are exact modulo 2^modulus_bits.
 
         Raises:
-            LocalProtocolError: There is no waiver.
-            RemoteProtocolError: BAD_CONFIG, naming the number that cannot be.
+            LocalProtocolError: The waiver is missing.
+            RemoteProtocolError: BAD_CONFIG, naming the impossible number.
         """
         if not isinstance(waiver, ExactSumWaiver):
             raise LocalProtocolError(
-                "exact sums are released with a waiver only",
+                "exact sums require a waiver",
                 next_step="Give ExactSumWaiver(...) with its sentence.",
             )
         parameters = cohort.parameters(dimension=dimension, modulus=1 << modulus_bits)
@@ -388,14 +390,14 @@ class PreparedTask:
 async def settle_task(
     settings: TaskSettings, store: Store, *, reports: Path | None
 ) -> PreparedTask:
-    """Return the task as it was first planned; plan and remember it the first time.
+    """Return the task as it was first planned; plan and store it the first time.
 
-    Its row holds these settings afterwards; what an operator has said of the task
-    (`TaskState`) stays.
+    Its row then holds these settings; the operator's actions on the task (`TaskState`)
+    stay.
 
     Args:
-        settings: Of the task.
-        book: The aggregator's.
+        settings: The task's settings.
+        store: The aggregator's store.
         reports: As for `prepare_task`.
 
     Raises:
@@ -423,10 +425,10 @@ async def settle_task(
         row = await row_of(store, task_id)
         if row is None or row.task.settings != text:
             raise ErrorCode.STORAGE_FAILED.error(
-                f"somebody else has changed task {task_id!r} meanwhile",
+                f"another operator or server has changed task {task_id!r} meanwhile",
                 fix="Try again.",
             )
-        # Another aggregator has started with the same file: what it planned counts.
+        # Another aggregator has started with the same file: its plan counts.
 
 
 def prepare_task(
@@ -436,18 +438,18 @@ def prepare_task(
     reports: Path | None = None,
     keep: bool = True,
 ) -> PreparedTask:
-    """Check the settings of a task and work out what they leave open.
+    """Check the settings of a task and compute what they leave open.
 
     Args:
-        settings: Of the task.
-        known: What was worked out for these settings before; None to plan afresh.
-        reports: Directory that keeps the privacy report from one start to the next;
-            None to compute it afresh.
-        keep: Whether a report is written down there; False changes no file.
+        settings: The task's settings.
+        known: The earlier result for these settings; None to plan again.
+        reports: Directory that keeps the privacy report between starts; None to compute
+            it again.
+        keep: Whether a report is written there; False changes no file.
 
     Raises:
         ServiceError: BAD_SETTINGS or INFEASIBLE; names the setting and the nearest
-            value that works.  BAD_CREDENTIAL for a revocation list that will not do.
+            value that works.  BAD_CREDENTIAL for an invalid revocation list.
     """
     payload, enrolment = _read_payload(settings), published_enrolment(settings)
     try:
@@ -471,7 +473,7 @@ def prepare_task(
             "choose another noise.mechanism or noise.accountant.",
         ) from None
     except RemoteProtocolError as error:
-        # Raised for values that no session can have; here they are the operator's.
+        # These values come from the operator, not from a peer.
         raise ErrorCode.BAD_SETTINGS.error(
             f"the task cannot run with these settings: {error}",
             fix="Correct the number under [cohort], [vector] or [task].",
@@ -495,11 +497,11 @@ def _report(
 
 
 def _local_randomiser(settings: TaskSettings) -> LocalParameters | None:
-    """Return what makes vectors private before they are encoded; None for nothing.
+    """Return the local randomiser; None without one.
 
     Raises:
-        ParameterError: A setting cannot work.
-        ServiceError: BAD_SETTINGS; they are incomplete.
+        ParameterError: A setting is impossible.
+        ServiceError: BAD_SETTINGS; the settings are incomplete.
     """
     noise, dim = settings.noise, settings.vector.dimension
     epsilon, magnitude = noise.randomiser_epsilon, noise.randomiser_magnitude_epsilon
@@ -512,11 +514,11 @@ def _local_randomiser(settings: TaskSettings) -> LocalParameters | None:
         )
     if noise.clip_quantile is not None:
         raise ErrorCode.BAD_SETTINGS.error(
-            "noise.clip_quantile and noise.randomiser exclude each other: of a "
-            "randomised vector the flag would always say that it fits the clip, and "
-            "of the vector itself it would tell what nothing has randomised",
-            fix="Remove noise.clip_quantile and choose noise.l2_clip beforehand, "
-            "or do without the randomiser.",
+            "noise.clip_quantile and noise.randomiser exclude each other: a "
+            "randomised vector always fits the clip, and the flag of the vector "
+            "itself is not randomised",
+            fix="Remove noise.clip_quantile and choose noise.l2_clip beforehand, or "
+            "remove the randomiser.",
         )
     return local_parameters(
         noise.randomiser,
@@ -573,10 +575,9 @@ def plan_noise(settings: TaskSettings) -> Plan:
     if PlanRequest(**asked).is_central:
         raise ErrorCode.BAD_SETTINGS.error(
             f"noise.mechanism is {noise.mechanism}, whose noise a trusted party adds; "
-            "here clients add it, and trust nobody",
-            fix="Choose one whose noise comes in shares, such as "
-            "skellam-mixture; two aggregators that add noise are "
-            "secagg two-aggregators.",
+            "here each client adds noise and trusts no other party",
+            fix="Choose a mechanism with noise in shares, such as skellam-mixture, or "
+            "let two aggregators add it: secagg two-aggregators.",
         )
     if layer is not None:
         asked |= randomised_sum(layer, PlanRequest(**asked))
@@ -586,7 +587,7 @@ def plan_noise(settings: TaskSettings) -> Plan:
 
 
 def adaptive_clip(settings: TaskSettings) -> ClippingSchedule | None:
-    """Return how the clip follows the sums; None for one that stays.
+    """Return how the clip follows the sums; None for a fixed clip.
 
     Raises:
         DPNoiseError: The clips contradict each other.
@@ -603,14 +604,14 @@ def adaptive_clip(settings: TaskSettings) -> ClippingSchedule | None:
 
 
 def _spare_sessions(settings: TaskSettings) -> int:
-    """Return how many sessions one client may give beyond its participations.
+    """Return the spare sessions of one client: those beyond its participations.
 
     A session may end after its inputs were fixed, and then stays charged; without a
-    spare one such a fault would cost a sum. A colluder can cause one at will.
+    spare session such a fault would cost a sum. A colluder can cause one at will.
     """
     task = settings.task
-    if task.spare is not None:
-        return task.spare
+    if task.spare_sessions is not None:
+        return task.spare_sessions
     if task.attempts == 1:
         return 0
     return (
@@ -619,14 +620,14 @@ def _spare_sessions(settings: TaskSettings) -> int:
 
 
 def published_enrolment(settings: TaskSettings) -> PublishedEnrolment | None:
-    """Return whose credentials count, where the profile asks for any.
+    """Return the valid credentials, where the profile requires any.
 
     Args:
-        settings: Of the task.
+        settings: The task's settings.
 
     Raises:
-        SecAggError: BAD_SETTINGS, or BAD_CREDENTIAL or BAD_ENCODING for a revocation
-            list that will not do.
+        SecAggError: BAD_SETTINGS, or BAD_CREDENTIAL or BAD_ENCODING for an invalid
+            revocation list.
     """
     section = settings.enrolment
     if not Profile.from_label(settings.task.profile).has_identities:
@@ -634,7 +635,7 @@ def published_enrolment(settings: TaskSettings) -> PublishedEnrolment | None:
     if section.enrolment_key is None:
         raise ErrorCode.BAD_SETTINGS.error(  # the loader checks files
             "enrolment.enrolment_key is missing",
-            fix="Set it to what the issuer says.",
+            fix="Set it to the key that the issuer publishes.",
         )
     return PublishedEnrolment.load(
         trust_domain=section.trust_domain,

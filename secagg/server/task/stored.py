@@ -1,12 +1,11 @@
-"""Remembers what a task was planned to be, so that a restart runs the same task.
+"""Stores the planned parameters of a task, so a restart runs the same task.
 
-Rule 1: parameters belong to the settings they were made from; other settings are
-        planned afresh.  Who may join, when and what clients are handed decides no
-        parameter.
-Rule 2: within one task, noise never changes by itself: a newer planner that would
-        choose differently is not asked again.
-Rule 3: settings are kept whole, so that a task needs no file once it was added.
-Rule 4: a task's folders are named like it, whatever its name contains.
+Rule 1: stored parameters belong to the settings they were made from; other settings are
+        planned again.  Invitations, schedules and payloads decide no parameter.
+Rule 2: the noise of a task never changes by itself: a newer planner that would choose
+        differently is not asked.
+Rule 3: settings are stored completely, so a task needs no file after it was added.
+Rule 4: the folders of a task carry its name, whatever characters it contains.
 """
 
 import json
@@ -34,9 +33,10 @@ _FILES: Final = (".npy", ".json", ".bin")
 
 
 def folder_of(task_id: str) -> str:
-    """Return a folder name for a task: its own, escaped as in a URL, or a hash.
+    """Return the folder name of a task: its name, escaped as in a URL, or a hash.
 
-    A hash follows `=`, which no escaped name holds: no task can be named like it.
+    A hash follows `=`, which no escaped name contains, so no task name collides with
+    it.
     """
     name = quote(task_id, safe="")
     if (
@@ -49,16 +49,16 @@ def folder_of(task_id: str) -> str:
 
 
 def privacy_folder_of(state_dir: Path, task_id: str) -> Path:
-    """Return where an aggregator keeps the privacy report of a task."""
+    """Return the folder of a task's privacy report."""
     return state_dir / "tasks" / folder_of(task_id)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTask:
-    """Parameters of a task as they were first worked out.
+    """Holds the parameters of a task as they were first planned.
 
     Attributes:
-        parameters: Of every session.
+        parameters: Parameters of every session.
     """
 
     parameters: ProtocolParameters
@@ -69,10 +69,10 @@ class StoredTask:
 
     @classmethod
     def decode(cls, plan: bytes) -> Self:
-        """Read what `encode` wrote.
+        """Decode what `encode` wrote.
 
         Raises:
-            ServiceError: STORAGE_FAILED; it is of another release.
+            ServiceError: STORAGE_FAILED; the plan is of another release.
         """
         try:
             document = json.loads(plan)
@@ -89,15 +89,15 @@ class StoredTask:
 
 
 def encode_settings(settings: TaskSettings) -> str:
-    """Return a task's settings as its row keeps them."""
+    """Encode a task's settings for its row."""
     return json.dumps(settings.document(), sort_keys=True)
 
 
 def decode_settings(task: Task) -> TaskSettings:
-    """Read what `encode_settings` returned.
+    """Decode what `encode_settings` returned.
 
     Raises:
-        ServiceError: STORAGE_FAILED; they are of another release.
+        ServiceError: STORAGE_FAILED; the settings are of another release.
     """
     try:
         return task_from_document(
@@ -112,7 +112,7 @@ def decode_settings(task: Task) -> TaskSettings:
 
 
 def recall(row: TaskRow | None, settings: TaskSettings) -> StoredTask | None:
-    """Return what was worked out for these settings, if anything.
+    """Return the stored parameters for these settings, if any exist.
 
     Raises:
         ServiceError: STORAGE_FAILED.
@@ -150,37 +150,37 @@ def _decisive(settings: TaskSettings) -> TaskSettings:
         settings.cohort,
         settings.noise,
         settings.rounds,
-        EnrolmentSection(),  # read anew at every start
+        EnrolmentSection(),  # read again at every start
     )
 
 
 class ChangedMeanwhileError(ServiceError):
-    """Somebody else has changed a task's row: another operator, or another server."""
+    """Reports that another operator or another server has changed a task's row."""
 
     def __init__(self, task_id: str) -> None:
         super().__init__(
-            f"somebody else has changed task {task_id!r} meanwhile",
+            f"another operator or server has changed task {task_id!r} meanwhile",
             code=ErrorCode.STORAGE_FAILED,
             next_step="Try again.",
         )
 
 
 def refuse_other_version(task_id: str, version: int, expected: int | None) -> None:
-    """Refuse to change a task that was changed since an operator has seen it.
+    """Refuse to change a task that has another version than the operator has seen.
 
     Args:
-        task_id: Which task.
-        version: The one that it has.
-        expected: The one that was seen; None for any.
+        task_id: The task.
+        version: Its version.
+        expected: The version that the operator has seen; None for any.
 
     Raises:
         ServiceError: BAD_SETTINGS.
     """
     if expected is not None and expected != version:
         raise ErrorCode.BAD_SETTINGS.error(
-            f"task {task_id!r} has version {version}, not {expected}: somebody has "
-            "changed it",
-            fix="Look at it with `secagg tasks show`, and decide again.",
+            f"task {task_id!r} has version {version}, not {expected}: another operator "
+            "has changed it",
+            fix="Read it with `secagg tasks show`, and decide again.",
         )
 
 

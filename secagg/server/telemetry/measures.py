@@ -13,10 +13,10 @@ from secagg.runtime.metrics import Meter
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Tells a meter how long things took.
+    """Reports durations to a meter.
 
     Attributes:
-        meter: Who takes the measurements.
+        meter: Receives the measurements.
         clock: Time.
     """
 
@@ -25,7 +25,7 @@ class Measures:
 
     @contextmanager
     def commit(self) -> Iterator[None]:
-        """Time a change of the store, and count it if the store refuses."""
+        """Measure a commit of the store, and count a refusal."""
         began = self.clock.now()
         try:
             yield
@@ -36,22 +36,22 @@ class Measures:
 
     @contextmanager
     def sum(self) -> Iterator[None]:
-        """Time how long it takes to add up, noise included."""
+        """Measure how long the sum takes, with its noise."""
         began = self.clock.now()
         yield
         self.summed(self.clock.now() - began)
 
     def summed(self, seconds: float) -> None:
-        """Record how long it took to add up."""
+        """Record how long the sum took."""
         self.meter.observe(metrics.SUM_SECONDS, seconds)
 
     def closed(self, round_: Round, seconds: float, *, is_full: bool) -> None:
         """Record that a round is over.
 
         Args:
-            round_: Which.
+            round_: The round.
             seconds: How long it was open.
-            is_full: Each client that could answer has.
+            is_full: Whether each client that could answer has.
         """
         self.meter.observe(
             metrics.ROUND_SECONDS,

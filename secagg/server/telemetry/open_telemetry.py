@@ -1,13 +1,12 @@
-"""Measurements and sessions as OpenTelemetry takes them (extra `otel`), sent by OTLP.
+"""Exports measurements and sessions by OTLP (extra `otel`).
 
-Rule 1: it says nothing of its own: counters and histograms are rows of
-        `secagg.runtime.metrics` under the same names, a trace is made of the log events
-        of one session.
-Rule 2: of an event only the facts of `_SHOWN` go on.  Names of clients, reasons and
-        everything that a peer chose stay in the log of this machine.
+Rule 1: counters and histograms are rows of `secagg.runtime.metrics` under the same
+        names. A trace consists of the log events of one session.
+Rule 2: only the facts of `_SHOWN` are exported of an event.  Names of clients, reasons
+        and all that a peer chose stay in the log of this machine.
 Rule 3: what cannot be sent is lost; no session waits for it, and none ends by it.
 
-Gauges stand still between two looks: those are scraped (`server.metrics_listen`).
+Gauges change only when they are scraped (`server.metrics_listen`).
 """
 
 import asyncio
@@ -19,7 +18,7 @@ from secagg.errors import ErrorCode
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.metrics import METRICS, BoundedTasks, Kind, Metric
 
-# Facts of events that a trace may carry: numbers, and words of lists of our own.
+# Facts of events that a trace may carry: numbers, and words of fixed lists.
 _SHOWN: Final = frozenset(
     {"answered", "code", "expected", "number", "round", "session", "task"}
 )
@@ -32,14 +31,14 @@ _ENDS: Final = frozenset(
     }
 )
 _WITHIN: Final = frozenset({telemetry.CLIENT_DROPPED, telemetry.DUPLICATE_RECORD})
-# More are open in no aggregator that is well; the oldest is let go.
+# No sound aggregator has more open; the oldest one is dropped.
 _OPEN_AT_MOST: Final = 4096
 _NANOSECONDS: Final = 1_000_000_000
 _SEND_SECONDS: Final = 5
 
 
 class OpenTelemetry(logging.Handler):
-    """Takes measurements and events; use it as an asynchronous context manager.
+    """Exports measurements and events; use it as an asynchronous context manager.
 
     Args:
         traces: A tracer provider of the OpenTelemetry SDK.
@@ -94,10 +93,10 @@ class OpenTelemetry(logging.Handler):
 
     @classmethod
     def to(cls, endpoint: str) -> Self:
-        """Return what sends to a collector.
+        """Return an exporter to a collector.
 
         Args:
-            endpoint: Of OTLP over HTTP, such as `http://127.0.0.1:4318`.
+            endpoint: Endpoint of OTLP over HTTP, such as `http://127.0.0.1:4318`.
 
         Raises:
             ServiceError: MISSING_EXTRA; the SDK or its exporter is not installed.
@@ -124,7 +123,7 @@ class OpenTelemetry(logging.Handler):
         return cls(provider, measurements)
 
     async def __aenter__(self) -> Self:
-        """Listen to the server's events, whatever the log shows of them."""
+        """Listen to the server's events, whatever the log level is."""
         logger = logging.getLogger(telemetry.SERVER_LOGGER)
         if logger.getEffectiveLevel() > logging.INFO:
             logger.setLevel(logging.INFO)
@@ -132,10 +131,10 @@ class OpenTelemetry(logging.Handler):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Send what is left, for a moment, and stop."""
+        """Send what is left, for a limited time, and stop."""
         logging.getLogger(telemetry.SERVER_LOGGER).removeHandler(self)
         for span in self._open.values():
-            span.end()  # the session itself goes on in the next process
+            span.end()  # the session itself continues in the next process
         for provider in self._providers:
             await asyncio.to_thread(provider.shutdown)
 
@@ -144,7 +143,7 @@ class OpenTelemetry(logging.Handler):
         self._counters[metric.name].add(amount, self._tasks.bounded(labels))
 
     def observe(self, metric: Metric, value: float, **labels: str) -> None:
-        """Put a value into a histogram."""
+        """Add a value to a histogram."""
         self._histograms[metric.name].record(value, self._tasks.bounded(labels))
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -164,7 +163,7 @@ class OpenTelemetry(logging.Handler):
         if event in _OPENS:
             if len(self._open) >= _OPEN_AT_MOST:
                 self._open.pop(next(iter(self._open))).end()
-            # The rounds are spans of their own; this one would be the first for ever.
+            # The rounds are spans of their own; this one would stay the first.
             shown.pop("secagg.round", None)
             self._open[key] = self._tracer.start_span(
                 "session", attributes=shown, start_time=now

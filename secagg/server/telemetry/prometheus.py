@@ -1,4 +1,4 @@
-"""Measurements as Prometheus scrapes them (extra `metrics`)."""
+"""Exports measurements for Prometheus (extra `metrics`)."""
 
 from collections.abc import Iterable, Mapping
 from importlib import import_module
@@ -28,7 +28,8 @@ class PrometheusMeter:
                 "server.metrics_listen needs prometheus-client",
                 fix="pip install 'secagg[metrics]'",
             ) from None
-        # When a series began is a second series for each, which nobody draws.
+        # The creation time is a second series for each metric, which no dashboard
+        # shows.
         library.disable_created_metrics()
         self._write = library.generate_latest
         self._registry = library.CollectorRegistry()
@@ -59,11 +60,11 @@ class PrometheusMeter:
         self._child(metric, labels).observe(value)
 
     def scraped(self, readings: Iterable[Reading]) -> bytes:
-        """Return everything as text.
+        """Return all metrics as text.
 
         Args:
-            readings: All gauges as they stand now; those of tasks that have no place
-                of their own are left out, since their sum would say nothing.
+            readings: All present gauges; those of tasks without a label of their own
+                are not included, since their sum has no meaning.
         """
         for metric in METRICS:
             if metric.kind is Kind.GAUGE and metric.labels:

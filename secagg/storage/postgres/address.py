@@ -1,7 +1,7 @@
 """The address of a store in a PostgreSQL database, checked before a connection is made.
 
-Rule 1: no secret stands in an address, which ends up in settings, process lists and
-        logs: a password comes from `passfile=`, from `PGPASSFILE` or from `~/.pgpass`.
+Rule 1: an address contains no secret, since it ends up in settings, process lists and
+        logs. A password comes from `passfile=`, from `PGPASSFILE` or from `~/.pgpass`.
 Rule 2: the store holds seeds and shares.  Beyond this machine it travels encrypted, to
         a server whose certificate was checked.
 """

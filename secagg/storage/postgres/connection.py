@@ -1,9 +1,9 @@
 """The one connection between a store and its PostgreSQL database.
 
-Rule 1: one connection does everything, in the order of the calls, and it holds the
-        store by a session-level advisory lock: alone, or together with others that
-        state at their start that they share it.  Any other process is refused.  The
-        lock lasts exactly as long as the connection, so that every writer holds it.
+Rule 1: one connection does everything, in the order of the calls. It holds the store by
+        a session-level advisory lock, alone or together with replicas that state at
+        their start that they share it.  Any other process is refused.  The lock lasts
+        exactly as long as the connection, so every writer holds it.
 Rule 2: a connection that failed is closed, and the next call makes another.  The store
         must then be the same, and not have been restored from a backup meanwhile.
 Rule 3: a transaction counts as committed when it is on the database's disk: a server
@@ -72,7 +72,7 @@ _Result = TypeVar("_Result")
 LOCK_TIMEOUT_SECONDS: Final = 10.0
 _LOCK_POLL_SECONDS: Final = 0.2
 
-# "secA", as in a book's file.
+# "secA", as in the file of a store.
 _LOCK: Final = 0x73656341
 
 _CONNECT_SECONDS: Final = 10.0
@@ -114,8 +114,9 @@ def session_settings() -> dict[str, str]:
         "lock_timeout": "10s",
         "idle_in_transaction_session_timeout": "5s",
         "default_transaction_isolation": "read committed",
-        # A server that a broken network has cut off from us lets go of the store within
-        # ten seconds; else our next connection would wait for that of our own ghost.
+        # A server that a broken network has disconnected releases the store within ten
+        # seconds. Else the next connection would wait for the dead one of the same
+        # process.
         "tcp_keepalives_idle": str(IDLE_SECONDS),
         "tcp_keepalives_interval": str(_PROBE_SECONDS),
         "tcp_keepalives_count": str(_PROBES),
@@ -163,7 +164,7 @@ class PostgresLink:
         of them may be reconnecting.
 
         Args:
-            address: Judged by `secagg.storage.postgres.address`.
+            address: An address that `secagg.storage.postgres.address` has checked.
             mark: The rollback mark; None for a store that has none.
             accept_restored: The operator accepts that the store may be restored.
             entropy: Draws the name of a new store.
@@ -352,7 +353,7 @@ class PostgresLink:
         """Connect to the same store, in which nothing that was said is forgotten."""
         await self._connect()
         with ExitStack() as undo:
-            # The next call must not take it as judged.
+            # The next call must check the session again.
             undo.callback(self._throw_away)
             found = await self._read_state()
             if self._state is not None:
@@ -392,7 +393,7 @@ class PostgresLink:
 
     async def _take_lock(self) -> bool:
         loop = asyncio.get_running_loop()
-        give_up = loop.time() + LOCK_TIMEOUT_SECONDS
+        deadline = loop.time() + LOCK_TIMEOUT_SECONDS
         while True:
             # Alone first: who comes first prepares the store for the others.
             may_prepare = self._state is None or not self.is_shared
@@ -400,10 +401,10 @@ class PostgresLink:
                 return True
             if self.is_shared and await self._locked("pg_try_advisory_lock_shared"):
                 return False
-            if loop.time() >= give_up:
+            if loop.time() >= deadline:
                 raise ErrorCode.STORAGE_FAILED.error(
-                    "another process uses the book in this database: one aggregator at "
-                    "a time, unless all share their blobs",
+                    "another process uses the store in this database: one aggregator "
+                    "at a time, unless all share their blobs",
                     fix="Stop the other aggregator, or give this one a database "
                     "of its own. For several, set server.blobs to the same store.",
                 )
@@ -444,7 +445,7 @@ class PostgresLink:
         is_alone: bool,
         is_known: bool,
     ) -> None:
-        """Judge the mark, and note which sessions were open before a fail-over.
+        """Check the mark, and mark the sessions that were open before a fail-over.
 
         Args:
             entropy: Draws the name of a new store.
@@ -506,8 +507,8 @@ def _refuse_exchanged(found: Mark, known: Mark) -> None:
     """Refuse a store that is no longer the one that this process has written."""
     if found.store_id != known.store_id or found.generation < known.generation:
         raise ErrorCode.RESTORED_STATE.error(
-            "the database came back with another book, or with an older state of this "
-            "one: what was sent since is forgotten",
+            "the database came back with another store, or with an older state of "
+            "this one: the records since then are lost",
             fix="Bring the newest state back. Or restart this aggregator and "
             "accept the risk explicitly, once: open sessions then end, and their "
             "inputs count as summed.",
@@ -517,11 +518,10 @@ def _refuse_exchanged(found: Mark, known: Mark) -> None:
 def _end_if_unheard(connection: Database) -> None:
     """Have the system end a connection whose other end does not acknowledge any more.
 
-    Nothing reports that such a connection is gone: what is sent is sent again, for a
-    quarter of an hour by default.  A database that is merely slow acknowledges at once
-    what it answers later.  Where the system cannot tell (a socket of this machine needs
-    no network, and not every system has every option), a command's own time limit ends
-    it.
+    Nothing reports that such a connection is gone: by default the system sends again
+    for a quarter of an hour.  A slow database acknowledges at once what it answers
+    later.  Not every system has the option, and a socket of this machine needs no
+    network. There a command's own time limit ends the connection.
 
     Args:
         connection: Just made.
@@ -601,7 +601,7 @@ _NEXT_STEPS: Final = {
     "3D": "Create the database, or correct its name in the address.",
     "25006": _PRIMARY,
     "55000": _PRIMARY,
-    "42501": "The user needs CREATE on the database: the book makes a schema secagg.",
+    "42501": "Grant the user CREATE on the database, for the schema secagg.",
     "53100": "Free disk space on the database server; no session data is lost.",
     "53300": "The database server has no connection left: raise max_connections.",
     "42": "The tables are not those of this release; restore them, do not edit them.",

@@ -1,15 +1,14 @@
 """A store in a PostgreSQL database: the state of an aggregator outlives its machine.
 
-Rule 1: one aggregator at a time works with a store, or several that have agreed to
-        share it; the database keeps the others out
-        (`secagg.storage.postgres.connection`).
+Rule 1: one aggregator at a time uses a store, or several that have agreed to share it.
+        The database excludes all others (`secagg.storage.postgres.connection`).
 Rule 2: the store's clock is the database's.  A machine whose clock is wrong closes no
         round early.
-Rule 3: calls take effect in their order, and a caller that goes away takes nothing
-        with it.
-Rule 4: what was erased is gone from the tables, and not from the database's log, its
-        standbys and its backups, nor from dead rows before the next vacuum.  They hold
-        seeds and shares of ended sessions: keep them as you keep the database.
+Rule 3: calls take effect in their order, and a caller that goes away takes nothing with
+        it.
+Rule 4: erased data are gone from the tables. They remain in the database's log, its
+        standbys and its backups, and in dead rows before the next vacuum.  They contain
+        seeds and shares of ended sessions: protect them like the database.
 Rule 5: a reader holds no store, makes nothing and migrates nothing.  It reads one
         snapshot, and disturbs no writer.
 """

@@ -1,12 +1,12 @@
 """The tables of a store in PostgreSQL: created, and migrated one step at a time.
 
-Rule 1: the steps are files of this package, applied in the order of their numbers, each
-        in one transaction with the row that says so: a process that dies in between
-        leaves whole steps behind it.
+Rule 1: the steps are files of this package, applied in the order of their numbers. Each
+        runs in one transaction with the row that records it, so a process that dies in
+        between leaves only whole steps.
 Rule 2: the caller holds the store (`secagg.storage.postgres.connection`): of several
-        processes that start together one does the work.
+        processes that start together, one does the work.
 Rule 3: a store that a newer release has migrated is refused, and not changed.
-Rule 4: a step that was published is never edited; what changes is another file.
+Rule 4: a published step is never edited; a change is another file.
 """
 
 from importlib.resources import files
@@ -23,11 +23,12 @@ SCHEMA: Final = "secagg"
 
 
 async def migrate(database: Database) -> None:
-    """Bring the tables to the state that this release works with.
+    """Bring the tables to the schema of this release.
 
     Raises:
         ServiceError: STORAGE_FAILED; a newer release has used the store.
-        Exception: The database's own, from a step that was rolled back whole.
+        Exception: The database's own error, from a step that was rolled back
+            completely.
     """
     await database.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
     await database.execute(

@@ -1,14 +1,14 @@
-"""What several aggregators that share a store tell one another through its tables.
+"""How aggregators that share a store notify one another through its tables.
 
-Rule 1: a replica that opens or closes a round, or changes a task, wakes the others with
-        a notification.  It is a hint: they refresh every two seconds in any case.
-Rule 2: a lease is a row that stays as long as its session; its token only grows.  It
-        is free when it has expired, and as soon as its holder is not connected any
-        more: a process that is killed is gone from the database at once.
-Rule 3: while no replica is alive, no client can answer: downtime is added to every
-        deadline before a timer may close a round.
-Rule 4: heartbeats come one at a time, so that of two replicas that begin under
-        different names one sees the other.
+Rule 1: a replica that opens or closes a round, or changes a task, notifies the others.
+        It is a hint: they refresh every two seconds in any case.
+Rule 2: a lease is a row that stays as long as its session; its token only grows.  It is
+        free when it has expired, and as soon as its holder has disconnected. A killed
+        process disconnects from the database at once.
+Rule 3: while no replica is alive, no client can be answered: the downtime is added to
+        every deadline before a timer may close a round.
+Rule 4: heartbeats come one at a time, so of two replicas that begin under different
+        names one sees the other.
 """
 
 from typing import Final
@@ -34,7 +34,7 @@ _FORGOTTEN_MILLISECONDS: Final = 86_400_000
 # "here": the holder of a lease holds a session-level advisory lock under its own name.
 _HERE: Final = 0x68657265
 _LOCK_HOLDER: Final = f"pg_advisory_lock_shared({_HERE}, hashtext($3))"
-# Names that share a hash only wait for one another's leases to end.
+# Names that share a hash only wait for the expiry of one another's leases.
 _HOLDER_IS_HERE: Final = (
     "EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted "  # noqa: S608 - our own words
     f"AND objsubid = 2 AND classid = {_HERE} AND objid = hashtext(lease.holder)::oid "
@@ -48,7 +48,7 @@ _STARTED_LONG_AGO: Final = (
 
 
 def downtime_between(alive: int | None, now: int) -> int:
-    """Return for how long no replica was alive, in milliseconds; 0 if one was.
+    """Return how long no replica was alive, in milliseconds; 0 if one was.
 
     Args:
         alive: The last heartbeat, in milliseconds; None for none.
@@ -59,10 +59,10 @@ def downtime_between(alive: int | None, now: int) -> int:
 
 
 def was_attended(instant: str) -> str:
-    """Return the condition that no downtime is waiting to be added to deadlines.
+    """Return the condition that no downtime is pending for the deadlines.
 
     Args:
-        instant: The statement's name for the time.
+        instant: The SQL expression of the time.
     """
     return (
         f"(SELECT alive IS NULL OR {instant} - alive "  # noqa: S608 - our own words
@@ -119,7 +119,7 @@ class PostgresSharing:
         return None if token is None else Lease(name, holder, token)
 
     async def renew(self, lease: Lease, *, seconds: float) -> bool:
-        """Hold a lease for longer."""
+        """Extend a lease."""
         renewed = await self._database.fetchrow(
             f"WITH renewed AS (UPDATE lease SET expires = {INSTANT} + $5::bigint "  # noqa: S608 - our own words
             "WHERE name = $2 AND holder = $3 AND token = $4 "
@@ -209,7 +209,7 @@ class PostgresSharing:
         return int(now)
 
     async def begin_alone(self, *, is_shared: bool) -> None:
-        """End what earlier processes held: no other one is there."""
+        """Release the leases of earlier processes: no other process uses the store."""
         await self._database.execute("DELETE FROM lease")
         if not is_shared:
             await self._database.execute("UPDATE store SET alive = NULL")

@@ -1,13 +1,13 @@
-"""Statements that only PostgreSQL knows, and its connection as a store expects one.
+"""Statements of PostgreSQL alone, and its connection in the form that a store expects.
 
 Rule 1: a plain step, which is nearly every one, is *one statement*: it compares count,
         chain, timeline and deadline, appends and counts the commit.  A process that is
-        stopped in the middle holds no lock.
-Rule 2: any other change is applied by the rules of `secagg.storage.changes`, in one
-        transaction that holds the session's row and the lock of its task.
-Rule 3: nothing is written where the session is at another position; the reason is asked
-        for afterwards in one statement, and told apart (`MissedRecords`, `Ended`, too
-        early, `StoreFailoverError`).
+        suspended in the middle holds no lock.
+Rule 2: any other change is applied by the rules of `secagg.storage.changes`. Its
+        transaction holds the session's row and the lock of its task.
+Rule 3: nothing is written where the session is at another position. One further
+        statement then reads the reason (`MissedRecords`, `Ended`, too early,
+        `StoreFailoverError`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -105,7 +105,7 @@ FROM clock LEFT JOIN session AS s ON s.key = $2
 
 
 class PostgresConnection:
-    """Implements `secagg.storage.tables.Connection`; of one moment, where it matters.
+    """Implements `secagg.storage.tables.Connection` on a connection of asyncpg.
 
     Args:
         database: Of asyncpg.
@@ -168,13 +168,13 @@ class PostgresConnection:
         await self._database.execute(f"SELECT pg_notify('{CHANNEL}', '')")
 
     async def faults(self) -> list[str]:
-        """Return what is wrong with the database: its own checksums are needed."""
+        """Return the faults of the database, which needs its own checksums."""
         if await self._database.fetchval("SHOW data_checksums") == "on":
             return []
         return ["data checksums are disabled; enable them with pg_checksums"]
 
     async def begin_step(self, change: Change) -> None:
-        """Lock what a change reads, and check that its writer may write.
+        """Lock the rows that a change reads, and check that its writer may write.
 
         Raises:
             StoreFailoverError: The session is of an older timeline, and its writer does
@@ -209,12 +209,12 @@ class PostgresConnection:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What a change has led to.
+    """Holds the result of a change.
 
     Attributes:
         outcome: The answer.
-        generation: How many commits the store has seen with it; None where nothing was
-            written.
+        generation: Number of commits of the store, with this one; None where nothing
+            was written.
     """
 
     outcome: Outcome
@@ -227,7 +227,7 @@ async def apply_step(
     *,
     instant: int | None,
 ) -> CommitResult:
-    """Apply a change whole, or return why not.
+    """Apply a change completely, or return why it was not applied.
 
     Args:
         database: Of asyncpg.
@@ -262,7 +262,7 @@ async def _append(
     change: Change,
     instant: int | None,
 ) -> CommitResult | None:
-    """Append the change's records, if the session is where the writer believes."""
+    """Append the change's records, if the writer knows the session's position."""
     chains = chains_after(change.previous, change.expect, change.records)
     last = chains[-1] if chains else change.previous
     seconds = change.deadline_seconds
@@ -313,7 +313,7 @@ async def _apply(
 
 
 async def count_commit(database: Database) -> int:
-    """Count a commit; return how many there were."""
+    """Count a commit; return the number of commits."""
     generation: int | None = await database.fetchval(
         "UPDATE store SET generation = generation + 1 RETURNING generation"
     )
@@ -323,7 +323,7 @@ async def count_commit(database: Database) -> int:
 
 
 def snapshot(database: Database) -> AbstractAsyncContextManager[object]:
-    """Have all that a block reads be of one moment."""
+    """Read everything in a block from one snapshot."""
     context: AbstractAsyncContextManager[object] = database.transaction(
         isolation="repeatable_read", readonly=True
     )
@@ -338,16 +338,16 @@ async def why_not(
 ) -> MissedRecords | Ended:
     """Return why a change of a session was not applied.
 
-    A replica asks it for nearly every message while others accept some, too: one
-    statement, which sees one moment.
+    A replica needs it for nearly every message while others accept messages, too. So it
+    is one statement, which reads one snapshot.
 
     Args:
-        database: Of asyncpg; no transaction is under way.
+        database: A connection of asyncpg without an open transaction.
         change: The change.
         instant: A test's clock in milliseconds, or None for the database's.
 
     Raises:
-        StateDamagedError: What the writer missed does not fit together.
+        StateDamagedError: The records that the writer missed contradict each other.
         LeaseLostError: The change's lease is no longer held.
         StoreFailoverError: The session is of an older timeline, and its writer does not
             know.
@@ -367,7 +367,7 @@ async def why_not(
     if change.lease is not None and not is_held:
         raise LeaseLostError(change.lease)
     if (session.sequence, session.chain) == (change.expect, change.previous):
-        return behind(session, (), whole=False, instant=now)  # it is not due
+        return behind(session, (), whole=False, instant=now)  # the timer is not due
     # The count alone is not enough: another history may be as long.
     if chain != change.previous:
         return await _whole_history(database, change.key, instant=now)
@@ -382,7 +382,7 @@ async def _whole_history(
     *,
     instant: int,
 ) -> MissedRecords:
-    """Return all records of a session, for a writer that shares none of them."""
+    """Return all records of a session, for a writer with another history."""
     async with snapshot(database):
         connection = PostgresConnection(database, instant)
         session = await session_at(connection, key)

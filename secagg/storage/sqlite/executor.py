@@ -1,13 +1,14 @@
-"""The thread of a store in one SQLite file or in memory: it runs what blocks.
+"""Runs the blocking calls of a store in one SQLite file or in memory, on one thread.
 
-Rule 1: one thread does everything that blocks, so that the event loop never does.  A
-        store in memory waits for no disk and needs none.
-Rule 2: changes that arrive while one commit runs are written in one transaction, across
-        sessions: a thousand adverts cost a few writes, not a thousand.
-Rule 3: the writer is not a task, so that nothing can cancel it: a caller that goes away
-        leaves it at work, and what is committed while a loop ends gets its answer.
+Rule 1: one thread makes all blocking calls, so the event loop never blocks.  A store in
+        memory waits for no disk and needs no thread.
+Rule 2: changes that arrive during a commit are written together in the next
+        transaction, across sessions. A thousand adverts cost a few writes, not a
+        thousand.
+Rule 3: the writer is not a task, so nothing can cancel it. It continues when a caller
+        goes away, and a commit at the end of a loop still gets its answer.
 Rule 4: a cancelled `open` leaves nothing locked.  The thread cannot be stopped, so it
-        closes what it opens, after it.
+        then closes what it has opened.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ _Batch = list[tuple[Change, asyncio.Future[Outcome]]]
 
 
 class InlineExecutor(Executor):
-    """Runs every call at once, in the caller's thread: for what does not block."""
+    """Runs every call at once, in the caller's thread, for calls that do not block."""
 
     def submit(
         self,
@@ -83,7 +84,7 @@ class SQLiteExecutor:
     ) -> "SQLiteExecutor":
         """Open a store; see `secagg.storage.open_store`."""
         worker = thread or (
-            InlineExecutor()  # hundreds of clients of one process need no thread each
+            InlineExecutor()  # hundreds of clients in one process need no thread each
             if path is None
             else ThreadPoolExecutor(1, "secagg-store")
         )
@@ -109,7 +110,7 @@ class SQLiteExecutor:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes may write to it: never, the file is locked."""
+        """Return False: other processes never write to it, since the file is locked."""
         return False
 
     async def apply(self, change: Change) -> Outcome:
@@ -119,9 +120,10 @@ class SQLiteExecutor:
         self._pending.append((change, answer))
         if self._all_written is None:
             self._all_written = loop.create_future()
-            # In the next turn of the loop: other commits of this one come along.
+            # The batch is written in the next turn of the loop, with other commits of
+            # this turn.
             loop.call_soon(self._write_batch, self._all_written)
-        # A caller that goes away takes neither its own change nor others with it.
+        # A caller that goes away cancels neither its own change nor others.
         return await answer
 
     async def write(self, update: Update[_Result]) -> _Result:
@@ -142,11 +144,11 @@ class SQLiteExecutor:
             yield
 
     async def close(self) -> None:
-        """Finish what is under way and release the file."""
+        """Finish pending work and release the file."""
         try:
             if self._all_written is not None:
                 await asyncio.shield(self._all_written)
-        finally:  # cancelled, too: the thread releases the file
+        finally:  # also when cancelled: the thread releases the file
             loop = asyncio.get_running_loop()
             closing = loop.run_in_executor(self._thread, self.transactions.file.close)
             if self._owns_thread:
@@ -161,7 +163,7 @@ class SQLiteExecutor:
     # --- the writer -------------------------------------------------------------------
 
     def _write_batch(self, all_written: asyncio.Future[None]) -> None:
-        """Have the thread write what is pending; `_answer` continues after it."""
+        """Let the thread write the pending changes; `_answer` continues after it."""
         batch, self._pending = self._pending, []
         changes = tuple(change for change, _ in batch)
         loop = all_written.get_loop()
@@ -198,7 +200,7 @@ class SQLiteExecutor:
 
 
 def _close_opened(opening: Future[SQLiteFile]) -> None:
-    """Close the file of an `open` that was cancelled, if it was opened at all."""
+    """Close the file of a cancelled `open`, if it was opened."""
     if opening.exception() is None:
         opening.result().close()
 
@@ -206,7 +208,7 @@ def _close_opened(opening: Future[SQLiteFile]) -> None:
 def _outcomes(
     written: asyncio.Future[list[Outcome | Exception]], count: int
 ) -> Sequence[Outcome | Exception]:
-    """Return the outcome of every change of a batch, whatever became of it."""
+    """Return the outcome of every change of a batch, also after an error."""
     if written.cancelled():
         return [_not_known()] * count
     error = written.exception()

@@ -1,31 +1,31 @@
 """One SQLite file as the disk of a store: its lock, connection and transactions.
 
-Rule 1: write-ahead log and `synchronous=FULL`: a transaction that was committed has
-        reached the disk.  Both are read back after they are set.
+Rule 1: write-ahead log and `synchronous=FULL`: a committed transaction has reached the
+        disk.  Both settings are read back after they are set.
 Rule 2: one process at a time.  The file is locked for as long as it is open, because
         two processes that drive the same session could answer it twice.  The operating
         system drops the lock when the process dies.
-Rule 3: only the owner may read the file, which holds seeds; what is deleted is
+Rule 3: only the owner may read the file, which holds seeds; deleted data are
         overwritten, in the log too.
 Rule 4: a file of a newer schema, of another program or with a damaged structure is
-        refused, and not one byte of it changed.
+        refused, and not one byte of it is changed.
 Rule 5: every transaction raises the generation, and the rollback mark follows before
         the caller gets its answer.
-Rule 6: the process that has opened the file is the one that uses it.  A fork has the
-        descriptors and the locks of its parent: both would continue from one state, and
-        the mark cannot tell which of the two has spoken.
+Rule 6: only the process that opened the file uses it.  A fork has the descriptors and
+        the locks of its parent. Both would continue from one state, and the mark cannot
+        tell which of the two has sent something.
 
-Calls block and belong on one thread.  The file does not encrypt: use an encrypted disk
+Calls block and belong on one thread.  The file is not encrypted: use an encrypted disk
 where the machine may be stolen.
 
 The statements of a store are coroutines because PostgreSQL waits for its network.  Here
-nothing waits, so that one step runs such a coroutine from its beginning to its end.
+nothing waits, so one step runs such a coroutine from its beginning to its end.
 
 Transactions, of a file or in memory:
 Rule 7: several changes share one transaction, and each has a savepoint of its own.  A
-        refused one takes no other with it, and none is answered before all are on the
+        refused one does not affect the others. None is answered before all are on the
         disk, refusals included.
-Rule 8: what a change has erased is overwritten before it is answered.
+Rule 8: data that a change erases are overwritten before it is answered.
 """
 
 import os
@@ -62,12 +62,12 @@ from secagg.storage.rollback_mark import (
 from secagg.storage.store import StateDamagedError
 from secagg.storage.tables import MILLISECONDS, Row, Sharing
 
-_Value: TypeAlias = Any  # what SQLite takes, which `object` is not
+_Value: TypeAlias = Any  # the types that SQLite accepts, which `object` does not state
 
 
 @cache
 def _numbered(sql: str) -> str:
-    """Return a statement with its arguments numbered as SQLite numbers them."""
+    """Return a statement with its arguments in SQLite's numbering."""
     return sql.replace("$", "?")
 
 
@@ -77,7 +77,7 @@ class SQLiteConnection:
     Args:
         database: The connection; in a transaction, where something is written.
         now: The store's clock, in Unix seconds.
-        leases: Of the process that has the store to itself.
+        leases: Leases of the process that has the store open.
     """
 
     is_checksummed = True
@@ -132,7 +132,7 @@ class SQLiteConnection:
         """Do nothing: no other process reads."""
 
     async def faults(self) -> list[str]:
-        """Return what SQLite finds wrong with the structure of its file."""
+        """Return the faults of the structure of SQLite's file."""
         found = self._database.execute("PRAGMA integrity_check").fetchall()
         faults = [complaint for (complaint,) in found if complaint != "ok"]
         for table, row, *_ in self._database.execute("PRAGMA foreign_key_check"):
@@ -142,14 +142,14 @@ class SQLiteConnection:
 
 _SCHEMA_VERSION: Final = 1
 
-# Long enough for a predecessor that drains or for a person's command that reads.
+# Long enough for a predecessor that drains or for an operator's command that reads.
 LOCK_TIMEOUT_SECONDS: Final = 10.0
 
-# "secA": tells a book from every other database with some version number.
+# "secA": distinguishes a store from every other database with some version number.
 _APPLICATION_ID: Final = 0x73656341
 _MEMORY: Final = ":memory:"
 # A process may hold a thousand stores in memory, most of whose tables stay empty; each
-# table and index has a page at least.
+# table and index has at least one page.
 _MEMORY_PAGE_BYTES: Final = 1024
 
 _JOURNAL: Final = "journal_mode"
@@ -160,7 +160,7 @@ _PRAGMAS: Final = (
     "foreign_keys = ON",
     "cell_size_check = ON",
 )
-# What must be read back: `synchronous` 2 is FULL.
+# Settings that must be read back: `synchronous` 2 is FULL.
 _NEEDED: Final = {_JOURNAL: "wal", "synchronous": 2, "secure_delete": 1}
 
 _SCHEMA: Final = """
@@ -268,19 +268,19 @@ SCHEMA: Final = tuple(part.strip() for part in _SCHEMA.split(";")[:-1])
 
 
 class SQLiteFile:
-    """The open file of one store.
+    """Opens, locks and writes the file of one store.
 
     Args:
         path: The file, made with mode 0600 when it does not exist; None for memory.
-        mark: The rollback mark; None for a store that has none.
-        accept_restored: The operator accepts that the store may be restored: it
-            becomes a new one under the mark, and open sessions are marked.
-        entropy: Draws the name of a new store.
+        mark: The rollback mark; None for a store without one.
+        accept_restored: Whether the operator accepts a restored store: it becomes a new
+            one under the mark, and open sessions are marked.
+        entropy: Source of the name of a new store.
 
     Raises:
         StateDamagedError: The file's structure is damaged.
         ServiceError: BAD_SETTINGS on a network file system; RESTORED_STATE when store
-            and mark do not fit; STORAGE_FAILED when the file cannot be opened, is no
+            and mark do not fit; STORAGE_FAILED when the file cannot be opened, is not a
             store, is in use or has a newer schema.
     """
 
@@ -300,8 +300,8 @@ class SQLiteFile:
             refuse_network_disk(path.parent)
         with ExitStack() as undo:
             if mark is not None:
-                # Before the file is touched: of two connections that open it at once,
-                # each would wait for the other, and in one process closing a second
+                # This precedes any access to the file. Two connections that open it at
+                # once would each wait for the other. In one process, closing a second
                 # descriptor drops the locks of the first.
                 mark.hold(wait_seconds=LOCK_TIMEOUT_SECONDS)
                 undo.callback(mark.release)
@@ -319,18 +319,18 @@ class SQLiteFile:
                 undo.callback(self.database.close)
                 self._prepare(entropy)
                 self._state = self._read_state()
-                self._judge_mark(entropy, accept_restored=accept_restored)
+                self._check_mark(entropy, accept_restored=accept_restored)
                 # A predecessor may have died before it had erased its log.
                 self._checkpoint()
             undo.pop_all()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Give out the database to read from.
+        """Yield the database for reading.
 
         Raises:
-            ServiceError: STORAGE_FAILED, also while the mark is behind: what is read
-                might be sent.
+            ServiceError: STORAGE_FAILED, also while the mark is behind: the caller
+                might send what it reads.
         """
         self._refuse_fork()
         with self._failures():
@@ -339,11 +339,11 @@ class SQLiteFile:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Give out the database for one transaction, which ends with the block.
+        """Yield the database for one transaction, which ends with the block.
 
         Raises:
-            ServiceError: STORAGE_FAILED; whether the transaction is on the disk is not
-                known.
+            ServiceError: STORAGE_FAILED; it is not known whether the transaction is on
+                the disk.
         """
         self._refuse_fork()
         with self._failures():
@@ -364,17 +364,17 @@ class SQLiteFile:
             self._keep_mark()
 
     def erase(self) -> None:
-        """Have what was deleted overwritten on the disk, the log included.
+        """Overwrite deleted data on the disk, the log included.
 
         Raises:
-            ServiceError: STORAGE_FAILED; it is tried again with the next scrub.
+            ServiceError: STORAGE_FAILED; the next erasure tries again.
         """
         self._refuse_fork()
         with self._failures():
             self._checkpoint()
 
     def close(self) -> None:
-        """Fold the log into the file and release the locks; a fork does neither."""
+        """Merge the log into the file and release the locks; a fork does neither."""
         with self._failures():
             self._release()
 
@@ -391,20 +391,20 @@ class SQLiteFile:
             raise _refused(
                 self._name,
                 f"process {self._process} has opened it, and this one is a fork of it",
-                "Use it in the process that has opened it, or start the other one "
+                "Use it in the process that opened it, or start the other process "
                 "before it is opened.",
             )
 
     # --- opening ----------------------------------------------------------------------
 
     def _prepare(self, entropy: Entropy) -> None:
-        # The order matters: in exclusive mode from the start, no shared memory file
-        # is made, and the first write takes the lock of rule 2.
+        # The order matters. In exclusive mode from the start, no shared memory file is
+        # made, and the first write takes the lock of rule 2.
         self._pragma("locking_mode = EXCLUSIVE")
         self.database.text_factory = stored_text
         if self._name == _MEMORY:
             self._pragma(f"page_size = {_MEMORY_PAGE_BYTES}")
-        # A reader's lock only: nothing of a foreign file may change.
+        # Only a reader's lock: nothing in a foreign file may change.
         self.database.execute("BEGIN IMMEDIATE")
         try:
             is_new = self._is_new()
@@ -421,12 +421,12 @@ class SQLiteFile:
                 "INSERT INTO store VALUES (?, 0)", (entropy.token(STORE_ID_BYTES),)
             )
             self.database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-        # Written again in any case: only a write takes the lock.
+        # Written in any case: only a write takes the lock.
         self.database.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
         self.database.execute("COMMIT")
 
     def _is_new(self) -> bool:
-        """Say whether the file is empty; refuse it if it is not a sound store."""
+        """Return whether the file is empty; refuse it if it is not a sound store."""
         stamp = (self._pragma("application_id"), self._pragma("user_version"))
         if stamp == (0, 0) and not _schema_of(self.database):
             return True
@@ -437,9 +437,9 @@ class SQLiteFile:
         return False
 
     def _check_pragmas(self) -> None:
-        """Refuse a connection whose commits may be lost or whose deletes stay.
+        """Refuse a connection whose commits may be lost or whose deleted data stay.
 
-        SQLite accepts a pragma that it does not follow and says nothing.
+        SQLite ignores an unsupported pragma without an error.
         """
         for name, needed in _NEEDED.items():
             found = self._pragma(name)
@@ -447,8 +447,8 @@ class SQLiteFile:
             if found != wanted:
                 raise _refused(
                     self._name,
-                    f"SQLite runs it with {name} = {found}, and {wanted} is needed for "
-                    "commits that last",
+                    f"SQLite runs with {name} = {found}, and durable commits need "
+                    f"{wanted}",
                     "Put the state directory on a local disk, and use the SQLite "
                     "library of the distribution.",
                 )
@@ -470,13 +470,13 @@ class SQLiteFile:
 
     def _stated(self, mark: Mark | None) -> Mark:
         if mark is None:
-            raise StateDamagedError(f"{self._name} does not say which book it is")
+            raise StateDamagedError(f"{self._name} does not say which store it is")
         return mark
 
-    def _judge_mark(self, entropy: Entropy, *, accept_restored: bool) -> None:
+    def _check_mark(self, entropy: Entropy, *, accept_restored: bool) -> None:
         if accept_restored:
-            # The old mark stays until the store says that it was accepted: a crash in
-            # between must not look like a store that was left alone.
+            # The old mark stays until the store records that it was accepted: a crash
+            # in between must not look like an untouched store.
             self._marked = self._state
             # A new name: copies of the old store never fit the mark again.
             with self.writing() as database:
@@ -509,19 +509,19 @@ def refuse_foreign(name: str, database: sqlite3.Connection) -> None:
     """Refuse a database that is not a store of this release.
 
     Args:
-        name: Of the file.
-        database: Open on it.
+        name: Name of the file.
+        database: Open connection to it.
 
     Raises:
         StateDamagedError: Its tables are not those of a store.
-        ServiceError: STORAGE_FAILED; it is something else, or of a newer release.
+        ServiceError: STORAGE_FAILED; it is another database, or of a newer release.
         sqlite3.Error: It cannot be read.
     """
     (application,) = database.execute("PRAGMA application_id").fetchone()
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if application != _APPLICATION_ID:
         raise ErrorCode.STORAGE_FAILED.error(
-            f"{name} is a database, but no book of this program",
+            f"{name} is a database, but not a store of this program",
             fix="Point the state path at another file; this one is something "
             "else, or of another release.",
         )
@@ -532,15 +532,15 @@ def refuse_foreign(name: str, database: sqlite3.Connection) -> None:
             fix="Upgrade this side, or point it at another state file.",
         )
     if version != _SCHEMA_VERSION or _schema_of(database) != set(SCHEMA):
-        raise StateDamagedError(f"the tables of {name} are not those of ours")
+        raise StateDamagedError(f"the tables of {name} are not those of a store")
 
 
 @contextmanager
 def explained(name: str) -> Iterator[None]:
-    """Turn every failure of the machinery into one that says what to do.
+    """Turn every failure of SQLite or the disk into an error that states the next step.
 
     Args:
-        name: Of the file.
+        name: Name of the file.
 
     Raises:
         StateDamagedError: The file's structure is damaged, or a text in it.
@@ -551,7 +551,7 @@ def explained(name: str) -> Iterator[None]:
     except sqlite3.Error as error:
         raise _failure(name, error) from None
     except UnicodeError:
-        # SQLite's own words about a name that is no text any more.
+        # SQLite's own message about a name that is not valid text.
         raise StateDamagedError(f"{name} contains invalid UTF-8") from None
     except OSError as error:
         raise _refused(name, error.strerror or str(error), _CHECK_OWNER) from None
@@ -580,7 +580,7 @@ _OTHER_FILE: Final = (
 _NEXT_STEPS: Final = {
     sqlite3.SQLITE_BUSY: "Another process uses this file; stop it, or use another.",
     sqlite3.SQLITE_FULL: "Free disk space and restart; no session data is lost.",
-    sqlite3.SQLITE_IOERR: "The disk refuses to work: check it and its free space.",
+    sqlite3.SQLITE_IOERR: "The disk reports errors: check it and its free space.",
     sqlite3.SQLITE_NOTADB: _OTHER_FILE,
 }
 
@@ -592,7 +592,7 @@ def _schema_of(database: sqlite3.Connection) -> set[str]:
 
 
 def stored_text(data: bytes) -> str:
-    """Return a TEXT value; bytes that are no text then fail its row's checksum."""
+    """Return a TEXT value; bytes that are not text then fail its row's checksum."""
     return data.decode(errors="surrogateescape")
 
 
@@ -600,12 +600,12 @@ _Result = TypeVar("_Result")
 
 
 class SQLiteTransactions:
-    """Runs what a store is told and asked; one call at a time.
+    """Runs the commands and queries of a store; one call at a time.
 
     Args:
         file: The file; this closes it.
         now: The store's clock, in Unix seconds.
-        leases: Of the process that has the file to itself.
+        leases: Leases of the process that has the file open.
     """
 
     def __init__(
@@ -621,19 +621,19 @@ class SQLiteTransactions:
         self._must_erase = False
 
     def apply(self, changes: Sequence[Change]) -> list[Outcome | Exception]:
-        """Apply changes in one transaction; an error is of one change alone.
+        """Apply changes in one transaction; an error affects one change alone.
 
         Raises:
-            ServiceError: STORAGE_FAILED; nothing is known of any of them.
+            ServiceError: STORAGE_FAILED; the outcome of all of them is unknown.
         """
         outcomes: list[Outcome | Exception] = []
         with self.file.writing() as database:
             rows = SessionRows(self.connection)
             for change in changes:
                 if change.create is not None:
-                    # Before its savepoint, which takes back its own only.
+                    # This precedes its savepoint, which rolls back only its own writes.
                     run_inline(rows.write())
-                # Noted before the commit, whose failure may come after the deed.
+                # It is recorded before the commit, which may fail after it has written.
                 self._must_erase |= change.end is not None or change.reseal is not None
                 database.execute("SAVEPOINT change")
                 try:

@@ -336,7 +336,7 @@ ROWS = [
     ("3.5 clients", cohort(min_clients=3.5), LOCAL, MISUSE, "whole number", "int"),
     (
         *("signed by none", joined(profile=secagg.Profile.MALICIOUS_SERVER), LOCAL),
-        *(MISUSE, "whose credentials count", "enrolment="),
+        *(MISUSE, "requires an enrolment of credentials", "enrolment="),
     ),
     # One process.
     ("dict", local(privacy_limits={"max": 8}), LOCAL, MISUSE, "limits", "PrivacyLimi"),

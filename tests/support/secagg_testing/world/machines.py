@@ -498,7 +498,7 @@ class _File(SQLiteFile):
 
     def judge(self, entropy: Entropy, *, accept_restored: bool) -> None:
         """Compare it with the mark, as opening a file does."""
-        self._judge_mark(entropy, accept_restored=accept_restored)
+        self._check_mark(entropy, accept_restored=accept_restored)
 
 
 def _unreachable() -> StoreUnavailableError:

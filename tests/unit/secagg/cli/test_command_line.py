@@ -21,7 +21,7 @@ from secagg.cli.output import Output
 from secagg.cli.plan import error_figure
 from secagg.cli.server import _graph_of
 from secagg.errors import ErrorCode, ServiceError
-from secagg.protocol.graphs.choice import odds_of
+from secagg.protocol.graphs.choice import failure_bounds_of
 from secagg.protocol.profiles import HonestCuriousParameters
 from secagg.storage.spool import MIN_FREE_BYTES
 
@@ -721,7 +721,7 @@ def test_a_server_says_who_shares_with_whom_and_what_that_is_worth():
     line = _graph_of(ring.validate())
     assert "ring of degree 30" in line
     assert "above 2^-6 are not summed up" in line
-    odds = odds_of(ring)
+    odds = failure_bounds_of(ring)
     assert f"2^-{odds.holder_bits:.1f} for too many colluders" in line
 
 

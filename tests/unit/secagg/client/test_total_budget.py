@@ -497,7 +497,7 @@ async def test_shared_claims_that_were_put_back_are_refused_whoever_accepts_it(
             pass
     assert caught.value.code is ErrorCode.RESTORED_STATE
     assert "Put the newest claims back" in caught.value.next_step
-    assert "begin anew" not in caught.value.next_step
+    assert "start again" not in caught.value.next_step
     # It stays so: nothing of the mark was changed.
     with pytest.raises(ServiceError, match="what is left of the total is not known"):
         await total_on(store, owners).use()

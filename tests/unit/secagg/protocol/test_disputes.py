@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg.protocol.disputes import left_out
+from secagg.protocol.disputes import excluded
 
 
 @st.composite
@@ -28,7 +28,7 @@ def played(history):
         fresh = {pair for pair in attempt if out.isdisjoint(pair)}
         if fresh:
             said |= fresh
-            before, out = out, left_out(said, colluders=colluders, already=out)
+            before, out = out, excluded(said, colluders=colluders, already=out)
             yield before, fresh, out
 
 
@@ -57,22 +57,22 @@ def test_an_honest_client_is_left_out_only_beside_a_corrupt_one(history):
 
 def test_more_disputes_than_colluders_prove_and_spare_the_others():
     complaints = {("x", f"h{i}") for i in range(4)}
-    assert left_out(complaints, colluders=3) == {"x"}
-    assert left_out(complaints, colluders=4) == {"x", "h0"}
+    assert excluded(complaints, colluders=3) == {"x"}
+    assert excluded(complaints, colluders=4) == {"x", "h0"}
 
 
 def test_both_ends_of_a_matched_pair_go_and_nobody_else():
     said = [("a", "b"), ("b", "c"), ("c", "d")]
-    assert left_out(said, colluders=2) == {"a", "b", "c", "d"}
-    assert left_out([("a", "b"), ("c", "b")], colluders=2) == {"a", "b"}
+    assert excluded(said, colluders=2) == {"a", "b", "c", "d"}
+    assert excluded([("a", "b"), ("c", "b")], colluders=2) == {"a", "b"}
 
 
 def test_the_order_in_which_complaints_came_does_not_matter():
     said = [("c", "b"), ("a", "b"), ("d", "a")]
-    assert left_out(said, colluders=3) == left_out(said[::-1], colluders=3)
-    assert left_out([], colluders=3, already={"z"}) == {"z"}
+    assert excluded(said, colluders=3) == excluded(said[::-1], colluders=3)
+    assert excluded([], colluders=3, already={"z"}) == {"z"}
     # What is out is in no new pair: its opponents stay.
-    assert left_out([("z", "b")], colluders=3, already={"z"}) == {"z"}
+    assert excluded([("z", "b")], colluders=3, already={"z"}) == {"z"}
 
 
 @given(histories(), st.integers(0, 4))
@@ -81,7 +81,7 @@ def test_more_corrupt_clients_than_were_stated_take_at_most_one_each_with_them(
 ):
     actual, _, _, attempts = history
     for said in attempts:
-        out = left_out(said, colluders=min(stated, actual))
+        out = excluded(said, colluders=min(stated, actual))
         assert len(out) <= 2 * actual
         assert all(not out.isdisjoint(pair) for pair in said)
 
@@ -89,10 +89,10 @@ def test_more_corrupt_clients_than_were_stated_take_at_most_one_each_with_them(
 def test_who_accuses_many_that_deal_garbage_is_not_taken_for_corrupt():
     for dealers in (1, 2, 5):
         garbage = {(f"h{i}", f"x{k}") for i in range(9) for k in range(dealers)}
-        out = left_out(garbage, colluders=0)
+        out = excluded(garbage, colluders=0)
         assert out == {f"x{k}" for k in range(dealers)}
 
 
 def test_as_many_as_may_be_corrupt_are_enough_to_leave_out():
     # One client with two opponents is the one colluder; nobody goes beside it.
-    assert left_out({("x", "h0"), ("x", "h1")}, colluders=1) == {"x"}
+    assert excluded({("x", "h0"), ("x", "h1")}, colluders=1) == {"x"}

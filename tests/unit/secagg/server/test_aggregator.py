@@ -1236,7 +1236,7 @@ def test_strangers_who_ask_for_the_end_cost_no_memory():
             update = await world.update(f"stranger {number}", None)
             assert isinstance(update, Aborted)
         session = world.aggregator._sessions.find(world.id)
-        assert session.untold() == frozenset(NAMES)
+        assert session.unacknowledged() == frozenset(NAMES)
         assert not session._facts._told
 
     scenario(test)

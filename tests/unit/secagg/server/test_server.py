@@ -178,8 +178,8 @@ def test_exact_sums_take_a_waiver(waiver):
 @pytest.mark.parametrize(
     ("listen", "more", "complaint"),
     [
-        (None, {"identity": object()}, "belong to an address"),
-        (None, {"insecure_for_tests": True}, "belong to an address"),
+        (None, {"identity": object()}, "require an address"),
+        (None, {"insecure_for_tests": True}, "require an address"),
         ("localhost:0", {}, "TLS identity"),
         ("localhost:0", {"identity": object(), "insecure_for_tests": True}, "TLS"),
         ("localhost:0", {"identity": object()}, "state_dir"),

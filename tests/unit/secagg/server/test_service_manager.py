@@ -74,7 +74,7 @@ def test_a_manager_that_would_kill_a_sound_process_is_refused(environment, is_re
     if not is_refused:
         ServiceManager.from_environment(environment)
         return
-    with pytest.raises(ServiceError, match="waits") as caught:
+    with pytest.raises(ServiceError, match="expires") as caught:
         ServiceManager.from_environment(environment)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
     assert "WatchdogSec=15 " in caught.value.next_step

@@ -888,7 +888,7 @@ async def test_what_lies_at_the_path_is_replaced_only_if_it_is_a_socket(world):
         if path != precious:
             path.symlink_to(precious)
         world.socket = path
-        with pytest.raises(ServiceError, match="no socket") as caught:
+        with pytest.raises(ServiceError, match="not a socket") as caught:
             async with world.running():
                 pass
         assert caught.value.code is ErrorCode.BAD_SETTINGS

@@ -211,7 +211,7 @@ def test_a_bucket_that_is_not_there_is_a_failure_of_the_storage():
     ["s3:bucket", "s3://", "s3://key:secret@bucket/a", "s3://b", "s3://bucket/a?x=y"],
 )
 def test_an_address_of_a_bucket_holds_no_keys(address):
-    with pytest.raises(LocalProtocolError, match="no address") as caught:
+    with pytest.raises(LocalProtocolError, match="not the address") as caught:
         open_blobs(address)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
 
@@ -254,15 +254,15 @@ async def test_a_store_has_one_book_and_a_book_one_store(blobs, tmp_path):
         (tmp_path / number).mkdir()
     await refuse_other_blobs(blobs, one.bind)
     await refuse_other_blobs(blobs, one.bind)
-    with pytest.raises(ServiceError, match="of another book") as caught:
+    with pytest.raises(ServiceError, match="belongs to another store") as caught:
         await refuse_other_blobs(blobs, two.bind)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
     # Refused, it is still free to begin with a store of its own, and keeps to it.
     own = MemoryBlobs()
     await refuse_other_blobs(own, two.bind)
-    with pytest.raises(ServiceError, match="not the store"):
+    with pytest.raises(ServiceError, match="does not hold"):
         await refuse_other_blobs(own, one.bind)
-    with pytest.raises(ServiceError, match="not the store"):
+    with pytest.raises(ServiceError, match="does not hold"):
         await refuse_other_blobs(MemoryBlobs(), one.bind)
     assert len(blobs.below("store")) == 2
     # Two that began at the same moment: the store is that of one of them.
@@ -270,5 +270,5 @@ async def test_a_store_has_one_book_and_a_book_one_store(blobs, tmp_path):
     late, name = BlobBindingFile(tmp_path / "3"), bytes(range(16))
     await late.bind(name)
     blobs.create(f"store/{name.hex()}", b"")
-    with pytest.raises(ServiceError, match="of another book"):
+    with pytest.raises(ServiceError, match="belongs to another store"):
         await refuse_other_blobs(blobs, late.bind)

@@ -72,13 +72,16 @@ async def test_a_book_that_is_in_use_is_not_read(tmp_path):
 
 async def test_what_was_never_written_or_is_no_book_says_so(tmp_path):
     missing = tmp_path / "store.sqlite3"
-    with pytest.raises(ServiceError, match="there is no state"), reading(missing):
+    with pytest.raises(ServiceError, match="no state exists"), reading(missing):
         pass
     assert list(tmp_path.iterdir()) == []
     other = tmp_path / "other.db"
     with closing(sqlite3.connect(other)) as database:
         database.execute("CREATE TABLE t (x)")
-    with pytest.raises(ServiceError, match="no book of this program"), reading(other):
+    with (
+        pytest.raises(ServiceError, match="not a store of this program"),
+        reading(other),
+    ):
         pass
 
 

@@ -119,7 +119,7 @@ async def test_a_directory_that_was_put_back_is_refused(state, mark, tmp_path):
     await store.close()
     shutil.rmtree(state)
     shutil.copytree(tmp_path / "backup", state)
-    await assert_refused(state, mark, "an older state was put back")
+    await assert_refused(state, mark, "an older state was restored")
 
 
 async def test_a_book_on_another_machine_is_refused(state, mark, tmp_path):
@@ -169,7 +169,7 @@ async def test_half_a_mark_lets_nothing_pass_that_a_whole_one_refuses(
         mark.write_bytes(lost)
         assert RollbackMark(mark).read() == newest
         await (await opening(state, mark)).close()
-        await assert_refused(tmp_path / "backup", mark, "older state was put back")
+        await assert_refused(tmp_path / "backup", mark, "older state was restored")
     # The older is lost: who can say that it was the older one?
     mark.write_bytes(flipped(data, older + 20))
     await assert_refused(state, mark, "half of the mark is damaged")
@@ -375,7 +375,7 @@ async def test_two_copies_of_one_book_never_run_at_once(
         await opening(copy, mark, accept_restored=True)
     await step(first, at, records=(record(1),))
     await first.close()
-    await assert_refused(copy, mark, "an older state was put back")
+    await assert_refused(copy, mark, "an older state was restored")
 
 
 async def test_a_start_waits_for_a_copy_that_is_just_going(state, mark):
@@ -556,7 +556,7 @@ def test_a_mark_that_is_cut_anywhere_says_what_was_sent_and_nothing_less(mark, w
             assert found in (sent, Mark(store_id, sent.generation + 1), cut)
             # The commit came before the write: its book is let in.
             refuse_restored(cut, found, mark)
-            with pytest.raises(ServiceError, match="older state was put back"):
+            with pytest.raises(ServiceError, match="older state was restored"):
                 refuse_restored(Mark(store_id, sent.generation - 1), found, mark)
             # And the next one is written over what was cut.
             survivor = RollbackMark(mark)

@@ -299,7 +299,7 @@ async def test_a_damaged_foreign_or_busy_book(place):
     store.parent.mkdir()
     with closing(sqlite3.connect(store)) as database:
         database.execute("CREATE TABLE t (x)")
-    only_failure(await of_server(place), "D160", "STORAGE_FAILED", "no book")
+    only_failure(await of_server(place), "D160", "STORAGE_FAILED", "not a store")
     store.unlink()
     await (await open_store(f"sqlite:{store}")).close()
     with closing(sqlite3.connect(store)) as database:
@@ -402,7 +402,7 @@ async def test_a_state_that_was_put_back_or_copied(place):
         stands = RollbackMark(mark).read()
         newest, half = Mark(stands.store_id, stands.generation + 1), mark.read_bytes()
         for content, words in (
-            (in_both_slots(newest), "an older state was put back"),
+            (in_both_slots(newest), "an older state was restored"),
             (in_both_slots(Mark(bytes(8), 1)), "belongs to another state"),
             (half[:SLOT_BYTES], "half of the mark is damaged"),
             (b"", "is damaged"),

@@ -21,7 +21,12 @@ from secagg.protocol.graphs.bounds import (
     log_short_of_holders,
     server_demand,
 )
-from secagg.protocol.graphs.choice import Adversary, GraphDemand, choose_graph, odds_of
+from secagg.protocol.graphs.choice import (
+    Adversary,
+    GraphDemand,
+    choose_graph,
+    failure_bounds_of,
+)
 from secagg.protocol.parameters import Graph, ProtocolParameters
 from secagg.protocol.profiles import (
     HonestCuriousParameters,
@@ -258,7 +263,7 @@ def test_whatever_is_chosen_is_accepted_by_server_and_clients(wanted, highest):
         return
     chosen = choose_graph(wanted, CURIOUS)
     found = accepted(wanted, chosen)
-    assert odds_of(found) == chosen.odds
+    assert failure_bounds_of(found) == chosen.odds
     if highest:  # every threshold up to the largest is as good
         at = choose_graph(wanted, CURIOUS, threshold=chosen.max_threshold)
         assert at.degree == chosen.degree
@@ -301,7 +306,7 @@ def test_drawn_edges_that_are_chosen_are_possible_and_nothing_below(
     wanted = demand(clients, corrupt, dropout)
     chosen = choose_graph(wanted, MALICIOUS)
     found = drawn(wanted, chosen).check_possible(demanded_bits=server_demand)
-    assert odds_of(found) == chosen.odds
+    assert failure_bounds_of(found) == chosen.odds
     for change, complaint in (
         ({"threshold": chosen.threshold - 1}, "may stand apart .* threshold must be"),
         (

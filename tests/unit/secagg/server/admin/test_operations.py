@@ -85,7 +85,7 @@ async def test_what_needs_a_process_says_so_and_the_rest_is_read(name, tmp_path)
         if operation.is_offline:
             named = {"task.show", "session.show", "session.list", "budget"}
             if name in named:
-                with pytest.raises(ServiceError, match="there is no task"):
+                with pytest.raises(ServiceError, match="exists here"):
                     await operation.call(sources, full(name))
             else:
                 assert await operation.call(sources, full(name))

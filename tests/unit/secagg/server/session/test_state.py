@@ -74,7 +74,7 @@ def test_a_judge_that_is_cancelled_leaves_nobody_waiting(when):
             await store.asked.wait()
             sending.append(asyncio.ensure_future(durable.submit(adverts[1])))
             await asyncio.sleep(0)
-        durable._judging.cancel()
+        durable._committing.cancel()
         answers = await asyncio.gather(*sending, return_exceptions=True)
         assert {type(each) for each in answers} == {ServiceError}
         assert {each.code for each in answers} == {ErrorCode.STORAGE_FAILED}

@@ -38,7 +38,7 @@ async def test_a_disk_that_refuses_after_its_client_has_hung_up_is_no_unseen_err
         lambda _, about: complaints.append(about["message"])
     )
     thread = HeldThread()
-    desk = UploadReceiver(
+    receiver = UploadReceiver(
         bytes(32),
         parameters_for(3, dimension=2, threshold=2),
         spool=UploadSpool(MemoryBlobs()),
@@ -48,7 +48,7 @@ async def test_a_disk_that_refuses_after_its_client_has_hung_up_is_no_unseen_err
         accept=None,
     )
     chunk = UploadChunk(bytes(32), 0, 5, bytes(32), bytes(5))
-    call = asyncio.ensure_future(desk.take("a", chunk))
+    call = asyncio.ensure_future(receiver.take("a", chunk))
     await some_turns()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -56,7 +56,7 @@ async def test_a_disk_that_refuses_after_its_client_has_hung_up_is_no_unseen_err
     full = ServiceError("the disk is full", code=ErrorCode.STORAGE_FAILED)
     thread.asked.pop().set_exception(full)
     await some_turns()
-    assert not desk._in_work
+    assert not receiver._in_work
     del call
     gc.collect()
     assert complaints == []

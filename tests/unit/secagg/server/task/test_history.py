@@ -35,17 +35,17 @@ def test_sums_are_counted_and_nothing_else():
 
 def test_disputes_add_up_over_sessions():
     facts = TaskHistory().after(disputing(("a", "b")))
-    assert facts.left_out == {"a", "b"}
+    assert facts.excluded == {"a", "b"}
     facts = facts.after(SUM).after(disputing(("c", "a"), ("c", "b")))
-    assert facts.left_out == {"a", "b"}  # c is in no pair with anybody who is in
+    assert facts.excluded == {"a", "b"}  # c is in no pair with anybody who is in
     facts = facts.after(disputing(("c", "d")))
     # Three opponents, two colluders: c is proven corrupt, and d stays.
-    assert facts.left_out == {"a", "b", "c"}
+    assert facts.excluded == {"a", "b", "c"}
 
 
 def test_what_says_nothing_more_is_dropped():
     facts = TaskHistory().after(disputing(("a", "b"), ("a", "c")))
-    assert facts.left_out == {"a", "b"}
+    assert facts.excluded == {"a", "b"}
     assert facts.disputes == {("a", "c")}
 
 
@@ -53,7 +53,7 @@ def test_what_says_nothing_more_is_dropped():
 def test_a_dealer_is_left_out_for_good_only_by_proof(is_proven):
     failed = replace(FAILED, failed_dealer="a", is_failure_proven=is_proven)
     facts = TaskHistory().after(failed)
-    assert facts.left_out == ({"a"} if is_proven else set())
+    assert facts.excluded == ({"a"} if is_proven else set())
     assert facts.suspended == (set() if is_proven else {"a"})
     nobody_came = replace(FAILED, members=())
     assert facts.after(nobody_came) == facts  # that was no attempt
@@ -62,7 +62,7 @@ def test_a_dealer_is_left_out_for_good_only_by_proof(is_proven):
 
 def test_too_few_that_are_left_end_a_task_and_suspects_do_not():
     invited = frozenset("abcde")
-    facts = TaskHistory(left_out=frozenset("a"), suspended=frozenset("b"))
+    facts = TaskHistory(excluded=frozenset("a"), suspended=frozenset("b"))
     assert facts.absent_from_next(None, min_clients=9) == {"a", "b"}
     assert facts.absent_from_next(invited, min_clients=3) == {"a", "b"}
     assert facts.absent_from_next(invited, min_clients=4) == {"a"}
@@ -85,7 +85,7 @@ def test_facts_survive_storage(sums, pairs, out, suspended):
 
 def test_no_bytes_are_no_facts_and_others_are_damage():
     assert TaskHistory.decode(b"") == TaskHistory()
-    stored = TaskHistory(sums=1, left_out=frozenset("a")).encode()
+    stored = TaskHistory(sums=1, excluded=frozenset("a")).encode()
     for damaged in (stored[:-1], stored + b"x", b"\xff" + stored[1:]):
         with pytest.raises(ServiceError) as error:
             TaskHistory.decode(damaged)

@@ -126,8 +126,8 @@ def test_a_randomiser_goes_with_a_clip_that_stays(tmp_path, quantile):
         (["task.steps=20", "cohort.colluders=2"], 3),
         (["task.steps=21"], 2),
         (["task.attempts=1", "cohort.colluders=2"], 0),
-        (["task.spare=4", "task.attempts=1"], 4),
-        (["task.spare=0"], 0),
+        (["task.spare_sessions=4", "task.attempts=1"], 4),
+        (["task.spare_sessions=0"], 0),
     ],
 )
 def test_a_fault_does_not_end_a_task_that_may_try_again(tmp_path, overrides, spare):
@@ -325,7 +325,7 @@ def test_two_starts_at_once_do_not_overwrite_each_others_plan(tmp_path, store):
 
     ask(settle_task(settings.own_task, store, reports=None))
     racing = Racing(store, CrashSwitch())
-    with pytest.raises(ServiceError, match="somebody else"):
+    with pytest.raises(ServiceError, match="another operator or server"):
         ask(settle_task(settings.own_task, racing, reports=None))
 
 

@@ -100,7 +100,7 @@ async def test_a_second_aggregator_is_refused_and_harms_nobody(empty, monkeypatc
     monkeypatch.setattr(postgres_link, "LOCK_TIMEOUT_SECONDS", 0.0)
     first = await open_store(empty)
     at = await begin(first)
-    with pytest.raises(ServiceError, match="another process uses the book") as caught:
+    with pytest.raises(ServiceError, match="another process uses the store") as caught:
         await open_store(empty)
     assert caught.value.code is ErrorCode.STORAGE_FAILED
     assert "database of its own" in caught.value.next_step
@@ -409,7 +409,7 @@ async def test_a_session_of_an_older_timeline_is_not_continued(empty):
     [
         ("UPDATE secagg.record SET body = '' WHERE sequence = 1", "record 1 is change"),
         ("DELETE FROM secagg.record WHERE sequence = 1", "record 1 is missing"),
-        ("UPDATE secagg.session SET header = ''", "header does not have"),
+        ("UPDATE secagg.session SET header = ''", "checksum of its header"),
     ],
 )
 async def test_a_changed_row_is_noticed(empty, statement, complaint):
@@ -619,7 +619,7 @@ async def test_who_does_not_share_is_kept_out_and_keeps_out(empty, shared, monke
     monkeypatch.setattr(postgres_link, "LOCK_TIMEOUT_SECONDS", 0.0)
     alone = await open_store(empty)
     assert not alone.is_shared
-    with pytest.raises(ServiceError, match="another process uses the book"):
+    with pytest.raises(ServiceError, match="another process uses the store"):
         await shared("one")
     await alone.close()
     one = await shared("one")

@@ -561,7 +561,7 @@ async def test_another_programs_database_is_refused_and_kept(path, version):
     before = path.read_bytes()
     error = await refused(path)
     assert error.code is ErrorCode.STORAGE_FAILED
-    assert "no book of this program" in str(error)
+    assert "not a store of this program" in str(error)
     assert "another file" in error.next_step
     assert path.read_bytes() == before
 
@@ -675,10 +675,10 @@ WHERE sequence = 8
         ("DELETE FROM record WHERE sequence = 8", "record 8 is missing", 8),
         (
             ONE_MORE,
-            "record 9 is missing, or stands where none",
+            "record 9 is missing, or has a wrong place",
             9,
         ),
-        ("UPDATE session SET header = x'00'", "header does not have", None),
+        ("UPDATE session SET header = x'00'", "checksum of its header", None),
         ("UPDATE session SET round = round + 1", "'session'", None),
         ("UPDATE session SET deadline = 0", "'session'", None),
         ("UPDATE session SET sequence = sequence - 1", "'session'", None),
