@@ -35,10 +35,10 @@ def no_more_sums(task: str) -> SecAggError:
 
 def nothing_offered(helper: str) -> SessionAbortedError:
     """Return how a leader's question ends that its helper only told to wait."""
-    return SessionAbortedError(
+    return ErrorCode.DEADLINE.error(
         f"{helper!r} answers, and offers no session",
-        code=ErrorCode.DEADLINE,
-        next_step="Ask the helper's operator whether it drains, or pauses the task.",
+        kind=SessionAbortedError,
+        fix="Ask the helper's operator whether it drains, or pauses the task.",
     )
 
 
