@@ -13,7 +13,7 @@ Rule 1: a message states what was expected, what arrived and which party must ac
 Rule 2: a message never contains keys, seeds, shares or vector entries.
 Rule 3: text of a peer passes `printable` before it is shown.
 Rule 4: numbers are never reused.  Peers, dashboards and exit codes match on them; 1 to
-        39 are the abort codes of PROTOCOL §9.
+        39 are the abort codes of PROTOCOL §9.  docs/errors.md explains each.
 """
 
 from enum import IntEnum, unique
@@ -152,7 +152,7 @@ FINAL_CODES: Final = frozenset(
 )
 """Codes that end a program outside of a session until an operator acts.
 
-Every other code may pass by itself.  The column `Again?` of docs/exit-codes.md and
+Every other code may pass by itself.  The column `Again?` of docs/errors.md and
 `RestartPreventExitStatus` of the units are made from this set.
 """
 

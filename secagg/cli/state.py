@@ -118,9 +118,7 @@ def check(  # noqa: C901 - what was found is said in one place
     damaged = [fault for fault in faults if fault.is_damage]
     code = exit_code_of(ErrorCode.STATE_DAMAGED) if damaged else EXIT_OK
     if damaged:
-        output.line(
-            f"{len(damaged)} damaged; docs/exit-codes.md says under 77 what to do"
-        )
+        output.line(f"{len(damaged)} damaged; docs/errors.md says under 77 what to do")
     if restored is not None and not damaged:
         raise restored
     if restored is not None:
