@@ -243,7 +243,9 @@ def play(
     recorder, started = Recorder(tested), process_time()
     try:
         if isinstance(case, ServerCase):
-            ServerRun(case, scene(case.scene), recorder, seed).play()
+            ServerRun(
+                case, scene(case.scene), recorder, seed, restart=abilities.restart
+            ).play()
         else:
             _played(case, recorder, abilities, seed)
         state, why = State.PASSED, ""

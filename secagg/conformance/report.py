@@ -32,7 +32,7 @@ _WITHOUT_CASES: Final[Mapping[str, tuple[str, ...]]] = {
         "timing",
         "how secrets are drawn and erased",
     ),
-    "server": ("noise", "receipts", "restarts", "deadlines", "several sessions"),
+    "server": ("receipts", "deadlines", "several sessions"),
 }
 
 

@@ -1,22 +1,40 @@
-"""`StepServer` as an aggregator under test by the kit; experimental."""
+"""`StepServer` as an aggregator under test by the kit; experimental.
+
+Rule 1: every line that has changed the session is on the disk before its answer leaves.
+Rule 2: after a restart the stored lines are played again, with the same random bytes.
+"""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import metadata
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
 
+from secagg.conformance.program import STATE_VARIABLE
 from secagg.crypto.canonical import Reader
+from secagg.crypto.entropy import SEED_SIZE, SeededEntropy, SystemEntropy
+from secagg.crypto.secret_bytes import SecretBytes
+from secagg.distributed_dp import NoisyTask
 from secagg.errors import RemoteProtocolError
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.server.step_server import StepServer
 from secagg.server.task.setup import PreparedTask
 
+_JOURNAL: Final = "session.jsonl"
+
 
 class ServerDriver:
-    """Answers the kit's lines with a `StepServer`."""
+    """Answers the kit's lines with a `StepServer`.
 
-    def __init__(self) -> None:
+    Args:
+        state: Directory for the journal of the session.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self._journal = state / _JOURNAL
         self._server: StepServer | None = None
 
     def answer(self, line: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,10 +42,9 @@ class ServerDriver:
         does: dict[str, Callable[[], dict[str, Any]]] = {
             "hello": self.hello,
             "open": lambda: self.open(line),
-            "receive": lambda: self.receive(
-                line["sender"], bytes.fromhex(line["message"])
-            ),
-            "close_round": self.close_round,
+            "receive": lambda: self.receive(line),
+            "close_round": lambda: self.close_round(line),
+            "restart": self.restart,
             "update_for": lambda: self.update_for(line["name"]),
             "total": self.total,
         }
@@ -41,8 +58,8 @@ class ServerDriver:
             "version": metadata.version("secagg"),
             "profiles": [1, 2],
             "graphs": ["complete", "ring"],
-            "mechanisms": [],
-            "restart": None,
+            "mechanisms": ["skellam-mixture", "skellam", "skellam-counts"],
+            "restart": "process",
         }
 
     @property
@@ -53,30 +70,66 @@ class ServerDriver:
         return self._server
 
     def open(self, line: Mapping[str, Any]) -> dict[str, Any]:
-        """Open a session."""
+        """Open a session, in place of the one before."""
+        seeded = {**line, "seed": SystemEntropy().token(SEED_SIZE).hex()}
+        self._server = self._opened(seeded)
+        self._journal.unlink(missing_ok=True)
+        self._store(seeded)
+        return {"offer": self._server.offer.hex()}
+
+    @staticmethod
+    def _opened(line: Mapping[str, Any]) -> StepServer:
         encoded = Reader(bytes.fromhex(line["parameters"]), "parameters")
         parameters = ProtocolParameters.decode_from(encoded)
-        self._server = StepServer(
-            PreparedTask(parameters, None, None),
+        noised = report = None
+        if parameters.noise_block:
+            noised = NoisyTask.from_parameters(parameters)
+            report = noised.report()
+        seed = SecretBytes(bytes.fromhex(line["seed"]))
+        return StepServer(
+            PreparedTask(parameters, noised, report),
             aggregator=line["aggregator"],
             task_id=line["task"],
             session_number=line["session_number"],
             now=line["now"],
+            entropy=SeededEntropy(seed, b"aggregator of the kit"),
         )
+
+    def restart(self) -> dict[str, Any]:
+        """Take up the stored session."""
+        kept = self._journal.read_bytes()
+        # A line without its end was cut off: no answer to it has left.
+        first, *others = kept[: kept.rfind(b"\n") + 1].splitlines()
+        self._server = self._opened(json.loads(first))
+        for each in map(json.loads, others):
+            if each["do"] == "receive":
+                self._server.receive(each["sender"], bytes.fromhex(each["message"]))
+            else:
+                self._server.close_round()
+        self._journal.write_bytes(b"".join(x + b"\n" for x in (first, *others)))
         return {"offer": self._server.offer.hex()}
 
-    def receive(self, sender: str, message: bytes) -> dict[str, Any]:
+    def _store(self, line: Mapping[str, Any]) -> None:
+        """Write a line to the disk (rule 1)."""
+        with self._journal.open("ab") as file:
+            file.write(json.dumps(line).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def receive(self, line: Mapping[str, Any]) -> dict[str, Any]:
         """Take a message of a client."""
         try:
-            self.server.receive(sender, message)
+            self.server.receive(line["sender"], bytes.fromhex(line["message"]))
         except RemoteProtocolError as error:
             return {"refused": error.code.name}
+        self._store(line)
         return {}
 
-    def close_round(self) -> dict[str, Any]:
+    def close_round(self, line: Mapping[str, Any]) -> dict[str, Any]:
         """End the open round."""
         if not self.server.is_over:
             self.server.close_round()
+            self._store(line)
         return {"over": self.server.is_over}
 
     def update_for(self, name: str) -> dict[str, Any]:
@@ -93,10 +146,11 @@ class ServerDriver:
 
 def main() -> None:
     """Answer line after line until the input ends."""
-    driver = ServerDriver()
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps(driver.answer(json.loads(line))) + "\n")
-        sys.stdout.flush()
+    with TemporaryDirectory() as own:
+        driver = ServerDriver(Path(os.environ.get(STATE_VARIABLE) or own))
+        for line in sys.stdin:
+            sys.stdout.write(json.dumps(driver.answer(json.loads(line))) + "\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,9 @@ Rule 1: all clients are the state machine; one of them sends one message that it
         not send, and then the honest one.
 Rule 2: the aggregator refuses that message with a code of the case, keeps its state,
         and releases the right sum.
+Rule 3: with noise the right sum is what the clients have given, less the layers that
+        must leave; what it holds besides the vectors has the law of that noise.
+Rule 4: after a restart the aggregator says what it has said, and has lost nothing.
 """
 
 import tomllib
@@ -15,13 +18,19 @@ from importlib.resources import files
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
+from secagg.conformance.noise_law import (
+    LEAST_ENTRIES,
+    complaint_about,
+    law_complaint,
+)
 from secagg.conformance.program import ProgramFailedError
 from secagg.conformance.run import BrokenRuleError, Recorder
 from secagg.conformance.scene import AGGREGATOR, NOW, TESTED, Peer, Scene, serial_of
 from secagg.errors import RemoteProtocolError
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.messages import Aborted, Advert, Upload
+from secagg.protocol.messages import Aborted, Advert, Bundles, Upload
 from secagg.protocol.packing import unpack
 from secagg.simulation.enrolled import issued_to
 
@@ -29,6 +38,8 @@ _FIRST: Final = "client-a"
 _TASK: Final = "kit-task"
 # More rounds than any profile has: an aggregator that never ends is left.
 _MOST_ROUNDS: Final = 9
+# Larger than the number of any message: of a client that is not lost.
+_NEVER: Final = 99
 Change = Callable[[bytes, "ServerRun"], bytes]
 CHANGES: Final[dict[str, Change]] = {}
 
@@ -110,6 +121,13 @@ def other_view(message: bytes, _: "ServerRun") -> bytes:
     return message[:at] + bytes([message[at] ^ 1]) + message[at + 1 :]
 
 
+@_change
+def other_vector(message: bytes, _: "ServerRun") -> bytes:
+    """Upload another vector."""
+    packed = message[_VECTOR_AT:]
+    return _upload(message, bytes([packed[0] ^ 1]) + packed[1:])
+
+
 _VECTOR_AT: Final = 1 + 8 + 32 + 32
 
 
@@ -133,6 +151,7 @@ class ServerCase:
         codes: With one of these it must be refused.
         lost: Before which message a client falls silent, by its name.
         aborted: Code of the end without a sum; "" for a sum.
+        needs_restart: The aggregator is restarted at every step.
     """
 
     id: str
@@ -171,15 +190,23 @@ class ServerRun:
         scene: The task.
         recorder: The aggregator.
         seed: Of the run, 32 bytes.
+        restart: How the aggregator forgets: "memory" or "process".
 
     Raises:
         BrokenRuleError: It offers another session than it was told to.
     """
 
     def __init__(
-        self, case: ServerCase, scene: Scene, recorder: Recorder, seed: bytes
+        self,
+        case: ServerCase,
+        scene: Scene,
+        recorder: Recorder,
+        seed: bytes,
+        *,
+        restart: str = "memory",
     ) -> None:
         self._case, self._recorder, self.seed = case, recorder, seed
+        self._scene, self._restarts = scene, restart
         told = recorder.ask(
             {
                 "do": "open",
@@ -210,6 +237,7 @@ class ServerRun:
         names = sorted((TESTED, *scene.peers))
         self.peers = {name: Peer(name, self.offer, seed=seed) for name in names}
         self._heard = dict.fromkeys(names, b"")
+        self._restart()
 
     def play(self) -> None:
         """Play the session, and check its end.
@@ -221,11 +249,39 @@ class ServerRun:
         for name, peer in self.peers.items():
             self._send(name, peer.join())
         for _ in range(_MOST_ROUNDS):
-            if self._recorder.ask({"do": "close_round"}).get("over") is True:
+            self._restart()  # nothing that it has acknowledged is told again
+            is_over = self._recorder.ask({"do": "close_round"}).get("over") is True
+            if self._case.needs_restart:
+                self._check_memory(self._updates)
+            if is_over:
                 break
             for name in self.peers:
                 self._turn(name)
-        self._check_end()
+        if self._case.needs_restart:
+            self._check_memory(self._total)
+        self._check_end(self._total())
+
+    def _restart(self) -> None:
+        """Let the aggregator forget all but what it has stored, where the case does."""
+        if not self._case.needs_restart:
+            return
+        if self._restarts == "process":
+            self._recorder.restart()
+        told = self._recorder.ask({"do": "restart"})
+        if told.get("offer") != self.offer.encode().hex():
+            raise BrokenRuleError("after a restart it has another offer")
+
+    def _check_memory(self, ask: Callable[[], Any]) -> None:
+        before = ask()
+        self._restart()
+        if ask() != before:
+            raise BrokenRuleError("after a restart it says something else (R5-1)")
+
+    def _updates(self) -> list[bytes]:
+        return [self._update(name) for name in self.peers]
+
+    def _total(self) -> dict[str, Any]:
+        return self._recorder.ask({"do": "total"})
 
     def _turn(self, name: str) -> None:
         update = self._update(name)
@@ -247,12 +303,14 @@ class ServerRun:
     def _send(self, name: str, messages: tuple[bytes, ...]) -> None:
         case = self._case
         for message in messages:
-            if (case.lost or {}).get(name, 99) <= message[0]:
+            if (case.lost or {}).get(name, _NEVER) <= message[0]:
                 continue
             lies = name == _FIRST and message[0] == case.message
             if lies and not case.after:
                 self._refused(name, CHANGES[case.change](message, self))
             self._accepted(name, message)
+            if lies:
+                self._restart()
             if lies and case.after:
                 self._refused(name, CHANGES[case.change](message, self))
             self._accepted(name, message)  # R5-1: again, it is acknowledged
@@ -279,8 +337,7 @@ class ServerRun:
                 f"{code or 'nothing'}"
             )
 
-    def _check_end(self) -> None:
-        content = self._recorder.ask({"do": "total"})
+    def _check_end(self, content: Mapping[str, Any]) -> None:
         if self._case.aborted:
             if content.get("failed") != self._case.aborted:
                 raise BrokenRuleError(f"it must end with {self._case.aborted}")
@@ -290,12 +347,44 @@ class ServerRun:
             packed = bytes.fromhex(content["packed"])
             total = unpack(
                 packed, parameters.dimension, parameters.bits, parameters.modulus
-            )
+            ).astype(np.int64)
         except (KeyError, TypeError, ValueError):
             raise BrokenRuleError("it releases no sum that can be read") from None
+        if self._scene.task is not None:
+            self._check_noise(total)
+            return
         expected = np.zeros(parameters.dimension, dtype=np.int64)
-        for name, peer in self.peers.items():
-            if (self._case.lost or {}).get(name, 99) > Upload.KIND:
-                expected += peer.vector()
-        if np.any((expected - total.astype(np.int64)) % parameters.modulus):
+        for name in self._those_who_sent(Upload.KIND):
+            expected += self.peers[name].vector()
+        if np.any((expected - total) % parameters.modulus):
             raise BrokenRuleError("the sum is not that of the vectors (R5.5-12)")
+
+    def _those_who_sent(self, kind: int) -> list[str]:
+        lost = self._case.lost or {}
+        return [name for name in self.peers if lost.get(name, _NEVER) > kind]
+
+    def _check_noise(self, total: npt.NDArray[np.int64]) -> None:
+        """Check the noise of a sum of zeros: its law, and every entry (rule 3)."""
+        task = self._scene.task
+        if task is None:
+            raise TypeError("the task has no noise")
+        survivors, m = self._those_who_sent(Upload.KIND), self.offer.parameters.modulus
+        noise = task.certificate(
+            clients=len(self.peers),
+            sharers=len(self._those_who_sent(Bundles.KIND)),
+            survivors=len(survivors),
+        )
+        kept = [v for i, v in enumerate(noise.layers) if i not in noise.removed]
+        variance = float(len(survivors) * (noise.base + sum(kept)))
+        drawn = np.where(total >= (m + 1) // 2, total - m, total)
+        if drawn.size >= LEAST_ENTRIES:
+            complaint = complaint_about(drawn, variance)
+            complaint = complaint or law_complaint(drawn, variance)
+            if complaint:
+                raise BrokenRuleError(f"of the sum, {complaint} (R6.7-1)")
+        for name in survivors:
+            drawn = drawn - self.peers[name].kept(noise.removed)
+        if np.any(drawn % m):
+            raise BrokenRuleError(
+                "the sum is not that of the inputs without the layers that must leave"
+            )
