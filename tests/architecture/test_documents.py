@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dpnoise.mechanisms.registry import mechanism_names
 from secagg.advanced import ClippingWarning
 from secagg.cli import main
 from secagg.cli.failures import (
@@ -17,7 +18,11 @@ from secagg.cli.failures import (
     FIRST_SIGNAL_EXIT_CODE,
     exit_code_of,
 )
+from secagg.conformance import report
+from secagg.conformance.kit import Abilities
+from secagg.conformance.server_driver import ServerDriver
 from secagg.errors import FINAL_CODES
+from secagg.protocol.profiles import Profile
 
 ROOT = Path(__file__).parents[2]
 VERBS = {
@@ -78,6 +83,31 @@ def test_the_citation_is_of_this_release():
     assert facts["license"] == project["license"]
     assert {"message", "title", "authors", "type"} <= set(facts)
     assert "  - name: The secagg developers" in citation
+
+
+def test_the_status_names_every_mechanism_and_profile_and_only_real_extras():
+    page = (ROOT / "docs" / "status.md").read_text("utf-8")
+    parts = re.findall(r"^\| (.*) \| .* \|$", page, re.MULTILINE)
+    marked = set(re.findall(r"`([^`]+)`", " ".join(parts)))
+    assert {each.name.lower().replace("_", "-") for each in Profile} <= marked
+    named = set(
+        re.findall(r"`([a-z-]+)`", " ".join(p for p in parts if "mechanisms" in p))
+    )
+    assert named == set(mechanism_names())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert set(re.findall(r"extra `(\w+)`", page)) <= set(
+        project["optional-dependencies"]
+    )
+
+
+def test_the_status_says_what_the_kit_has_no_case_for():
+    page = (ROOT / "docs" / "status.md").read_text("utf-8")
+    (row,) = re.findall(r"^\| conformance kit for aggregators.*$", page, re.MULTILINE)
+    found = report.certificate(
+        Abilities.of(ServerDriver.hello()), [], role="server", seed=1
+    )
+    *others, last = found["without_cases"]
+    assert f"no {', '.join(others)} or {last}" in row
 
 
 def test_the_index_of_decisions_has_every_decision_under_its_title():
