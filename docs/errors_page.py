@@ -427,7 +427,7 @@ def _local_fault(code: ErrorCode) -> str:
     """Return whose fault an error of this host is, and check that it ends a client."""
     error = code.error("")
     if {after_error(error, stage) for stage in ErrorStage} != {NextAction.FINAL}:
-        raise ValueError(f"a client goes on after {code.name}: say so on the page")
+        raise ValueError(f"a client continues after {code.name}: say so on the page")
     if isinstance(error, LocalProtocolError):
         return "the calling program"
     return "this host: its settings, files or libraries, or what it was told to do"
@@ -437,13 +437,13 @@ def _reaction(error: SecAggError) -> str:
     """Return what a client in a session does after an answer of the aggregator."""
     match error:
         case ServiceError(code=ErrorCode.UPLOAD_CORRUPT):
-            return "asks where its upload goes on"
+            return "asks where its upload continues"
         case ServiceError() if error.code in RETRYABLE:
             return "repeats the call"
         case RemoteProtocolError() if error.code in TOO_LATE:
             return "asks for the update"
         case RemoteProtocolError(code=ErrorCode.ROSTER_TOO_LARGE):
-            # The session goes on without this client (`Conductor`).
+            # The session continues without this client (`Conductor`).
             error = SessionAbortedError("", code=error.code)
     before, since = (
         after_error(error, stage)

@@ -369,12 +369,10 @@ class ServerRun:
         if task is None:
             raise TypeError("the task has no noise")
         survivors, m = self._those_who_sent(Upload.KIND), self.offer.parameters.modulus
-        noise = task.certificate(
-            clients=len(self.peers),
-            sharers=len(self._those_who_sent(Bundles.KIND)),
-            survivors=len(survivors),
-        )
-        kept = [v for i, v in enumerate(noise.layers) if i not in noise.removed]
+        dealers = self._those_who_sent(Bundles.KIND)
+        noise = task.session_noise(len(dealers))
+        removed = noise.removed_layers(len(dealers) - len(survivors))
+        kept = [v for i, v in enumerate(noise.layers) if i not in removed]
         variance = float(len(survivors) * (noise.base + sum(kept)))
         drawn = np.where(total >= (m + 1) // 2, total - m, total)
         if drawn.size >= LEAST_ENTRIES:
@@ -383,7 +381,7 @@ class ServerRun:
             if complaint:
                 raise BrokenRuleError(f"of the sum, {complaint} (R6.7-1)")
         for name in survivors:
-            drawn = drawn - self.peers[name].kept(noise.removed)
+            drawn = drawn - self.peers[name].kept(removed)
         if np.any(drawn % m):
             raise BrokenRuleError(
                 "the sum is not that of the inputs without the layers that must leave"
