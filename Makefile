@@ -181,5 +181,12 @@ fail-over: $(STAMP_SERVICES) ## a real PostgreSQL restarted, then its standby pr
 typescript: $(STAMP_RUN) ## clients/typescript: installed from its lock file, built, tested, and run beside Python clients; needs Node 20.19
 	cd clients/typescript && npm ci && npm run lint && npm run build && npm run size && npm test && npm run conformance && npm run e2e
 
+.PHONY: jvm
+jvm: $(STAMP_RUN)    ## clients/jvm: compiled, and driven by the conformance kit; needs a Java 17 development kit
+	@command -v javac > /dev/null || { echo "javac is missing: install a Java 17 development kit"; exit 1; }
+	rm -rf build/jvm && mkdir -p build/jvm
+	javac --release 17 -Xlint:all -Werror -d build/jvm clients/jvm/src/secagg/*.java
+	$(BIN)/secagg conformance drive --timeout 60 -- java -cp build/jvm secagg.Driver
+
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
