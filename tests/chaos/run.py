@@ -53,7 +53,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "COLUMNS": "200",
 }
-# Ends after which a unit starts its program again (docs/exit-codes.md), and a kill.
+# Ends after which a unit starts its program again (docs/errors.md), and a kill.
 AGAIN = {31, 35, 50, 53, 54, 55, 56, 57, 58, 59, 18, 22, 24, 25, 27, 32, 37, 41}
 # It is done; or it was done before.
 ENDS = {0, 60}

@@ -115,7 +115,7 @@ class Unattended(Deployment):
             except SecAggError as error:
                 pause = attempts.pause_after(error, runner.reach)
                 if pause is None and error.code is ErrorCode.STORAGE_FAILED:
-                    # A unit of systemd starts it again (docs/exit-codes.md).
+                    # A unit of systemd starts it again (docs/errors.md).
                     pause, attempts = RESTART_SECONDS, self.attempts(number)
                 if pause is None:
                     return error
