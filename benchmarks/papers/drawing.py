@@ -107,6 +107,12 @@ def _label(axes: Axes, panel: Panel) -> None:
     if panel.x_ticks:
         axes.set_xticks(list(panel.x_ticks), _short(panel.x_ticks))
         axes.minorticks_off()
+    if panel.top_label:
+        above = axes.secondary_xaxis("top")
+        above.set_xticks(list(panel.x_ticks), _short(panel.top_ticks))
+        above.minorticks_off()
+        above.tick_params(labelsize=8)
+        above.set_xlabel(panel.top_label, fontsize=8)
     axes.tick_params(labelsize=8)
     axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.5)
     if panel.note:

@@ -80,6 +80,8 @@ class Panel:
         y_limits: Lowest and highest ordinate, or None.
         x_ticks: Where to label the abscissa, or empty.
         note: A remark inside the panel.
+        top_label: Name of a second axis above the panel, or empty.
+        top_ticks: What that axis says at each of `x_ticks`.
     """
 
     title: str
@@ -91,6 +93,8 @@ class Panel:
     y_limits: tuple[float, float] | None = None
     x_ticks: Sequence[float] = ()
     note: str = ""
+    top_label: str = ""
+    top_ticks: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,10 @@ from figure import Figure
 from dpnoise.errors import DPNoiseError
 
 
+class MissingDataError(RuntimeError):
+    """Data are not on this machine; the text says how to get them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Usual:
     """What a setting is unless the caller says otherwise.
@@ -158,8 +162,8 @@ def run(
         arguments: Command-line arguments, None for those of the process.
 
     Returns:
-        Exit code: 0, or 2 if pictures cannot be drawn here, or a setting is unknown or
-        invalid.
+        Exit code: 0, or 2 if pictures cannot be drawn here, data are missing, or a
+        setting is unknown or invalid.
     """
     usual = [f"  {name}={_listed(each.values)}" for name, each in settings.items()]
     parser = argparse.ArgumentParser(
@@ -200,6 +204,9 @@ def run(
         made = reproduce(
             Options(settings, options.tiny, options.allow_invalid_theorem, own)
         )
+    except MissingDataError as error:
+        print(error, file=sys.stderr)
+        return 2
     except DPNoiseError as error:
         print(f"these numbers cannot be computed: {error}", file=sys.stderr)
         return 2
