@@ -1,8 +1,8 @@
 """The noise of the sums that train a model, planned as for a deployment.
 
-* ε holds against the server of the aggregation. Nobody is sampled: batches are parts of
-  a permutation that is drawn without looking at data, so that every member takes part
-  in at most `participations` of the sums.
+* ε holds against the server of the aggregation. No member is sampled: batches are
+  parts of a permutation that is drawn without looking at data. So every member takes
+  part in at most `participations` of the sums.
 * The planner of the product chooses noise, scale and modulus; the share of the member
   at stake does not count.
 * With two aggregators each adds the whole noise, and ε holds against either of them, so
