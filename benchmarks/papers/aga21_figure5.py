@@ -42,6 +42,8 @@ from training_sums import (
     seed,
 )
 
+from dpnoise.mechanisms.base import CentralMechanism
+
 CLIENTS: Final = 2000
 EACH: Final = 30
 MEMBERS: Final = 500
@@ -90,7 +92,7 @@ class Federation:
     @property
     def inputs(self) -> int:
         """Pixels and a constant."""
-        return self.pictures.inputs.shape[1] + 1
+        return int(self.pictures.inputs.shape[1]) + 1
 
     @property
     def task(self) -> tuple[int, int]:
@@ -296,7 +298,8 @@ def release(
         )
         if planned is None:
             return np.asarray(total)
-        return total + generator.normal(0.0, planned.variance**0.5, total.size)
+        deviation = planned.variance**0.5
+        return np.asarray(total + generator.normal(0.0, deviation, total.size))
     mechanism = planned.mechanism
     public_seed = seed(f"{label}/public")
     session = mechanism.session(len(updates))
@@ -310,7 +313,7 @@ def release(
         ).residues
     modular %= np.uint64(mechanism.modulus)
     residues = modular.astype(np.min_scalar_type(mechanism.modulus - 1))
-    if mechanism.noise_is_central:
+    if isinstance(mechanism, CentralMechanism):
         for party in "ab":
             residues = mechanism.add_noise(
                 residues, private_seed=seed(f"{label}/{party}")

@@ -52,7 +52,7 @@ from training_sums import (
 )
 
 from dpnoise.encoding.rotation import make_rotation
-from dpnoise.mechanisms.base import Mechanism
+from dpnoise.mechanisms.base import CentralMechanism, Mechanism
 
 HIDDEN: Final = 80
 BATCH: Final = 240
@@ -320,7 +320,7 @@ def release(
         return total + generator.normal(0.0, deviation, total.size), 0.0
     public_seed = seed(f"{label}/public")
     scale = mechanism.parameters.scale_factor
-    if mechanism.noise_is_central:
+    if isinstance(mechanism, CentralMechanism):
         residues = _residues(np.trunc(total * scale).astype(np.int64), mechanism)
         for party in "ab":
             private_seed = seed(f"{label}/{party}")

@@ -32,6 +32,7 @@ _TESTED_DIGITS: Final = 397
 _ARRAY_NAMES: Final = frozenset(
     {
         ("numpy.core.multiarray", "_reconstruct"),
+        ("numpy._core.multiarray", "_reconstruct"),
         ("numpy", "ndarray"),
         ("numpy", "dtype"),
         ("_codecs", "encode"),

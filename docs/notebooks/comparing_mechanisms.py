@@ -13,10 +13,11 @@ table = bench.compare(
     mechanisms=["skellam-mixture", "skellam"],
     bits=[8, 12],
     epsilons=[1.0],
-    clients=20,
-    dimension=64,
+    clients=100,
+    dimension=1024,
     delta=1e-5,
-    repeats=3,
+    repeats=5,
+    one_draw=True,  # the noise of all shares at once: the same law, sooner
     seed=b"compare mechanisms, one budget..",
 )
 table
@@ -26,25 +27,34 @@ table
 # whose clients add the noise can beat it by much.
 
 # %%
+measured = [
+    (f"{row.mechanism}\n{row.bits} bits", row.mse, row.mse_low, row.mse_high)
+    for row in table.rows
+    if row.mse is not None and row.mse_low is not None and row.mse_high is not None
+]
+labels = [label for label, *_ in measured]
+heights = [mse for _, mse, *_ in measured]
+below = [mse - low for _, mse, low, _ in measured]
+above = [high - mse for _, mse, _, high in measured]
+figure, axes = plt.subplots(layout="constrained")
+axes.bar(labels, heights, yerr=[below, above], capsize=4.0)
+axes.axhline(table.rows[0].gaussian or 0.0, color="black", linestyle=":")
+axes.set_ylabel("squared error of an entry; dotted: central Gaussian")
+
+# %% [markdown]
+# With 8 bits `skellam` has no plan: its rounding needs a finer grid than they hold. The
+# default `skellam-mixture` comes close to the trusted server with both.
+
+# %%
 ratios = {
     (row.mechanism, row.bits): row.mse / row.gaussian
     for row in table.rows
     if row.mse is not None and row.gaussian is not None
 }
-figure, axes = plt.subplots(layout="constrained")
-labels = [f"{mechanism}\n{bits} bits" for mechanism, bits in ratios]
-axes.bar(labels, list(ratios.values()))
-axes.axhline(1.0, color="black", linewidth=0.8)
-axes.set_ylabel("error over the central Gaussian's")
-axes.set_yscale("log")
-
-# %% [markdown]
-# With few bits `skellam` pays for its rounding, and the default `skellam-mixture` hardly
-# does. With enough bits both come close to the trusted server. A cell of the table that
-# has no error says why no plan was made.
-
-# %%
 for (mechanism, bits), ratio in ratios.items():
     print(f"{mechanism} with {bits} bits errs {ratio:.2f} times as much")
-assert ratios["skellam-mixture", 12] < 2.0
-assert ratios["skellam-mixture", 8] < ratios["skellam", 8]
+assert ratios["skellam-mixture", 12] < 1.5
+assert ratios["skellam-mixture", 8] < 1.5
+assert [(row.mechanism, row.bits) for row in table.rows if row.refused] == [
+    ("skellam", 8)
+]

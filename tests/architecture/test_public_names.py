@@ -178,9 +178,10 @@ STILL_INNER = {
 
 
 def programs_to_copy():
-    """Every example, and every block of Python on a page."""
-    for path in sorted((ROOT / "examples").rglob("*.py")):
-        yield path, path.read_text()
+    """Every example and notebook, and every block of Python on a page."""
+    for folder in ("examples", "docs/notebooks"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield path, path.read_text()
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         for block in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL):
             yield path, block

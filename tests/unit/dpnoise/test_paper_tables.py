@@ -4,9 +4,12 @@ Reference values were computed independently of this repository, by other code.
 """
 
 import importlib
+import io
 import json
 import math
+import pickle
 import re
+import zipfile
 from fractions import Fraction
 from pathlib import Path
 
@@ -21,8 +24,10 @@ SCRIPTS = (
     "aga21_figure2",
     "aga21_figure3",
     "aga21_figure4",
+    "aga21_figure5",
     "bao22_federated_noise",
     "bao22_figure1",
+    "bao22_figure2",
     "bho18_figure3",
     "bho18_figure4",
     "bho18_table1",
@@ -110,6 +115,11 @@ OWN = {
         | {"dimension": (60,), "radius": (2.0,), "delta": (1e-4,)},
         "epsilon",
     ),
+    "aga21_figure5": (
+        {"epsilons": (5.0,), "clients": (30,), "pictures": (4,), "members": (15,)}
+        | {"passes": (2,), "dirichlet": (1.0,), "clip": (2.0,), "delta": (1e-4,)},
+        "epsilon",
+    ),
     "bao22_federated_noise": (
         {"scales": (6.0,), "our_scale": (6.0,), "steps": (10,), "delta": (1e-4,)}
         | {"sampling_rate": (0.01,), "batch": (50,), "dimension": (512,)},
@@ -118,6 +128,11 @@ OWN = {
     "bao22_figure1": (
         {"epsilons": (2.0,), "bits": (9, 10), "scales": (2.5,), "dimension": (256,)},
         "scale",
+    ),
+    "bao22_figure2": (
+        {"epsilons": (5.0,), "batch": (350,), "epochs": (2,), "hidden": (4,)}
+        | {"bits": (9,), "learning_rate": (0.01,), "delta": (1e-4,)},
+        "epsilon",
     ),
     "bho18_figure3": (
         {"epsilons": (9.0,), "dimension": (10,), "examples": (50,), "trials": (1,)}
@@ -384,6 +399,134 @@ def test_a_budget_near_the_largest_possible_loss_needs_no_more_noise():
     for epsilon in (3.9, 4.0, 4.1):
         budget = noise.Budget(epsilon, 1e-5, steps=1000, sampling_rate=0.004)
         assert setting.suffices("mixture-pld", budget, Fraction(0.37 * 64.0))
+
+
+# Training through noisy sums.
+
+
+def small_training():
+    script, mnist = load("bao22_figure2"), load("mnist")
+    pictures = mnist.read_small_digits()
+    return script, script.Training(pictures, 6, 20, 1, 0.005)
+
+
+def test_a_clipped_sum_is_that_of_single_gradients():
+    """Gradients by differences of the loss, in 482 directions."""
+    script, training = small_training()
+    generator = np.random.default_rng(3)  # noqa: TID251 - cases, no noise
+    weights = [0.4 * generator.standard_normal(shape) for shape in training.shapes]
+    inputs = training.pictures.inputs[:5].astype(np.float64)
+    labels = training.pictures.labels[:5]
+
+    def losses(flat):
+        parts = np.split(flat, training.ends)
+        own = [p.reshape(s) for p, s in zip(parts, training.shapes, strict=True)]
+        _, scores = script._scores(own, inputs)
+        return scipy.special.logsumexp(scores, axis=1) - scores[np.arange(5), labels]
+
+    flat = np.concatenate([weight.ravel() for weight in weights])
+    step = 1e-5
+    gradients = np.array(
+        [
+            (losses(flat + step * row) - losses(flat - step * row)) / (2 * step)
+            for row in np.eye(training.dim)
+        ]
+    ).T
+    norms = np.linalg.norm(gradients, axis=1)
+    assert norms.max() > script.CLIP
+    expected = (gradients * np.minimum(1.0, script.CLIP / norms)[:, None]).sum(axis=0)
+    total, kept = script.clipped_sum(weights, inputs, labels)
+    np.testing.assert_allclose(total, expected, atol=1e-5)
+    np.testing.assert_allclose(kept, np.minimum(norms, script.CLIP), atol=1e-5)
+
+
+def test_a_record_takes_part_once_in_an_epoch():
+    script, training = small_training()
+    three = script.Training(training.pictures, 6, 300, 3, 0.005)
+    generator = np.random.default_rng(0)  # noqa: TID251 - cases, no noise
+    batches = list(three.batches(generator))
+    assert len(batches) == three.steps == 12
+    for start in range(0, 12, 4):
+        epoch = np.concatenate(batches[start : start + 4])
+        assert len(np.unique(epoch)) == epoch.size == 1200
+
+
+def test_rounding_all_at_once_has_the_variance_of_rounding_each():
+    """Fixed seeds; five deviations of a mean of 4096 squares."""
+    script, sums = load("bao22_figure2"), load("training_sums")
+    task = sums.Task(40, 3000, 1.0, 1, 1, 1e-5)
+    planned = sums.noise(sums.OURS, task, 40.0, 8)
+    mechanism = planned.mechanism
+    generator = np.random.default_rng(5)  # noqa: TID251 - cases, rounding
+    vectors = generator.standard_normal((40, 3000))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    scale = mechanism.parameters.scale_factor
+    norms = np.ones(40)
+    rounding = script.rounding_variance(norms * scale / math.sqrt(4096))
+    exact = vectors.sum(axis=0)
+    by_each = load("aga21_figure5").release(planned, vectors, 1.0, generator, "each")
+    at_once, part = script.release(planned, exact, norms, generator, "at once")
+    noise = float(mechanism.expected_noise_variance)
+    assert part == pytest.approx(rounding / noise)
+    assert part > 0.1  # otherwise the test would not see it
+    # Padding spreads the error over 4096 coordinates.
+    expected = (noise + rounding) / scale**2
+    for estimate in (by_each, at_once):
+        found = float(np.mean((estimate - exact) ** 2))
+        assert found == pytest.approx(expected, rel=5 * math.sqrt(2 / 3000))
+
+
+@pytest.mark.parametrize("name", ["central Gaussian", "ours", "Skellam [Aga21]"])
+def test_noise_of_a_training_is_that_of_its_participations_alone(name):
+    sums = load("training_sums")
+    few = sums.noise(name, sums.Task(40, 100, 1.0, 50, 4, 1e-5), 2.0)
+    same = sums.noise(name, sums.Task(40, 100, 1.0, 4, 4, 1e-5), 2.0)
+    assert few.variance == same.variance
+    assert few.epsilon <= 2.0
+
+
+def test_two_aggregators_leave_twice_the_noise_in_the_sum():
+    sums = load("training_sums")
+    task = sums.Task(40, 100, 0.5, 50, 4, 1e-5)
+    central = sums.noise(sums.CENTRAL, task, 2.0)
+    both = sums.noise(sums.TWO, task, 2.0)
+    assert both.variance == pytest.approx(2 * central.variance, rel=1e-3)
+    # Against either of them, who knows half of it.
+    assert both.epsilon == pytest.approx(2.0, rel=1e-3)
+
+
+def test_a_division_gives_no_picture_twice_and_clients_are_unlike():
+    script = load("aga21_figure5")
+    labels = np.arange(1200) % 10
+    shares = script.divide(labels, 60, 20, 0.3, 0)
+    assert len(np.unique(shares)) == 1200
+    most = [np.bincount(labels[share], minlength=10).max() for share in shares[:30]]
+    assert np.mean(most) > 8.0  # of 20; about 4 if clients were alike
+
+
+def test_without_mnist_the_error_says_how_to_get_it(tmp_path, monkeypatch, capsys):
+    script, mnist = load("bao22_figure2"), load("mnist")
+    monkeypatch.setattr(
+        script, "read_mnist", lambda: mnist.read_mnist(tmp_path / "none.whl")
+    )
+    arguments = ["--table-only", "--out", str(tmp_path)]
+    run = load("reproduction").run
+    assert run(script.reproduce, "", script.SETTINGS, arguments) == 2
+    assert "run make papers" in capsys.readouterr().err
+
+
+def test_other_pictures_and_other_pickles_are_refused(tmp_path):
+    mnist, missing = load("mnist"), load("reproduction").MissingDataError
+    wheel = tmp_path / "other.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("mnist/data/mnist.pkl.gz", b"other")
+    with pytest.raises(missing, match="other pictures"):
+        mnist.read_mnist(wheel)
+    hostile = pickle.dumps(print)
+    with pytest.raises(pickle.UnpicklingError, match="no array"):
+        mnist._ArraysOnly(io.BytesIO(hostile)).load()
+    arrays = pickle.dumps(np.arange(3), protocol=2)
+    assert mnist._ArraysOnly(io.BytesIO(arrays)).load().tolist() == [0, 1, 2]
 
 
 # The tools behind the figures.
