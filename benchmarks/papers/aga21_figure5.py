@@ -171,6 +171,7 @@ def reproduce(options: Options) -> Reproduction:
                 )
             ],
             columns=1,
+            zoom=1.6,
         ),
     )
 

@@ -390,6 +390,7 @@ def _figure(rows: Sequence[Mapping[str, object]], training: Training) -> Figure:
             )
         ],
         columns=1,
+        zoom=1.6,
     )
 
 

@@ -38,8 +38,8 @@ def write_png(figure: Figure, path: Path) -> None:
     rows = math.ceil(len(figure.panels) / figure.columns)
     sheet = Sheet(
         figsize=(
-            _WIDTH_INCHES * figure.columns,
-            _HEIGHT_INCHES * rows + _LEGEND_INCHES,
+            figure.zoom * _WIDTH_INCHES * figure.columns,
+            figure.zoom * _HEIGHT_INCHES * rows + _LEGEND_INCHES,
         ),
         dpi=_DOTS_PER_INCH,
         layout="constrained",
@@ -56,7 +56,7 @@ def write_png(figure: Figure, path: Path) -> None:
         list(entries.values()),
         list(entries),
         loc="outside lower center",
-        ncols=max(1, round(_WIDTH_INCHES * figure.columns / _ENTRY_INCHES)),
+        ncols=max(1, round(sheet.get_figwidth() / _ENTRY_INCHES)),
         fontsize=8,
         frameon=False,
     )

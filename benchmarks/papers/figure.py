@@ -105,11 +105,13 @@ class Figure:
         title: What the picture shows.
         panels: The panels.
         columns: Panels side by side.
+        zoom: How much larger than usual a panel is.
     """
 
     title: str
     panels: Sequence[Panel]
     columns: int
+    zoom: float = 1.0
 
 
 def require() -> None:
