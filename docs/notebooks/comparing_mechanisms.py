@@ -24,7 +24,7 @@ table
 
 # %% [markdown]
 # The reference is a trusted server that adds real numbers to exact sums. No mechanism
-# whose clients add the noise can beat it by much.
+# whose clients add the noise errs much less.
 
 # %%
 measured = [

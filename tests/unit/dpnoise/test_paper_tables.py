@@ -649,3 +649,20 @@ def test_the_numbers_on_the_page_are_those_of_the_table():
     for scale in (4.0, 16.0, 64.0, 256.0, 1024.0):
         numbers = " | ".join(f"{cells[scale, name]:.4g}" for name in methods)
         assert f"| {scale:g} | {numbers} |" in page
+
+
+@pytest.mark.parametrize("name", ["aga21_figure5", "bao22_figure2"])
+def test_accuracies_on_the_page_are_those_of_the_tables(name):
+    page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    section = page[page.index(f"(pictures/{name}.png)") :].partition("\n### ")[0]
+    table = json.loads((ROOT / "docs" / "pictures" / f"{name}.json").read_text("utf-8"))
+    exact, *rows = table["rows"]
+    assert f"{100 * exact['accuracy']:.1f} without noise" in section
+    for method in {row["method"] for row in rows}:
+        found = [row for row in rows if row["method"] == method]
+        assert all(row["epsilon_stated"] <= row["epsilon"] for row in found)
+        assert all(len(row["accuracies"]) == 3 for row in found)
+        cells = " | ".join(f"{100 * row['accuracy']:.1f}" for row in found)
+        assert re.search(
+            rf"\| {re.escape(method)}[^|]* \| {re.escape(cells)} \|", section
+        )
