@@ -16,8 +16,8 @@ What is exact, and what is not:
 * Rounding of 240 rotated gradients is *not* drawn record by record, which takes 50
   times as long. The sum gets a normal error of the same variance, rounded to integers.
   The table has its part of all noise.
-* Caps on coordinates are not applied: 6 deviations away, a bias of 10⁻¹⁰ by the forecast.
-  Fixed-point numbers of 16 bits are truncated after the sum instead of before.
+* Caps on coordinates are not applied: they lie 6 deviations away, and the forecast of
+  their bias is 10⁻¹⁰. Fixed-point numbers of 16 bits are truncated after the sum instead of before.
 """
 
 import itertools
