@@ -13,11 +13,12 @@ What is exact, and what is not:
 * Noise of the default mechanism is one draw of the product's sampler for each
   coordinate, at the variance of all shares: Skellam noise adds up to Skellam noise, so
   this is the law of the sum of 240 shares. Both draws of two aggregators are drawn.
-* Rounding of 240 rotated gradients is *not* drawn record by record, which takes 50
-  times as long. The sum gets a normal error of the same variance, rounded to integers.
+* Rounding of 240 rotated gradients is *not* drawn record by record, which takes much
+  longer. The sum gets a normal error of the same variance, rounded to integers.
   The table has its part of all noise.
 * Caps on coordinates are not applied: they lie 6 deviations away, and the forecast of
-  their bias is 10⁻¹⁰. Fixed-point numbers of 16 bits are truncated after the sum instead of before.
+  their bias is 10⁻¹⁰. Fixed-point numbers of 16 bits are truncated after the sum, not
+  before.
 """
 
 import itertools
