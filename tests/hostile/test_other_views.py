@@ -390,7 +390,7 @@ async def test_over_tls_one_client_with_other_tables_is_refused(tmp_path, monkey
 class Ended:
     """What a report asks of the progress of a session that is over."""
 
-    left_out = ()
+    excluded = ()
     upload_bytes = 0
 
 

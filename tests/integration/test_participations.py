@@ -116,7 +116,7 @@ async def test_four_sums_of_which_each_client_is_in_two(tmp_path):
             if number == 2:
                 for name in cohort:
                     way = server.connection(name)
-                    with pytest.raises(ServiceError, match="has given its") as over:
+                    with pytest.raises(ServiceError, match="has used 2 of its 2") as over:
                         await way.call(GetOffer("t", 0))
                     assert over.value.code is ErrorCode.TASK_OVER
                 # The last session waits for the others alone.
@@ -300,7 +300,7 @@ async def test_operator_and_client_see_what_is_left(tmp_path, capsys):
         (view,) = await StoreViews(store, tmp_path).tasks()
         (budget,) = await StoreViews(store, tmp_path).budgets()
     why = (
-        "5 of 8 invited clients have given their participations; 3 are left, and a "
+        "5 of 8 invited clients used their participations; 3 are left, and a "
         "session needs 4"
     )
     assert (view["clients_finished"], view["short_of_clients"]) == (5, why)

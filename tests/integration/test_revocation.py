@@ -158,7 +158,7 @@ async def test_a_connection_ends_with_its_certificate(deployment, relay):
         with pytest.raises(ServiceError):
             await streams[0]
         # Not UNAUTHENTICATED, after which a client would stay away for good.
-        with pytest.raises(ServiceError, match="has ended") as caught:
+        with pytest.raises(ServiceError, match="has expired") as caught:
             await one.call(CALL)
         assert caught.value.code is ErrorCode.UNREACHABLE
         if server.relay is not None:
