@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from secagg_testing.manual_clock import ManualClock
 from secagg_testing.tls_deployment import crl_of
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.pki.certificate_revocations import (
     MAX_CRL_BYTES,
@@ -207,6 +207,8 @@ def test_a_list_that_is_unsigned_foreign_or_malformed_is_refused(
         (good + good[:40], "1 whole revocation lists"),
         (good + ours.certificate_pem(), "1 whole revocation lists"),
         (good * 9, "9 whole revocation lists"),
+        # As many as fit: a search to the end of the file from each takes an hour.
+        (b"-----BEGIN X509 CRL-----" * (MAX_CRL_BYTES // 24), "0 whole"),
         (good + b" " * MAX_CRL_BYTES, "larger than"),
         (crl(theirs, clock), "not a trusted authority"),
         (built(ours, clock, signer=theirs.private_key), "is not signed by"),
@@ -370,6 +372,35 @@ def test_a_mistake_readmits_no_client_and_is_logged_once(
     assert not found.look()
 
 
+def test_other_authorities_are_held_against_the_same_list(
+    place, ours, theirs, clock, caplog
+):
+    place.write(crl(ours, clock))
+    running = place.opened()
+    for trusted, events in ((theirs, ["crl_rejected"]), (ours, [])):
+        caplog.clear()
+        place.trusted = [trusted]
+        assert not running.look()
+        assert not running.look()
+        assert [record.event for record in caplog.records] == events
+
+
+def test_an_authority_that_comes_back_without_its_list_is_reported(
+    place, ours, theirs, clock, caplog
+):
+    own = crl(ours, clock)
+    place.trusted = [ours, theirs]
+    place.write(own, crl(theirs, clock))
+    running = place.opened()
+    place.trusted = [ours]
+    place.write(own)
+    assert not running.look()
+    assert not caplog.records
+    place.trusted = [ours, theirs]
+    assert not running.look()
+    assert "lacks the list of" in caplog.text
+
+
 def test_what_is_given_back_is_accepted_again_and_logged(
     place, ours, clock, issued, caplog
 ):
@@ -393,6 +424,12 @@ def test_the_end_of_a_list_is_logged_ahead_and_once_a_day(place, ours, clock, ca
     # A quarter of eight days is left after day 6.
     assert levels == [[]] * 13 + [["WARNING"], [], ["WARNING"], ["ERROR"], []]
     assert not found.is_current()
+
+
+@pytest.mark.parametrize("days", [0.0, 3651.0, 1e300])
+def test_an_age_that_no_setting_could_name_is_refused(days, tmp_path):
+    with pytest.raises(LocalProtocolError, match="max_revocation_days must be"):
+        revocation_file(tmp_path / "ca.crl", days, tmp_path)
 
 
 def test_without_a_file_no_certificate_is_revoked(issued, tmp_path):
