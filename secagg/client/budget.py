@@ -99,7 +99,7 @@ def max_rosters_of(descriptor: SessionDescriptor) -> int | None:
 
 
 def settlement_of(descriptor: SessionDescriptor, charge: refund.Charge) -> Settlement:
-    """Return what the book is told of a session's charge, if it has one.
+    """Return what the store is told of a session's charge, if it has one.
 
     Args:
         descriptor: The session.

@@ -116,7 +116,7 @@ class EnrolledClient(EnrolledIdentity):
         Args:
             trust: Of the offer.
             revocations: The list's bytes; empty where the offer names none.
-            book: Of this client.
+            store: Of this client.
 
         Raises:
             ServiceError: STORAGE_FAILED; the advert must not leave.

@@ -32,7 +32,7 @@ async def last_part(store: ClientRecords, task_id: str) -> Participation | None:
     """Return the latest session of a task whose sum holds this client's input.
 
     Args:
-        book: The client's.
+        store: The client's.
         task_id: Name of the task.
 
     Raises:
@@ -56,7 +56,7 @@ async def receipt_of(
     """Return the receipt of a session that is over for this client, or None.
 
     Args:
-        book: The client's.
+        store: The client's.
         task_id: Name of the task.
         session_number: Of the session; of two aggregators' the newer one counts.
 

@@ -13,7 +13,7 @@ Rule 5: the change that binds an input charges the budget too: neither is withou
         other.
 Rule 6: the change that accepts a roster counts it, before anything is shared or drawn:
         a sparse graph that was seen is one more chance that it is unsafe.
-Rule 7: a session of a book that was put back from an older state is left at once:
+Rule 7: a session of a store that was put back from an older state is left at once:
         nobody knows what it has sent.
 Rule 8: what signs for this client comes from its identity, never from the record of
         a session.  Another key than the one of its advert signs nothing in it.
@@ -150,7 +150,7 @@ class ClientSession:
             identity: The client's own name.
             aggregator: The server's name, as its connection has proven it.
             trust_domain: The server's, likewise; None where none is proven.
-            book: Of this client.
+            store: Of this client.
             policy: Floors and caps of the cohort.
             entropy: Where the seed comes from.
             now: Unix seconds.
@@ -359,7 +359,7 @@ class ClientSession:
             BudgetSpentError: The task's budget does not cover this input.
             NoiseChangedError: The task has changed its noise.
             ServiceError: STORAGE_FAILED; nothing may be sent.  Drop this object and
-                resume from the book.
+                resume from the store.
         """
         # Key agreement with every neighbour, or the digest of a long vector.
         step = client.step(self._state, event, policy=self._policy)

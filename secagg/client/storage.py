@@ -1,4 +1,4 @@
-"""Where a client keeps its sessions and what it has spent: one book."""
+"""Where a client keeps its sessions and what it has spent: one store."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ class ClientStorage:
     """The storage of one client.
 
     Attributes:
-        book: Sessions, their numbers, and what this client has given to each task.
+        store: Sessions, their numbers, and what this client has given to each task.
         directory: Where it is kept; None for memory.
     """
 

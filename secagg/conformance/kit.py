@@ -51,7 +51,6 @@ class Case:
         spoil: Number of the message that peers spoil.
         limits: Of the program, where they differ.
         vector: "zeros" or "long"; "" for one that fits.
-        needs: What a program must offer: "restart", or a mechanism.
     """
 
     id: str

@@ -356,7 +356,7 @@ class AggregatorNoise:
         Every value of `min_colluder_fraction` holds: the noise of no client is counted.
 
         Args:
-            floors: The client's limits.
+            privacy_limits: The client's limits.
             report_of: As for `kept_claim`; called only if the rest fits.
 
         Raises:

@@ -137,7 +137,7 @@ class TwoAggregatorClient:
         leader_name: Whom the leader's certificate must name.
         helper_name: Whom the helper's must name. That both are run by different
             people is for whoever settles these names.
-        floors: The privacy that this client insists on.
+        privacy_limits: The privacy that this client insists on.
         cohort: Suites, aggregators and sizes of a cohort that this client accepts.
         leader_key: What the leader signs receipts with, 32 bytes, as its operator
             says it.

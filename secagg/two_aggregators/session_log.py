@@ -1,4 +1,4 @@
-"""One session in the book of one aggregator, and the only way to write to it."""
+"""One session in the store of one aggregator, and the only way to write to it."""
 
 import asyncio
 from typing import Final, Self
@@ -14,7 +14,7 @@ class SessionLog:
     """Appends records, one commit at a time; make it with `create` or `resume`.
 
     Args:
-        book: Where to.
+        store: Where to.
         key: Name of the session.
         sequence: How many records it holds.
         chain: Chain value behind them.

@@ -243,13 +243,13 @@ def check_mark_alone(
 async def refuse_unmarked(
     store: StoreReader, directory: Path, given: Path | None, *, is_shared: bool = False
 ) -> None:
-    """Refuse a book that does not fit its rollback mark, as a start would.
+    """Refuse a store that does not fit its rollback mark, as a start would.
 
     Args:
-        book: What is read.
+        store: What is read.
         directory: Of the state.
         given: Its mark; None for the one by default.
-        is_shared: Whether others share the book, which let in a new one.
+        is_shared: Whether others share the store, which let in a new one.
 
     Raises:
         ServiceError: RESTORED_STATE.
