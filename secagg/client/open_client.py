@@ -74,8 +74,13 @@ from secagg.protocol.messages import (
 from secagg.protocol.packing import pack
 from secagg.protocol.vectors import as_vector
 from secagg.runtime import log_events as telemetry
-from secagg.storage.budget_ledger import BudgetKey, budget_of
-from secagg.storage.change import Role
+from secagg.storage.budget_ledger import (
+    BudgetKey,
+    ChargeState,
+    Settlement,
+    budget_of,
+)
+from secagg.storage.change import Change, Role
 from secagg.storage.client_store import ClientStore
 from secagg.storage.journal import Ending, decode_ending, is_answered
 from secagg.storage.queries import ListCharges, ListSessions, LoadSession, ReadTally
@@ -265,6 +270,7 @@ class OpenClient:
             await self._admission.total.open()
         for row in await self.store.read(ListSessions(role=Role.CLIENT)):
             if not is_record_key(row.key):  # of two aggregators: it is never resumed
+                await self.end_shared(row.key)
                 continue
             stored = await self._record(row.key)
             self._ends[row.key] = _end_of(stored)
@@ -277,6 +283,30 @@ class OpenClient:
     async def tidy(self) -> None:
         """Remove the receipts that have been kept for long enough."""
         await purge_once(self.store, self._retention, _LOG)
+
+    async def end_shared(self, key: str) -> None:
+        """End a session between two aggregators, unless it is over; keep its charge.
+
+        Args:
+            key: Under which it is stored: its id in hexadecimal digits.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
+        stored = await self.store.read(LoadSession(key))
+        if stored is None or stored.ended:
+            return
+        session_id, state = bytes.fromhex(key), ChargeState.KEPT
+        kept = Settlement(task=stored.task, session_id=session_id, state=state)
+        await self.store.commit(
+            Change(
+                key=key,
+                expect=stored.sequence,
+                previous=stored.chain,
+                settle=kept,
+                end=b"",
+            )
+        )
 
     # --- what a carrier asks ----------------------------------------------------------
 

@@ -6,7 +6,8 @@ Rule 1: limits and names come from the client's own settings, and
 Rule 2: the vector is judged before the first call. It is encoded, and the session
         charged to the client's budget and its number claimed, before anything is sent.
         A session that was begun is charged, whatever becomes of it, and after a restart
-        it is not gone on with: another encoding must not follow under the same name.
+        it is ended and not gone on with: another encoding must not follow under the
+        same name.
 Rule 3: a sum is believed with a receipt that both aggregators have signed.
 Rule 4: the seed goes first and serves once. Who has sent one share of two has told
         nobody anything.
@@ -21,7 +22,7 @@ from typing import Any, Final, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from secagg.client.budget import peer_of, settlement_of
+from secagg.client.budget import peer_of
 from secagg.client.calls import ClientCalls
 from secagg.client.durable_client import DurableClient
 from secagg.client.gate import KnownFacts
@@ -44,7 +45,6 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.protocol import refund
 from secagg.protocol.arguments import as_path
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Round
@@ -55,7 +55,6 @@ from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.workers import Workers
 from secagg.storage.budget_ledger import Charge, ClaimAdversary
 from secagg.storage.change import Change, Committed, NewSession, Role
-from secagg.storage.queries import LoadSession
 from secagg.transport.connection import AggregatorConnection
 from secagg.two_aggregators.gate import PairRequest, PairRules, admit_pair
 from secagg.two_aggregators.messages import HelperShare
@@ -276,7 +275,7 @@ class TwoAggregatorClient:
             )
             return await self._outcome(joined, update)
         finally:
-            await self._ask(lambda client: self._end(client, joined))
+            await self._ask(lambda client: client.end_shared(session_id.hex()))
 
     # --- before anything is sent ------------------------------------------------------
 
@@ -467,20 +466,6 @@ class TwoAggregatorClient:
                     f"the leader's receipt does not fit its session: {complaint}",
                     sender=joined.leader.aggregator,
                 )
-
-    async def _end(self, client: OpenClient, joined: _Joined) -> None:
-        key = joined.leader.session_id.hex()
-        stored = await client.store.read(LoadSession(key))
-        if stored is not None and not stored.ended:
-            await client.store.commit(
-                Change(
-                    key=key,
-                    expect=stored.sequence,
-                    previous=stored.chain,
-                    settle=settlement_of(joined.leader, refund.Charge.KEPT),
-                    end=b"",
-                )
-            )
 
 
 class PairState(DurableClient):

@@ -20,7 +20,7 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
-from secagg.storage.budget_ledger import BudgetSpentError
+from secagg.storage.budget_ledger import BudgetSpentError, ChargeState
 from secagg.storage.change import Role, SessionsSpentError
 from secagg.storage.queries import ListCharges, ListSessions, ReadTally
 from secagg.two_aggregators.offers import check_pair
@@ -205,6 +205,32 @@ def test_a_task_between_two_takes_its_place_in_a_total(limit) -> None:
         assert found[1].inputs == 3
         assert use.claims == ()
         assert charges == ()
+
+
+def test_a_session_that_a_crash_left_open_is_ended_and_stays_charged() -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for(participations=2))
+        store = LastingStore.make(now=clock.date)
+        summing = asyncio.ensure_future(house.leader.next_sum())
+        deaf = Deaf(house.way_to("helper", "c0"))
+        client = house.client("c0", store=store, helper=deaf)
+
+        async def died(*_):
+            """Do nothing, as a process that has ended."""
+
+        client._state._opened.end_shared = died
+        with pytest.raises(SessionAbortedError, match="lost"):
+            await client.contribute(VECTORS[0])
+        open_before = await store.read(ListSessions(role=Role.CLIENT))
+        house.client("c0", store=store)
+        open_after = await store.read(ListSessions(role=Role.CLIENT))
+        summing.cancel()
+        await asyncio.wait({summing})
+        return len(open_before), open_after, await store.read(ListCharges(TASK))
+
+    was_open, is_open, charges = run(main)
+    assert (was_open, is_open) == (1, ())
+    assert [each.state for each in charges] == [ChargeState.KEPT]
 
 
 # --- a client judges ------------------------------------------------------------------
