@@ -74,12 +74,7 @@ from secagg.protocol.messages import (
 from secagg.protocol.packing import pack
 from secagg.protocol.vectors import as_vector
 from secagg.runtime import log_events as telemetry
-from secagg.storage.budget_ledger import (
-    BudgetKey,
-    ChargeState,
-    Settlement,
-    budget_of,
-)
+from secagg.storage.budget_ledger import BudgetKey, ChargeState, Settlement, budget_of
 from secagg.storage.change import Change, Role
 from secagg.storage.client_store import ClientStore
 from secagg.storage.journal import Ending, decode_ending, is_answered

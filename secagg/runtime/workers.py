@@ -27,16 +27,22 @@ class Workers:
     """
 
     def __init__(self, *, general: Executor | None = None) -> None:
-        self._general = general or ThreadPoolExecutor(_GENERAL_THREADS, "secagg-worker")
+        # None for the threads of the process that asks.
+        self._general: Executor | None = general or ThreadPoolExecutor(
+            _GENERAL_THREADS, "secagg-worker"
+        )
         self._closing: set[asyncio.Future[None]] = set()
 
     @classmethod
     def of_process(cls) -> Self:
         """Return workers on threads that all clients of this process share.
 
-        They are never closed, and run no code of an application.
+        They are never closed, and run no code of an application.  A fork has no thread
+        of its parent, and gets its own: what it calls answers or refuses it.
         """
-        return cls(general=_process_threads())
+        shared = cls(general=_threads_of(os.getpid()))
+        shared._general = None
+        return shared
 
     async def run(
         self,
@@ -46,7 +52,8 @@ class Workers:
     ) -> _Result:
         """Run a blocking call."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._general, partial(call, *args, **kwargs))
+        threads = self._general or _threads_of(os.getpid())
+        return await loop.run_in_executor(threads, partial(call, *args, **kwargs))
 
     async def open(
         self, begin: Callable[[], object], close: Callable[[], object]
@@ -93,11 +100,12 @@ class Workers:
 
     def close(self) -> None:
         """Let running calls finish and release the threads."""
-        self._general.shutdown(wait=True)
+        if self._general is not None:
+            self._general.shutdown(wait=True)
 
 
 @cache
-def _process_threads() -> Executor:
+def _threads_of(_process: int) -> Executor:
     threads = max(_GENERAL_THREADS, os.cpu_count() or 1)
     return ThreadPoolExecutor(threads, "secagg-client")
 
