@@ -168,7 +168,12 @@ def _array(stream: IO[bytes], size: int) -> Array:
         if version == (1, 0)
         else np.lib.format.read_array_header_2_0
     )
-    shape, is_fortran, dtype = read_head(stream, max_header_size=_HEAD_BYTES)
+    try:
+        shape, is_fortran, dtype = read_head(stream, max_header_size=_HEAD_BYTES)
+    except (ValueError, EOFError, OSError, zlib.error, zipfile.BadZipFile):
+        raise
+    except Exception as error:
+        raise ValueError("its head cannot be parsed") from error
     if dtype.hasobject or dtype.kind not in "iufb":
         raise ValueError("it holds no numbers")
     body = stream.read(size)

@@ -5,6 +5,7 @@ Rule 1: a directory is written under another name, reaches the disk, and is rena
 Rule 2: a step is computed once.  A sum that is given again, because its taker died,
         finds its directory, which is loaded.
 Rule 3: a directory is of one task, one schema and one sum; others are refused.
+Rule 4: it is for its owner alone: a model that is trained without noise may be in it.
 """
 
 import json
@@ -30,6 +31,8 @@ _ARRAYS: Final = "arrays.npz"
 _STATE: Final = "state.json"
 # Own files, on this machine's disk: as large as memory allows.
 _MAX_BYTES: Final = 1 << 36
+_PRIVATE_DIRECTORY: Final = 0o700
+_PRIVATE_FILE: Final = 0o600
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +95,12 @@ class CheckpointDirectory:
         def write() -> None:
             self.path.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            replace_file(partial / _ARRAYS, write_arrays(checkpoint.arrays))
-            replace_file(partial / _STATE, json.dumps(state, indent=1).encode())
+            partial.mkdir(mode=_PRIVATE_DIRECTORY)
+            for name, data in (
+                (_ARRAYS, write_arrays(checkpoint.arrays)),
+                (_STATE, json.dumps(state, indent=1).encode()),
+            ):
+                replace_file(partial / name, data, mode=_PRIVATE_FILE)
             os.replace(partial, final)  # noqa: PTH105 - the name says what it does
             sync_directory(self.path)
 

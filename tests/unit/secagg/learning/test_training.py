@@ -320,6 +320,8 @@ async def test_a_process_that_dies_with_a_sum_continues_bit_for_bit(tmp_path, di
     with pytest.raises(secagg.LocalProtocolError, match="another optimizer"):
         FederatedAveraging({"w": np.zeros(4)}, checkpoint_dir=tmp_path / "run")
     newest = max((tmp_path / "run").glob("session-*"))
+    modes = [one.stat().st_mode & 0o777 for one in (newest, *newest.iterdir())]
+    assert modes == [0o700, 0o600, 0o600]
     (newest / "state.json").write_text("{}")
     with pytest.raises(secagg.ServiceError, match="cannot be read") as caught:
         made(tmp_path / "run")

@@ -223,6 +223,25 @@ def test_files_that_lie_are_refused():
         read_arrays(twice, max_bytes=1000, what="it")
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        "{1: 2, 'a': 3}",
+        "{[]: 1}",
+        "(" * 12,
+        "-" * 3900 + "1",
+        "{'descr': 'f4,(', 'fortran_order': False, 'shape': (0,)}",
+        f"{{'descr': '<f4', 'fortran_order': False, 'shape': (0, {10**30})}}",
+    ],
+)
+def test_a_head_that_numpy_fails_on_is_refused(head):
+    data = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode()
+    with pytest.raises(InputError, match=r"is not a plain \.npy file"):
+        read_array(data, what="it")
+    with pytest.raises(InputError, match=r"is not an \.npz file"):
+        read_arrays(npz(w=data), max_bytes=10_000, what="it")
+
+
 def test_only_a_regular_file_of_a_sane_size_is_read(tmp_path):
     real, link, pipe = (tmp_path / name for name in ("real", "link", "pipe"))
     real.write_bytes(b"12345")
