@@ -297,7 +297,7 @@ class _Visitor:
         hashed = sha256(payload).digest() if offered.payload_hash else b""
         try:
             vector = self._vector(info, payload)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if not offered.parameters.noise_block:
                 raise
             # The session waits for no vector (R3.5-5); what was wrong is the owner's.

@@ -430,6 +430,7 @@ def test_a_node_under_another_number_has_spent_what_it_has_spent(deployment, noi
     [
         lambda _: 1 / 0,
         lambda _: (each for each in ()).throw(ValueError("person 17")),
+        lambda _: sys.exit("person 17"),
         lambda message: Message(Error(0, "person 17"), reply_to=message),
         lambda message: Message(RecordDict({}), reply_to=message),
         lambda message: Message(
@@ -442,6 +443,7 @@ def test_a_node_under_another_number_has_spent_what_it_has_spent(deployment, noi
     ids=[
         "raises",
         "with data",
+        "exits",
         "error",
         "nothing",
         "other arrays",

@@ -122,6 +122,8 @@ def restored(vector: Vector, like: Arrays) -> dict[str, npt.NDArray[Any]]:
 def payload_hash(message_type: str, records: Mapping[str, object]) -> bytes:
     """Return the SHA-256 of what the training function of an app is given.
 
+    The order counts, too, which Flower keeps: apps take arrays by their place.
+
     Args:
         message_type: Of the instruction: it names the function.
         records: Mappings of arrays, or of the values of a configuration, by name.
@@ -131,14 +133,12 @@ def payload_hash(message_type: str, records: Mapping[str, object]) -> bytes:
     """
     digest = sha256(_DOMAIN)
     digest.update(_field(message_type.encode()))
-    for name in sorted_keys(records):
-        record = records[name]
+    for name, record in records.items():
         if not isinstance(record, Mapping):
             raise LocalProtocolError(f"record {name!r} has no entries")
         digest.update(_field(name.encode()) + _LENGTH.pack(len(record)))
-        for key in sorted_keys(record):
+        for key, value in record.items():
             digest.update(_field(key.encode()))
-            value = record[key]
             if hasattr(value, "stype"):
                 head = f"{value.dtype} {tuple(value.shape)} {value.stype}"
                 digest.update(b"a" + _field(head.encode()))

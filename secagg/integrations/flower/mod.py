@@ -248,7 +248,7 @@ def _difference(
         raise
     except LocalProtocolError as error:
         raise TrainingFailedError(str(error)) from None
-    except Exception as error:  # noqa: BLE001 - the others wait, whatever it is
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the others wait for it
         # Its text may hold data: an app that wants it in a log writes it there itself.
         name = type(error).__name__
         raise TrainingFailedError(f"the training has raised {name}") from None

@@ -386,9 +386,10 @@ def test_a_phone_that_has_slept_through_a_round_hears_that_it_is_out():
     scenario(test)
 
 
-def test_a_vector_that_cannot_be_made_is_zeros_with_noise_and_an_error_without():
+@pytest.mark.parametrize("kind", [ValueError, SystemExit])
+def test_a_vector_that_cannot_be_made_is_zeros_with_noise_and_an_error_without(kind):
     def fail(*_):
-        raise ValueError("the sensor is broken")
+        raise kind("the sensor is broken")
 
     async def noised(phones):
         phones.start()
@@ -405,7 +406,7 @@ def test_a_vector_that_cannot_be_made_is_zeros_with_noise_and_an_error_without()
                 await phones.visit(name)
             await phones.sleep(1)
         phones.make_vector = lambda _: fail
-        with pytest.raises(ValueError, match="sensor"):
+        with pytest.raises(kind, match="sensor"):
             await phones.visit("ann")
         del phones.make_vector
         assert (await phones.visit("ann")).has_sent  # the session goes on
