@@ -181,7 +181,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
         check_one_source,
         give_to_all,
         read_tasks,
-        settings_of_task,
+        settings_of_inputs,
         source_of,
     )
     from secagg.cli.output import log_to_stderr
@@ -203,12 +203,9 @@ def client(  # noqa: PLR0913 - one parameter per flag
     changed = [*(overrides or ()), *(f"client.task={name}" for name in by_task)]
     loaded = load_client_settings(config, environment=os.environ, overrides=changed)
     settings = loaded.settings
-    parts = [
-        (settings_of_task(settings, name, each), each) for name, each in by_task.items()
-    ] or [(settings, given)]
     accept_restored = accepts_restored(restored)
     jobs = []
-    for own, each in parts:
+    for own, each in settings_of_inputs(settings, given, by_task):
         source = source_of(
             own, each, exec_seconds=exec_seconds, exec_env=exec_env or ()
         )

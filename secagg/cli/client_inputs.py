@@ -14,6 +14,7 @@ A file of tasks has one table for each, named like the task:
 import tomllib
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -24,6 +25,7 @@ from secagg.cli.output import Output
 from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.arguments import did_you_mean
 from secagg.runtime.files import read_small
+from secagg.storage.directories import STORE_FILE
 
 if TYPE_CHECKING:
     from secagg.client.input_files import FileInput
@@ -42,7 +44,10 @@ _KEYS: Final = {
     "same_input_again": bool,
     "sessions": int,
 }
+_KEYS_OF_INPUT: Final = {"payload_out", "same_input_again"}
 _MOST_SESSIONS: Final = 1_000_000
+# Of one name in a directory, on common file systems.
+_MOST_NAME_BYTES: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +140,11 @@ def _task(path: Path, name: str, table: object) -> GivenInput:
         raise _bad(
             path, f"has none or both of {name}.input and {name}.exec", "Write one."
         )
+    for key in ("payload_out", "same_input_again"):
+        if "exec" in table and key in table:
+            raise _bad(
+                path, f"has {name}.{key}, which goes with input", "Leave it out."
+            )
     sessions = table.get("sessions")
     if sessions is not None and not 1 <= sessions <= _MOST_SESSIONS:
         raise _bad(
@@ -158,6 +168,36 @@ def _bad(path: Path, fault: str, fix: str) -> SecAggError:
     return ErrorCode.BAD_SETTINGS.error(f"the file of tasks {path} {fault}", fix=fix)
 
 
+def settings_of_inputs(
+    settings: "ClientSettings", given: GivenInput, by_task: dict[str, GivenInput]
+) -> list[tuple["ClientSettings", GivenInput]]:
+    """Return what is given to each task of a process, with the settings for it.
+
+    Args:
+        settings: Of the process.
+        given: To its one task.
+        by_task: Of --tasks; empty without.
+
+    Raises:
+        ServiceError: BAD_SETTINGS; as `settings_of_task`, or the state is of a client
+            that was started the other way, whose budgets would begin again.
+    """
+    own = settings.client
+    other = (
+        own.state_dir / STORE_FILE if by_task else _state_of(own.state_dir, own.task)
+    )
+    if other.exists():
+        raise ErrorCode.BAD_SETTINGS.error(
+            f"{other} is of a client that was started {'without' if by_task else 'by'} "
+            "--tasks, and the budgets of its tasks would begin again",
+            fix="Start it as before, or name another client.state_dir and new tasks.",
+        )
+    parts = [
+        (settings_of_task(settings, name, each), each) for name, each in by_task.items()
+    ]
+    return parts or [(settings, given)]
+
+
 def settings_of_task(
     settings: "ClientSettings", task: str, given: GivenInput
 ) -> "ClientSettings":
@@ -179,13 +219,21 @@ def settings_of_task(
     client = replace(
         own,
         task=task,
-        state_dir=own.state_dir / "tasks" / quote(task, safe=""),
+        state_dir=_state_of(own.state_dir, task),
         sessions=given.sessions or own.sessions,
     )
     policy = settings.policy
     if policy.data is not None and policy.data_dir is None:
         policy = replace(policy, data_dir=own.state_dir / "data")
     return replace(settings, client=client, policy=policy)
+
+
+def _state_of(state_dir: Path, task: str) -> Path:
+    """Return the directory of one of several tasks; no name leads out of theirs."""
+    name = quote(task, safe="").replace(".", "%2E")
+    if len(name) > _MOST_NAME_BYTES:
+        name = sha256(task.encode()).hexdigest()
+    return state_dir / "tasks" / name
 
 
 def source_of(

@@ -18,6 +18,7 @@ from secagg.cli.client_inputs import (
     GivenInput,
     give_to_all,
     read_tasks,
+    settings_of_inputs,
     settings_of_task,
     source_of,
 )
@@ -54,6 +55,8 @@ def test_options_that_exclude_each_other_are_refused(capsys, words, text):
         ("[a]\noutput = 'x'", "none or both of a.input and a.exec"),
         ("[a]\ninput = 'x'\nexec = 'y'", "none or both"),
         ("[a]\ninput = 'x'\nsessions = 0", "a.sessions = 0"),
+        ("[a]\nexec = 'x'\npayload_out = 'y'", "a.payload_out, which goes with"),
+        ("[a]\nexec = 'x'\nsame_input_again = true", "a.same_input_again, which"),
     ],
 )
 def test_a_file_of_tasks_that_cannot_work_is_refused(tmp_path, text, fault):
@@ -140,6 +143,24 @@ def test_each_task_has_a_state_of_its_own_and_all_one_total(settings, tmp_path):
     marked = replace(settings.client, rollback_mark=tmp_path / "mark")
     with pytest.raises(secagg.ServiceError, match="is one file, and each task"):
         settings_of_task(replace(settings, client=marked), *next(iter(given.items())))
+
+
+def test_no_task_has_its_budget_again_with_or_without_a_file_of_tasks(
+    settings, tmp_path, capsys
+):
+    given = GivenInput(None, "x {vector}")
+    for name in ("..", ".", "x" * 256, "\u00e9" * 128):
+        place = settings_of_task(settings, name, given).client.state_dir
+        assert place.resolve().parent == tmp_path / "state" / "tasks"
+        place.mkdir(parents=True)
+    assert settings_of_inputs(settings, given, {}) == [(settings, given)]
+    settings_of_task(settings, "flu", given).client.state_dir.mkdir()
+    words = ["client", "--config", "client.toml"]
+    assert main([*words, "--input", "x.npy"]) == 72
+    assert "started by --tasks, and the budgets" in capsys.readouterr().err
+    (tmp_path / "state" / "store.sqlite3").touch()
+    assert main([*words, "--tasks", "tasks.toml"]) == 72
+    assert "started without --tasks, and the budgets" in capsys.readouterr().err
 
 
 async def test_one_client_gives_to_two_tasks_side_by_side(
