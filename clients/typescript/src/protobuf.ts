@@ -138,6 +138,8 @@ export interface ErrorDetail {
 
 /** Details have at most this many bytes (errors.proto). */
 const MOST_DETAIL_BYTES = 4096;
+/** As a client waits at most; a longer timer than 2^31 ms would not wait at all. */
+const MOST_RETRY_MS = 3_600_000;
 
 /**
  * Reads the trailer "secagg-error-bin"; undefined for bytes that are no detail.
@@ -154,7 +156,7 @@ export function decodeErrorDetail(bytes: Uint8Array): ErrorDetail | undefined {
       fault: fault >= 1 && fault <= 5 ? (fault as Fault) : 2,
       message: printable(fields.text(3)),
       nextStep: printable(fields.text(4)),
-      retryAfterMs: fields.has(5) ? Number(fields.integer(5)) : undefined,
+      retryAfterMs: fields.has(5) ? Math.min(Number(fields.integer(5)), MOST_RETRY_MS) : undefined,
       sender: printable(fields.text(6)),
       alive: Number(fields.integer(7)),
       needed: Number(fields.integer(8)),

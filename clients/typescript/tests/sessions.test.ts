@@ -341,6 +341,11 @@ eachRow('restarts', 'endings', 15, async (row) => {
   else assert.equal(ending.survivors, row.survivors);
 });
 
+test('no error makes a client wait longer than its timers can', () => {
+  const years = Uint8Array.of(8, 60, 16, 2, 40, 255, 255, 255, 255, 255, 255, 127);
+  assert.equal(decodeErrorDetail(years)!.retryAfterMs, 3_600_000);
+});
+
 eachRow('restarts', 'errors', 13, (row) => {
   const detail = decodeErrorDetail(hex(row.detail));
   if (row.success === false) {
