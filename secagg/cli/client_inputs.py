@@ -44,7 +44,6 @@ _KEYS: Final = {
     "same_input_again": bool,
     "sessions": int,
 }
-_KEYS_OF_INPUT: Final = {"payload_out", "same_input_again"}
 _MOST_SESSIONS: Final = 1_000_000
 # Of one name in a directory, on common file systems.
 _MOST_NAME_BYTES: Final = 255
@@ -140,11 +139,9 @@ def _task(path: Path, name: str, table: object) -> GivenInput:
         raise _bad(
             path, f"has none or both of {name}.input and {name}.exec", "Write one."
         )
-    for key in ("payload_out", "same_input_again"):
-        if "exec" in table and key in table:
-            raise _bad(
-                path, f"has {name}.{key}, which goes with input", "Leave it out."
-            )
+    odd = table.keys() & {"payload_out", "same_input_again"}
+    if odd and "exec" in table:
+        raise _bad(path, f"has {name}.{min(odd)}, which goes with input", "Omit it.")
     sessions = table.get("sessions")
     if sessions is not None and not 1 <= sessions <= _MOST_SESSIONS:
         raise _bad(
@@ -192,10 +189,9 @@ def settings_of_inputs(
             "--tasks, and the budgets of its tasks would begin again",
             fix="Start it as before, or name another client.state_dir and new tasks.",
         )
-    parts = [
+    return [
         (settings_of_task(settings, name, each), each) for name, each in by_task.items()
-    ]
-    return parts or [(settings, given)]
+    ] or [(settings, given)]
 
 
 def settings_of_task(

@@ -11,18 +11,16 @@ Rule 4: it is for its owner alone: a model that is trained without noise may be 
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from secagg.errors import ErrorCode, InputError, SecAggError
+from secagg.errors import ErrorCode, InputError
 from secagg.learning.array_files import read_arrays, read_file, write_arrays
 from secagg.learning.curve import TrainingStep
 from secagg.learning.vectors import Flat
-from secagg.runtime.files import replace_file, sync_directory
-
-_Result = TypeVar("_Result")
+from secagg.runtime.files import disk, replace_file, sync_directory
 
 _PREFIX: Final = "session-"
 # Of the largest number of a session, so that names sort like numbers.
@@ -68,14 +66,9 @@ class CheckpointDirectory:
         Raises:
             ServiceError: STATE_DAMAGED or STORAGE_FAILED.
         """
-
-        def read() -> Checkpoint | None:
-            if not self.path.is_dir():
-                return None
+        with disk(self.path):
             names = sorted(one.name for one in self.path.glob(f"{_PREFIX}*"))
             return self._read(self.path / names[-1]) if names else None
-
-        return self._told(read)
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, whole or not at all.
@@ -86,25 +79,20 @@ class CheckpointDirectory:
         number = checkpoint.steps[-1].session_number
         final = self.path / f"{_PREFIX}{number:0{_DIGITS}}"
         partial = self.path / f".{final.name}.partial"
-        state = {
+        document = {
             "run": dict(checkpoint.run),
             "sum_hash": checkpoint.sum_hash,
             "steps": [asdict(step) for step in checkpoint.steps],
         }
-
-        def write() -> None:
+        arrays, state = write_arrays(checkpoint.arrays), json.dumps(document, indent=1)
+        with disk(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(mode=_PRIVATE_DIRECTORY)
-            for name, data in (
-                (_ARRAYS, write_arrays(checkpoint.arrays)),
-                (_STATE, json.dumps(state, indent=1).encode()),
-            ):
-                replace_file(partial / name, data, mode=_PRIVATE_FILE)
+            replace_file(partial / _ARRAYS, arrays, mode=_PRIVATE_FILE)
+            replace_file(partial / _STATE, state.encode(), mode=_PRIVATE_FILE)
             os.replace(partial, final)  # noqa: PTH105 - the name says what it does
             sync_directory(self.path)
-
-        self._told(write)
 
     def _read(self, directory: Path) -> Checkpoint:
         try:
@@ -123,15 +111,3 @@ class CheckpointDirectory:
                 f"the checkpoint {directory} cannot be read",
                 fix="Restore it, or choose an empty checkpoint_dir and a new task.",
             ) from None
-
-    def _told(self, call: Callable[[], _Result]) -> _Result:
-        try:
-            return call()
-        except OSError as error:
-            raise self._failed(error) from None
-
-    def _failed(self, error: OSError) -> SecAggError:
-        return ErrorCode.STORAGE_FAILED.error(
-            f"the checkpoints in {self.path} cannot be used: {error.strerror}",
-            fix="Check the directory, its owner and the free space.",
-        )

@@ -92,9 +92,8 @@ class ProgramInput:
 
     def ready(self) -> None:
         """Forget what sessions that are over have left."""
-        with disk(self._work):
-            shutil.rmtree(self._work, ignore_errors=True)
-            shutil.rmtree(self._inputs, ignore_errors=True)
+        shutil.rmtree(self._work, ignore_errors=True)
+        shutil.rmtree(self._inputs, ignore_errors=True)
 
     def check(self, session: SessionInfo) -> None:
         """Refuse a session that adds up no updates, before the client joins.
