@@ -6,8 +6,9 @@ Rule 2: a program sees few variables of the environment, and those that are name
         it.  Keys and settings of this process are not among them.
 Rule 3: what it prints is read to its end and kept to a limit: it cannot block on a full
         pipe, and cannot fill memory or disk.  Errors quote the end of it.
-Rule 4: it is one process group with its children.  The group is ended when its time is
-        up, when the program has ended, when this process stops, and when it is killed.
+Rule 4: it is one process group with its children, but those that leave the group by
+        setsid.  The group is ended when its time is up, when the program has ended,
+        when this process stops, and when it is killed.
 """
 
 import os
