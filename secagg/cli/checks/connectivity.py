@@ -1,4 +1,4 @@
-"""The way of a client to its aggregator: what the doctor tries of it, step by step."""
+"""Connectivity checks: every step from a client to its aggregator."""
 
 import asyncio
 import socket
@@ -32,13 +32,13 @@ _ANSWER_SECONDS: Final = 5.0
 
 
 class ConnectivityCheck:
-    """One step after the other towards the offer of a client's task.
+    """Checks each step towards the offer of a client's task, in order.
 
-    Each says what it has found.  What it raises is a `SecAggError`: the one that the
+    Each check returns what it has found, or raises the `SecAggError` that the
     client would meet.
 
     Args:
-        settings: The client's.
+        settings: Of the client.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -54,7 +54,7 @@ class ConnectivityCheck:
         return self._address
 
     async def resolve(self) -> str:
-        """Ask the name service where the aggregator is."""
+        """Resolve the host name of the aggregator."""
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(
@@ -66,10 +66,10 @@ class ConnectivityCheck:
                 "Check the spelling of client.server and this machine's DNS.",
             ) from None
         places = sorted({str(each[4][0]) for each in found})
-        return f"{self._to.host} is at {', '.join(places)}"
+        return f"{self._to.host} has the address {', '.join(places)}"
 
     async def connect(self) -> str:
-        """Open a connection, and close it."""
+        """Open a connection and close it."""
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 _, writer = await asyncio.open_connection(self._to.host, self._to.port)
@@ -86,14 +86,14 @@ class ConnectivityCheck:
             ) from None
         except OSError as error:
             raise _unreachable(
-                f"there is no way to {self._to}: {error.strerror}",
+                f"cannot connect to {self._to}: {error.strerror}",
                 "Check this machine's network, VPN and routes.",
             ) from None
         writer.transport.abort()
-        return f"{self._to} takes connections"
+        return f"{self._to} accepts connections"
 
     async def speaks_tls(self) -> str:
-        """Shake hands with whoever it is: the next step asks who."""
+        """Perform a TLS handshake without verification; the next step verifies."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.check_hostname = False
@@ -122,7 +122,7 @@ class ConnectivityCheck:
         return f"{spoken.version()} with HTTP/2"
 
     async def meets(self) -> str:
-        """Shake hands with the aggregator, and prove to be its client."""
+        """Perform the mutual TLS handshake as this client."""
         identity = identity_of(self._settings.tls, Role.CLIENT)
         expected = Expected(
             identity.identity.trust_domain, self._settings.client.aggregator
@@ -133,40 +133,40 @@ class ConnectivityCheck:
         return f"{peer.uri}, and it accepts this client's certificate"
 
     async def asks(self) -> str | Caution:
-        """Ask for an offer of the task."""
+        """Request an offer of the task."""
         client = self._settings.client
         identity = identity_of(self._settings.tls, Role.CLIENT)
         async with GrpcConnection(
             self._to, identity=identity, aggregator=client.aggregator
         ) as connection:
-            # Between two sessions there is none for a moment.
+            # Between two sessions a task has no offer for a moment.
             clock = SystemClock()
-            patience = clock.now() + _ANSWER_SECONDS
+            deadline = clock.now() + _ANSWER_SECONDS
             while True:
                 self._offer = await connection.call(GetOffer(client.task, 0))
-                if not isinstance(self._offer, Wait) or clock.now() >= patience:
+                if not isinstance(self._offer, Wait) or clock.now() >= deadline:
                     break
                 await clock.sleep_until(clock.now() + 1.0)
             self._aggregator = connection.aggregator
         if isinstance(self._offer, Wait):
             return Caution(
-                f"task {client.task!r} is there, and no session of it takes clients "
+                f"task {client.task!r} exists, but no session of it accepts clients "
                 "now",
                 "Nothing to do: the client waits for one. Its policy could not be "
                 "compared.",
             )
         number = self._offer.session_number
-        return f"task {client.task!r} is there, session {number} takes clients"
+        return f"task {client.task!r} exists, session {number} accepts clients"
 
     def clock(self) -> str:
-        """Compare this machine's clock with the session that is offered."""
+        """Compare the clock of this machine with the session that is offered."""
         if not isinstance(self._offer, SessionDescriptor):
             return "cannot be compared without an offer"
         self._offer.check_clock(int(time.time()))
         return "fits the session that is offered"
 
-    def judges(self) -> str:
-        """Judge the offer as the client would."""
+    def accepts_offer(self) -> str:
+        """Check the offer as the client would."""
         if not isinstance(self._offer, SessionDescriptor):
             return "cannot be compared without an offer"
         offer = self._offer
@@ -183,7 +183,7 @@ class ConnectivityCheck:
                     cohort=client_policy(self._settings),
                     enrolment=self._enrolment(identity),
                 ),
-                # What the state knows is looked at by itself; the client may hold it.
+                # Other checks read the state; the client may have it open.
                 known=KnownFacts(),
             )
         )

@@ -1,4 +1,4 @@
-"""`secagg doctor`: why an aggregator or a client would not work, before it does not."""
+"""`secagg doctor`: checks everything that an aggregator or a client needs."""
 
 import typer
 
@@ -13,10 +13,10 @@ def doctor(
     overrides: SetOption = None,
     as_json: JSONOption = False,
 ) -> None:
-    """Look at everything that a server or a client needs, and say what to do.
+    """Check everything that a server or a client needs, and print next steps.
 
-    The settings file says which of the two. Every check has a number; what fails ends
-    its branch, and the exit code is that of the first failure. Nothing is changed, no
+    The settings file decides which of the two. Every check has a number. A failure
+    ends its branch; the exit code is that of the first failure. Nothing is changed, no
     session is joined and no budget is spent.
 
     Example: secagg doctor --config client.toml
@@ -46,7 +46,7 @@ def doctor(
             f"{len(failed)} of {len(findings)} checks failed; begin with {first}"
         )
     elif warned:
-        output.line(f"it works; somebody should look at {', '.join(warned)}")
+        output.line(f"it works, with warnings: {', '.join(warned)}")
     else:
         output.line("nothing is wrong")
     output.result(

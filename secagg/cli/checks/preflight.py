@@ -1,15 +1,14 @@
-"""Checks of a set-up before anything costs time or budget, and how they hang together.
+"""Checks of a set-up before anything costs time or budget, in branches.
 
-Rule 1: what can be found out from this machine alone is found out first: before a
-        server plans its noise, and before a client joins a session.
-Rule 2: looking changes nothing: no file stays behind, no port stays taken.
-Rule 3: a check says what it found in one line; its error is the one that the program
+Rule 1: what this machine alone can check is checked first: before a server plans its
+        noise, and before a client joins a session.
+Rule 2: a check changes nothing: no file stays behind, no port stays taken.
+Rule 3: a check reports its result in one line; its error is the one that the program
         would meet later, with the same exit code and a next step.
-Rule 4: checks stand in branches.  What fails ends its branch, because all that follows
-        would fail for the same reason; other branches go on.
-Whether the budget can be met is the planner's to say, and what the other side demands
-is said by the other side.  `--show-settings` prints every setting, and what each check
-of them found.
+Rule 4: checks form branches.  A failure ends its branch, because all that follows
+        would fail for the same reason; other branches continue.
+The planner decides whether the budget can be met, and the peer reports what it
+demands.  `--show-settings` prints every setting, and the result of each check.
 """
 
 import contextlib
@@ -53,7 +52,7 @@ S = TypeVar("S")
 
 
 class State:
-    """What became of a check."""
+    """State of a check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -63,13 +62,13 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check and what it found.
+    """One check and its result.
 
     Attributes:
         number: Such as D120; never reused.
-        subject: What was looked at.
+        subject: What was checked.
         state: One of `State`.
-        found: What there is, or what is wrong.
+        found: What exists, or what is wrong.
         next_step: What to do about it; "" where nothing is wrong.
         error: Of a check that failed.
     """
@@ -84,7 +83,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """Something that works and should not stay so."""
+    """A result that is no failure and should be corrected."""
 
     found: str
     next_step: str
@@ -95,16 +94,16 @@ Found: TypeAlias = str | Caution | None
 
 @dataclass(frozen=True, slots=True)
 class SetupCheck(Generic[S]):
-    """One numbered thing that a part needs.
+    """One numbered need of a part.
 
     Attributes:
         number: Such as D120; never reused.
-        subject: What is looked at: the setting or option that names it, or a noun.
-        run: Says what there is; None where the settings name no such thing.  Raises
-            what is wrong, as the program would.
-        starts: Whether a start looks at it before anything else; what it does not look
-            at it meets by itself, with the same error.
-        is_local: Whether this machine alone can tell; else the doctor alone looks.
+        subject: What is checked: the setting or option that names it, or a noun.
+        run: Returns what exists; None where the settings name no such thing.  Raises
+            the error that the program would raise.
+        starts: Whether a start runs it before anything else; other failures meet the
+            program later, with the same error.
+        is_local: Whether this machine alone can check it; else only the doctor does.
     """
 
     number: str
@@ -123,15 +122,15 @@ async def findings_of(
     *,
     only: Callable[[SetupCheck[S]], bool] = lambda _: True,
 ) -> list[Finding]:
-    """Run checks; what follows a failure in its branch is skipped.
+    """Run checks, and skip those after a failure in their branch.
 
     Args:
-        branches: Checks that hang together, in the order in which they are run.
-        setup: What they look at.
-        only: Says which are run.
+        branches: Checks that depend on each other, in the order in which they run.
+        setup: What they check.
+        only: Returns whether a check is run.
 
     Returns:
-        What was found, by number.
+        The results, by number.
     """
     findings: list[Finding] = []
     for branch in branches:
@@ -169,7 +168,7 @@ async def _finding_of(check: SetupCheck[S], setup: S) -> Finding | None:
 def written_files(outputs: Mapping[str, Path]) -> list[tuple[str, Path]]:
     """Return every file that options of a client have it write, with its option.
 
-    Beside the sum of a session goes its receipt, and those of sessions without a sum.
+    The receipt of a session lies beside its sum, as do those of sessions without one.
     """
     files: list[tuple[str, Path]] = []
     for option, path in outputs.items():
@@ -184,7 +183,7 @@ def written_files(outputs: Mapping[str, Path]) -> list[tuple[str, Path]]:
 def check_server_paths(
     settings: HostSettings, file: Path, tasks: Sequence[TaskSettings]
 ) -> str:
-    """Refuse settings of a server by which it would write over its own files.
+    """Refuse settings of a server by which it would overwrite its own files.
 
     Args:
         settings: The server's.
@@ -200,7 +199,7 @@ def check_server_paths(
 
 
 def check_port(listening: Mapping[str, str | None]) -> None:
-    """Find out whether an aggregator could listen.
+    """Check that an aggregator could listen.
 
     Args:
         listening: Its addresses, by their settings; None for those that are not set.
@@ -217,7 +216,7 @@ def check_port(listening: Mapping[str, str | None]) -> None:
                 address.host, address.port, type=socket.SOCK_STREAM
             )[0]
             with socket.socket(family, kind, protocol) as probe:
-                # As the server will: what an earlier one left closing does not count.
+                # As the server does: what an earlier one left closing does not count.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(where)
         except OSError:
@@ -225,18 +224,18 @@ def check_port(listening: Mapping[str, str | None]) -> None:
 
 
 class DiskFullError(ServiceError):
-    """A disk is full; it may have room by the time that somebody needs it."""
+    """A full disk, which may have room by the time that a session needs it."""
 
 
 def require_all(findings: Iterable[Finding], *, may_be_full: str = "") -> list[str]:
-    """Raise the first problem, if there is one that does not mend itself.
+    """Raise the first problem, unless it may resolve itself.
 
     Args:
-        findings: What was found.
-        may_be_full: The number of a check whose disk is waited for later.
+        findings: Results of the checks.
+        may_be_full: The number of a check whose disk may get room later.
 
     Returns:
-        What is waited for, and what should not stay as it is, in words.
+        What is waited for, and what should be corrected, in words.
 
     Raises:
         SecAggError: The first problem.
@@ -253,7 +252,7 @@ def require_all(findings: Iterable[Finding], *, may_be_full: str = "") -> list[s
 
 
 def identity_of(files: TLSSection, role: Role) -> TLSIdentity:
-    """Load what [tls] names, and tell no log of it.
+    """Load the files that [tls] names, without logging.
 
     Raises:
         ServiceError: BAD_CERTIFICATE.
@@ -299,11 +298,11 @@ def _readable(key: Path) -> str:
     # Not an error: orchestrators mount secrets with modes of their own.
     if not is_readable_by_others(key):
         return ""
-    return f"; WARNING: others may read {key}, try chmod 600"
+    return f"; WARNING: other users may read {key}, try chmod 600"
 
 
 def check_server_enrolment(tls: TLSSection, settings: TaskSettings) -> str | None:
-    """Look at what a server publishes of the enrolment; None where none is wanted.
+    """Check what a server publishes of the enrolment; None where nothing is set.
 
     Raises:
         ServiceError: BAD_SETTINGS, BAD_CERTIFICATE or BAD_CREDENTIAL.
@@ -330,11 +329,11 @@ def _issuer_beside(revocations: Path | None) -> str:
     seed = None if revocations is None else revocations.with_name(ISSUER_SEED)
     if seed is None or not os.access(seed, os.R_OK):
         return ""
-    return f"; WARNING: this user can read {seed}, the issuer belongs elsewhere"
+    return f"; WARNING: this user can read {seed}; keep the issuer elsewhere"
 
 
 def check_client_enrolment(settings: ClientSettings) -> str | None:
-    """Look at what a client has of the enrolment; None where nothing is set.
+    """Check what a client has of the enrolment; None where nothing is set.
 
     Raises:
         SecAggError: BAD_SETTINGS, BAD_CERTIFICATE or BAD_CREDENTIAL.
@@ -356,7 +355,7 @@ def _time(seconds: int) -> str:
 
 
 def check_state_dir(path: Path, task: TaskSettings | None) -> str:
-    """Look at the directory of a server's state and at the free space.
+    """Check the directory of a server's state, and the free space.
 
     Args:
         path: Of the directory.
@@ -368,10 +367,10 @@ def check_state_dir(path: Path, task: TaskSettings | None) -> str:
     found = check_writable(path)
     needed = MIN_FREE_BYTES
     if task is not None:
-        # The planner may choose more bits, and a rotation a longer vector; not fewer.
+        # The planner may choose more bits, and a rotation a longer vector; never fewer.
         one = packed_size(task.vector.dimension, task.vector.modulus_bits or 1)
         needed += task.cohort.min_clients * one
-    needed -= _size(path)  # what a session has stored needs no room twice
+    needed -= _size(path)  # what a session has stored already has its room
     free = shutil.disk_usage(nearest_place(path)).free
     if free < needed:
         raise ErrorCode.STORAGE_FAILED.error(
@@ -391,7 +390,7 @@ def _size(directory: Path) -> int:
 
 
 def check_payload(settings: TaskSettings) -> str | None:
-    """Look at the file that a task hands to every client; None for no file.
+    """Check the file that a task hands to every client; None for no file.
 
     Raises:
         ServiceError: BAD_SETTINGS.
@@ -411,7 +410,7 @@ def check_payload(settings: TaskSettings) -> str | None:
 
 
 def check_output(path: Path) -> str:
-    """Prove that a file can be made.
+    """Check that a file can be created.
 
     Raises:
         ServiceError: STORAGE_FAILED.
@@ -422,7 +421,7 @@ def check_output(path: Path) -> str:
 
 
 def check_writable(directory: Path) -> str:
-    """Prove that files can be made in a directory, or the directory itself.
+    """Check that files can be created in a directory, or the directory itself.
 
     Raises:
         ServiceError: STORAGE_FAILED.
@@ -441,7 +440,7 @@ def check_writable(directory: Path) -> str:
             error.strerror or type(error).__name__,
             DiskFullError if is_full else ServiceError,
         ) from None
-    return "can be written" if place == directory else "can be made"
+    return "can be written" if place == directory else "can be created"
 
 
 def _unwritable(
@@ -491,15 +490,17 @@ def check_tls_files(tls: TLSSection) -> str | Caution:
         except OSError as error:
             raise ErrorCode.BAD_CERTIFICATE.error(
                 f"{path} cannot be read: {error.strerror}",
-                fix="Check the path under [tls] and who may read the file.",
+                fix="Check the path under [tls] and which users may read the file.",
             ) from None
     if is_readable_by_others(tls.key):
-        return Caution(f"others may read the key {tls.key}", f"chmod 600 {tls.key}")
-    return "all three can be read, the key by nobody else"
+        return Caution(
+            f"other users may read the key {tls.key}", f"chmod 600 {tls.key}"
+        )
+    return "all three can be read, the key only by its owner"
 
 
 def check_certificate(tls: TLSSection, role: Role) -> str | Caution:
-    """Check a certificate's identity, and when it ends."""
+    """Check a certificate's identity and expiry."""
     identity, now = identity_of(tls, role), datetime.now(UTC)
     first = min(expiries_of(identity), key=lambda each: each.moment)
     until = identity.not_valid_after
@@ -515,7 +516,7 @@ def check_certificate(tls: TLSSection, role: Role) -> str | Caution:
 
 
 def check_revoked(own: HostSection, tls: TLSSection) -> str | Caution | None:
-    """Read the revocation lists, and name what they lack."""
+    """Check the revocation lists, and name what they lack."""
     file = revocation_file(own.revoked, own.max_revocation_days, own.state_dir)
     if file is None:
         return None
@@ -532,7 +533,7 @@ def check_revoked(own: HostSection, tls: TLSSection) -> str | Caution | None:
         )
     if len(lists) < len(trusted):
         return Caution(
-            f"{found}; {len(trusted) - len(lists)} authorities of {tls.ca} have none",
+            f"{found}; {len(trusted) - len(lists)} authorities of {tls.ca} lack a list",
             "Add the list of each authority: without one it revokes no certificate.",
         )
     return found

@@ -1,10 +1,10 @@
 """One list of checks for each part: its start, `--show-settings` and the doctor run it.
 
-Rule 1: looking changes nothing: it joins no session and spends no budget.
-Rule 2: what a start refuses, the doctor has said: under a number, with the same error.
-Rule 3: a start runs what this machine can tell at once.  What it meets by itself, such
-        as its book or the planner's answer, is for `--show-settings` and the doctor;
-        what takes a peer is for the doctor alone.
+Rule 1: a check changes nothing: it joins no session and spends no budget.
+Rule 2: what a start refuses, the doctor reports: under a number, with the same error.
+Rule 3: a start runs what this machine can check at once.  `--show-settings` and the
+        doctor also run what a program meets later, such as its store or the planner's
+        answer.  Only the doctor runs the checks that need a peer.
 
 D1xx are an aggregator's checks, D2xx a client's.
 """
@@ -133,7 +133,7 @@ def start_findings(setup: Setup) -> list[Finding]:
 
 
 def shown_findings(setup: Setup) -> list[Finding]:
-    """Run the checks of `--show-settings`: all that this machine can tell."""
+    """Run the checks of `--show-settings`: all that this machine can check."""
     return asyncio.run(
         findings_of(checks_of(setup), setup, only=lambda check: check.is_local)
     )
@@ -149,7 +149,7 @@ async def doctor_findings(
         overrides: As they are given to the program, by ``--set``.
 
     Returns:
-        The part, and what was found.
+        The part, and the results.
     """
     role, number = ("client", "D200") if is_client_file(path) else ("server", "D100")
     try:
@@ -173,7 +173,7 @@ def _has_relay(host: HostSettings | PartySettings) -> bool:
     try:
         listen = Address.parse(host.server.listen, name="server.listen")
     except ServiceError:
-        return False  # D180 says it
+        return False  # D180 reports it
     return host.admission.limits().has_relay_at(listen)
 
 
@@ -192,7 +192,7 @@ def _open_files(host: HostSettings | PartySettings, cohorts: Iterable[int]) -> s
 
 
 async def owner_of(server: HostSection) -> str | None:
-    """Return what the aggregator that runs with these settings says of itself."""
+    """Return a line about the aggregator that runs with these settings, if any."""
     try:
         answer = await call_admin(admin_socket_of(server), "status")
     except SecAggError:
@@ -260,7 +260,7 @@ def _party_paths(setup: PartySetup) -> str:
 def _of_tasks(
     setup: ServerSetup, look: Callable[[TaskSettings], str | None]
 ) -> str | None:
-    """Return what is found of every task that names something to look at."""
+    """Return the results of every task that names something to check."""
     found = ((task.task.id, look(task)) for task in setup.tasks)
     texts = [f"task {name!r}: {text}" for name, text in found if text is not None]
     return "; ".join(texts) or None
@@ -275,23 +275,23 @@ def _admin_socket(server: HostSection, owner: str | None) -> str:
 
 
 def _client_rules(setup: ClientSetup) -> str:
-    """Refuse rules of the client's that no program can go by."""
+    """Refuse settings of a client's policy that cannot be applied."""
     settings = setup.settings
     client_policy(settings)
     read_privacy_limits(settings)
     if settings.client.aggregator is not None:
         aggregator_named(settings.client.aggregator, trust_domain=_ANY_DOMAIN)
-    return "they can be gone by"
+    return "they can be applied"
 
 
 def _sharing_rules(setup: SharingSetup) -> str:
     sharing_cohort(setup.settings)
     sharing_limits(setup.settings)
-    return "they can be gone by"
+    return "they can be applied"
 
 
 def _edge(setup: ServerSetup) -> str | Caution | None:
-    """Look at what the HTTP edge needs, as its start would."""
+    """Check what the HTTP edge needs, as its start would."""
     host = setup.host
     options = edge_options(host)
     if options is None:
@@ -314,7 +314,7 @@ def _edge(setup: ServerSetup) -> str | Caution | None:
         )
     if is_readable_by_others(options.private_key):
         return Caution(
-            f"others may read the key {options.private_key}",
+            f"other users may read the key {options.private_key}",
             f"chmod 600 {options.private_key}",
         )
     return shown
@@ -328,13 +328,13 @@ def _packages(setup: ServerSetup) -> str:
     if server.store is not None:
         checked_address(server.store)
         check_postgres_package()
-    return f"all are there; engine {open_engine(server.engine).name}"
+    return f"all are installed; engine {open_engine(server.engine).name}"
 
 
 def _party_packages(setup: PartySetup) -> str:
     meter_of(setup.settings.server)
     check_collector(setup.settings.server)
-    return "all are there"
+    return "all are installed"
 
 
 def _server_mark(setup: ServerSetup) -> str | None:
@@ -445,7 +445,7 @@ def _receipt_keys(setup: PartySetup | SharingSetup) -> str | None:
     helper_key = receipt_key_of("helper", settings.helper)
     if isinstance(settings, SharingClientSettings):
         refuse_one_key(receipt_key_of("leader", settings.leader), helper_key)
-    return "what the others sign with can be read"
+    return "the keys that the aggregators sign with can be read"
 
 
 def _party_task(setup: PartySetup) -> str:
@@ -594,14 +594,18 @@ _CLIENT: Final[tuple[Branch[ClientSetup], ...]] = (
                 ),
                 (
                     "D270",
-                    "way to the aggregator",
+                    "connection to the aggregator",
                     lambda s: s.to_aggregator().connect(),
                 ),
                 ("D280", "TLS", lambda s: s.to_aggregator().speaks_tls()),
-                ("D290", "who the aggregator is", lambda s: s.to_aggregator().meets()),
+                (
+                    "D290",
+                    "identity of the aggregator",
+                    lambda s: s.to_aggregator().meets(),
+                ),
                 ("D300", "task", lambda s: s.to_aggregator().asks()),
                 ("D310", "clock", lambda s: s.to_aggregator().clock()),
-                ("D320", "policy", lambda s: s.to_aggregator().judges()),
+                ("D320", "policy", lambda s: s.to_aggregator().accepts_offer()),
             )
         ),
     ),

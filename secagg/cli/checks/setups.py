@@ -1,4 +1,4 @@
-"""What each part is run with: its settings files, as its checks look at them."""
+"""Setups of each part: its settings files, as its checks read them."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -37,14 +37,14 @@ C = TypeVar("C", ClientSettings, SharingClientSettings)
 
 @dataclass(frozen=True, slots=True)
 class ServerSetup:
-    """What `secagg server` is run with.
+    """Setup of `secagg server`.
 
     Attributes:
         file: Its settings file.
         host: Its settings.
-        tasks: Those in files that are looked at.
-        owner: What the aggregator that runs with them says of itself; None for none.
-        accepts_restored: Whether a state that was put back is accepted.
+        tasks: Those in files that are checked.
+        owner: A line about the aggregator that runs with them; None for none.
+        accepts_restored: Whether a restored state is accepted.
     """
 
     file: Path
@@ -62,15 +62,15 @@ class ServerSetup:
 
 @dataclass(frozen=True, slots=True)
 class GivingSetup(Generic[C]):
-    """What a client of either kind is run with.
+    """Setup of a client of either kind.
 
     Attributes:
         file: Its settings file.
         settings: The client's.
         vector: The file of --input; None for the doctor, which is handed none.
-        describe_input: Reads it and says what it is; None where it is read later.
+        describe_input: Reads and describes it; None where it is read later.
         outputs: Files to be written, by the option that names them.
-        accepts_restored: Whether a state that was put back is accepted.
+        accepts_restored: Whether a restored state is accepted.
     """
 
     file: Path
@@ -94,34 +94,34 @@ class GivingSetup(Generic[C]):
 
 @dataclass(frozen=True, slots=True)
 class ClientSetup(GivingSetup[ClientSettings]):
-    """What `secagg client` is run with.
+    """Setup of `secagg client`.
 
     Attributes:
-        way: Leads to the aggregator.
+        way: Connectivity checks of the aggregator.
     """
 
     way: ConnectivityCheck | None = None
 
     def to_aggregator(self) -> ConnectivityCheck:
-        """Return the way to the aggregator, which every check of it shares."""
+        """Return the connectivity checks, one object for all checks of the peer."""
         if self.way is None:
-            raise InternalError("a setup without a way is not looked at from afar")
+            raise InternalError("a setup without a connection has no remote checks")
         return self.way
 
 
 class SharingSetup(GivingSetup[SharingClientSettings]):
-    """What a client of two aggregators is run with."""
+    """Setup of a client of two aggregators."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartySetup:
-    """What the leader or the helper of two aggregators is run with.
+    """Setup of the leader or the helper of two aggregators.
 
     Attributes:
         file: Its settings file.
         settings: The party's.
-        owner: What the aggregator that runs with them says of itself; None for none.
-        accepts_restored: Whether a state that was put back is accepted.
+        owner: A line about the aggregator that runs with them; None for none.
+        accepts_restored: Whether a restored state is accepted.
     """
 
     file: Path
@@ -144,7 +144,7 @@ Setup: TypeAlias = ServerSetup | ClientSetup | PartySetup | SharingSetup
 
 
 def load_setup(path: Path, overrides: Sequence[str] = ()) -> Setup:
-    """Load the settings of any part; of an aggregator no task is read.
+    """Load the settings of any part, without the tasks of an aggregator.
 
     Args:
         path: The settings file; its sections say whose it is.

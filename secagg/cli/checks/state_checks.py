@@ -1,6 +1,6 @@
 """Checks of what a part keeps: its disk, store, uploads, rollback mark and claims.
 
-Rule 1: looking changes nothing, also in a state that no process has open.
+Rule 1: a check changes nothing, also in a state that no process has open.
 """
 
 import os
@@ -75,7 +75,7 @@ def check_disk(directory: Path) -> str | Caution:
 def check_blobs(url: str) -> str:
     """Create and remove one object in the store of uploads."""
     if (directory := directory_of(url)) is not None and not directory.is_dir():
-        return f"{url} {check_writable(directory)}"  # looking makes nothing
+        return f"{url} {check_writable(directory)}"  # a check creates nothing
     blobs, begun = open_blobs(url), time.monotonic()
     place = f"{STORE_HOME}/doctor"
     blobs.remove(place)
@@ -86,7 +86,7 @@ def check_blobs(url: str) -> str:
 
 
 async def check_server_store(server: ServerSection, owner: str | None) -> str | Caution:
-    """Look at the store of an aggregator, unless one runs with it."""
+    """Check the store of an aggregator, unless an aggregator runs with it."""
     if owner is not None:
         return owner
     is_shared = server.store is not None and server.blobs is not None
@@ -111,7 +111,7 @@ async def check_store(
             if not faults:
                 await refuse_unmarked(store, directory, mark_path, is_shared=is_shared)
     except StoreNotFoundError:
-        return "there is none yet: nothing has run with this state"
+        return "no store exists yet: nothing has run with this state"
     except StoreInUseError:
         return Caution(
             f"a process has {path} open, so it was not read",
@@ -125,12 +125,12 @@ async def check_store(
 async def check_claims(
     settings: ClientSettings | SharingClientSettings,
 ) -> str | Caution:
-    """Look at what tasks have claimed of the data that a client gives."""
+    """Check what tasks have claimed of the data that a client contributes."""
     total = total_budget(settings.policy)
     if total is None:
         return "policy.data is not set: every task has its own budget, and no total"
     if (shared := total.directory) is not None:
-        # A client that has its turn is waited for, and none is refused meanwhile.
+        # A client that holds the lock delays this check; no client is refused for it.
         check_writable(shared)
         is_there = store_exists(shared / STORE_FILE)
         turn = turn_at_claims if is_there else claims_explained
@@ -156,7 +156,7 @@ async def check_claims(
 
 
 async def check_sums(server: ServerSection, owner: str | None) -> str | Caution:
-    """Look for a sum that has ended who computed it."""
+    """Check for a sum whose computation has ended its aggregator."""
     if owner is not None:
         return owner
     begun: dict[str, int] = {}
@@ -170,20 +170,20 @@ async def check_sums(server: ServerSection, owner: str | None) -> str | Caution:
                         events
                     )
     except (StoreNotFoundError, StoreInUseError):
-        return "nobody has begun one"
+        return "no sum was begun"
     for which, times in begun.items():
         if times:
             return Caution(
                 f"the sum of {which} was begun {times} time(s) and is not done: unless "
-                "somebody computes it now, it has ended its aggregator",
-                f"After {MOST_ATTEMPTS} times the session ends without it. Does "
-                "the system's log say that a process was killed for want of memory?",
+                "a process computes it now, it has ended its aggregator",
+                f"After {MOST_ATTEMPTS} times the session ends without it. Check "
+                "the system's log for a process that was killed for want of memory.",
             )
-    return "none has ended its aggregator"
+    return "no sum has ended its aggregator"
 
 
 async def check_replicas(host: HostSettings) -> str | None:
-    """Compare names with the aggregators that share the book."""
+    """Compare names with the aggregators that share the store."""
     server = host.server
     if server.store is None or server.blobs is None:
         return None
@@ -192,13 +192,13 @@ async def check_replicas(host: HostSettings) -> str | None:
         async with looking(server.state_dir, store=server.store) as store:
             rows = await store.read(ListReplicas())
     except StoreNotFoundError:
-        return "there is none yet"
+        return "no store exists yet"
     refuse_other_names(Replica("", "", "", own), rows)
-    return f"all have the name {own!r}" if rows else "there is none yet"
+    return f"all have the name {own!r}" if rows else "no aggregator has joined yet"
 
 
 def check_modes(directory: Path, given: Path | None) -> str | Caution:
-    """Look who may read what holds seeds and shares: 0700, and 0600 for files."""
+    """Check who may read files with seeds and shares: 0700, and 0600 for files."""
     mark = given or default_mark(directory)
     files = [directory, *directory.glob(f"{STORE_FILE}*"), mark]
     known = [(each, _mode(each)) for each in files]
@@ -207,8 +207,8 @@ def check_modes(directory: Path, given: Path | None) -> str | Caution:
         return "for its owner alone"
     path, mode = wide[0]
     return Caution(
-        f"others may use {path}, mode {mode:04o}: it holds seeds and shares, or tells "
-        "an old state from the newest",
+        f"other users may use {path}, mode {mode:04o}: it holds seeds and shares, or "
+        "distinguishes an old state from the newest",
         f"chmod {'700' if path.is_dir() else '600'} {path}",
     )
 
@@ -249,7 +249,7 @@ async def refuse_unmarked(
         store: What is read.
         directory: Of the state.
         given: Its mark; None for the one by default.
-        is_shared: Whether others share the store, which let in a new one.
+        is_shared: Whether other aggregators share the store, and may admit a new one.
 
     Raises:
         ServiceError: RESTORED_STATE.
@@ -264,7 +264,7 @@ async def refuse_unmarked(
 
 
 def first_caution(found: Iterable[str | Caution]) -> str | Caution:
-    """Return the first thing to look at, or all that was found."""
+    """Return the first warning, or all results in one line."""
     known = list(found)
     cautions = [each for each in known if isinstance(each, Caution)]
     return cautions[0] if cautions else "; ".join(map(str, known))
