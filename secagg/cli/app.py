@@ -1,10 +1,10 @@
-"""The command line as a whole: verbs, and what becomes of their failures.
+"""The command line as a whole: its verbs, and how their failures end.
 
 Rule 1: every verb is one module of this package with one function; heavy libraries
         are imported inside that function, so that ``--help`` stays instant.
 Rule 2: an error of `secagg.errors` ends the process with its own exit code and a next
         step; a mistake on the command line ends it with 2; nothing prints a traceback
-        except a fault of ours.
+        except a fault of secagg.
 Rule 3: tracebacks never show local variables: they may hold secrets.
 """
 
@@ -39,7 +39,13 @@ from secagg.cli import (
     two_aggregators,
 )
 from secagg.cli.checks import doctor
-from secagg.cli.failures import EXIT_OK, EXIT_UNREAD, EXIT_USAGE, exit_code_of, give_up
+from secagg.cli.failures import (
+    EXIT_OK,
+    EXIT_UNREAD,
+    EXIT_USAGE,
+    exit_code_of,
+    stop_writing,
+)
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode, SecAggError
 
@@ -55,15 +61,15 @@ app = typer.Typer(
 )
 
 
-# How typer and click complain about a name, with or without a guess behind it.
+# How typer and click report an unknown name, with or without a suggestion.
 _UNKNOWN_NAME: Final = re.compile(
     r"(?P<what>No such (?P<kind>command|option):? '?(?P<name>[^\s']+?)'?)[.:]?"
     r"(?:\s.*)?$",
     re.DOTALL,
 )
-# Below that, a name that looks alike is more often the opposite of what is meant.
+# Below that, a similar name is more often the opposite of what is meant.
 _CLOSE: Final = 0.75
-# No option takes larger integers, and doubles hold all below it.
+# No option takes larger integers, and doubles represent all below it.
 _MOST: Final = 1 << 53
 _SYNONYMS: Final = {"remove": "stop", "rm": "stop", "delete": "stop", "ls": "list"}
 
@@ -127,8 +133,8 @@ def run(words: list[str], *, was_stopped: Callable[[], bool]) -> int:
 
     Args:
         words: What follows ``secagg``.
-        was_stopped: Whether a signal asked the command to stop; what breaks after
-            that is its consequence, not a fault.
+        was_stopped: Whether a signal asked the command to stop; errors after that
+            are its consequence, not a fault.
 
     Returns:
         The exit code, see `secagg.cli.failures`.
@@ -143,7 +149,7 @@ def run(words: list[str], *, was_stopped: Callable[[], bool]) -> int:
     except KeyboardInterrupt:
         raise
     except SystemExit:
-        # What typer and rich make of a pipe that nobody reads; nothing else does here.
+        # typer and rich raise it for a pipe without a reader; nothing else does here.
         return _left_unread()
     except Exception as error:  # noqa: BLE001 - the outermost frame of the process
         if was_stopped() or isinstance(error, typer.Abort):
@@ -175,7 +181,7 @@ def _command() -> Any:  # noqa: ANN401 - a class that moves between typer's rele
 
 
 def _report(error: Exception, output: Output, words: list[str]) -> int:
-    """Print what became of the command, and return its exit code."""
+    """Print the outcome of the command, and return its exit code."""
     if isinstance(error, SecAggError):
         output.error(error)
         return exit_code_of(error)
@@ -184,10 +190,10 @@ def _report(error: Exception, output: Output, words: list[str]) -> int:
     if isinstance(error, BrokenPipeError):
         return _left_unread()
     if isinstance(error, OSError) and (refusal := _refusal_of_output()) is not None:
-        give_up(sys.stdout)
+        stop_writing(sys.stdout)
         output.error(refusal)
         return exit_code_of(refusal)
-    with suppress(OSError):  # nobody can be told
+    with suppress(OSError):  # no stream is left for the report
         traceback.print_exception(error)
     output.failure(
         f"internal error: {type(error).__name__}",
@@ -200,14 +206,14 @@ def _report(error: Exception, output: Output, words: list[str]) -> int:
 
 
 def _open_streams() -> None:
-    """Have streams where a command was started without; what is said there is lost."""
+    """Open the streams that a command was started without; their output is lost."""
     for name in ("stdin", "stdout", "stderr"):  # in the order of their numbers
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "r+", encoding="utf-8"))  # noqa: SIM115, PTH123 - for the whole process
 
 
 def _refusal_of_output() -> SecAggError | None:
-    """Return why standard output takes nothing, or None if it does."""
+    """Return why standard output cannot be written, or None if it can."""
     try:
         sys.stdout.write("\n")
         sys.stdout.flush()
@@ -220,17 +226,17 @@ def _refusal_of_output() -> SecAggError | None:
 
 
 def _left_unread() -> int:
-    """End as every tool does whose reader has gone."""
-    give_up(sys.stdout)
+    """End as every tool does whose reader has closed the pipe."""
+    stop_writing(sys.stdout)
     return EXIT_UNREAD
 
 
 def _with_close_names(message: str, command: object) -> str:
-    """Replace a library's guess at what was meant by names that are close.
+    """Replace a library's suggestion by names that are close.
 
     Args:
         message: Of the library.
-        command: What it complains about.
+        command: The command that the message is about.
     """
     found = _UNKNOWN_NAME.match(message)
     if found is None:
@@ -248,10 +254,10 @@ def _with_close_names(message: str, command: object) -> str:
 
 
 def _plain_integer(error: BaseException, words: list[str]) -> str:
-    """Say how an integer is written that was given as 1e6, or nothing.
+    """Return how an integer is written that was given as 1e6, or "".
 
     Args:
-        error: What a library complains about.
+        error: An error of the library.
         words: The command line.
     """
     names = getattr(getattr(error, "param", None), "opts", ())

@@ -1,10 +1,10 @@
-"""`secagg plan --approve`: judge a task's noise for clients that compare a hash only.
+"""`secagg plan --approve`: verify a task's noise for clients that compare a hash only.
 
-* What is approved is the noise block: mechanism, noise, budget and accountant. Nobody
-  can change one of them and keep the hash.
-* It is judged as a client of this release judges it: form and cost before anything is
+* The noise block is approved: mechanism, noise, budget and accountant. Each of them
+  changes the hash.
+* It is checked as a client of this release checks it: form and cost before anything is
   computed, then epsilon by the accountant that it names.
-* The cohort is not in the block. A client compares it with its own policy, as ever.
+* The cohort is not in the block. A client compares it with its own policy, as always.
 """
 
 from hashlib import sha256
@@ -23,7 +23,7 @@ _MAX_OFFER_BYTES: Final = 1 << 16  # an offer is a few kilobytes; a picture is n
 
 
 def approve(path: Path, output: Output) -> None:
-    """Judge the noise of an offer or of a server's settings, and print its hash.
+    """Verify the noise of an offer or of a server's settings, and print its hash.
 
     Args:
         path: A server's settings if it ends in .toml, otherwise an offer as bytes.
@@ -36,7 +36,7 @@ def approve(path: Path, output: Output) -> None:
     from secagg.distributed_dp import text_above
 
     task = _task_of(path)
-    report = _judged(task)
+    report = _checked(task)
     stated, budget = report.server, task.budget
     digest = sha256(task.parameters.noise_block).hexdigest()
     output.pairs(
@@ -80,8 +80,8 @@ def approve(path: Path, output: Output) -> None:
     )
 
 
-def _judged(task: "NoisyTask") -> "PrivacyReport":
-    """Hold the task to its own claim, as every client does."""
+def _checked(task: "NoisyTask") -> "PrivacyReport":
+    """Verify the task's own claim, as every client does."""
     from secagg.protocol.policy import PrivacyLimits
 
     claim = PrivacyLimits(
@@ -134,7 +134,7 @@ def _planned(path: Path) -> "NoisyTask":
 
 def _no_offer(path: Path, complaint: str) -> SecAggError:
     return ErrorCode.BAD_ENCODING.error(
-        f"{path} is no offer: {complaint}",
+        f"{path} is not an offer: {complaint}",
         fix="Name a file that holds an offer as a client received it, or a "
         "server's settings, whose name ends in .toml.",
     )

@@ -1,4 +1,4 @@
-"""`secagg client`: contribute one vector, and get the sum."""
+"""`secagg client`: contributes one vector, and fetches the sum."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from secagg.errors import SecAggError
 
 
-# As many sessions as a client can be set to take part in.
+# The largest number of sessions that a client can be set to take part in.
 _WITHOUT_END = 1_000_000
 _RENEW_BEFORE_DAYS = 30
 
@@ -83,9 +83,9 @@ def client(  # noqa: PLR0913 - one parameter per flag
         typer.Option(
             "--tasks",
             metavar="TASKS.toml",
-            help="In place of --input: give to several tasks, each with a table of its "
-            "own in this file: input or exec, output, payload_out, same_input_again "
-            "and sessions.",
+            help="In place of --input: contribute to several tasks, each with a "
+            "table of its own in this file: input or exec, output, payload_out, "
+            "same_input_again and sessions.",
         ),
     ] = None,
     sum_path: Annotated[
@@ -111,16 +111,16 @@ def client(  # noqa: PLR0913 - one parameter per flag
         bool,
         typer.Option(
             "--same-input-again",
-            help="Give one vector to every session of client.sessions.",
+            help="Contribute one vector to every session of client.sessions.",
         ),
     ] = False,
     service: Annotated[
         bool,
         typer.Option(
             "--service",
-            help="Run for good: give a vector to every session of the task, wait for "
-            "inputs that are not there yet and for an aggregator that cannot be "
-            "reached, and end only when a person has to act or the task is over.",
+            help="Run for good: contribute a vector to every session of the task, wait "
+            "for missing inputs and for an unavailable aggregator, and end only "
+            "when a person has to act or the task is over.",
         ),
     ] = False,
     renew_before: Annotated[
@@ -139,8 +139,8 @@ def client(  # noqa: PLR0913 - one parameter per flag
         typer.Option(
             "--renew-exec",
             metavar="COMMAND",
-            help="With --service: what puts a new certificate in the place of the old "
-            "one; finds the paths in SECAGG_TLS_CERTIFICATE, SECAGG_TLS_KEY and "
+            help="With --service: the program that replaces the certificate; it finds "
+            "the paths in SECAGG_TLS_CERTIFICATE, SECAGG_TLS_KEY and "
             "SECAGG_TLS_CA. No shell.",
         ),
     ] = None,
@@ -149,7 +149,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
         typer.Option(
             "--restored",
             metavar="SENTENCE",
-            help="Go on, this once, with a state that was put back. The sentence: "
+            help="Continue, this once, from a restored state. The sentence: "
             "I accept that this client may answer twice",
         ),
     ] = None,
@@ -160,10 +160,10 @@ def client(  # noqa: PLR0913 - one parameter per flag
     """Contribute one vector to a sum.
 
     The vector never leaves this machine as it is: it is clipped, gets a share of
-    noise, and is masked. A client that was stopped goes on where it stood when it is
-    started again with the same input; once the task is over, it says where its last
-    sum lies, and fails if it was handed another input since. With client.sessions
-    above one, every session takes a file of its own, such as x-{session}.npy.
+    noise, and is masked. A client that was stopped resumes when it is started again
+    with the same input. Once the task is over, it prints where its last sum lies, and
+    fails if it was given another input since. With client.sessions above one, every
+    session takes a file of its own, such as x-{session}.npy.
     With --exec a program makes the vectors: it runs after this client has joined, and
     zeros take the place of a vector that it does not make in time.
 
@@ -265,10 +265,10 @@ def _check_renewal(
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """What is written in each session.
+    """Files that are written in each session.
 
     Attributes:
-        sum_path: Where sums go; None for whoever wants none.
+        sum_path: Where sums go; None for a client that wants none.
         payload_path: Where payloads go, likewise.
         of_aborted: Receipts of sessions that gave no sum, by their numbers.
     """
@@ -287,7 +287,7 @@ class _Files:
         )
 
     def receipt(self, session_number: int) -> Path | None:
-        """Return where the receipt of one session goes: beside its sum.
+        """Return the path of the receipt of one session: beside its sum.
 
         Named after the sum, so that clients of one directory keep their own.
         """
@@ -296,9 +296,9 @@ class _Files:
         return self.sum_path.of(session_number).with_suffix(".receipt.bin")
 
     def aborted(self, session_number: int) -> Path | None:
-        """Return where the receipt of a session without a sum goes.
+        """Return the path of the receipt of a session without a sum.
 
-        It has the session's number, so that it is no other session's receipt.
+        Its name has the session's number, since each session has its own receipt.
         """
         if self.sum_path is None or self.sum_path.is_pattern:
             return self.receipt(session_number)
@@ -306,7 +306,7 @@ class _Files:
         return self.sum_path.path.with_suffix(suffix)
 
     def of(self, session_number: int) -> dict[str, str | None]:
-        """Return the files of one session, by what is in them."""
+        """Return the files of one session, by their content."""
         return {
             name: None if path is None else str(path)
             for name, path in (
@@ -318,7 +318,7 @@ class _Files:
 
 
 def accepts_restored(sentence: str | None) -> bool:
-    """Say whether somebody accepts a state that was put back, in words."""
+    """Return whether the option accepts a restored state, in its sentence."""
     from secagg.errors import ErrorCode, LocalProtocolError
 
     if sentence is not None and sentence != RESTORED_ACKNOWLEDGEMENT:
@@ -336,7 +336,7 @@ def _payload(
     files: _Files,
     output: Output,
 ) -> dict[str, object]:
-    """Return what the command says of all sessions, for programs."""
+    """Return what the command reports of all sessions, for programs."""
     return {
         "aborted": [
             {"session_number": number, "audit_receipt": str(path)}
@@ -362,7 +362,7 @@ def _payload(
 
 
 def _shown(last: "Participation", files: _Files, output: Output) -> dict[str, object]:
-    """Say what a client has to show for a task that is over, or out of reach."""
+    """Print the last sum of a client whose task is over or unavailable."""
     path = files.of(last.session_number)["output"]
     if path is not None and not Path(path).exists():
         output.line(f"its sum was not written to {path} while it could be fetched")
@@ -389,7 +389,7 @@ async def _give(  # noqa: PLR0913 - what is given, and where to
     service: bool,
     renewal: "CertificateRenewal | None",
 ) -> dict[str, object]:
-    """Give to one task; return what the command says of it, for programs."""
+    """Contribute to one task; return what the command reports, for programs."""
     from secagg.cli.client_inputs import stop_source
 
     try:
@@ -419,7 +419,7 @@ async def _contribute(
     *,
     accept_restored: bool,
 ) -> "tuple[list[Contribution], Participation | None]":
-    """Return what was given, and the client's last part if the task is over."""
+    """Return the contributions, and the last participation if the task is over."""
     from secagg.cli.client_inputs import forget_vector
     from secagg.client.program import client_of
     from secagg.client.session_driver import ClientPhase
@@ -449,7 +449,7 @@ async def _contribute(
             except ServiceError as error:
                 last = await one.last_part()
                 if error.code is ErrorCode.TASK_OVER and last is not None:
-                    output.line("the task is over; no further vector was given")
+                    output.line("the task is over; no further vector was contributed")
                     if source.was_given(settings.client.task, last.session_number):
                         return contributions, last
                     output.line(f"{source} is not what that session was given")
@@ -474,7 +474,7 @@ async def _serve(  # noqa: PLR0913 - what is given, and where to
     accept_restored: bool,
     renewal: "CertificateRenewal | None",
 ) -> int:
-    """Give to every session of the task; return how many were given."""
+    """Contribute to every session of the task; return the number of contributions."""
     import asyncio
 
     from secagg.cli.client_inputs import forget_vector
@@ -525,7 +525,7 @@ async def _serve(  # noqa: PLR0913 - what is given, and where to
         try:
             await service.run()
         except ServiceError as error:
-            # The end of a task in which this client has given is no failure.
+            # The end of a task to which this client has contributed is no failure.
             if error.code is not ErrorCode.TASK_OVER or await one.last_part() is None:
                 raise
             output.line(f"the task is over; sessions given: {count}")
@@ -537,7 +537,7 @@ async def _serve(  # noqa: PLR0913 - what is given, and where to
 
 
 def _renewal(days: int, command: str | None) -> "CertificateRenewal | None":
-    """Return what has certificates fetched, if somebody said how."""
+    """Return the renewal of certificates, if an option names its program."""
     import shlex
     from datetime import timedelta
     from functools import partial
@@ -556,7 +556,7 @@ def _renewal(days: int, command: str | None) -> "CertificateRenewal | None":
 
 
 def _write_given(given: "Contribution", files: _Files, output: Output) -> None:
-    """Write sum and receipt of a session, and say where everything lies."""
+    """Write sum and receipt of a session, and print where each file lies."""
     from secagg.runtime.vector_files import write_bytes, write_vector
 
     if files.sum_path is not None and given.values is not None:
@@ -588,7 +588,7 @@ def _line_of(progress: "ClientProgress") -> str:
 async def _write_aborted(
     one: "Client", numbers: list[int], files: _Files, output: Output
 ) -> None:
-    """Write the receipts of sessions that gave no sum; forget their numbers."""
+    """Write the receipts of sessions that gave no sum; delete their numbers."""
     from secagg.runtime.vector_files import write_bytes
 
     while numbers:

@@ -1,4 +1,4 @@
-"""What `secagg client` gives: a file, what a program makes, or one for each task.
+"""Inputs of `secagg client`: a file, a program's output, or one for each task.
 
 A file of tasks has one table for each, named like the task:
 
@@ -51,7 +51,7 @@ _MOST_NAME_BYTES: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class GivenInput:
-    """What is given to one task, and where its results go.
+    """Input of one task, and where its results go.
 
     Attributes:
         vector: File of --input.
@@ -134,10 +134,10 @@ def _task(path: Path, name: str, table: object) -> GivenInput:
             raise _bad(path, f"has {name}.{key}", did_you_mean(key, _KEYS))
         if type(value) is not _KEYS[key]:
             kind = _KEYS[key].__name__
-            raise _bad(path, f"has another {name}.{key} than {kind}", "Correct it.")
+            raise _bad(path, f"has a {name}.{key} that is not {kind}", "Correct it.")
     if ("input" in table) == ("exec" in table):
         raise _bad(
-            path, f"has none or both of {name}.input and {name}.exec", "Write one."
+            path, f"has both or neither of {name}.input and {name}.exec", "Write one."
         )
     odd = table.keys() & {"payload_out", "same_input_again"}
     if odd and "exec" in table:
@@ -267,7 +267,7 @@ def source_of(
 
 
 class _NamedLines(Output):
-    """Lines for people that begin with the task they are about."""
+    """Lines for people that begin with the task of each."""
 
     def __init__(self, output: Output, task: str) -> None:
         super().__init__(as_json=output.as_json, is_aside=True)
@@ -283,15 +283,15 @@ async def give_to_all(
     give: Callable[[int, Output], Coroutine[Any, Any, dict[str, object]]],
     output: Output,
 ) -> dict[str, object]:
-    """Give to several tasks side by side; one that fails leaves the others.
+    """Contribute to several tasks side by side; one that fails leaves the rest.
 
     Args:
         tasks: Their names.
-        give: Gives to the task of a number, and prints by its own output.
+        give: Contributes to the task of a number, and prints to its own output.
         output: Where failures are printed.
 
     Returns:
-        What is said of each, by its name.
+        What is reported of each, by its name.
 
     Raises:
         SecAggError: Of the first that failed, when all have ended.
@@ -314,7 +314,7 @@ async def give_to_all(
 
 
 def forget_vector(source: "Source") -> None:
-    """Remove the vector that was kept for a session that is over now."""
+    """Remove the vector that was kept for a session that is over."""
     from secagg.client.input_files import FileInput
 
     if not isinstance(source, FileInput):
@@ -322,7 +322,7 @@ def forget_vector(source: "Source") -> None:
 
 
 def stop_source(source: "Source") -> None:
-    """End a program that is still at work."""
+    """End a program that still runs."""
     from secagg.client.input_files import FileInput
 
     if not isinstance(source, FileInput):

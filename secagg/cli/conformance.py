@@ -1,4 +1,4 @@
-"""`secagg conformance`: is another implementation of a client one of this protocol?"""
+"""`secagg conformance`: tests another implementation of the protocol."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,13 +8,13 @@ import typer
 from secagg.cli.options import JSONOption
 
 app = typer.Typer(
-    help="Prove that an implementation of the protocol is one.", no_args_is_help=True
+    help="Test another implementation of the protocol.", no_args_is_help=True
 )
 
 
 @app.callback()
 def _group() -> None:
-    """Prove that an implementation of the protocol is one."""
+    """Test another implementation of the protocol."""
 
 
 @app.command()
@@ -50,7 +50,7 @@ def drive(  # noqa: PLR0913 - every option of the verb
         typer.Option(help="File of cases that must fail, one a line."),
     ] = None,
     transcript: Annotated[
-        Path | None, typer.Option(help="Write what was said, a file for each case.")
+        Path | None, typer.Option(help="Write all messages, a file for each case.")
     ] = None,
     timeout: Annotated[
         float, typer.Option(min=0.1, max=600.0, help="Seconds that an answer may take.")
@@ -125,7 +125,7 @@ def drive(  # noqa: PLR0913 - every option of the verb
     for line in report.certificate_text(found):
         output.line(line)
     code = EXIT_OK
-    # A program that claims nothing that a case is about has shown nothing.
+    # A program that claims nothing that a case is about has not passed.
     if any(verdict.is_bad for verdict in verdicts) or not found["counts"].get(
         kit.State.PASSED
     ):
@@ -154,7 +154,7 @@ def _known(path: Path | None) -> frozenset[str]:
     """Return the cases that must fail.
 
     Raises:
-        ServiceError: BAD_SETTINGS; the file is no list of cases.
+        ServiceError: BAD_SETTINGS; the file is not a list of cases.
     """
     from secagg.conformance import report
     from secagg.errors import ErrorCode
@@ -165,6 +165,6 @@ def _known(path: Path | None) -> frozenset[str]:
         return report.known_failing(path)
     except (OSError, ValueError) as error:
         raise ErrorCode.BAD_SETTINGS.error(
-            f"{path} is no list of cases: {error}",
+            f"{path} is not a list of cases: {error}",
             fix="Write one name of a case a line.",
         ) from None

@@ -57,14 +57,14 @@ def demo(  # noqa: PLR0913 - one parameter per flag
         typer.Option(
             "--adaptive-clip",
             help="Let the clip follow the median length of the vectors, as released "
-            "sums tell it; the budget stays.",
+            "sums show it; the budget stays.",
         ),
     ] = False,
     xnoise: Annotated[
         bool,
         typer.Option(
-            help="Let survivors take back noise that no loss has made necessary; that "
-            "of ddgauss cannot be taken back.",
+            help="Let survivors remove noise that no dropout has made necessary; that "
+            "of ddgauss cannot be removed.",
         ),
     ] = True,
     directory: Annotated[
@@ -194,7 +194,7 @@ def _print(result: "DemoResult", output: Output) -> None:
             )
             for step, check in enumerate(result.checks, start=1)
         ],
-        title="Accuracy on pictures that nobody trained on",
+        title="Accuracy on pictures that no client trained on",
         numeric=(0, 1, 4, 5, 6),
     )
     output.pairs(
@@ -207,7 +207,7 @@ def _print(result: "DemoResult", output: Output) -> None:
             ("delta", text_above(stated.delta, 3)),
             ("accountant", f"{stated.accountant} ({result.report.grounds()})"),
             (
-                "neighbouring worlds",
+                "neighbouring inputs",
                 f"one client's pictures or none ({stated.adjacency.value})",
             ),
             ("noise shares counted", f"{result.report.counted_shares}"),
@@ -222,8 +222,8 @@ def _print(result: "DemoResult", output: Output) -> None:
     )
     output.line()
     output.line(
-        f"In words: whoever sees everything the server sees can bet on whether one "
-        f"client's pictures were used, but the odds move by at most a factor of "
+        f"In words: an adversary that sees everything the server sees may test "
+        f"whether one client's pictures were used. Its likelihood ratio is at most "
         f"e^{text_above(stated.epsilon, 2)} (except with probability "
         f"{text_above(stated.delta, 1)})."
     )

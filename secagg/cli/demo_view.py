@@ -1,7 +1,7 @@
-"""What people see while the demo runs: a line per event, and on a terminal a live one.
+"""View of a running demo: a line per event, and on a terminal a live one.
 
 Rule 1: a pipe gets no live line: it would be one line per message of every client.
-Rule 2: people never wait for long without a word: a pipe then gets the current state.
+Rule 2: a pipe gets the current state when no line was printed for long.
 """
 
 import threading
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from secagg.testbed.demo.sum_check import SessionCheck
 
-# Longer than that without a word looks like a fault.
+# Longer than that without a line looks like a fault.
 _QUIET_SECONDS: Final = 3.0
 
 
@@ -24,8 +24,8 @@ class DemoLines:
     """Prints a demo line by line; a `secagg.testbed.demo.director.DemoView`.
 
     Use it as a context manager: a thread of it repeats the state in the meantime,
-    because planning keeps the event loop busy. It imports nothing heavy, so that it
-    speaks while the libraries of the demo are loaded.
+    because planning keeps the event loop busy. It imports nothing heavy, to print
+    while the libraries of the demo are loaded.
 
     Args:
         output: Receives the lines.
@@ -77,7 +77,7 @@ class DemoLines:
             self._live.update(state)
 
     def repeat_state(self) -> None:
-        """Tell a pipe the state, if nothing was told for long."""
+        """Print the state to a pipe, if nothing was printed for long."""
         if self._live is None and self._clock() - self._told >= _QUIET_SECONDS:
             self._say(self._state)
 
@@ -86,7 +86,7 @@ class DemoLines:
             self.repeat_state()
 
     def references(self, nonprivate: list[float], baseline: list[float]) -> None:
-        """Take note of the accuracies to compare with."""
+        """Record the accuracies to compare with, and print the start."""
         self._nonprivate, self._baseline = nonprivate, baseline
         self.tell(
             f"starting {self._clients} clients and one aggregator, each a "
@@ -94,7 +94,7 @@ class DemoLines:
         )
 
     def progress(self, session: Mapping[str, Any]) -> None:
-        """Show where a session stands, in place."""
+        """Show the round of a session, in place."""
         from secagg.protocol.messages import Round
         from secagg.protocol.rounds import ROUNDS
 

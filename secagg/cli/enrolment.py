@@ -1,4 +1,4 @@
-"""`secagg pki enrol`, `secagg pki identity` and `secagg enrol`: clients become known.
+"""`secagg pki enrol`, `secagg pki identity` and `secagg enrol`: enrol clients.
 
 Nothing secret is printed; private keys stay in the directory where they were made, on
 the machine that uses them.
@@ -88,7 +88,7 @@ def sign(  # noqa: PLR0913 - one parameter per flag
         typer.Option(
             "--key",
             metavar="ed25519:...",
-            help="The key as the client's owner says it; any other is refused.",
+            help="The key as the client's owner reports it; any other is refused.",
         ),
     ] = None,
     destination: Annotated[
@@ -103,8 +103,9 @@ def sign(  # noqa: PLR0913 - one parameter per flag
 ) -> None:
     """Issue the credential that a client asks for.
 
-    Give the key as `pki identity new` showed it to the client's owner, who tells it on
-    another way than the request comes; or compare it before the credential goes out.
+    Give the key as `pki identity new` showed it to the client's owner. The owner
+    reports it by another channel than the request; or compare it before you send the
+    credential.
 
     Example: secagg pki enrol sign issuer request.bin --days 90
     """
@@ -142,7 +143,7 @@ def renew(
     ] = None,
     as_json: JSONOption = False,
 ) -> None:
-    """Issue a further credential for the key that a client had last.
+    """Issue a further credential for the last key of a client.
 
     Example: secagg pki enrol renew issuer hospital-a
     """
@@ -167,9 +168,9 @@ def revoke(
     ] = None,
     as_json: JSONOption = False,
 ) -> None:
-    """Take credentials back, with all others of the same keys.
+    """Revoke credentials, with all others of the same keys.
 
-    Without a serial it makes a list that is merely newer.
+    Without a serial it only makes a newer list.
 
     Example: secagg pki enrol revoke issuer 17
     """
@@ -196,7 +197,7 @@ def revoke(
 
 @enrol.command("list")
 def list_issued(*, directory: _IssuerArgument, as_json: JSONOption = False) -> None:
-    """Show what was issued, what of it is live, and the key to pin.
+    """Show what was issued, which of it is valid, and the key to pin.
 
     Example: secagg pki enrol list issuer
     """
@@ -264,7 +265,7 @@ def new(
     from secagg.pki.client_identity import new_identity
     from secagg.transport.peer_identity import PeerIdentity, Role
 
-    # Stricter than a credential must be: a certificate has to carry the name, too.
+    # Stricter than for a credential: a certificate has to carry the name, too.
     PeerIdentity(trust_domain, Role.CLIENT, name)
     request = new_identity(
         directory,
@@ -280,7 +281,7 @@ def new(
 def renew_identity(
     *, directory: _IdentityArgument, as_json: JSONOption = False
 ) -> None:
-    """Ask for a further credential for the same key.
+    """Request a further credential for the same key.
 
     Example: secagg pki identity renew identity
     """
@@ -297,7 +298,7 @@ def _report_request(
     from secagg.pki.key_files import key_text
 
     path, key = directory / REQUEST, key_text(request.identity_key)
-    output.line(f"{path}: send it to the issuer, and confirm the key on another way:")
+    output.line(f"{path}: send it to the issuer; confirm the key by another channel:")
     output.line(f"{request.name}  {key}")
     output.line(f"{directory / IDENTITY_SEED} never leaves this machine.")
     output.result(
@@ -345,21 +346,21 @@ def _day(seconds: int) -> str:
 
 
 app = typer.Typer(
-    help="Ask an operator for a certificate; the key never leaves this machine.",
+    help="Request a certificate from an operator; the key never leaves this machine.",
     no_args_is_help=True,
 )
 
 
 @app.callback()
 def _options() -> None:
-    """Ask an operator for a certificate; the key never leaves this machine."""
+    """Request a certificate from an operator; the key never leaves this machine."""
 
 
 @app.command("request")
 def request(
     *,
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Where the key is to lie.")
+        Path, typer.Argument(metavar="DIR", help="Directory of the key.")
     ],
     name: Annotated[
         str, typer.Option("--name", help="Name to ask for, such as hospital-a.")
@@ -376,8 +377,8 @@ def request(
 ) -> None:
     """Make a private key and a request for its certificate, NAME.key and NAME.csr.
 
-    Send the request to the operator, and tell the fingerprint on another way. What
-    comes back are two public files, NAME.pem and ca.pem.
+    Send the request to the operator, and report the fingerprint by another channel.
+    You receive two public files, NAME.pem and ca.pem.
 
     Example: secagg enrol request tls --name hospital-a --server sums.example.org:7400
     """
@@ -390,7 +391,7 @@ def request(
         Address.parse(server, name="--server")
     path, fingerprint = new_request(directory, name, entropy=SystemEntropy())
     key = path.with_suffix(".key")
-    output.line(f"{path}: send it to the operator, and tell on another way:")
+    output.line(f"{path}: send it to the operator, and report by another channel:")
     output.line(f"{name}  {fingerprint}")
     output.line(f"{key} never leaves this machine.")
     if server is not None:

@@ -1,8 +1,8 @@
-"""How a command ends that failed or was stopped: its message and its exit code.
+"""How a failed or stopped command ends: its message and its exit code.
 
 Rule 1: a failure names what happened and the next step, in either form, and never
         more than the exception itself says.
-Rule 2: what nobody can be told is lost; the exit code stays what it is.
+Rule 2: a message that cannot be written is lost; the exit code stays what it is.
 
 Exit codes are stable, one per `ErrorCode`.
 
@@ -14,8 +14,8 @@ Rule 4: a script may branch on these numbers; `docs/exit-codes.md` and
 
 A command that is stopped ends quietly, with one code per signal.
 
-Rule 5: SIGTERM (a supervisor) and SIGHUP (a closed terminal) take the way of Ctrl-C:
-        the work is cancelled, and whatever was opened is closed.  The code is 128 + the
+Rule 5: SIGTERM (a supervisor) and SIGHUP (a closed terminal) act like Ctrl-C:
+        the work is cancelled, and all that was opened is closed.  The code is 128 + the
         number of the signal, as shells count: 129, 130, 143.
 Rule 6: a signal that was ignored when the process started (`nohup`) stays ignored.
 Rule 7: a server that listens is the exception: it takes SIGINT and SIGTERM over, drains
@@ -38,7 +38,7 @@ from typing import IO, Any, Final, NoReturn, Self
 from secagg.errors import ErrorCode, SecAggError
 
 
-def give_up(stream: IO[str]) -> None:
+def stop_writing(stream: IO[str]) -> None:
     """Write nothing more to a stream that has failed: it would fail again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -57,7 +57,7 @@ def write_failure(  # noqa: PLR0913 - one argument per key of the JSON object
     Args:
         message: What happened.
         next_step: What to do now.
-        code: Number of the `ErrorCode`; 0 when it is none.
+        code: Number of the `ErrorCode`; 0 for a failure of another kind.
         name: Of the code, or of the kind of failure.
         exit_code: What the process ends with.
         as_json: Whether standard output gets one JSON object as well.
@@ -81,7 +81,7 @@ def _say(stream: IO[str], text: str) -> None:
         stream.write(text)
         stream.flush()
     except OSError:
-        give_up(stream)
+        stop_writing(stream)
 
 
 def to_json_line(payload: Mapping[str, object]) -> str:
@@ -105,7 +105,7 @@ EXIT_USAGE: Final = 2
 _FIRST_ERROR_EXIT_CODE: Final = 10
 # As shells count: 130 for SIGINT, 143 for SIGTERM.
 FIRST_SIGNAL_EXIT_CODE: Final = 128
-# SIGPIPE, which Python turns into an error: the reader of the output has gone.
+# SIGPIPE, which Python turns into an error: the reader of the output has closed it.
 EXIT_UNREAD: Final = 141
 
 
@@ -153,7 +153,7 @@ class StopSignals:
             _interrupt()
 
     def end(self, *, as_json: bool) -> int:
-        """Say that the command was stopped.
+        """Print that the command was stopped.
 
         Args:
             as_json: Whether a program reads standard output.
@@ -165,7 +165,7 @@ class StopSignals:
         code = FIRST_SIGNAL_EXIT_CODE + received
         write_failure(
             f"stopped by {received.name}",
-            next_step="Run it again; a server or a client goes on where it stood.",
+            next_step="Run it again; a server or a client resumes where it stopped.",
             name="STOPPED",
             exit_code=code,
             as_json=as_json,
@@ -182,7 +182,7 @@ def _interrupt() -> None:
         loop = None
     if loop is None:
         _raise()
-    # Not at once: a finaliser may be at work, out of which no exception comes.
+    # Deferred: a finaliser may run now, and an exception in it would be lost.
     loop.call_soon_threadsafe(_raise)
 
 

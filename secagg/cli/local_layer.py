@@ -1,8 +1,8 @@
-"""What a plan says of local privacy: the layer that holds when masks are broken.
+"""Local privacy in a plan: the layer that holds when masks are broken.
 
-Three adversaries stand beside each other in every plan, with a randomiser or without:
-somebody who sees each vector alone, the server with its colluders, and readers of the
-sums. No figure of one is said of another.
+Every plan states three adversaries side by side, with a randomiser or without:
+an observer of each vector alone, the server with its colluders, and readers of the
+sums. No figure of one is stated for another.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -91,7 +91,7 @@ def adversaries(made: "Plan", layer: "LocalRandomiser | None") -> dict[str, obje
     if made.request.is_central and layer is not None:
         raise ErrorCode.BAD_SETTINGS.error(
             f"{made.parameters.mechanism} has its noise from a trusted party, and a "
-            "randomiser is for clients that trust nobody",
+            "randomiser is for clients that trust no party",
             fix="Choose a mechanism whose noise comes in shares, such as "
             "skellam-mixture.",
         )
@@ -117,7 +117,7 @@ def adversaries(made: "Plan", layer: "LocalRandomiser | None") -> dict[str, obje
 
 
 def layer_table(figures: dict[str, object]) -> list[tuple[str, str]]:
-    """Return what people want to read of a randomiser: labels, and figures as text."""
+    """Return the figures of a randomiser for people: labels and texts."""
     from secagg.distributed_dp import per_entry
 
     given = figures["randomiser"]

@@ -1,7 +1,7 @@
-"""How commands reach an aggregator: over its socket, or in the store that it left.
+"""Access of commands to an aggregator: over its socket, or in the store that it left.
 
-The answers are the same (`secagg.server.admin.operations`). What changes anything
-needs an aggregator that runs.
+The answers are the same (`secagg.server.admin.operations`). An operation that changes
+anything needs an aggregator that runs.
 """
 
 from collections.abc import AsyncIterator
@@ -44,7 +44,7 @@ def server_file(given: Path | None) -> Path:
     """Return the settings file of the aggregator that a command is about.
 
     Raises:
-        ServiceError: BAD_SETTINGS; none is named, and none lies in the usual places.
+        ServiceError: BAD_SETTINGS; no file is named, and no usual place has one.
     """
     from secagg.errors import ErrorCode
 
@@ -80,7 +80,7 @@ def settings_of(given: Path | None) -> "HostSettings | PartySettings":
 
 
 def ask(given: Path | None, name: str, /, **arguments: object) -> dict[str, Any]:
-    """Have an operation answered by the aggregator that runs.
+    """Have the running aggregator answer an operation.
 
     Args:
         given: What `--config` says.
@@ -88,7 +88,7 @@ def ask(given: Path | None, name: str, /, **arguments: object) -> dict[str, Any]
         arguments: Of the operation.
 
     Raises:
-        SecAggError: What it answers, or UNREACHABLE when none runs.
+        SecAggError: The error of the answer, or UNREACHABLE when no aggregator runs.
     """
     import asyncio
 
@@ -99,7 +99,7 @@ def ask(given: Path | None, name: str, /, **arguments: object) -> dict[str, Any]
 
 
 def look(given: Path | None, name: str, /, **arguments: object) -> dict[str, Any]:
-    """Have an operation answered by the aggregator, or from its store if it stopped.
+    """Have an aggregator answer an operation, or read its store if it stopped.
 
     Args:
         given: What `--config` says.
@@ -107,7 +107,7 @@ def look(given: Path | None, name: str, /, **arguments: object) -> dict[str, Any
         arguments: Of the operation.
 
     Raises:
-        SecAggError: What it answers; STORAGE_FAILED when there is nothing to read.
+        SecAggError: The error of the answer; STORAGE_FAILED when no store exists.
     """
     import asyncio
 
@@ -133,7 +133,7 @@ async def _stored(
     server = settings.server
     try:
         async with _views_of(settings) as views:
-            # What makes answers is loaded where there is a store to read.
+            # The modules that answer are loaded only where a store can be read.
             from secagg.server.admin.operations import Sources, operation_of
 
             sources = Sources(views, server.state_dir)
@@ -151,7 +151,7 @@ async def _stored(
 async def _views_of(
     settings: "HostSettings | PartySettings",
 ) -> "AsyncIterator[OperatorViews]":
-    """Open the stores of an aggregator that does not run, to read them."""
+    """Open the stores of a stopped aggregator for reading."""
     from secagg.config import HostSettings
     from secagg.storage.open_store import looking
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 _EXPERIMENTAL: Final = (
-    "{} is experimental and unreviewed: the argument for what it achieves is ours, and "
-    "nobody else has checked it; do not protect anybody's data with it (docs/sparse.md)"
+    "{} is experimental and unreviewed: its argument is the authors' own, without a "
+    "review from outside; do not protect real data with it (docs/sparse.md)"
 )
 
 JSONOption = Annotated[
@@ -60,7 +60,7 @@ def named_profile(label: str) -> "Profile":
     """Return the profile that an option names.
 
     Raises:
-        ServiceError: BAD_SETTINGS; it lists those that there are.
+        ServiceError: BAD_SETTINGS; it lists the known profiles.
     """
     from secagg.errors import ErrorCode
     from secagg.protocol.profiles import Profile
@@ -75,6 +75,6 @@ def named_profile(label: str) -> "Profile":
 
 
 def warn_if_experimental(profile: "Profile", output: "Output") -> None:
-    """Say so where a profile is not for anybody's data yet."""
+    """Print a warning where a profile must not protect real data yet."""
     if profile.is_experimental:
         output.line(_EXPERIMENTAL.format(profile.label), style="bold red")

@@ -1,10 +1,10 @@
-"""What a command prints: tables for people, plain lines for pipes, JSON for programs.
+"""Output of a command: tables for people, plain lines for pipes, JSON for programs.
 
 Rule 1: with ``--json`` standard output holds JSON only and its last line is one
         object; everything meant for people goes to standard error.
-Rule 2: what cannot be printed ends a command that is there to say something.  One that
-        has other work goes on with it: nobody's session ends by a full log.  So does
-        one that a program reads, when only people could not be told.
+Rule 2: a command whose only work is to print ends when it cannot print.  One with
+        other work continues: no session ends because of a full log.  So does one whose
+        output a program reads, when only lines for people are lost.
 Rule 3: colours and boxes appear on a terminal only; a pipe gets plain lines.
 
 Failures are written by `secagg.cli.failures`.  Log lines go to standard error, one line
@@ -20,7 +20,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from secagg.cli.failures import exit_code_of, give_up, to_json_line, write_failure
+from secagg.cli.failures import (
+    exit_code_of,
+    stop_writing,
+    to_json_line,
+    write_failure,
+)
 from secagg.errors import SecAggError
 
 if TYPE_CHECKING:
@@ -39,7 +44,7 @@ class Output:
         # Imported here because `secagg --help` prints nothing through it.
         from rich.console import Console
 
-        # Whoever follows a long command through a pipe wants its lines as they come.
+        # A reader of a long command through a pipe needs its lines as they come.
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(line_buffering=True)
@@ -52,7 +57,7 @@ class Output:
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[..., None]]:
-        """Show how far a long work is: `ProgressBar.show`, for as long as it lasts.
+        """Show the progress of long work: `ProgressBar.show`, for as long as it lasts.
 
         Args:
             what: The work, in a word or two.
@@ -68,7 +73,7 @@ class Output:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person watches, so that lines may be redrawn."""
+        """Whether a person watches, and lines may be redrawn."""
         return self.console.is_terminal
 
     def line(self, text: str = "", *, style: str | None = None) -> None:
@@ -85,7 +90,7 @@ class Output:
         except (OSError, SystemExit):  # the second is rich's, for a pipe without reader
             if not (self._is_aside or self.as_json):
                 raise
-            give_up(self.console.file)
+            stop_writing(self.console.file)
         if self._bar is not None:
             self._bar.restore()
 
@@ -102,7 +107,7 @@ class Output:
         title: str = "",
         numeric: Iterable[int] = (),
     ) -> None:
-        """Print a table, or aligned plain lines where nobody watches.
+        """Print a table, or aligned plain lines where no person watches.
 
         Args:
             columns: Headings.
@@ -182,7 +187,7 @@ _TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 class JSONLines(logging.Formatter):
     """Writes a record as one line of JSON.
 
-    `ts` (UTC), `level`, `logger` and `event` are always there; an event's facts stand
+    `ts` (UTC), `level`, `logger` and `event` are always present; an event's facts stand
     beside them under their own names, numbers as numbers.  A line that is no event of
     `secagg.runtime.log_events` has its text as `message`; a failure has its traceback
     as `exception`.
@@ -214,7 +219,7 @@ def log_to_stderr(level: str, style: str) -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JSONLines() if style == "json" else logging.Formatter(_TEXT))
-    # The handler's level too: others may listen to less severe lines.
+    # The handler's level too: other handlers may take less severe lines.
     handler.setLevel(level.upper())
     logger = logging.getLogger("secagg")
     logger.addHandler(handler)

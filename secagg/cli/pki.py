@@ -1,4 +1,4 @@
-"""`secagg pki`: certificates for mutual TLS, and who is enrolled as a client."""
+"""`secagg pki`: certificates for mutual TLS, and the enrolment of clients."""
 
 import time
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(
-    help="Issue, renew, revoke and list certificates; and who is enrolled.",
+    help="Issue, renew, revoke and list certificates; enrol clients.",
     no_args_is_help=True,
 )
 app.add_typer(enrolment.enrol, name="enrol")
@@ -48,7 +48,7 @@ _DestinationOption = Annotated[
     Path | None,
     typer.Option("--output", metavar="FILE", help="Where to write the certificate."),
 ]
-_FINGERPRINT_HELP = "The key as its owner says it; any other is refused."
+_FINGERPRINT_HELP = "The key as its owner reports it; any other is refused."
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
@@ -198,8 +198,8 @@ def sign(  # noqa: PLR0913 - one parameter per flag
         typer.Option(
             "--as",
             metavar="client/NAME",
-            help="Whose certificate it becomes, client/NAME or server/NAME; what the "
-            "request says is ignored.",
+            help="Holder of the certificate, client/NAME or server/NAME; the name "
+            "in the request is ignored.",
         ),
     ],
     fingerprint: Annotated[
@@ -211,10 +211,10 @@ def sign(  # noqa: PLR0913 - one parameter per flag
     destination: _DestinationOption = None,
     as_json: JSONOption = False,
 ) -> None:
-    """Issue the certificate that somebody asks for, whose key stays where it is.
+    """Issue the certificate of a request, whose key stays where it is.
 
-    Have the owner read out the fingerprint that `secagg enrol request` has shown, on
-    another way than the request came.
+    Have the owner read out the fingerprint that `secagg enrol request` has shown, by
+    another channel than the request.
 
     Example: secagg pki sign pki hospital-a.csr --as client/hospital-a --fingerprint ...
     """
@@ -239,7 +239,7 @@ def sign(  # noqa: PLR0913 - one parameter per flag
     _write_certificate(path, certificate)
     output.line(f"{path}: for {holder}, valid for {days} days; send it with ca.pem.")
     if hosts:
-        output.line(f"Clients reach it as {', '.join(hosts)}; --host says otherwise.")
+        output.line(f"Clients reach it as {', '.join(hosts)}; change it with --host.")
     _report(output, [path])
 
 
@@ -272,9 +272,9 @@ def renew(  # noqa: PLR0913 - one parameter per flag
 ) -> None:
     """Issue the next certificate of a name: the same client, with the same budget.
 
-    Keys that were made here (NAME.key lies in DIR) are made anew. A key that lies with
-    its owner stays, unless they send a request with another one; what is issued is
-    public and may be sent by any way.
+    Keys that were made here (NAME.key lies in DIR) are replaced. A key that lies with
+    its owner stays, unless the owner sends a request with another one. What is issued
+    is public and may be sent by any channel.
 
     Example: secagg pki renew pki hospital-a
     """
@@ -363,7 +363,7 @@ def revoke(
 
 @app.command("list")
 def list_issued(*, directory: _DirectoryArgument, as_json: JSONOption = False) -> None:
-    """Show what was issued, to whom, and what of it is live.
+    """Show what was issued, to whom, and which of it is valid.
 
     Example: secagg pki list pki
     """
@@ -473,16 +473,16 @@ def _write_certificate(path: Path, certificate: bytes) -> None:
 
 
 def _confirmed(fingerprint: str | None, request: Path) -> str:
-    """Return the fingerprint that a person has confirmed, or say which one to ask."""
+    """Return the fingerprint that its owner has confirmed; else name the one to ask."""
     from secagg.errors import ErrorCode
     from secagg.pki.certificate_authority import fingerprint_of, read_request
 
     if fingerprint is None:
         shown = fingerprint_of(read_request(request))
         raise ErrorCode.BAD_CERTIFICATE.error(
-            f"the key of {request} is {shown}, and nobody has confirmed it",
-            fix="Have its owner read it out, on another way than the request "
-            "came, and give it as --fingerprint.",
+            f"the key of {request} is {shown}, and its owner has not confirmed it",
+            fix="Have its owner read it out, by another channel than the request, "
+            "and give it as --fingerprint.",
         )
     return fingerprint
 

@@ -1,4 +1,4 @@
-"""`secagg plan`: from a privacy budget to scale, modulus, noise and error."""
+"""`secagg plan`: computes scale, modulus, noise and error from a privacy budget."""
 
 import re
 from pathlib import Path
@@ -27,14 +27,14 @@ _PICTURES: Final = (".png", ".svg", ".pdf")
 
 
 def _wrong_option(error: "ParameterError", context: typer.Context) -> SecAggError:
-    """Say what the planner says of its parameters, of the options they came from."""
+    """Return the planner's error about parameters, in terms of their options."""
 
     def in_options(text: str) -> str:
         for each in context.command.params:
             name, option = str(each.name), each.opts[0]
             if "_" in name:
                 text = re.sub(rf"\b{name}\b", option, text)
-            elif text.startswith(f"{name} "):  # elsewhere it is a word like others
+            elif text.startswith(f"{name} "):  # elsewhere it is an ordinary word
                 text = option + text.removeprefix(name)
         return text
 
@@ -51,7 +51,7 @@ def _wrong_option(error: "ParameterError", context: typer.Context) -> SecAggErro
 
 
 def _approve(context: typer.Context, path: Path | None) -> None:
-    """Judge a task that is already planned; needs none of the other options."""
+    """Verify a task that is already planned; needs none of the other options."""
     if path is not None:
         from secagg.cli.approve import approve
 
@@ -153,7 +153,8 @@ def plan(  # noqa: PLR0913 - one parameter per flag
             "--selection-rate",
             metavar="Q",
             help="Probability, such as 1/10, that the vector of a client counts in a "
-            "step, by a secret coin of its own; who loses sends zeros and its noise.",
+            "step, by a secret Bernoulli selection; a client that is not selected "
+            "sends zeros and its noise.",
         ),
     ] = None,
     min_survivors: Annotated[
@@ -174,7 +175,7 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         float | None,
         typer.Option(
             "--loss-fraction",
-            help="Part of a session's clients that may be lost; default: what "
+            help="Part of a session's clients that may drop out; default: what "
             "--min-survivors leaves of --clients.",
         ),
     ] = None,
@@ -190,9 +191,10 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         int | None,
         typer.Option(
             "--ladder",
-            help="Rungs by which survivors take back noise that no loss has made "
-            "necessary; 0 for none; default: 4 where clients may be lost, which keeps "
-            "about 1 percent too much where a tenth may be, 2 where three tenths may.",
+            help="Rungs by which survivors remove noise that no dropout has made "
+            "necessary; 0 for none; default: 4 where clients may drop out, which "
+            "keeps about 1 percent too much where a tenth may, 2 where three tenths "
+            "may.",
         ),
     ] = None,
     accountant: Annotated[
@@ -206,7 +208,7 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         str,
         typer.Option(
             "--adjacency",
-            help="Which two worlds must look alike: zero-out or replace-one.",
+            help="Which inputs count as neighbouring: zero-out or replace-one.",
         ),
     ] = "zero-out",
     sum_l2_norm: Annotated[
@@ -254,8 +256,8 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         typer.Option(
             "--presence",
             metavar="SECONDS",
-            help="For devices that come and go: how long one stays on average. Says "
-            "how many must be there in each round, and warns.",
+            help="For devices that come and go: how long one stays on average. "
+            "Prints how many must be present in each round, and warns.",
         ),
     ] = None,
     absence: Annotated[
@@ -288,7 +290,7 @@ def plan(  # noqa: PLR0913 - one parameter per flag
             "--approve",
             metavar="FILE",
             callback=_approve,
-            help="Instead of planning: judge the noise of an offer, or of a server's "
+            help="Instead of planning: verify the noise of an offer, or of a server's "
             "settings (.toml), and print the hash that a client may pin.",
         ),
     ] = None,
@@ -366,7 +368,7 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         if error.parameter == "l2_clip" and l2_clip is None:
             raise ErrorCode.BAD_SETTINGS.error(
                 "--l2-clip is missing",
-                fix="Say how long one client's vector may be; only --mechanism "
+                fix="State how long one client's vector may be; only --mechanism "
                 "skellam-counts needs no such bound.",
             ) from None
         raise _wrong_option(error, context) from None
@@ -433,7 +435,7 @@ def _print_presence(
     figures["presence"] = sentences = devices.sentences(
         clients=clients, min_survivors=min_survivors or clients
     )
-    output.heading("Who must be there")
+    output.heading("Clients that must be present")
     for sentence in sentences:
         output.line(f"  - {sentence}")
 

@@ -1,4 +1,4 @@
-"""How many of the devices that join are there in the rounds that follow.
+"""How many of the devices that join are present in the rounds that follow.
 
 The model: a device is present and absent in turn, each for an exponential time, without
 day and night.  Rounds last their whole length.  A device that has answered is present
@@ -21,7 +21,7 @@ _LONGEST_BAD: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """When devices are there.
+    """Model of when devices are present.
 
     Attributes:
         present: Mean time that a device stays, in seconds; above 0.
@@ -34,7 +34,7 @@ class Presence:
     round_seconds: float
 
     def share(self, rounds: int = _LATER_ROUNDS) -> float:
-        """Return which part of those who join answers in all later rounds, in (0, 1).
+        """Return which part of those devices answers in all later rounds, in (0, 1).
 
         Args:
             rounds: How many rounds follow.
@@ -55,7 +55,7 @@ class Presence:
         share = self.share()
         expected = math.floor(share * clients)
         needed = (
-            f"{min_survivors} of {clients} devices must be there in each of "
+            f"{min_survivors} of {clients} devices must be present in each of "
             f"{_LATER_ROUNDS} rounds after joining; expect {expected} in all of them."
         )
         found = [needed]
@@ -67,8 +67,8 @@ class Presence:
             )
         elif _SHORTEST_BAD < self.round_seconds / self.present < _LONGEST_BAD:
             found.append(
-                "Rounds of this length lose the devices that pass by while others "
-                "join. Make them much shorter or longer than a stay."
+                "Rounds of this length lose the devices that pass by while other "
+                "devices join. Make them much shorter or longer than a stay."
             )
         return found
 
@@ -79,7 +79,7 @@ def presence_of(
     """Return what the options say of presence; None where they say nothing.
 
     Raises:
-        ServiceError: BAD_SETTINGS; one is missing, or is no time.
+        ServiceError: BAD_SETTINGS; one is missing, or is not a time.
     """
     if present is None and absent is None:
         return None
@@ -95,6 +95,6 @@ def presence_of(
     ):
         if not (math.isfinite(value) and value > 0):
             raise ErrorCode.BAD_SETTINGS.error(
-                f"{name} is no time: {value:g}", fix="Give seconds above 0."
+                f"{name} is not a time: {value:g}", fix="Give seconds above 0."
             )
     return Presence(present, absent, round_seconds)

@@ -1,4 +1,4 @@
-"""A line of progress on a terminal, which is written again and leaves no trace."""
+"""A line of progress on a terminal, which is rewritten and leaves no trace."""
 
 import shutil
 import sys
@@ -8,7 +8,7 @@ from typing import Final, TextIO
 
 _WIDTH: Final = 24
 _CLEAR: Final = "\r\x1b[K"
-# More often than that no eye can read it, and writing costs time.
+# People cannot read more often than that, and writing costs time.
 _SECONDS_BETWEEN: Final = 0.1
 
 
@@ -59,7 +59,7 @@ class ProgressBar:
         self.restore()
 
     def clear(self) -> None:
-        """Take the line away, so that another one can be printed."""
+        """Remove the line, to print another one."""
         if self._line:
             self._write(_CLEAR)
 

@@ -1,4 +1,4 @@
-"""`secagg server`: run an aggregator."""
+"""`secagg server`: runs an aggregator."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -51,7 +51,7 @@ def server(  # noqa: PLR0913 - one argument per option
         bool,
         typer.Option(
             "--restored",
-            help="Accept, this once, that the state was put back: sessions open in it "
+            help="Continue, this once, from a restored state: sessions open in it "
             "end, and their inputs count as summed.",
         ),
     ] = False,
@@ -113,7 +113,7 @@ def server(  # noqa: PLR0913 - one argument per option
     It runs the task in its settings file, those in server.tasks_dir, and those that
     were added with `secagg tasks add`, side by side. Writes sum-<n>.npy,
     report-<n>.json and receipt-<n>.bin for every session n that released a sum.
-    SIGTERM stops it gently; it goes on where it stood when it is started again.
+    SIGTERM stops it gently; it resumes when it is started again.
     With --learn or --update-with its sums train a model, which every session hands
     out; model-<n>.npz is the one after session n.
 
@@ -172,7 +172,7 @@ def server(  # noqa: PLR0913 - one argument per option
         return
     log_to_stderr(settings.server.log_level, settings.server.log_format)
     output.line("checking certificates, directories and port")
-    # Who runs for good waits for a disk; that of the sums holds up nothing but sums.
+    # A server that runs for good waits for a disk; that of sums delays sums only.
     for complaint in require_all(
         start_findings(setup), may_be_full="" if until_done else "D170"
     ):
@@ -197,7 +197,7 @@ def _run_for_good(
     file: "Path",
     restored: bool,
 ) -> None:
-    """Run all tasks until somebody ends it."""
+    """Run all tasks until a signal or an operator ends it."""
     import asyncio
     import os
     from functools import partial
@@ -213,7 +213,7 @@ def _run_for_good(
     domain = identity_of(settings.tls, Role.SERVER).identity.trust_domain
 
     async def run() -> "list[View]":
-        # Said when the loop runs: a signal that comes while one is being made would
+        # Printed when the loop runs: a signal that comes while one is being made would
         # leave Python's own words behind.
         output.line("planning the noise of new tasks")
         return await run_service(
@@ -230,7 +230,7 @@ def _run_for_good(
 
     with SessionView(output, names_tasks=True) as view:
         tasks = asyncio.run(run())
-    output.line("stopped; start again to go on with the tasks")
+    output.line("stopped; start again to resume the tasks")
     output.result({"tasks": tasks})
 
 
@@ -289,7 +289,7 @@ def _run_to_the_end(
     for path in written:
         output.line(f"wrote {path}")
     if not served.is_complete:
-        output.line("stopped before the task was done; start again to go on")
+        output.line("stopped before the task was done; start again to resume it")
     output.result(
         {
             "task": settings.task.id,
@@ -304,31 +304,31 @@ def _run_to_the_end(
 
 
 def _graph_of(parameters: "ProtocolParameters") -> str:
-    """Return one line about who shares with whom, and what that is worth."""
+    """Return one line about the graph of shares, and its failure bounds."""
     from secagg.protocol.graphs.choice import failure_bounds_of
     from secagg.protocol.parameters import Graph
 
     if parameters.is_complete_graph:
-        return "complete graph: everybody shares with everybody"
-    odds = failure_bounds_of(parameters)
+        return "complete graph: each client shares with every other client"
+    bounds = failure_bounds_of(parameters)
     if parameters.graph is Graph.K_OUT:
         return (
             f"{parameters.degree} neighbours drawn by each client: unsafe with a "
             f"chance of at most 2^-{parameters.graph_bits}; expected are "
-            f"2^-{odds.holder_bits:.1f} for too many colluders around a client and "
-            f"2^-{odds.cut_bits:.1f} for a set of clients that stands apart; "
+            f"2^-{bounds.holder_bits:.1f} for too many colluders around a client and "
+            f"2^-{bounds.cut_bits:.1f} for a set of clients that stands apart; "
             f"{parameters.quorum} clients must sign who is in the sum"
         )
     return (
         f"ring of degree {parameters.degree}: sessions unsafe with a chance above "
         f"2^-{parameters.graph_bits} are not summed up; expected are "
-        f"2^-{odds.holder_bits:.1f} for too many colluders around a client and "
-        f"2^-{odds.cut_bits:.1f} for a ring cut into parts"
+        f"2^-{bounds.holder_bits:.1f} for too many colluders around a client and "
+        f"2^-{bounds.cut_bits:.1f} for a ring cut into parts"
     )
 
 
 def print_task(prepared: "PreparedTask", output: Output) -> None:
-    """Print what a task runs, and what it costs whom."""
+    """Print what a task runs, and its privacy cost for clients."""
     parameters = prepared.parameters
     output.line(
         f"profile {parameters.profile.label}, {parameters.min_clients} to "

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
-    """What was given of --learn, --update-with and what goes with them.
+    """Values of --learn, --update-with and the options that go with them.
 
     Attributes:
         rule: Of --learn.

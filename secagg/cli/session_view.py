@@ -1,4 +1,4 @@
-"""Round by round, for people: who joined, who was lost, what was uploaded.
+"""Progress of sessions for people: clients that joined or dropped, bytes uploaded.
 
 Rule 1: on a terminal one live line per session; in a pipe one plain line per round.
 Rule 2: only numbers and names, never a message.
@@ -58,7 +58,7 @@ class SessionView:
             if (progress.task_id, identity) not in self._excluded:
                 self._excluded.add((progress.task_id, identity))
                 self._output.line(
-                    f"{self._name(progress)}: {identity} is left out, "
+                    f"{self._name(progress)}: {identity} is excluded, "
                     "after a dispute in an earlier session",
                     style="yellow",
                 )
@@ -78,7 +78,7 @@ class SessionView:
         return f"{progress.task_id} {name}" if self._names_tasks else name
 
     def _show_line(self, progress: SessionProgress) -> None:
-        # Of a cohort that gathers, a line for each tenth of those who are needed.
+        # Of a cohort that gathers, a line for each tenth of the clients needed.
         tenth = max(1, progress.needed // 10)
         gathering = progress.phase is SessionPhase.COLLECTING and (
             progress.round is Round.ADVERTISE_KEYS

@@ -1,4 +1,4 @@
-"""`secagg sessions`: those of an aggregator, and what is left of one for anybody."""
+"""`secagg sessions`: lists and shows an aggregator's sessions, verifies receipts."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(
-    help="List, explain, watch and abort sessions; judge what is left of one.",
+    help="List, explain, watch and abort sessions; verify their receipts.",
     no_args_is_help=True,
 )
 
@@ -105,7 +105,7 @@ def show_one(
     config: ServerFileOption = None,
     as_json: JSONOption = False,
 ) -> None:
-    """Show all that is known of one session: how it ended, who was there, how long.
+    """Show all that is known of one session: its outcome, clients and times.
 
     Example: secagg sessions show 7 --task digits --config server.toml
     """
@@ -153,7 +153,7 @@ def watch(
 
 
 def _answers(session: dict[str, Any]) -> str:
-    """Say who is in; how many are needed is another number in every round."""
+    """Return how many joined; the number needed differs in every round."""
     joined, needed = session["joined"], session["needed"]
     if session["round"] == "joining":
         return f"{joined} joined, {needed} needed"
@@ -212,7 +212,7 @@ def _print_session(answer: dict[str, Any], output: Output) -> None:
     absent = answer["did_not_come"]
     output.pairs(
         [
-            ("joined", ", ".join(answer["came"]) or "nobody"),
+            ("joined", ", ".join(answer["came"]) or "no client"),
             *([] if absent is None else [("did not join", ", ".join(absent))]),
             ("not in the sum", ", ".join(lost)),
             (
@@ -227,7 +227,7 @@ def _print_session(answer: dict[str, Any], output: Output) -> None:
                 for name, lasted in sorted(receipt["seconds"].items(), key=_in_time)
             ),
         ],
-        title="Who, and how long",
+        title="Clients and times",
     )
     if receipt["lost"]:
         output.table(
@@ -259,7 +259,7 @@ def verify(  # noqa: PLR0913 - one parameter per flag
         typer.Option(
             "--revocations",
             metavar="FILE",
-            help="The revocation list of the session, to refuse who is on it.",
+            help="The revocation list of the session, to refuse the clients on it.",
         ),
     ] = None,
     leader_key: Annotated[
@@ -278,7 +278,7 @@ def verify(  # noqa: PLR0913 - one parameter per flag
     ] = "",
     as_json: JSONOption = False,
 ) -> None:
-    """Recompute from receipts who has agreed to the sets that were summed.
+    """Recompute from receipts which parties agreed to the sets that were summed.
 
     Several receipts are compared, too: those of one session must show one session.
     A receipt of two aggregators needs the keys of both.
@@ -287,7 +287,7 @@ def verify(  # noqa: PLR0913 - one parameter per flag
     """
     output = Output(as_json=as_json)
     keys = _Keys(enrolment_key, revocations, leader_key, helper_key)
-    results = [_judged(file, keys) for file in files]
+    results = [_checked(file, keys) for file in files]
     # The worse of two faults decides: two rosters matter more than a damaged file.
     contradiction = _equivocation(results)
     error = contradiction or next(
@@ -321,7 +321,7 @@ def verify(  # noqa: PLR0913 - one parameter per flag
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """What receipts are judged by.
+    """Inputs of the verification of receipts.
 
     Attributes:
         enrolment: Which clients pin; empty for none.
@@ -337,8 +337,8 @@ class _Keys:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
-    """What became of one receipt.
+class _Checked:
+    """Outcome of the verification of one receipt.
 
     Attributes:
         file: Its file.
@@ -355,16 +355,16 @@ class _Judged:
     shown: "ShownSession | None" = None
 
 
-def _judged(file: Path, keys: _Keys) -> _Judged:
+def _checked(file: Path, keys: _Keys) -> _Checked:
     from secagg.errors import RemoteProtocolError
 
     data = _read(file)
     try:
         if _is_shared(data):
-            return _judged_shared(file, data, keys)
-        return _judged_single(file, data, keys)
+            return _checked_shared(file, data, keys)
+        return _checked_single(file, data, keys)
     except RemoteProtocolError as error:
-        return _Judged(file, _ending(error), error=error)
+        return _Checked(file, _ending(error), error=error)
 
 
 def _ending(error: "RemoteProtocolError | None") -> dict[str, object]:
@@ -373,8 +373,8 @@ def _ending(error: "RemoteProtocolError | None") -> dict[str, object]:
     return {"valid": False, "reason": str(error), "name": error.code.name}
 
 
-def _equivocation(results: "list[_Judged]") -> "RemoteProtocolError | None":
-    """Return what two receipts of one session contradict each other in."""
+def _equivocation(results: "list[_Checked]") -> "RemoteProtocolError | None":
+    """Return how two receipts of one session contradict each other."""
     from secagg.errors import RemoteProtocolError
     from secagg.protocol.receipts.verifier import check_one_session
 
@@ -385,8 +385,8 @@ def _equivocation(results: "list[_Judged]") -> "RemoteProtocolError | None":
     return None
 
 
-def _judged_single(file: Path, data: bytes, keys: _Keys) -> _Judged:
-    """Judge the receipt of one aggregator."""
+def _checked_single(file: Path, data: bytes, keys: _Keys) -> _Checked:
+    """Verify the receipt of one aggregator."""
     from secagg.distributed_dp import TaskNoiseVerifier
     from secagg.pki.key_files import parse_key
     from secagg.protocol.receipts.verifier import shown_in, verify_receipt
@@ -398,7 +398,7 @@ def _judged_single(file: Path, data: bytes, keys: _Keys) -> _Judged:
         revocations=None if listed is None else _read(listed),
         noise=TaskNoiseVerifier(),
     )
-    return _Judged(
+    return _Checked(
         file,
         _facts(verdict),
         _SENTENCES[str(verdict.finding)],
@@ -412,8 +412,8 @@ def _is_shared(data: bytes) -> bool:
     return data.startswith(SHARED_MAGIC)
 
 
-def _judged_shared(file: Path, data: bytes, keys: _Keys) -> _Judged:
-    """Judge the receipt of two aggregators."""
+def _checked_shared(file: Path, data: bytes, keys: _Keys) -> _Checked:
+    """Verify the receipt of two aggregators."""
     from secagg.pki.key_files import parse_key
     from secagg.two_aggregators.verification import (
         shown_between_two,
@@ -423,7 +423,7 @@ def _judged_shared(file: Path, data: bytes, keys: _Keys) -> _Judged:
     if not keys.leader or not keys.helper:
         raise ErrorCode.BAD_SETTINGS.error(
             "this receipt is one of two aggregators, and needs the keys of both",
-            fix="Give --leader and --helper the keys that their operators say; "
+            fix="Give --leader and --helper the keys that their operators publish; "
             "each aggregator prints its own when it starts.",
         )
     verdict = verify_shared_receipt(
@@ -459,7 +459,7 @@ def _judged_shared(file: Path, data: bytes, keys: _Keys) -> _Judged:
         "sum_sha256": receipt.sum_hash.hex() if receipt.size else "",
     }
     shown = shown_between_two(verdict, source=str(file))
-    return _Judged(file, facts, _SHARED_SENTENCES[finding], shown=shown)
+    return _Checked(file, facts, _SHARED_SENTENCES[finding], shown=shown)
 
 
 _SHARED_SENTENCES = {

@@ -68,7 +68,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
         typer.Option(
             "--xnoise",
             help="Add noise for epsilon 1, enough for the loss of all but --threshold "
-            "clients, and take back what no loss has made necessary.",
+            "clients, and remove what no dropout has made necessary.",
         ),
     ] = False,
     modulus_bits: Annotated[
@@ -119,7 +119,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
     if chosen.is_experimental:
         output.line(
             f"a server that lies can leave {unseen} honest inputs out of the sum, and "
-            "nobody sees it"
+            "no client detects it"
         )
     output.line(
         f"{clients} clients, {dimension} entries modulo 2^{parameters.bits}, "
@@ -218,7 +218,7 @@ def _parameters_for(  # noqa: PLR0913 - one argument per option
         parameters.validate()
         return _with_ladder(parameters) if xnoise else parameters
     except RemoteProtocolError as error:
-        # Raised for what no session can be; here it comes from the command line.
+        # The parameters raise it for an impossible session; here options are at fault.
         raise ErrorCode.BAD_SETTINGS.error(
             f"no session can run with these options: {error}",
             fix="Correct that option; see secagg simulate --help.",
@@ -303,7 +303,7 @@ def _payload(
 
 
 def _safe_degree(clients: int, *, left: int, threshold: int) -> int:
-    """Return the fewest neighbours that clients can draw, if anybody may be lost.
+    """Return the fewest neighbours that clients can draw, if any client may drop out.
 
     Raises:
         ServiceError: INFEASIBLE; no number of them is safe for so few clients.
@@ -338,7 +338,7 @@ def _drawn(
     from secagg.simulation.enrolled import simulated_trust
 
     clients, degree = parameters.max_clients, parameters.degree
-    judged = [
+    bounds = [
         judge_edges(
             clients=size,
             degree=degree,
@@ -352,14 +352,14 @@ def _drawn(
     tail = SparseParameters(
         simulated_trust(), _GRAPH_BITS, in_cap=3 * degree, quorum=quorum
     )
-    least = max(2, *(each.least_threshold for each in judged))
+    least = max(2, *(each.least_threshold for each in bounds))
     return replace(
         parameters,
         tail=tail,
         deadlines=RoundDeadlines.of(tail.PROFILE),
         threshold=threshold or least,
         min_clients=left,
-        min_survivors=left - max(each.set_apart for each in judged),
+        min_survivors=left - max(each.set_apart for each in bounds),
         max_dropouts=clients - left,
         max_losses=clients - left,
     )

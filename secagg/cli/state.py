@@ -1,4 +1,4 @@
-"""`secagg state`: what a server or a client keeps on its disk, verified."""
+"""`secagg state`: verifies what a server or a client keeps on its disk."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ def state() -> None:
 
 
 @app.command("check")
-def check(  # noqa: C901 - what was found is said in one place
+def check(  # noqa: C901 - the results are printed in one place
     *,
     config: EitherFileOption = None,
     repair_quarantine: Annotated[
@@ -44,17 +44,17 @@ def check(  # noqa: C901 - what was found is said in one place
         typer.Option(
             "--copy",
             help="The state is a copy, such as a backup, and runs nowhere: its "
-            "rollback mark is that of the original and is not asked.",
+            "rollback mark is that of the original and is not read.",
         ),
     ] = False,
     overrides: SetOption = None,
     as_json: JSONOption = False,
 ) -> None:
-    """Verify every row, chain and upload of a state directory.
+    """Verify every row, hash chain and upload of a state directory.
 
-    Every upload that an open session has accepted is asked for, and the book is
+    Every upload that an open session has accepted must exist, and the store is
     compared with its rollback mark. Ends with 77 when something is lost, and with 78
-    when an older state was put back. The program must not run meanwhile.
+    when an older state was restored. The program must not run meanwhile.
 
     Example: secagg state check --config server.toml
     """
@@ -73,7 +73,7 @@ def check(  # noqa: C901 - what was found is said in one place
     for kept in states:
         if kept.store is None and not is_copy:
             check_mark_alone(kept.directory, kept.mark)
-    # A task of two aggregators that has not run yet holds up no other one.
+    # A task of two aggregators that has not run yet delays no other one.
     there = [kept for kept in states if store_exists(kept.directory / STORE_FILE)]
 
     async def looked(
@@ -89,7 +89,7 @@ def check(  # noqa: C901 - what was found is said in one place
                         store, directory, kept.mark, is_shared=kept.is_shared
                     )
             except SecAggError as error:
-                # What an older store does not name may be all that the newest has.
+                # An older store may not name uploads that only the newest one names.
                 return kept.named(faults), [], error
             moved = set_aside(directory, blobs, faults) if repair_quarantine else []
             return kept.named(faults), moved, None
@@ -104,7 +104,7 @@ def check(  # noqa: C901 - what was found is said in one place
         journal = None if kept.store is not None else _journal_of(kept.directory)
     if journal is not None:
         output.line(
-            f"the book has journal_mode {journal}; synchronous = FULL and "
+            f"the store has journal_mode {journal}; synchronous = FULL and "
             "secure_delete = ON are set at every opening"
         )
     for fault in faults:
@@ -169,7 +169,7 @@ def forget(
     ] = None,
     as_json: JSONOption = False,
 ) -> None:
-    """Remove the rollback mark of a state that is gone, to begin anew.
+    """Remove the rollback mark of a state that is gone, to start from nothing.
 
     A state itself is never removed: DIR must be gone or empty.
 
@@ -210,7 +210,7 @@ def forget(
 
 
 def _refuse_to_forget(directory: Path, kept: "_Kept", *, is_accepted: bool) -> None:
-    """Refuse to forget a state that is there, or what a total has to know.
+    """Refuse to forget a state that exists, or claims that a total needs.
 
     Raises:
         ServiceError: BAD_SETTINGS.
@@ -223,7 +223,7 @@ def _refuse_to_forget(directory: Path, kept: "_Kept", *, is_accepted: bool) -> N
             "--set."
         )
     elif kept.store is not None:
-        complaint = "the book of this state is in a database, which is still there"
+        complaint = "the store of this state is in a database, which still exists"
         remedy = "Empty the database first, and remove its mark by hand."
     elif not _is_gone_or_empty(directory):
         complaint = f"{directory} is not empty: a state is never forgotten"
@@ -234,7 +234,7 @@ def _refuse_to_forget(directory: Path, kept: "_Kept", *, is_accepted: bool) -> N
             if kept.has_total
             else "without --config this command cannot tell whose state it was"
         )
-        remedy = "Say --restored with its sentence, if it is true."
+        remedy = "Write --restored with its sentence, if it is true."
     if complaint:
         raise ErrorCode.BAD_SETTINGS.error(complaint, fix=remedy)
 
@@ -246,7 +246,7 @@ def _is_same(one: Path, other: Path) -> bool:
 def _is_gone_or_empty(directory: Path) -> bool:
     """Return whether nothing is left of a state.
 
-    A link to a place that is not there is neither: its disk may come back.
+    A link whose target does not exist is a state: its disk may return.
     """
     from secagg.runtime.files import disk
 
@@ -261,12 +261,12 @@ def _is_gone_or_empty(directory: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Where the state of a party is kept.
+    """Places where a party keeps a state.
 
     Attributes:
         directory: Its own.
         mark: Its rollback mark; None for the one by default.
-        store: Its book, where that is elsewhere.
+        store: URL of its store, where that is a database.
         blobs: Its uploads, if there are any.
         use: What its sessions name of them; see `find_state_faults`.
         is_client: Whose it is; None where no settings say.
@@ -294,12 +294,12 @@ class _Kept:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other aggregators may use the same book."""
+        """Whether other aggregators may use the same store."""
         return self.store is not None and self.blobs is not None
 
 
 def _journal_of(directory: Path) -> str:
-    """Return how the book's file keeps changes, from its header: ``wal`` or else."""
+    """Return the journal mode of the store's file, from its header: ``wal`` or else."""
     from secagg.storage.directories import STORE_FILE
 
     try:
@@ -313,7 +313,7 @@ def _journal_of(directory: Path) -> str:
 def _states_of(file: Path, overrides: Sequence[str]) -> tuple[Path, list[_Kept]]:
     """Return where a party keeps its states, by its settings file and `--set`.
 
-    An aggregator of two has one for each task, in a directory that holds them all.
+    Each of two aggregators has one for each task, in a directory that holds them all.
     """
     from secagg.cli.checks.setups import PartySetup, ServerSetup, load_setup
     from secagg.config.two_aggregators import LeaderSettings

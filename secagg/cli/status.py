@@ -1,4 +1,4 @@
-"""`secagg status`, `secagg budget` and `secagg drain`: one look at an aggregator."""
+"""`secagg status`, `secagg budget` and `secagg drain`: state of an aggregator."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def status(*, config: ServerFileOption = None, as_json: JSONOption = False) -> None:
     """Show an aggregator and its tasks: what runs, who is missing, what is left.
 
-    Reads the book of one that does not run.
+    Reads the store of an aggregator that does not run.
 
     Example: secagg status --config server.toml
     """
@@ -53,7 +53,7 @@ def _print_status(answer: dict[str, Any], output: Output) -> None:
                 f", last seen {replica['silent_seconds']:g} s ago"
             )
     else:
-        output.line(f"no aggregator runs; this is what its book says; {free}")
+        output.line(f"no aggregator runs; the figures are those of its store; {free}")
     output.table(
         ("task", "state", "sums", "sessions left", "now"),
         task_rows(answer["tasks"]),
@@ -70,7 +70,7 @@ def budget(
     ] = None,
     as_json: JSONOption = False,
 ) -> None:
-    """Show what was spent of privacy budgets, by an aggregator's tasks or a client.
+    """Show what an aggregator's tasks or a client have spent of privacy budgets.
 
     The settings file says which of the two, with the --set of a client. Epsilon and
     delta of a task hold against the server, for one client's data in all sessions that
@@ -112,7 +112,7 @@ def budget(
 def _client_budget(
     settings: "ClientSettings | SharingClientSettings", task: str | None
 ) -> dict[str, Any]:
-    """Return what a client has given, and of data with a total what is claimed.
+    """Return what a client has spent, and what is claimed of data with a total.
 
     Its process must not run meanwhile.
     """
@@ -169,7 +169,7 @@ def _client_budget(
 
 
 def _print_data(data: dict[str, Any], output: Output) -> None:
-    """Say what tasks have claimed of a client's data, and what is left."""
+    """Print what tasks have claimed of a client's data, and what is left."""
     from secagg.distributed_dp import text_above, text_below
 
     delta = text_above(data["spent_delta"], 3)

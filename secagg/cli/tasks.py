@@ -1,4 +1,4 @@
-"""`secagg tasks`: what an aggregator runs, and what an operator says about it."""
+"""`secagg tasks`: an aggregator's tasks, and an operator's actions on them."""
 
 import sys
 from datetime import UTC, datetime
@@ -133,7 +133,7 @@ def pause(
     expect_version: _VersionOption = None,
     as_json: JSONOption = False,
 ) -> None:
-    """Open no session of a task for now; one that has its cohort goes on.
+    """Open no session of a task for now; one that has its cohort continues.
 
     Clients wait.
 
@@ -174,9 +174,9 @@ def stop(
     expect_version: _VersionOption = None,
     as_json: JSONOption = False,
 ) -> None:
-    """End a task for good; a session that has its cohort goes on to its end.
+    """End a task for good; a session that has its cohort continues to its end.
 
-    Clients are told TASK_OVER. A stopped task stays stopped.
+    Clients receive TASK_OVER. A stopped task stays stopped.
 
     Example: secagg tasks stop digits --config server.toml
     """
@@ -205,7 +205,7 @@ def task_rows(tasks: list[dict[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def _now(task: dict[str, Any]) -> str:
-    """Say what a task does, and whether too few clients are left for it."""
+    """Return what a task does, and whether too few clients are left for it."""
     words = (
         "; ".join(_running(session) for session in task["running"])
         or task["reason"]
@@ -215,7 +215,7 @@ def _now(task: dict[str, Any]) -> str:
 
 
 def _waiting(task: dict[str, Any]) -> str:
-    """Say when the next session of a task without one may open, if that is known."""
+    """Return when the next session of a task may open, if that is known."""
     from secagg.config.schedule import Schedule
 
     now = datetime.now(UTC)

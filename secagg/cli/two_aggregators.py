@@ -22,7 +22,7 @@ _Aggregator = TypeVar("_Aggregator", "HelperSettings", "LeaderSettings")
 
 app = typer.Typer(
     help="Sums between two aggregators under different people: additive shares in the "
-    "place of masks, and noise from both. Not reviewed by others; see "
+    "place of masks, and noise from both. Without a review from outside; see "
     "docs/two-aggregators.md.",
     no_args_is_help=True,
 )
@@ -31,7 +31,7 @@ _RestoredOption = Annotated[
     bool,
     typer.Option(
         "--restored",
-        help="Accept, this once, that the state was put back: sessions open in it end.",
+        help="Continue, this once, from a restored state: sessions open in it end.",
     ),
 ]
 
@@ -48,7 +48,7 @@ def helper(
     """Run the helper, until it is stopped.
 
     It holds a seed of each client and answers the leader with one noisy sum a session.
-    SIGTERM stops it; it goes on where it stood when it is started again.
+    SIGTERM stops it; it resumes when it is started again.
 
     Example: secagg two-aggregators helper --config helper.toml
     """
@@ -77,8 +77,8 @@ def leader(
 
     It runs one session after the other and writes sum-<n>.npy and report-<n>.json for
     every session n that released a sum, and receipt-<n>.bin for every session. When the
-    task has released all of them it goes on serving the last one to its clients.
-    SIGTERM stops it; it goes on where it stood when it is started again.
+    task has released all of them it continues to serve the last one to its clients.
+    SIGTERM stops it; it resumes when it is started again.
 
     Example: secagg two-aggregators leader --config leader.toml
     """
@@ -123,7 +123,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
         typer.Option(
             "--restored",
             metavar="SENTENCE",
-            help="Accept, this once, that the state was put back: what was spent "
+            help="Continue, this once, from a restored state: what was spent "
             "since is not known. The sentence: I accept that this client may answer "
             "twice",
         ),
@@ -199,11 +199,11 @@ def _say_given(
 ) -> None:
     from secagg.distributed_dp import error_text
 
-    # That a vector is not in a sum is signed by nobody.
+    # No party signs that a vector is not in a sum.
     part = (
         "with this one"
         if given.is_included
-        else "the leader shows no place of this one in it; do not give it again"
+        else "the leader does not list it as included; do not contribute it again"
     )
     error = error_text(given.standard_error)
     output.line(
@@ -234,7 +234,7 @@ def _run(  # noqa: PLR0913 - an aggregator, and what its flags say
     show: bool,
     restored: bool,
 ) -> None:
-    """Say what the tasks of an aggregator cost, and run it or stop there."""
+    """Print what the tasks of an aggregator cost, and run it or stop there."""
     import asyncio
     import os
 
@@ -264,7 +264,7 @@ def _run(  # noqa: PLR0913 - an aggregator, and what its flags say
         output.result({key: value for key, value, _ in loaded.rows()})
         return
     log_to_stderr(settings.server.log_level, settings.server.log_format)
-    # Before clients spend a session on a sum that nobody could keep.
+    # Before clients spend a session on a sum that could not be stored.
     for complaint in require_all(start_findings(setup)):
         output.line(complaint, style="bold red")
     sums: list[dict[str, object]] = []
@@ -291,5 +291,5 @@ def _run(  # noqa: PLR0913 - an aggregator, and what its flags say
             accept_restored=restored,
         )
     )
-    output.line("stopped; start again to go on with the tasks")
+    output.line("stopped; start again to resume the tasks")
     output.result({"tasks": tasks, "sums": sums})
