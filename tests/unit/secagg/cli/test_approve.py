@@ -114,10 +114,10 @@ def test_what_is_no_offer_or_has_no_noise_is_refused(parameters, tmp_path, capsy
     assert "exact sums" in refused(capsys, exact, ErrorCode.BAD_SETTINGS)
     large = tmp_path / "large.bin"
     large.write_bytes(bytes(1 << 17))
-    assert "no offer" in refused(capsys, large, ErrorCode.BAD_ENCODING)
+    assert "is not an offer" in refused(capsys, large, ErrorCode.BAD_ENCODING)
     large.write_text("an essay")
     complaint = refused(capsys, large, ErrorCode.BAD_ENCODING)
-    assert "no offer" in complaint
+    assert "is not an offer" in complaint
     assert "whose name ends in .toml" in complaint
     missing = tmp_path / "missing.bin"
     assert "cannot be read" in refused(capsys, missing, ErrorCode.BAD_SETTINGS)

@@ -635,7 +635,7 @@ def test_graph_against_a_malicious_server_names_the_quorum(capsys, json_answer):
     found = last_line(capsys)
     json_answer("graph against a malicious server", found)
     assert (found["graph"], found["degree"], found["threshold"]) == ("k-out", 108, 42)
-    assert (found["quorum"], found["left_out_unseen"]) == (551, 3)
+    assert (found["quorum"], found["not_included_unseen"]) == (551, 3)
     assert found["profile"] == "malicious-server-sparse"
     assert (
         main(["graph", "--clients", "500", "--adversary", "malicious", "--json"]) == 0
@@ -706,7 +706,7 @@ def test_graph_refuses_what_is_no_fraction_and_no_adversary(words, capsys):
 
 def test_a_server_says_who_shares_with_whom_and_what_that_is_worth():
     complete = parameters_for(60, dimension=2, threshold=31)
-    assert "everybody shares with everybody" in _graph_of(complete)
+    assert "each client shares with every other client" in _graph_of(complete)
     ring = replace(
         complete,
         min_clients=60,
@@ -999,11 +999,11 @@ def test_a_key_that_others_may_read_is_named_when_settings_are_shown(
 ):
     key = deployment / "pki" / "client-1.key"
     assert run_client(deployment, "--show-settings") == 0
-    assert "others may" not in capsys.readouterr().out
+    assert "other users may" not in capsys.readouterr().out
     key.chmod(0o644)
     assert run_client(deployment, "--show-settings") == 0
     shown = capsys.readouterr().out
-    assert f"others may read the key {key}; chmod 600 {key}" in shown
+    assert f"other users may read the key {key}; chmod 600 {key}" in shown
     assert "client/client-1, valid until" in shown
 
 

@@ -81,7 +81,7 @@ def test_a_private_key_that_others_may_read_is_told(pki, key):
         (check,) = client(pki, key)
     finally:
         seed.chmod(0o600)
-    assert f"others may read {seed}" in check.found
+    assert f"other users may read {seed}" in check.found
 
 
 def test_an_identity_that_does_not_fit_is_a_problem(pki, key, other_key):

@@ -40,7 +40,7 @@ def test_rounds_between_the_regimes_lose_more_than_a_third(lasts, part):
 def test_a_round_that_fits_is_not_warned_of():
     said = Presence(600, 600, 6 * 3600).sentences(clients=100, min_survivors=90)
     (needed,) = said
-    assert needed.startswith("90 of 100 devices must be there in each of 4 rounds")
+    assert needed.startswith("90 of 100 devices must be present in each of 4 rounds")
     assert needed.endswith("expect 99 in all of them.")
 
 
@@ -58,7 +58,7 @@ def test_a_plan_says_who_must_be_there():
     done = CliRunner().invoke(app, [*PLAN, *given])
     assert done.exit_code == 0
     printed = " ".join(done.output.split())
-    assert "70 of 100 devices must be there" in printed
+    assert "70 of 100 devices must be present" in printed
     assert "without a sum" in printed
 
 

@@ -83,7 +83,7 @@ def test_budget_and_those_left_out_are_named_once():
         reason="sum released",
     )
     assert told(terminal=False, story=(counted, done)).splitlines() == [
-        "session 7: client-5 is left out, after a dispute in an earlier session",
+        "session 7: client-5 is excluded, after a dispute in an earlier session",
         (
             "session 7: joining, 1 joined, 3 needed, 4 session(s) left in the budget, "
             "0 lost"

@@ -394,7 +394,7 @@ def test_what_is_signed_by_nobody_is_not_said_of_a_sum(
         + (
             "with this one"
             if is_included
-            else "the leader shows no place of this one in it; do not give it again"
+            else "the leader does not list it as included; do not contribute it again"
         )
         + f"; each entry ± {given.standard_error:.2f}"
     )

@@ -389,7 +389,7 @@ def test_start_settings_and_doctor_agree(place, monkeypatch, capsys, part, numbe
     if number in WARNS:
         assert (shown, doctor) == (0, sound)
         assert checks[number]["state"] == "warning"
-        assert "others may use" in text
+        assert "other users may use" in text
         return
     started, error, _ = ended(capsys, *command)
     assert started == shown != 0
@@ -536,7 +536,7 @@ def test_a_start_warns_of_a_state_that_others_may_read(place, capsys):
     wide(place, None)
     code, _, text = ended(capsys, *COMMANDS["client"])
     assert code == 58, text  # goes on, and reaches no aggregator
-    assert "others may use" in text
+    assert "other users may use" in text
 
 
 @pytest.mark.parametrize("part", list(TEXTS))
