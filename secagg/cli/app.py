@@ -39,13 +39,7 @@ from secagg.cli import (
     two_aggregators,
 )
 from secagg.cli.checks import doctor
-from secagg.cli.failures import (
-    EXIT_OK,
-    EXIT_UNREAD,
-    EXIT_USAGE,
-    exit_code_of,
-    stop_writing,
-)
+from secagg.cli.failures import EXIT_OK, EXIT_UNREAD, EXIT_USAGE, discard, exit_code_of
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode, SecAggError
 
@@ -190,7 +184,7 @@ def _report(error: Exception, output: Output, words: list[str]) -> int:
     if isinstance(error, BrokenPipeError):
         return _left_unread()
     if isinstance(error, OSError) and (refusal := _refusal_of_output()) is not None:
-        stop_writing(sys.stdout)
+        discard(sys.stdout)
         output.error(refusal)
         return exit_code_of(refusal)
     with suppress(OSError):  # no stream is left for the report
@@ -227,7 +221,7 @@ def _refusal_of_output() -> SecAggError | None:
 
 def _left_unread() -> int:
     """End as every tool does whose reader has closed the pipe."""
-    stop_writing(sys.stdout)
+    discard(sys.stdout)
     return EXIT_UNREAD
 
 

@@ -38,8 +38,8 @@ from typing import IO, Any, Final, NoReturn, Self
 from secagg.errors import ErrorCode, SecAggError
 
 
-def stop_writing(stream: IO[str]) -> None:
-    """Write nothing more to a stream that has failed: it would fail again at exit."""
+def discard(stream: IO[str]) -> None:
+    """Discard further output of a failed stream: it would fail again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -81,7 +81,7 @@ def _say(stream: IO[str], text: str) -> None:
         stream.write(text)
         stream.flush()
     except OSError:
-        stop_writing(stream)
+        discard(stream)
 
 
 def to_json_line(payload: Mapping[str, object]) -> str:

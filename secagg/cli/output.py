@@ -20,12 +20,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from secagg.cli.failures import (
-    exit_code_of,
-    stop_writing,
-    to_json_line,
-    write_failure,
-)
+from secagg.cli.failures import discard, exit_code_of, to_json_line, write_failure
 from secagg.errors import SecAggError
 
 if TYPE_CHECKING:
@@ -90,7 +85,7 @@ class Output:
         except (OSError, SystemExit):  # the second is rich's, for a pipe without reader
             if not (self._is_aside or self.as_json):
                 raise
-            stop_writing(self.console.file)
+            discard(self.console.file)
         if self._bar is not None:
             self._bar.restore()
 

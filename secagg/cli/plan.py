@@ -192,9 +192,8 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         typer.Option(
             "--ladder",
             help="Rungs by which survivors remove noise that no dropout has made "
-            "necessary; 0 for none; default: 4 where clients may drop out, which "
-            "keeps about 1 percent too much where a tenth may, 2 where three tenths "
-            "may.",
+            "necessary; 0 for none; default: 4 where clients may drop out: about "
+            "1 percent too much is kept where a tenth may, 2 where three tenths may.",
         ),
     ] = None,
     accountant: Annotated[

@@ -493,9 +493,7 @@ def check_tls_files(tls: TLSSection) -> str | Caution:
                 fix="Check the path under [tls] and which users may read the file.",
             ) from None
     if is_readable_by_others(tls.key):
-        return Caution(
-            f"other users may read the key {tls.key}", f"chmod 600 {tls.key}"
-        )
+        return Caution(f"other users may read {tls.key}", f"chmod 600 {tls.key}")
     return "all three can be read, the key only by its owner"
 
 

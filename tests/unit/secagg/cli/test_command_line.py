@@ -1003,7 +1003,7 @@ def test_a_key_that_others_may_read_is_named_when_settings_are_shown(
     key.chmod(0o644)
     assert run_client(deployment, "--show-settings") == 0
     shown = capsys.readouterr().out
-    assert f"other users may read the key {key}; chmod 600 {key}" in shown
+    assert f"other users may read {key}; chmod 600 {key}" in shown
     assert "client/client-1, valid until" in shown
 
 
