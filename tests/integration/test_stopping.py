@@ -71,7 +71,7 @@ def test_a_server_that_listens_drains_instead(start, number):
     read_until(process, "listening on")
     output = stop(process, number)
     assert process.returncode == 0, output
-    assert "start again to go on" in output
+    assert "start again to resume" in output
 
 
 def test_with_json_the_last_line_says_which_signal_it_was(start):
