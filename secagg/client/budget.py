@@ -3,7 +3,7 @@
 Rule 1: a session of a task with noise is charged in the change that binds its input,
         before the first byte leaves.  Charging it again changes nothing.
 Rule 2: what becomes of a charge is said by the table of `secagg.protocol.refund` alone
-        and written by the change that ends the session.  Silence, deadlines, errors of
+        and written by the change that ends the session.  Timeouts, errors of
         a call and this client's own faults give nothing back.  Of a task in
         which one client has n participations at most n of its sessions come back, ever.
 Rule 3: a budget is that of one task of one aggregator of one trust domain, and has one
@@ -99,7 +99,7 @@ def max_rosters_of(descriptor: SessionDescriptor) -> int | None:
 
 
 def settlement_of(descriptor: SessionDescriptor, charge: refund.Charge) -> Settlement:
-    """Return what the store is told of a session's charge, if it has one.
+    """Return what the store records of a session's charge, if it has one.
 
     Args:
         descriptor: The session.

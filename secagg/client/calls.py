@@ -63,8 +63,8 @@ RETRYABLE: Final = frozenset(
 _LOST: Final = frozenset({ErrorCode.UNREACHABLE, ErrorCode.SHUTTING_DOWN})
 # A link that corrupts every upload will not get better.
 _MAX_UPLOAD_RESTARTS: Final = 5
-# Whoever looks at a client that gets nowhere is told this often; of one that waits for
-# ever, a log of a night stays readable.
+# The reader of a log of a client that makes no progress is told this often; of one
+# that waits for ever, a log of a night stays readable.
 TELL_SECONDS: Final = 5.0
 PATIENT_TELL_SECONDS: Final = 600.0
 _MILLISECONDS: Final = 1000
@@ -103,12 +103,12 @@ class AnotherAggregatorError(ServiceError):
 
 @dataclass(slots=True)
 class _OpenStream:
-    """A stream that goes on with the update behind the last one that it gave.
+    """A stream that resumes after the last update that it returned.
 
     Attributes:
         session_id: The session that it is about.
         after: The round that its last update has opened.
-        said: What it gives.
+        said: What it returns.
         idle_timeout: How long it may say nothing from now on.
     """
 
@@ -128,7 +128,7 @@ class _OpenStream:
         return answer
 
     async def close(self) -> None:
-        """Give it up."""
+        """Close it."""
         close = getattr(self.said, "aclose", None)
         if close is not None:
             await close()
@@ -199,7 +199,7 @@ class ClientCalls:
     async def send(self, request: Request[_Answer], deadline: float) -> _Answer:
         """Make a call until it is answered.
 
-        Without an end of its patience it waits longer and longer, up to five minutes.
+        Without an end of its own it waits longer and longer, up to five minutes.
 
         Raises:
             RemoteProtocolError: The server refuses it.
@@ -353,7 +353,7 @@ class ClientCalls:
             return answer
 
     def _note_break(self, caught: ServiceError) -> ServiceError:
-        """Note that a stream broke, and return why.
+        """Record that a stream broke, and return why.
 
         Raises:
             ServiceError: Trying again will not help.
@@ -429,7 +429,7 @@ class ClientCalls:
         return answer
 
     async def hang_up(self) -> None:
-        """Close the stream that is open; whoever leaves a session calls it."""
+        """Close the stream that is open, when the client leaves a session."""
         stream, self._open_stream = self._open_stream, None
         if stream is not None:
             await stream.close()
@@ -480,7 +480,7 @@ class ClientCalls:
         deadline: float,
         on_chunk: Callable[[int], None],
     ) -> None:
-        """Upload a packed vector, going on where the server is.
+        """Upload a packed vector, resuming where the server is.
 
         Args:
             session_id: The session.
@@ -489,7 +489,7 @@ class ClientCalls:
             view: This client's, 32 bytes (R5.3-14).
             offset: Where an earlier attempt stopped, as the server has said; 0 without
                 one; None asks the server.
-            deadline: When to give up.
+            deadline: When to stop retrying.
             on_chunk: Told how many bytes have arrived.
 
         Raises:

@@ -1,15 +1,15 @@
 """One client of one task: the way into private sums for people who build on them.
 
-Rule 1: there is no client without privacy floors, or their waiver in words; both are
-        enforced in here, whoever builds the client and whatever carries its calls.
+Rule 1: every client has privacy limits, or their waiver in words; both are
+        enforced in here, for every builder of a client and every carrier of calls.
 Rule 2: the vector becomes integers only inside a session, with noise if the session
         demands noise; nothing here can send it bare.
 Rule 3: a task gets as many sessions of this client as its budget covers, counted and
         written down before an input leaves.
 Rule 4: what a session released is decoded by the parameters of that session.
 Rule 5: a client may be cancelled at any await.  What it has done is on the disk, and
-        the next `contribute` goes on there.
-Rule 6: the coin of a task with secret selection is shown to nobody.  The application
+        the next `contribute` resumes it.
+Rule 6: the selection of a task with secret selection is not revealed.  The application
         is not asked for a vector that does not count, but only if this client answers
         at a fixed time.
 Rule 7: from the payload on no vector keeps a client away (R3.5-5): one that cannot be
@@ -161,17 +161,17 @@ class Client:
             of each task alone.
         state_dir: Where sessions and spent budget are kept, for this client alone;
             required with an address.  None keeps them in memory: a client that is made
-            anew then knows nothing of what the last one gave.
-        rollback_mark: File outside `state_dir` that tells a state that was put back
+            again then knows nothing of earlier contributions.
+        rollback_mark: File outside `state_dir` that distinguishes a restored state
             from the newest one; by default one under the user's persistent state.
-        accept_restored: A person accepts, this once, that the state may have been put
-            back and this client answer twice; what is open in it is left. Of claims
+        accept_restored: A person accepts, this once, that the state may have been
+            restored and this client answer twice; what is open in it is left. Of claims
             in `state_dir` those made since are forgotten; claims in a directory of
-            their own (`TotalBudget.directory`) that were put back stay refused.
-        cohort: Floors and caps of the cohort.
+            their own (`TotalBudget.directory`) that were restored stay refused.
+        cohort: Limits of the cohort.
         aggregator: Name of the one aggregator to accept, wherever it listens; with an
             address only.
-        attempts: How often to try in a row when sessions are aborted or go on without
+        attempts: How often to try in a row when sessions abort or continue without
             this client.
         wait_seconds: How long to wait for a session, and at least for one that was
             joined and has not begun while the server is silent: `contribute` then tries
@@ -194,12 +194,12 @@ class Client:
             milliseconds, by which encoding differs.  None lets an input leave when it
             is ready; a vector is then due at 0.7 of the round.
             With secret selection the vector of a session is asked for only if this
-            client's coin has won.  The caller who sets this keeps a client whose coin
-            is lost running until it has answered: the privacy of all counts on that.
+            client is selected.  The caller who sets this keeps a client that is not
+            selected running until it has answered: the privacy of all counts on that.
         make_unselected: With `answer_at` and secret selection, whether the function
-            that makes vectors is called also where the coin is lost.  Needed by one
-            that leaves traces, such as files: these would tell the coin.  Then
-            `shortened_by` and `replaced` do not tell it, and are given.
+            that makes vectors is called also for an unselected client.  Needed by one
+            that leaves traces, such as files: these would reveal the selection.  Then
+            `shortened_by` and `replaced` do not reveal it, and are returned.
         on_progress: Told what the client is doing; called on the event loop, must not
             block.
         threads: Where the functions that are given to this client run; one thread is
@@ -208,7 +208,7 @@ class Client:
             encoding run on threads of the process, never on these.
 
     Raises:
-        LocalProtocolError: Arguments that do not belong together, or no floors.
+        LocalProtocolError: Arguments that do not belong together, or no limits.
         ServiceError: BAD_SETTINGS; the address cannot be one.
 
     Example:
@@ -363,11 +363,11 @@ class Client:
         *,
         accept: Callable[[SessionInfo], None] | None = None,
     ) -> Contribution:
-        """Give one vector to one session that releases a sum.
+        """Contribute one vector to one session that releases a sum.
 
         A session that was interrupted is finished first, with the vector that is
         given here: it must be the one of that time, or the session refuses it.  A
-        session that ends without a sum, or goes on without this client, is followed
+        session that ends without a sum, or continues without this client, is followed
         by the next one, without costing an attempt where this client is not at fault.
 
         In a task with noise a vector that cannot be used keeps no client away that has
@@ -377,8 +377,8 @@ class Client:
 
         Args:
             vector: Numbers of shape (d,), or a function that makes them for the
-                session at hand.  Numbers are judged before the client joins.
-            accept: Called before the client joins, and not when a session goes on;
+                session at hand.  Numbers are checked before the client joins.
+            accept: Called before the client joins, and not when a session is resumed;
                 raises, for example InputError, for a session that the caller has no
                 vector for.  It must not decide by the data: whether a client takes
                 part is seen.
@@ -388,10 +388,10 @@ class Client:
 
         Raises:
             SessionAbortedError: As many attempts as are allowed have failed.
-            RemoteProtocolError: POLICY_VIOLATION for a session below a floor of this
+            RemoteProtocolError: POLICY_VIOLATION for a session below a limit of this
                 client; other codes for a server that broke the protocol.
             InputError: The vector cannot be used.  With noise the client has joined no
-                session; without, it may have, and the session goes on while it lasts.
+                session; without, it may have, and the session continues while it lasts.
             LocalProtocolError: The client is not open, or contributes already; another
                 input than this was bound to a session before a restart.
             ServiceError: Storage, network, certificates, or no such task; the message
@@ -424,10 +424,10 @@ class Client:
         *,
         accept: Callable[[SessionInfo], None] | None = None,
     ) -> AsyncIterator[Contribution]:
-        """Give a vector to every session of the task, one after the other.
+        """Contribute a vector to every session of the task, one after the other.
 
         The next session is joined when the loop asks for its contribution.  The loop
-        may be left at any time, and another one goes on; it ends by itself when the
+        may be left at any time, and another one continues; it ends by itself when the
         task is over, or its budget covers no further session of this client.
 
         A task whose sessions are days apart takes a client with ``wait_seconds=None``.
@@ -463,7 +463,7 @@ class Client:
     async def is_in_session(self) -> bool:
         """Return whether this client has joined a session that is not over.
 
-        `contribute` then goes on with it first, whatever becomes of the vector.
+        `contribute` then resumes it first, whatever becomes of the vector.
 
         Raises:
             LocalProtocolError: The client is not open.
@@ -673,7 +673,7 @@ def check_given(
 
     Args:
         given: The vector, caller's units.
-        session: The session, judged.
+        session: The session, checked.
         name: Subject of the sentence that refuses.
 
     Raises:

@@ -72,7 +72,7 @@ class EnrolledClient(EnrolledIdentity):
     _read: dict[bytes, bytes] = field(default_factory=dict, init=False, repr=False)
 
     def rules(self) -> OwnEnrolment:
-        """Return what an offer is judged by, with the credential as it is now."""
+        """Return what an offer is checked by, with the credential as it is now."""
         self._follow()
         return OwnEnrolment(
             identity=self.identity,
@@ -98,7 +98,7 @@ class EnrolledClient(EnrolledIdentity):
         try:
             found = self.reload()
         except SecAggError:
-            return  # half a file, or none: the session is judged with the one before
+            return  # half a file, or none: the session is checked with the one before
         if found.key.public_bytes == self.identity.key.public_bytes:
             self.identity = found
 

@@ -1,10 +1,10 @@
 """Whether a client may take part in a session: one decision for every way into it.
 
-Rule 1: `admit` reads and writes nothing.  Everything that it judges by is in its
+Rule 1: `admit` reads and writes nothing.  Everything that it uses is in its
         request: the offer, the client's own rules, and what its store knows.
-Rule 2: everything is judged before a key is made, in the order of PROTOCOL §5.0, and
+Rule 2: everything is checked before a key is made, in the order of PROTOCOL §5.0, and
         again when a session is resumed: limits may have become stricter since.
-Rule 3: nothing around a client removes a rule: the client judges, not its connection.
+Rule 3: nothing around a client removes a rule: the client checks, not its connection.
 Rule 4: a check that a stage leaves out is exempt by name, with its reason.
 
 The commit that begins or charges a session compares number, budget and total once more,
@@ -46,7 +46,7 @@ from secagg.storage.budget_ledger import ChargeRow, Claim, ClaimRow
 
 @unique
 class GateStage(Enum):
-    """What is judged."""
+    """How a session comes to the gate."""
 
     OFFER = auto()
     """A session that the client has said nothing in."""
@@ -115,7 +115,7 @@ class OwnRules:
 
     Attributes:
         limits: Of privacy, or their waiver.
-        cohort: Floors and caps of the cohort.
+        cohort: Limits of the cohort.
         report_of: Returns what a task costs this client, by its own computation or as
             it remembers it; may take seconds.
         enrolment: Who the client is among the enrolled; None for a client that is not.
@@ -144,7 +144,7 @@ class OwnRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownFacts:
-    """What a client's store knows that a session is judged by.
+    """What a client's store knows that decides about a session.
 
     Attributes:
         highest_number: Highest session number of aggregator and task; 0 for none.
@@ -440,11 +440,11 @@ def admit(
     """Return a session that the client may take part in; takes up to seconds.
 
     Args:
-        request: What is judged, and by what.
+        request: What is checked, and by what.
         checks: The rules, in their order.
 
     Returns:
-        The session; or what is needed to judge the rest of the rules.
+        The session; or what is needed to check the rest of the rules.
 
     Raises:
         RemoteProtocolError: The code of the first rule that is broken (PROTOCOL §5.0).

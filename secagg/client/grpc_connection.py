@@ -6,7 +6,7 @@ Rule 2: a certificate that is renewed in its files is presented before the next 
 Rule 3: every failure arrives as an error of `secagg.errors`; nothing of gRPC gets out.
 
 It keeps no protocol state and repeats nothing on its own beyond gRPC's few attempts
-at UNAVAILABLE: all calls are idempotent, and whoever knows the round's deadline
+at UNAVAILABLE: all calls are idempotent, and the caller that knows the round's deadline
 (`secagg.runtime`) decides about the rest.
 """
 
@@ -238,7 +238,7 @@ class GrpcConnection:
         return None if self._followed is None else self._followed.identity
 
     async def _follow(self) -> None:
-        """Take renewed files, between sessions: whoever asks for one is in none."""
+        """Take renewed files, between sessions: no session is open then."""
         if self._followed is None:
             return
         before = self._followed.identity

@@ -1,6 +1,6 @@
 """The client process: settings become a `Client`.
 
-What is printed is decided by whoever calls.
+What is printed is decided by the caller.
 """
 
 from collections.abc import Callable, Iterable
@@ -36,7 +36,7 @@ def client_of(
     """Return the client that the settings describe, not yet open.
 
     Args:
-        settings: Whom to talk to, as whom, under which floors.
+        settings: Whom to talk to, as whom, under which privacy limits.
         fetch_sum: Whether the released sums are wanted.
         accept_restored: As for `Client`.
         is_service: Wait for sessions without end, whatever `wait_seconds` says.
@@ -72,7 +72,7 @@ def client_of(
             keep_receipts=client.keep_receipts,
         ),
         answer_at=client.answer_at,
-        make_unselected=True,  # its files would tell the coin
+        make_unselected=True,  # its files would reveal the selection
         on_progress=on_progress,
     )
 
@@ -95,7 +95,7 @@ def client_enrolment(settings: ClientSettings) -> ClientEnrolment | None:
 
 
 def client_policy(settings: ClientSettings) -> ClientPolicy:
-    """Return the floors of the cohort as the core enforces them.
+    """Return the limits of the cohort as the core enforces them.
 
     Raises:
         ServiceError: BAD_SETTINGS for an unknown profile, suite or graph.
@@ -152,7 +152,7 @@ def suites_of(labels: Iterable[str]) -> frozenset[CipherSuite]:
 
 
 def read_privacy_limits(settings: ClientSettings) -> PrivacyLimits | ExactSumWaiver:
-    """Return the privacy floors of the settings, or the waiver written there.
+    """Return the privacy limits of the settings, or the waiver written there.
 
     Raises:
         ServiceError: BAD_SETTINGS; noise is demanded, and not how much.

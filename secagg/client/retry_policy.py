@@ -1,8 +1,8 @@
 """What a client does after an error: the next session, the same one again, or nothing.
 
 Rule 1: one table decides, from whose fault it is, its number and how far the client
-        had come.  A client that is not at fault goes on without its owner.
-Rule 2: what nobody in the cohort could help (the server's disk, too few others) costs
+        had come.  A client that is not at fault continues without its owner.
+Rule 2: what no client could prevent (the server's disk, too few others) costs
         none of the attempts that the owner allows, unless an input has left for a
         session whose end is not known: the next one gives away the vector once more.
 Rule 3: the peer lies: whatever costs no attempt costs time, growing with every
@@ -144,7 +144,7 @@ _FAULT_OF_PEERS: Final = (
     _C.BAD_SHARE_CIPHERTEXT,
     _C.SHARE_CONFUSION,
 )
-# One call failed; the session may still go on.
+# One call failed; the session may still continue.
 _CALL_FAILED: Final = (
     _C.INTERNAL,
     _C.OVERLOADED,
@@ -154,7 +154,7 @@ _CALL_FAILED: Final = (
 
 _AGAIN: Final = (NextAction.NEXT_SESSION, NextAction.NEXT_SESSION)
 _COUNTED: Final = (NextAction.NEXT_ATTEMPT, NextAction.NEXT_ATTEMPT)
-# Nobody says how the session ended, and whether an input is in its sum.
+# No party says how the session ended, and whether an input is in its sum.
 _UNTOLD: Final = (NextAction.NEXT_SESSION, NextAction.NEXT_ATTEMPT)
 _RESUMED: Final = (NextAction.SAME_SESSION, NextAction.SAME_SESSION)
 

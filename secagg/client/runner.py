@@ -63,7 +63,7 @@ from secagg.wire.calls import Blob
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
 
-# Errors of a call after which this client's session cannot go on.
+# Errors of a call after which this client's session cannot continue.
 _FATAL: Final = frozenset({ErrorCode.UNKNOWN_SESSION, ErrorCode.UPLOAD_CORRUPT})
 
 
@@ -161,11 +161,11 @@ class ClientRunner:
                 policy, or refused a message; the session is over for this client.
             LocalProtocolError: The application's input cannot be used, in a task
                 without noise, or is not the one of before a restart.  The session
-                goes on: call again with a good input while it lasts.
+                continues: call again with a good input while it lasts.
             ServiceError: Storage, certificates, or no such task; the message says
                 what to do.  UNREACHABLE also when the aggregator fell silent before
                 the session began, or another one answers than the session's: call
-                again, and it goes on.
+                again, and it resumes.
         """
         self.reach = ErrorStage.NO_SESSION
         self.session_id = b""
@@ -192,7 +192,7 @@ class ClientRunner:
     async def _ended(
         self, offered: SessionDescriptor, conductor: Conductor
     ) -> AsyncIterator[None]:
-        """Leave the session on an error after which it cannot go on."""
+        """Leave the session on an error after which it cannot continue."""
         try:
             yield
         except (RemoteProtocolError, SessionAbortedError, ServiceError) as error:
@@ -211,7 +211,7 @@ class ClientRunner:
         One of another aggregator is left where no input is bound, and at its end.
         Until then it is kept: its aggregator may come back.  A client whose settings
         name the one that answers, or that was moved to another trust domain by its own
-        certificate, goes on with that; any other waits, since else who can turn its
+        certificate, continues with that; any other waits, since else who can turn its
         address could end its sessions.
         """
         self.reach = ErrorStage.JOINED
@@ -297,7 +297,7 @@ class ClientRunner:
     async def _admitted(
         self, offered: SessionDescriptor, deadline: float
     ) -> bytes | None:
-        """Have gate and application judge an offer; return the list that it names."""
+        """Have gate and application check an offer; return the list that it names."""
         revocations = None
         found = await self._ask(lambda client: client.check(offered))
         trust = offered.parameters.trust
@@ -316,7 +316,7 @@ class ClientRunner:
     async def _fetched_list(
         self, offered: SessionDescriptor, trust: Trust, deadline: float
     ) -> bytes:
-        # A client without an end of its own patience gives up, too: it has not joined,
+        # A client that waits without a limit stops waiting, too: it has not joined,
         # and a list that comes after round 0 is of no use.
         patience = offered.parameters.deadlines.advertise_keys
         limit = self._clock.now() + patience + self._settings.slack_seconds

@@ -1,7 +1,7 @@
 """A client that runs for months: session after session, through everything that passes.
 
 Rule 1: it ends when a person has to act, when the task is over, or when its budget
-        covers no further session; never because somebody cannot be reached, a session
+        covers no further session; never because no aggregator is reachable, a session
         gave no sum, or an input is not there yet.
 Rule 2: whatever it waits for is said at once and then every ten minutes, with the
         reason and the next step.
@@ -125,7 +125,7 @@ class ClientService:
     """Gives a vector to every session of a task.
 
     Attributes:
-        client: Open, and without an end of its patience.
+        client: Open, and without a limit of its waits.
         make: Makes the vector of a session.
         accept: Refuses a session that there is no vector for.
         on_given: Told of every sum; must not block for long.
@@ -144,7 +144,7 @@ class ClientService:
     _said: tuple[str, float] = field(default=("", float("-inf")), init=False)
 
     async def run(self) -> None:
-        """Go on until the task is over, or its budget covers nothing more.
+        """Contribute until the task is over, or its budget covers nothing more.
 
         Raises:
             SecAggError: A person has to act.
@@ -179,7 +179,7 @@ class ClientService:
         if isinstance(error, InputError):
             return True
         if error.code is ErrorCode.BAD_CERTIFICATE:
-            # An own one that has ended: somebody is about to put a new one there.
+            # An own one that has ended: its owner is about to put a new one there.
             own, today = self.client.certificate, self.clock.date()
             return own is not None and own.not_valid_after.timestamp() <= today
         # Attempts are used up; another session, or the same one, is another chance.  A

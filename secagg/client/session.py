@@ -13,14 +13,14 @@ Rule 5: the change that binds an input charges the budget too: neither is withou
         other.
 Rule 6: the change that accepts a roster counts it, before anything is shared or drawn:
         a sparse graph that was seen is one more chance that it is unsafe.
-Rule 7: a session of a store that was put back from an older state is left at once:
-        nobody knows what it has sent.
+Rule 7: a session of a store that was restored from an older state is left at once:
+        the client does not know what it has sent.
 Rule 8: what signs for this client comes from its identity, never from the record of
         a session.  Another key than the one of its advert signs nothing in it.
 Rule 9: every session leaves this client's own receipt, made of what is on the disk, so
         that it is the same after a restart.
 
-It talks to nobody: `secagg.client.open_client` drives it.
+It calls no peer: `secagg.client.open_client` drives it.
 """
 
 from collections.abc import Callable
@@ -145,26 +145,26 @@ class ClientSession:
     ) -> Self:
         """Accept an offer: draw the seed and claim the number, durably.
 
-        Args:
-            descriptor: The offer.
-            identity: The client's own name.
-            aggregator: The server's name, as its connection has proven it.
-            trust_domain: The server's, likewise; None where none is proven.
-            store: Of this client.
-            policy: Floors and caps of the cohort.
-            entropy: Where the seed comes from.
-            now: Unix seconds.
-            membership: The client's place among the enrolled, where the profile has
-                any.
-            total: Of the client's data over all tasks; the task's claim on it is
-                durable before the session is.
+                Args:
+                    descriptor: The offer.
+                    identity: The client's own name.
+                    aggregator: The server's name, as its connection has proven it.
+                    trust_domain: The server's, likewise; None where none is proven.
+                    store: Of this client.
+                            policy: Limits of the cohort.
+                            entropy: Where the seed comes from.
+                    now: Unix seconds.
+                    membership: The client's place among the enrolled, where the profile has
+                        any.
+                    total: Of the client's data over all tasks; the task's claim on it is
+                        durable before the session is.
 
-        Raises:
-            TotalBudgetExceededError: The task does not fit into the total.
-            RemoteProtocolError: REPLAYED_SESSION for a number seen before;
-                POLICY_VIOLATION or BAD_CONFIG when the offer is refused, or this client
-                has seen too many rings of the task.  Nothing is stored.
-            ServiceError: STORAGE_FAILED.
+                Raises:
+                    TotalBudgetExceededError: The task does not fit into the total.
+                    RemoteProtocolError: REPLAYED_SESSION for a number seen before;
+                        POLICY_VIOLATION or BAD_CONFIG when the offer is refused, or this client
+                        has seen too many rings of the task.  Nothing is stored.
+                    ServiceError: STORAGE_FAILED.
         """
         seed = SecretBytes(entropy.token(SEED_SIZE))
         offered = SessionOffered(
@@ -535,7 +535,7 @@ def _rebuilt(
 
 
 def _check_is_over(descriptor: SessionDescriptor, now: float) -> None:
-    """Refuse to go on under another identity while the session may still need ours."""
+    """Refuse to continue under another identity while the session may need ours."""
     if now < descriptor.session_end:
         raise ErrorCode.BAD_CREDENTIAL.error(
             f"session {descriptor.session_number} of task {descriptor.task_id!r} was "

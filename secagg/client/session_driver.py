@@ -142,7 +142,7 @@ class ClientProgress:
         reason: Why the session was aborted, or the aggregator is out of reach, in
             words.
         joined: While joining, how many clients have joined; 0 before that is known.
-        needed: How many the session needs before it can go on; 0 with `joined`.
+        needed: How many the session needs before it can continue; 0 with `joined`.
     """
 
     phase: ClientPhase
@@ -156,7 +156,7 @@ class ClientProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """How a client behaves; its floors are in `secagg.protocol.policy`.
+    """How a client behaves; its limits are in `secagg.protocol.policy`.
 
     Attributes:
         fetch_sum: Fetch the released sum at the end.
@@ -301,7 +301,7 @@ class Conductor:
         return done
 
     async def _whole_roster(self) -> Envelope:
-        """Read everybody's advert in place of the neighbours'.
+        """Read the adverts of all clients in place of the neighbours'.
 
         Whether it is the roster of the others shows as with any: by its context.
         """
@@ -347,7 +347,7 @@ class Conductor:
             await saying
         except RemoteProtocolError as error:
             if error.code is ErrorCode.ROSTER_TOO_LARGE:
-                # Others were faster.  Nobody is at fault.
+                # Other clients were faster.  No party is at fault.
                 raise SessionAbortedError(
                     str(error),
                     code=error.code,

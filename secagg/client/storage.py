@@ -1,4 +1,4 @@
-"""Where a client keeps its sessions and what it has spent: one store."""
+"""The store of a client: its sessions and what it has spent."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -76,7 +76,7 @@ def claim_for(
 
 
 def adversary_of(privacy_limits: PrivacyLimits | None) -> ClaimAdversary:
-    """Return the adversary that a client's floors name."""
+    """Return the adversary that a client's privacy limits name."""
     if privacy_limits is None or privacy_limits.max_local_epsilon is None:
         return ClaimAdversary.SERVER
     return ClaimAdversary.BROKEN_MASKS

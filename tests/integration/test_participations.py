@@ -116,7 +116,9 @@ async def test_four_sums_of_which_each_client_is_in_two(tmp_path):
             if number == 2:
                 for name in cohort:
                     way = server.connection(name)
-                    with pytest.raises(ServiceError, match="has used 2 of its 2") as over:
+                    with pytest.raises(
+                        ServiceError, match="has used 2 of its 2"
+                    ) as over:
                         await way.call(GetOffer("t", 0))
                     assert over.value.code is ErrorCode.TASK_OVER
                 # The last session waits for the others alone.
