@@ -145,26 +145,26 @@ class ClientSession:
     ) -> Self:
         """Accept an offer: draw the seed and claim the number, durably.
 
-                Args:
-                    descriptor: The offer.
-                    identity: The client's own name.
-                    aggregator: The server's name, as its connection has proven it.
-                    trust_domain: The server's, likewise; None where none is proven.
-                    store: Of this client.
-                            policy: Limits of the cohort.
-                            entropy: Where the seed comes from.
-                    now: Unix seconds.
-                    membership: The client's place among the enrolled, where the profile has
-                        any.
-                    total: Of the client's data over all tasks; the task's claim on it is
-                        durable before the session is.
+        Args:
+            descriptor: The offer.
+            identity: The client's own name.
+            aggregator: The server's name, as its connection has proven it.
+            trust_domain: The server's, likewise; None where none is proven.
+            store: Of this client.
+            policy: Limits of the cohort.
+            entropy: Where the seed comes from.
+            now: Unix seconds.
+            membership: The client's place among the enrolled, where the profile has
+                any.
+            total: Of the client's data over all tasks; the task's claim on it is
+                durable before the session is.
 
-                Raises:
-                    TotalBudgetExceededError: The task does not fit into the total.
-                    RemoteProtocolError: REPLAYED_SESSION for a number seen before;
-                        POLICY_VIOLATION or BAD_CONFIG when the offer is refused, or this client
-                        has seen too many rings of the task.  Nothing is stored.
-                    ServiceError: STORAGE_FAILED.
+        Raises:
+            TotalBudgetExceededError: The task does not fit into the total.
+            RemoteProtocolError: REPLAYED_SESSION for a number seen before;
+                POLICY_VIOLATION or BAD_CONFIG when the offer is refused, or this client
+                has seen too many rings of the task.  Nothing is stored.
+            ServiceError: STORAGE_FAILED.
         """
         seed = SecretBytes(entropy.token(SEED_SIZE))
         offered = SessionOffered(
