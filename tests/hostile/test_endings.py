@@ -21,10 +21,10 @@ CLIENTS = 6
 SUM = Released(Fate.INCLUDED, b"h" * 32, 15, CLIENTS, 0)
 
 
-def played(before, lost=()):
+def played(before, lost=(), **limits):
     """Return a session in which all but the lost ones play up to a round."""
     session = InProcessSession(
-        parameters_for(CLIENTS, dimension=CLIENTS, threshold=3),
+        parameters_for(CLIENTS, dimension=CLIENTS, threshold=3, **limits),
         [one_hot(number, CLIENTS, 1 << 20) for number in range(CLIENTS)],
     )
     for which in CLIENT_ROUNDS:
@@ -154,6 +154,21 @@ def test_a_sum_that_cannot_be_is_not_believed_from_masked(fate, count):
         assert ended.outcome.survivors == count
     else:
         assert (ended.code, ended.charge) == (ErrorCode.U3_INVALID, Charge.KEPT)
+
+
+def test_a_sum_of_fewer_than_the_fewest_survivors_is_not_believed():
+    # R5.6-4: the threshold is 3, and no sum has fewer than 5 inputs.
+    for count, is_possible in ((4, False), (5, True)):
+        session = played(STATES[client.Masked][0], min_clients=5, min_survivors=5)
+        ended = after(session, replace(SUM, survivors=count))
+        assert isinstance(ended, client.Completed) is is_possible
+
+
+def test_a_client_outside_the_roster_is_told_so_in_every_round():
+    for which in CLIENT_ROUNDS[1:]:
+        ended = server.update_for(played(which).server_state, "stranger").open()
+        assert (ended.code, ended.fate) == (ErrorCode.SESSION_OVER, Fate.NOT_INCLUDED)
+        assert ended.reason == "the roster was fixed without this client"
 
 
 @pytest.mark.parametrize("fate", [Fate.INCLUDED, Fate.NOT_INCLUDED])

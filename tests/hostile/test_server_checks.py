@@ -408,6 +408,16 @@ def test_a_live_client_declared_lost_cannot_be_added_later():
     assert session.total.tolist() == [0, *ALL_IN[1:]]
 
 
+def test_only_accepted_uploads_can_be_missing_and_all_of_them_may():
+    session = new_session()
+    run_until(session, Round.MASKED_INPUT_COLLECTION, without_first(Upload))
+    with pytest.raises(LocalProtocolError, match="accepted"):
+        session.to_server(RoundClosed(Round.MASKED_INPUT_COLLECTION, missing=(0,)))
+    gone = tuple(sorted(session.server_state.uploads))
+    session.to_server(RoundClosed(Round.MASKED_INPUT_COLLECTION, missing=gone))
+    assert session.server_state.outcome.code is ErrorCode.U3_TOO_SMALL
+
+
 def test_a_stale_or_repeated_close_is_the_runners_fault():
     session = new_session()
     run_until(session, Round.ADVERTISE_KEYS)
