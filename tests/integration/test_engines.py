@@ -147,6 +147,7 @@ def test_keys_cross_no_network_in_the_clear(setting, words):
     assert caught.value.code is ErrorCode.BAD_SETTINGS
 
 
+@pytest.mark.services
 @pytest.mark.parametrize(
     ("worker", "is_refused"),
     [
