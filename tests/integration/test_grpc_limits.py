@@ -174,6 +174,8 @@ async def test_a_connection_has_as_many_open_calls_as_one_client_may():
         connected(server, "greedy") as greedy,
         connected(server, "modest") as modest,
     ):
+        # The connection knows its limit once a call on it has been answered.
+        await greedy.call(ShareKeys(SESSION, b"b"))
         calls = [
             asyncio.create_task(greedy.call(AdvertiseKeys(SESSION, b"a")))
             for _ in range(MAX_CONCURRENT_STREAMS + 1)

@@ -60,6 +60,7 @@ def test_a_notebook_runs_and_draws_its_pictures(name, tmp_path, capsys):
     pytest.importorskip("matplotlib").use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415 - an extra
 
+    plt.close("all")  # those of tests that ran before in this process
     try:
         shown = run_notebook(NOTEBOOKS / f"{name}.py")
         for number in plt.get_fignums():
