@@ -16,7 +16,7 @@ import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final, Protocol, TypedDict
+from typing import Any, Final, Protocol, TypedDict, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,7 +179,8 @@ def read_total(
                 "a released sum says itself what it holds: leave out noise_variance "
                 "and inputs, or give its values"
             )
-        return ReadTotal(_checked(total.values, dimension), total.inputs, error)  # type: ignore[union-attr]
+        released = cast("NoisySum", total)  # numbers state no error
+        return ReadTotal(_checked(released.values, dimension), released.inputs, error)
     values = _checked(total, dimension)
     if noise_variance is None:
         raise InputError(

@@ -89,7 +89,7 @@ class Planner(Protocol[_P]):
     @overload
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> Plan: ...
     @overload
-    def __call__(self, question: Asked, /, **fields: Any) -> Plan: ...  # noqa: ANN401
+    def __call__(self, question: Asked, /, **fields: Any) -> Plan: ...  # noqa: ANN401 - of _P
 
 
 def _asked_by_keyword(

@@ -125,7 +125,7 @@ class DurableClient:
                 opened = self._open(store)
                 opened.meet(aggregator or "", trust_domain)
                 run_inline(opened.begin())
-            except BaseException:  # interrupted as well: the store has a lock
+            except BaseException:  # a signal, too: the store has a lock
                 run_inline(store.close())
                 raise
             self._opened, self._failed = opened, None

@@ -263,7 +263,7 @@ class EdgeConnection:
                 link.writer.write(message)
                 await link.writer.drain()
             answer, lasts = await self._read(link.reader)
-        except BaseException:  # cancelled as well: half an answer was read
+        except BaseException:  # a cancellation, too: half an answer was read
             link.close()
             raise
         if lasts:

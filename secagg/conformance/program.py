@@ -143,7 +143,7 @@ class Program:
                 f"the program cannot be started: {error.strerror}"
             ) from None
         for pipe in (process.stdin, process.stdout, process.stderr):
-            os.set_blocking(pipe.fileno(), False)  # type: ignore[union-attr]
+            os.set_blocking(pipe.fileno(), False)  # type: ignore[union-attr]  # PIPE
         self._process = process
         return process
 

@@ -807,7 +807,7 @@ class _Ending:
     def on_signal(self) -> Iterator[None]:
         """Handle SIGUSR1 as a request to finish sessions, until the block is left."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGUSR1, self.ask, True)  # noqa: FBT003
+        loop.add_signal_handler(signal.SIGUSR1, self.ask, True)  # noqa: FBT003 - args
         try:
             yield
         finally:

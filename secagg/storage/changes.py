@@ -486,8 +486,8 @@ async def _settle(connection: Connection, settlement: Settlement, instant: int) 
     for row in await CHARGES.find(connection, where, *whose):
         state = settled(ChargeState(row.state), settlement.state)
         if state != row.state:
-            row = row._replace(state=state.value, at=instant)  # noqa: PLW2901
-            await CHARGES.put(connection, row)
+            changed = row._replace(state=state.value, at=instant)
+            await CHARGES.put(connection, changed)
 
 
 async def _continued(

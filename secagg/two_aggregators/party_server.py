@@ -98,7 +98,7 @@ class PartyServer:
         try:
             for party in self.parties:
                 await party.recover()
-        except BaseException:
+        except BaseException:  # a cancellation, too: the stores have locks
             await self._stack.aclose()
             raise
         return self

@@ -139,7 +139,7 @@ class SecureGrid(Grid):
         """Tell the inner grid the run."""
         self._grid.set_run(run)
 
-    def create_message(self, *args: Any, **named: Any) -> Message:  # noqa: ANN401
+    def create_message(self, *args: Any, **named: Any) -> Message:  # noqa: ANN401 - Flower's
         """Make a message, as the inner grid does."""
         return self._grid.create_message(*args, **named)
 
@@ -148,9 +148,9 @@ class SecureGrid(Grid):
         found: Iterable[int] = self._grid.get_node_ids()
         return found
 
-    def get_nodes(self, *args: Any, **named: Any) -> Iterable[Any]:  # noqa: ANN401
+    def get_nodes(self, *args: Any, **by: Any) -> Iterable[Any]:  # noqa: ANN401 - Flower's
         """Return the nodes that are connected, with what is known of them."""
-        found: Iterable[Any] = self._grid.get_nodes(*args, **named)
+        found: Iterable[Any] = self._grid.get_nodes(*args, **by)
         return found
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:

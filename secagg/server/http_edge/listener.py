@@ -363,7 +363,7 @@ class HttpEdge:
                 state.relay = await Relay.listen(
                     address, limits, inside=server.address, most=most, begins=begins_tls
                 )
-            except BaseException:  # cancelled as well: it holds a port
+            except BaseException:  # a cancellation, too: the server holds a port
                 await server.close(0.0)
                 raise
         watching = asyncio.create_task(state.watch(certificate))

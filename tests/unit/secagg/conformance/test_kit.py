@@ -4,6 +4,7 @@ import json
 import math
 import re
 import select
+import signal
 import sys
 import textwrap
 from fractions import Fraction
@@ -122,7 +123,7 @@ def program(home):
 
     def start(act, timeout=20.0):
         text = f"""
-            import sys, time, json
+            import sys, json, signal
             for line in sys.stdin:
                 if '"hello"' in line:
                     print(json.dumps({HELLO!r}), flush=True)
@@ -141,7 +142,7 @@ def program(home):
 @pytest.mark.parametrize(
     ("act", "timeout", "why"),
     [
-        ("time.sleep(600)", 0.5, "silent"),
+        ("signal.pause()", 0.5, "silent"),
         ("sys.exit(3)", 20, "ended"),
         ("print('nonsense', flush=True)", 20, "no JSON"),
         ("print('[' * 100000, flush=True)", 20, "no JSON"),
@@ -176,10 +177,13 @@ def test_a_program_that_breaks_the_lines_ends_its_case_only(program, act, timeou
 
 def test_a_late_second_line_is_no_answer_to_the_next_question(program):
     tested = program(
-        "print('{}', flush=True); time.sleep(0.2); print('{}', flush=True)"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]);"
+        "print('{}', flush=True); signal.sigwait([signal.SIGUSR1]);"
+        "print('{}', flush=True)"
     )
     kit.hello(tested)
     assert tested.ask({"do": "begin"}) == {}
+    tested._process.send_signal(signal.SIGUSR1)
     select.select([tested._process.stdout], [], [], 20.0)
     with pytest.raises(ProgramFailedError, match="more than one line"):
         tested.ask({"do": "begin"})
@@ -265,7 +269,7 @@ def test_a_program_that_always_fails_is_given_up(home):
 
 
 def test_what_a_program_has_started_ends_with_it(program):
-    tested = program("time.sleep(600)", 0.5)
+    tested = program("signal.pause()", 0.5)
     kit.hello(tested)
     process = tested._process
     with pytest.raises(ProgramFailedError):
