@@ -27,7 +27,7 @@ _HOME = pytest.StashKey[str]()
 _TERMINAL = pytest.StashKey[int]()
 
 # Nothing here is a measurement: the longest test takes a tenth of it.
-_PATIENCE_SECONDS = 240
+_TIMEOUT_SECONDS = 240
 _CLEANING_UP_SECONDS = 120
 
 
@@ -147,8 +147,8 @@ def pytest_collection_modifyitems(items):
 def pytest_runtest_protocol(item):
     """Let no test wait for ever, and none of its fixtures."""
     before = signal.signal(signal.SIGALRM, _give_up)
-    signal.alarm(_PATIENCE_SECONDS)
-    _watch(item, _PATIENCE_SECONDS + _CLEANING_UP_SECONDS)
+    signal.alarm(_TIMEOUT_SECONDS)
+    _watch(item, _TIMEOUT_SECONDS + _CLEANING_UP_SECONDS)
     try:
         return (yield)
     finally:
@@ -177,7 +177,7 @@ def _give_up(*_):
         for task in asyncio.all_tasks():
             with suppress(TypeError):  # a coroutine of gRPC tells no line
                 task.print_stack()
-    pytest.fail(f"not over after {_PATIENCE_SECONDS} seconds")
+    pytest.fail(f"not over after {_TIMEOUT_SECONDS} seconds")
 
 
 @pytest.fixture(autouse=True)

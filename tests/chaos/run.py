@@ -60,7 +60,7 @@ ENDS = {0, 60}
 RESTART_SECONDS = 0.3
 # Far beyond what is needed once nothing goes wrong any more, and for every sum that is
 # wanted: only a hang reaches it.
-PATIENCE_SECONDS, PATIENCE_PER_SUM = 300.0, 6.0
+TIMEOUT_SECONDS, TIMEOUT_PER_SUM = 300.0, 6.0
 
 # How far a process's date may be off, in seconds; clients grant a minute.
 FALSE_SECONDS = 45.0
@@ -296,10 +296,10 @@ class Chaos:
             await self.storm()
             await asyncio.gather(*self.pending)
             serving = [lives[name] for name in self.servers]
-            await self.within_patience(serving, "the servers")
+            await self.within_timeout(serving, "the servers")
             for name in self.clients:
                 self.parties[name].is_last = True
-            await self.within_patience(list(lives.values()), "the clients")
+            await self.within_timeout(list(lives.values()), "the clients")
         finally:
             for name, life in lives.items():
                 life.cancel()
@@ -307,8 +307,8 @@ class Chaos:
             await asyncio.wait(lives.values())
         await self.judge()
 
-    async def within_patience(self, lives: list[asyncio.Task], who: str) -> None:
-        seconds = PATIENCE_SECONDS + PATIENCE_PER_SUM * self.asked.sums
+    async def within_timeout(self, lives: list[asyncio.Task], who: str) -> None:
+        seconds = TIMEOUT_SECONDS + TIMEOUT_PER_SUM * self.asked.sums
         _, waiting = await asyncio.wait(lives, timeout=seconds)
         if waiting:
             self.faults.append(f"{who} came to no end; see {self.directory}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from secagg_testing.programs import PATIENCE_SECONDS, Programs
+from secagg_testing.programs import TIMEOUT_SECONDS, Programs
 
 from secagg.cli import main
 from secagg.distributed_dp import TaskNoiseVerifier
@@ -121,7 +121,7 @@ def wait_for(process: subprocess.Popen, text: str) -> str:
 
 
 def finish(process: subprocess.Popen) -> str:
-    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 0, output
     return output
 
@@ -193,7 +193,7 @@ def test_kill_9_of_server_and_client_in_any_round_loses_nothing(programs):
         wait_for(paused, '"paused"')
         server.send_signal(signal.SIGKILL)
         paused.send_signal(signal.SIGKILL)
-        server.wait(PATIENCE_SECONDS)
+        server.wait(TIMEOUT_SECONDS)
         server = programs.server("task.steps=3")
     for client in [*others, programs.client(3)]:
         finish(client)
@@ -219,7 +219,7 @@ def test_whatever_ends_a_server_its_task_goes_on(programs):
         server, "AdvertiseKeys identity=client-2 code=STORAGE_FAILED"
     )
     server.send_signal(signal.SIGKILL)
-    server.wait(PATIENCE_SECONDS)
+    server.wait(TIMEOUT_SECONDS)
 
     server = programs.server()
     server.send_signal(signal.SIGTERM)
@@ -229,7 +229,7 @@ def test_whatever_ends_a_server_its_task_goes_on(programs):
     (programs.directory / "blocked").write_text("a file where a directory is needed")
     for client in [first, second, programs.client(3)]:
         finish(client)
-    output, _ = server.communicate(timeout=PATIENCE_SECONDS)
+    output, _ = server.communicate(timeout=TIMEOUT_SECONDS)
     assert server.returncode == 55, output
     assert "no client's data were lost" in output
 
@@ -389,7 +389,7 @@ def test_every_session_takes_a_file_of_its_own_until_the_task_is_over(programs):
             payload = programs.directory / f"payload-{number}-{session}.bin"
             assert payload.read_bytes() == b"weights"
     late = client(1, "client.wait_seconds=1")
-    said, _ = late.communicate(timeout=PATIENCE_SECONDS)
+    said, _ = late.communicate(timeout=TIMEOUT_SECONDS)
     assert late.returncode == 58
     assert any(
         "last sum" in line and "sum-1-2.npy" in line for line in said.split("\n")

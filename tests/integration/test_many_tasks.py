@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from secagg_testing.programs import PATIENCE_SECONDS, Programs
+from secagg_testing.programs import TIMEOUT_SECONDS, Programs
 
 from secagg.cli import main
 from secagg.pki.certificate_authority import CertificateAuthority
@@ -125,7 +125,7 @@ def tell(site, capsys, monkeypatch):
 
 def finished(processes):
     for process in processes:
-        output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+        output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
         assert process.returncode == 0, output
 
 
@@ -160,7 +160,7 @@ def test_tasks_survive_kill_9_and_every_view_agrees(site, tell):
     assert tell("tasks", "pause", "third")["state"] == "paused"
 
     server.send_signal(signal.SIGKILL)
-    server.wait(PATIENCE_SECONDS)
+    server.wait(TIMEOUT_SECONDS)
     # The book of a dead aggregator says what was said, and the socket is dead too.
     dead = tell("status")
     assert dead["server"]["is_running"] is False
@@ -184,7 +184,7 @@ def test_tasks_survive_kill_9_and_every_view_agrees(site, tell):
     finished(site.give("third"))
     until_sums(tell, first=1, second=0, third=2)
     assert tell("drain", "--finish")["draining"]
-    output, _ = server.communicate(timeout=PATIENCE_SECONDS)
+    output, _ = server.communicate(timeout=TIMEOUT_SECONDS)
     assert server.returncode == 0, output
     # Nothing is lost, and nothing was summed twice.
     for folder in (".", "third"):

@@ -7,7 +7,7 @@ import time
 import asyncpg
 import numpy as np
 import pytest
-from secagg_testing.programs import PATIENCE_SECONDS, Programs
+from secagg_testing.programs import TIMEOUT_SECONDS, Programs
 
 from secagg.cli import main
 from secagg.pki.certificate_authority import CertificateAuthority
@@ -116,7 +116,7 @@ def test_a_killed_replica_is_missed_by_nobody(
         clients[number] = start("client", *words)
 
     give(1)
-    give_up = time.monotonic() + PATIENCE_SECONDS
+    give_up = time.monotonic() + TIMEOUT_SECONDS
     # The first advert is in the book, the round waits for the second.
     while asyncio.run(fetch(postgres_url, "SELECT count(*) FROM secagg.record")) != 1:
         assert time.monotonic() < give_up
@@ -126,7 +126,7 @@ def test_a_killed_replica_is_missed_by_nobody(
     give(2)
     servers[1] = serve(1)
     for process in (*clients.values(), *servers.values()):
-        said, _ = process.communicate(timeout=PATIENCE_SECONDS)
+        said, _ = process.communicate(timeout=TIMEOUT_SECONDS)
         assert process.returncode == 0, said
     # One session, one sum, written by one of them.
     (total,) = tmp_path.glob("sums-*/sum-1.npy")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from secagg_testing.programs import PATIENCE_SECONDS, Programs
+from secagg_testing.programs import TIMEOUT_SECONDS, Programs
 
 from secagg.cli import main
 
@@ -37,7 +37,7 @@ def read_until(process, text):
 def stop(process, number):
     """Send a signal as a terminal does, to the whole group; return what was said."""
     os.killpg(process.pid, number)
-    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
     assert "Traceback" not in output
     assert "Exception ignored" not in output
     return output

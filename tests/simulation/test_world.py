@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from secagg_testing.world.directed import Directed
-from secagg_testing.world.plan import Blow, Direction, Plan
+from secagg_testing.world.plan import Direction, InjectedFault, Plan
 from secagg_testing.world.run import simulate, simulate_plan
 from secagg_testing.world.tasks import Kind, parameters_of
 
@@ -486,7 +486,7 @@ def goes_by_its_own_timers_alone(monkeypatch):
 
 def loses_its_book(plan):
     return any(
-        each.blow in {Blow.CUT_OFF_SERVER, Blow.RESTART_DATABASE}
+        each.fault in {InjectedFault.CUT_OFF_SERVER, InjectedFault.RESTART_DATABASE}
         for each in plan.incidents
     )
 
@@ -497,12 +497,13 @@ def uploads_to_several(plan):
 
 def is_drained_for_long(plan):
     return any(
-        each.blow is Blow.DRAIN_SERVER and each.seconds > 60 for each in plan.incidents
+        each.fault is InjectedFault.DRAIN_SERVER and each.seconds > 60
+        for each in plan.incidents
     )
 
 
 def is_revoked(plan):
-    return any(each.blow is Blow.REVOKE_CLIENT for each in plan.incidents)
+    return any(each.fault is InjectedFault.REVOKE_CLIENT for each in plan.incidents)
 
 
 def is_of(kind):
@@ -511,7 +512,8 @@ def is_of(kind):
 
 def falls_silent(plan):
     return plan.servers > 1 and any(
-        each.blow in {Blow.STOP_SERVERS, Blow.RESTART_DATABASE} and each.seconds > 20
+        each.fault in {InjectedFault.STOP_SERVERS, InjectedFault.RESTART_DATABASE}
+        and each.seconds > 20
         for each in plan.incidents
     )
 
@@ -526,7 +528,7 @@ FITTING = {
     shows_every_task_as_running: is_of(Kind.FILED),
     opens_sessions_while_it_drains: is_drained_for_long,
     never_looks_who_was_revoked: is_revoked,
-    gives_up_for_what_passes: lambda plan: plan.is_patient and plan.is_operated,
+    gives_up_for_what_passes: lambda plan: plan.is_service and plan.is_operated,
     takes_back_no_noise: is_of(Kind.LADDER),
     has_another_root_in_its_receipt: is_of(Kind.DRAWN),
     leaves_somebody_out_of_its_receipt: is_of(Kind.SIGNED),

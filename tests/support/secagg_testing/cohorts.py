@@ -112,7 +112,7 @@ def sparse_parameters_for(
     """Return parameters of profile malicious-server-sparse for a roster of one size.
 
     Args:
-        clients: n; nobody may be missing when clients draw their neighbours.
+        clients: n; all are present when clients draw their neighbours.
         dimension: d.
         degree: k.
         colluders: c.
@@ -121,7 +121,7 @@ def sparse_parameters_for(
             unless they are given.
     """
     left = clients - losses
-    judged = judge_edges(
+    bound = judge_edges(
         clients=clients,
         degree=degree,
         colluders=colluders,
@@ -130,7 +130,7 @@ def sparse_parameters_for(
     )
     quorum = max((clients + colluders) // 2 + 1, left)
     fields: dict[str, Any] = {
-        "threshold": max(2, judged.least_threshold),
+        "threshold": max(2, bound.least_threshold),
         "degree": degree,
         "tail": SparseParameters(
             simulated_trust(),
@@ -140,7 +140,7 @@ def sparse_parameters_for(
         ),
         "deadlines": RoundDeadlines.of(Profile.MALICIOUS_SERVER_SPARSE),
         "min_clients": clients,
-        "min_survivors": left - judged.set_apart,
+        "min_survivors": left - bound.set_apart,
         "max_dropouts": losses,
         "max_losses": losses,
     }
@@ -202,12 +202,12 @@ def offer_of(
     return SessionDescriptor(parameters=parameters, **(fields | changes))
 
 
-def any_noise(parameters: ProtocolParameters, sharers: int) -> NoiseTerms:
+def any_noise(parameters: ProtocolParameters, share_holders: int) -> NoiseTerms:
     """Read a noise block that describes nothing, for tests that add no noise.
 
     It tolerates every loss that the parameters tolerate.
     """
-    context = sha256(parameters.noise_block + sharers.to_bytes(4, "big")).digest()
+    context = sha256(parameters.noise_block + share_holders.to_bytes(4, "big")).digest()
     return NoiseTerms(context, tolerated_losses=parameters.max_dropouts)
 
 

@@ -32,7 +32,7 @@ _Answer = TypeVar("_Answer")
 
 
 class SimulatedCrashError(BaseException):
-    """The process is gone.  No handler of errors may catch it: there is none left."""
+    """The process is gone.  No handler of errors may catch it: the process has none."""
 
 
 class CrashSwitch:
@@ -49,7 +49,7 @@ class CrashSwitch:
         self.is_dead = False
 
     def on_death(self, callback: Callable[[], None]) -> None:
-        """Have somebody told at the instant of death, or at once if that is past."""
+        """Call a function at the instant of death, or at once if that is past."""
         self._callbacks.append(callback)
         if self.is_dead:
             callback()

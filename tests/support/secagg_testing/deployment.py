@@ -1,6 +1,6 @@
 """An aggregator and its clients as processes that can die and start again.
 
-Everything runs on one event loop and one `ManualClock`; books and spools stand for
+Everything runs on one event loop and one `ManualClock`; stores and spools stand for
 disks and survive the processes.  Inputs are one-hot, so that a sum says who is in it.
 
 When a task is over, a knowledge ledger checks what server and corrupt clients can
@@ -72,7 +72,7 @@ from secagg_testing.observed_connection import (
 )
 
 TASK_ID = "a-task"
-# How long somebody takes to notice that a process is gone and to start it again.
+# How long a supervisor takes to notice that a process is gone and to restart it.
 RESTART_SECONDS = 3.0
 
 
@@ -89,7 +89,7 @@ class Deployment:
     """One task, its aggregator and its clients.
 
     Attributes:
-        clock: Everybody's time.
+        clock: The time of all processes.
         parameters: Of every session.
         clients: How many there are.
         sessions: How many sums are wanted.
@@ -264,7 +264,7 @@ class Deployment:
                 if error.code is ErrorCode.DEADLINE:
                     return error
             except SecAggError as error:
-                return error  # somebody is at fault: a person would look at it
+                return error  # a party is at fault: a person would look at it
 
     def _client(self, number: int, switch: CrashSwitch) -> ClientRunner:
         link = self.links.setdefault(number, self._link(number))
@@ -324,7 +324,7 @@ class Deployment:
     async def charged(self) -> dict[str, int]:
         """Return how many sessions each client has paid for.
 
-        As its own book says, what was given back taken off.  Without noise nothing is
+        As its own store says, less what was refunded.  Without noise nothing is
         charged there, and every session counts for which an input was masked.
         """
         if not self.parameters.noise_block:

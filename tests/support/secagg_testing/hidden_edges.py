@@ -21,7 +21,7 @@ def hiding_trees(
         suite: Of the session.
     """
     if cohort.edges is None:
-        raise ValueError("nobody has drawn anybody in this session")
+        raise ValueError("no client has drawn another one in this session")
     lists, whole = cohort.edges.lists, cohort.edges.graph
     drawers = {
         drawn: tuple(d for d in whole.dealers(drawn) if (d, drawn) not in hidden)

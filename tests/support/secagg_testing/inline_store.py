@@ -1,4 +1,4 @@
-"""A durable book without threads, for programs whose time is a `ManualClock`."""
+"""A durable store without threads, for programs whose time is a `ManualClock`."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -35,14 +35,14 @@ def inline_store(
     thread: Executor | None = None,
     now: Callable[[], float] = lambda: 1_000_000.0,
 ) -> TableStore:
-    """Open a book at once.
+    """Open a store at once.
 
     Args:
         path: Its file; None for memory.
         mark: Its rollback mark; None for none.
-        accept_restored: Whether it may have been put back.
-        thread: Runs its calls; the caller's own thread when left out.
-        now: Its clock, in Unix seconds; stands still when left out.
+        accept_restored: Whether it may have been restored from a backup.
+        thread: Runs its calls; default: the caller's own thread.
+        now: Its clock, in Unix seconds; default: one that stands still.
     """
     file = inline_file(path, mark=mark, accept_restored=accept_restored)
     transactions = SQLiteTransactions(file, now)
@@ -52,5 +52,5 @@ def inline_store(
 
 
 def ask(question: Coroutine[Any, Any, _Answer]) -> _Answer:
-    """Return the answer of such a book where no event loop runs."""
+    """Return the answer of such a store where no event loop runs."""
     return asyncio.run(question)

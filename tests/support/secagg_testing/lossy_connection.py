@@ -41,7 +41,7 @@ class LossyConnection:
 
     Args:
         identity: As whom the calls are made.
-        find: Returns the connection to use, or None while nobody listens.
+        find: Returns the connection to use, or None while no server listens.
         fault_of: Says what happens to the n-th call (from 0) of a class of requests.
     """
 

@@ -1,9 +1,9 @@
-"""Time that moves only when nobody has anything left to do.
+"""Time that moves only when no task has anything left to do.
 
 `run` executes a coroutine on an event loop whose clock is a `ManualClock`.  As soon as
-every task waits for something, time jumps to the next instant that somebody waits for.
+every task waits for something, time jumps to the next instant that a task waits for.
 A test of deadlines of hours takes milliseconds and gives the same interleaving every
-time.  When everybody waits and nobody waits for time, nothing can ever happen again:
+time.  When all tasks wait and none waits for time, nothing can ever happen again:
 `run` raises `DeadlockError` instead of hanging.
 
 That needs a program without threads: use `InlineExecutor` for whatever runs on one.
@@ -25,11 +25,11 @@ _Result = TypeVar("_Result")
 
 
 class DeadlockError(Exception):
-    """Everybody waits, and nobody waits for time."""
+    """All tasks wait, and none of them waits for time."""
 
 
 class ManualClock:
-    """A clock that somebody else moves; a `secagg.runtime.clock.Clock`.
+    """A clock that its owner moves; a `secagg.runtime.clock.Clock`.
 
     Args:
         start: The instant it shows first.
@@ -51,7 +51,7 @@ class ManualClock:
         return self._epoch + self._now
 
     async def sleep_until(self, instant: float) -> None:
-        """Return when somebody has moved time to `instant`."""
+        """Return when time has been moved to `instant`."""
         if instant <= self._now:
             await asyncio.sleep(0)
             return
@@ -61,12 +61,12 @@ class ManualClock:
         await woken
 
     def advance(self, seconds: float) -> None:
-        """Move time forward and wake everybody whose instant has come."""
+        """Move time forward and wake all tasks whose instant has come."""
         self._now += seconds
         self._wake()
 
     def jump(self) -> bool:
-        """Move time to the next instant that somebody waits for, if anybody does."""
+        """Move time to the next instant that a task waits for, if there is one."""
         while self._sleepers and self._sleepers[0][2].done():
             heapq.heappop(self._sleepers)  # cancelled meanwhile
         if not self._sleepers or self._sleepers[0][0] == float("inf"):
@@ -107,7 +107,7 @@ class _IdleSelector(selectors.DefaultSelector):
         if ready or timeout == 0:
             return ready
         if not self.clock.jump():
-            raise DeadlockError("everybody waits, and nobody waits for time")
+            raise DeadlockError("all tasks wait, and none of them waits for time")
         return []
 
 

@@ -1,13 +1,13 @@
 """Connections that tell a knowledge ledger what clients hear and say over them.
 
 Rule 1: it stands next to its client, behind all faults and lies: it sees what the
-        client was told in the end, whoever made it.
+        client was told in the end, whichever party made it.
 Rule 2: what a client says counts as heard, also when it is lost on the way: the
         adversary may be the one who loses it.
 Rule 3: a corrupt client runs as the others do; the adversary has its seeds.
 
 Rule 4: what names a session that was never offered is passed over: only a client
-        whose disk was damaged says it, and nobody else has keys for it.
+        whose disk was damaged says it, and no other party has keys for it.
 """
 
 from collections.abc import AsyncIterator, Collection

@@ -4,7 +4,7 @@ Rule 1: what an honest client lets out counts as heard, also when a test loses i
         its way: the adversary may be the one who loses it.
 Rule 2: what a test sends in a client's name was made by the adversary, who learns
         nothing from it.
-Rule 3: its book charges a client when its input is masked, and gives back what the
+Rule 3: its store charges a client when its input is masked, and refunds what the
         client's end state says.
 """
 
@@ -39,7 +39,7 @@ class ObservedSession(RecordedSession):
     Attributes:
         facts: What the adversary sees; may be shared by several sessions of a task.
         corrupt: Clients whose secrets the adversary has; they run as the others do.
-        garbage: For a corrupt client, to whom it sends bundles that nobody can open.
+        garbage: For a corrupt client, to whom it sends bundles that no client can open.
         charged: How many sessions each client has paid for, by name.
     """
 

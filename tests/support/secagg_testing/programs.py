@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final, Self
 
 # Far beyond what is needed: only a hang reaches it.
-PATIENCE_SECONDS: Final = 120
+TIMEOUT_SECONDS: Final = 120
 
 
 class Programs:
@@ -45,7 +45,7 @@ class Programs:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=PATIENCE_SECONDS,
+            timeout=TIMEOUT_SECONDS,
             check=False,
         )
 

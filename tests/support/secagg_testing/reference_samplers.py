@@ -37,7 +37,7 @@ _NEGLIGIBLE: Final = Decimal(10) ** -(DIGITS + 10)
 
 
 class FairBits:
-    """A sequence of fair coins, read from a stream in order.
+    """A sequence of fair bits, read from a stream in order.
 
     Args:
         source: The stream; its bytes are used from position 0 on.
@@ -91,7 +91,7 @@ def sample_poisson(poisson_rate: Fraction, bits: FairBits) -> int:
 
     Args:
         poisson_rate: Rate λ > 0.
-        bits: Fair coins.
+        bits: Fair bits.
     """
     parts = max(1, math.ceil(2 * poisson_rate))
     double_rate = 2 * poisson_rate / parts
@@ -115,7 +115,7 @@ def sample_skellam(noise_variance: Fraction, bits: FairBits) -> int:
 
 
 def sample_binomial(num_trials: int, bits: FairBits) -> int:
-    """Toss `num_trials` fair coins and return the number of heads less half of them."""
+    """Draw `num_trials` fair bits and return the number of ones less half of them."""
     heads = bits.below(1 << num_trials).bit_count()
     return heads - num_trials // 2
 
@@ -187,7 +187,7 @@ def poisson_pmf(outcome: int, poisson_rate: Fraction) -> Decimal:
 
 
 def binomial_pmf(outcome: int, num_trials: int) -> Decimal:
-    """P(X = outcome) for the number of heads among fair coins less half of them."""
+    """P(X = outcome) for the number of ones among fair bits less half of them."""
     heads = outcome + num_trials // 2
     if not 0 <= heads <= num_trials:
         return Decimal(0)

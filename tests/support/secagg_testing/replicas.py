@@ -1,7 +1,7 @@
-"""A deployment whose aggregator is several: they share a book and a spool.
+"""A deployment of several replicas that share a store and a spool.
 
 Every call of a client goes to another replica than the one before.  Replicas die at
-crash points of their own, come back, and may be cut off from the book for a while.
+crash points of their own, come back, and may be cut off from the store for a while.
 """
 
 import asyncio
@@ -40,10 +40,10 @@ class Replicas(Deployment):
     Attributes:
         replicas: How many there are.
         crashes: Crash points of the first process of each replica, by number.
-        cuts: When the link of a replica to the book is cut, and for how long, both in
+        cuts: When the link of a replica to the store is cut, and for how long, both in
             seconds, by number.
         seed: Of the order in which calls come to pass.
-        deaf: Replicas that nobody wakes.
+        deaf: Replicas that no other one wakes.
         taking_seconds: How long it takes to take a sum.
         full: Replicas that have no room for sums.
         settled: Which replica was told that a sum is not its business any more.

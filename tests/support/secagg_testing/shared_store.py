@@ -1,4 +1,4 @@
-"""A book that several aggregators of one process share, each over a link of its own.
+"""A store that several aggregators of one process share, each over its own link.
 
 Every call takes some turns of the loop, so that steps of different replicas come
 between one another; a link can be cut for a while, as when its process is stopped.
@@ -26,9 +26,9 @@ class SharedStore:
 
     Args:
         inner: What they share.
-        clock: Everybody's time.
+        clock: The time of all aggregators.
         entropy: Draws how long calls take.
-        others: Links to the same book; this one is added.
+        others: Links to the same store; this one is added.
         hears: Whether it is woken by the others; else it looks every two seconds.
     """
 

@@ -1,4 +1,4 @@
-"""A session of the server's book of which only the header matters."""
+"""A session of the server's store of which only the header matters."""
 
 from secagg.storage.change import Role
 from secagg.storage.rows import StoredSession

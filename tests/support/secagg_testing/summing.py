@@ -1,4 +1,4 @@
-"""A session played up to the point where somebody has to compute its sum."""
+"""A session played up to the point where its sum has to be computed."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,6 +1,6 @@
 """Certificates of one deployment: the right ones, and those that must not get in.
 
-Test support.  Everything is made at run time; nothing here belongs to anybody.
+Test support.  Everything is made at run time; nothing here belongs to a real party.
 """
 
 import dataclasses
@@ -112,7 +112,7 @@ class TLSDeployment:
     ) -> TLSIdentity:
         """Return a certificate of our authority that `secagg pki` would not issue.
 
-        The result has passed no check of this package; whoever holds it cheats.
+        The result has passed no check of this package; a party that holds it cheats.
 
         Args:
             names: Subject alternative names.

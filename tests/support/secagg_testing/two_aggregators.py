@@ -45,14 +45,14 @@ _Answer = TypeVar("_Answer")
 TASK = "between-two"
 _LEADER, _HELPER = "leader", "helper"
 
-# Of tests alone: no aggregator has a key that everybody knows.
+# Of tests alone: no aggregator has a key that is published.
 LEADER_KEY, HELPER_KEY = (
     IdentityKey.from_bytes(SecretBytes(bytes([place]) * 32)) for place in (1, 2)
 )
 
 
 class Between:
-    """A way to an aggregator with somebody in between; subclasses do the harm.
+    """A way to an aggregator with an attacker in between; subclasses do the harm.
 
     Args:
         inner: The way.
@@ -126,11 +126,11 @@ class TwoAggregators:
     """A leader, a helper, and as many clients as are asked for.
 
     Args:
-        clock: Time of everybody.
+        clock: The time of all parties.
         noise: The task.
         helper_way: Puts something between leader and helper; nothing by default.
         storages: Of leader and helper; in memory by default.
-        meters: What they tell their measurements; nobody by default.
+        meters: What they tell their measurements; default: none.
         steps: Sums of the task; by default the participations of one client.
         task: Its name; `TASK` by default.
     """
@@ -249,5 +249,5 @@ class TwoAggregators:
         return replace(part, signature=HELPER_KEY.sign(statement.to_sign(suite)))
 
     def restarted(self, noise: AggregatorNoise) -> "TwoAggregators":
-        """Return both aggregators anew, on what the old ones have written."""
+        """Return both aggregators restarted, on what the old ones have written."""
         return TwoAggregators(self.clock, noise, storages=self.storages)

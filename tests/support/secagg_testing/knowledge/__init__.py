@@ -3,7 +3,7 @@
 A test runs sessions, honest or not, and tells `Facts` what the server said, what it
 heard, and whose state the adversary holds.  `check` then derives everything that
 follows, and raises `ForbiddenKnowledgeError` where that is more than the protocol
-promises: a second sum, a smaller one, one that nobody was charged for.
+promises: a second sum, a smaller one, one that no client was charged for.
 
 * `facts`: what was seen; nothing is concluded there.
 * `closure`: from facts to secrets, until nothing new follows.

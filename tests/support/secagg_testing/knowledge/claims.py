@@ -1,14 +1,14 @@
 """What the adversary may know at most, checked after every run, aborted ones too.
 
 1. One sum: under one roster a session reveals at most one combination of honest inputs.
-   A server that lies may show several rosters (PROTOCOL §13); each is judged alone.
-2. Honest part: it adds up each honest client of U3 once, and nobody else; in profile
+   A server that lies may show several rosters (PROTOCOL §13); each is checked alone.
+2. Honest part: it adds up each honest client of U3 once, and no other; in profile
    malicious-server-sparse all but so few as the parameters concede.
 3. Size: at least min_survivors - c honest inputs are in it.
 4. Noise: beside an observed client it holds as many honest noise shares as the privacy
    report of the task counts.
 5. One secret: of no honest client both the mask key and the self-mask seed are known.
-6. Budget: no more sums contain a client than its own book says it was charged for.
+6. Budget: no more sums contain a client than its own store says it was charged for.
 
 Where the server is not trusted, four more, from which the others follow:
 
@@ -118,8 +118,8 @@ def check(
 
     Args:
         facts: What the adversary saw and holds.
-        charged: How many sessions each client's own book shows as spent now, what
-            was given back taken off; a name that is missing was charged nothing.
+        charged: How many sessions each client's own store shows as spent now, less
+            refunds; a name that is missing was charged nothing.
         counted_noise_shares: How many noise shares beside the observed client's the
             task's privacy report counts; default: as much variance as the noise block
             of the task states.
@@ -190,7 +190,9 @@ def _honest_part(closure: Closure, revealed: RevealedSum) -> Iterator[Violation]
         for part in stated
     ):
         return
-    told = " or ".join(f"{{{shortened(sorted(part))}}}" for part in stated) or "nobody"
+    told = (
+        " or ".join(f"{{{shortened(sorted(part))}}}" for part in stated) or "no client"
+    )
     yield Violation(
         Claim.HONEST_PART,
         _names(revealed.members),

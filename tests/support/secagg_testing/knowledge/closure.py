@@ -241,7 +241,7 @@ def _learn_from_seeds(closure: Closure) -> None:
                 for seed in closure.facts.seeds[name]
                 for found in _own_secrets(view.session, advert, seed)
             ]
-            # It may have copied a key of somebody else, but hardly everything.
+            # It may have copied a key of another client, but hardly everything.
             if not own:
                 raise ValueError(
                     f"{name!r} is corrupt, but no seed that was recorded gives its "
@@ -378,13 +378,13 @@ def _shares_in(answer: Answer) -> Iterator[tuple[int, Kind, bytes]]:
     dealers = [
         dealer
         for dealer in answer.view.roster.graph.dealers(answer.holder)
-        if dealer in answer.view.sharers
+        if dealer in answer.view.share_holders
     ]
     # A bitmap of absences, then one share for each dealer (PROTOCOL §5.5).
     head = -(-len(dealers) // 8)
     tail = head + SHARE_SIZE * len(dealers)
     if len(answer.data) < tail or (len(answer.data) - tail) % NOISE_SEED_BYTES:
-        return  # no answer at all: the server refuses it, and nobody can read it
+        return  # not an answer: the server refuses it, and no party can read it
     # Behind the shares may stand seeds of noise (`secagg_testing.knowledge.noise`).
     bitmap, shares = answer.data[:head], answer.data[head:tail]
     for place, dealer in enumerate(dealers):

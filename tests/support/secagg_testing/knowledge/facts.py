@@ -15,8 +15,8 @@ Rule 5: what a client is told moves it, whichever aggregator says it.  An honest
         another one hears them.  Sealed bundles are facts in any case: their receivers
         may be corrupt.
 
-Nothing here knows a driver: whoever runs a session calls the methods of `Facts`, and
-may call them twice for the same bytes.
+Nothing here knows a driver: the code that runs a session calls the methods of `Facts`,
+and may call them twice for the same bytes.
 
 Source:
     Layouts of roster, bundles, bitmaps and shares: PROTOCOL §3, §5; masks: §6.
@@ -94,7 +94,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RosterView:
-    """A roster that somebody was told, and what follows from it.
+    """A roster that a party was sent, and what follows from it.
 
     What clients are shown of one roster is one view, however little each is shown.
     """
@@ -116,24 +116,24 @@ class RosterView:
         return self.adverts[index].identity
 
     def show(self, adverts: Mapping[int, Advert]) -> None:
-        """Add what somebody was shown of it."""
+        """Add what a party was shown of it."""
         self.adverts.update(adverts)
         self.index_of.update((a.identity, i) for i, a in adverts.items())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaskView:
-    """A roster and a set U2 that somebody was told: what its masks are bound to."""
+    """A roster and a set U2 that a party was sent: what its masks are bound to."""
 
     roster: RosterView
-    sharers: frozenset[int]
+    share_holders: frozenset[int]
     ctx2: bytes
 
     def masks_of(self, client: int) -> dict[MaskName, int]:
         """Return the masks that a client adds to its input, with their signs."""
         masks: dict[MaskName, int] = {SelfMask(client): 1}
         for peer in self.roster.graph.mask_peers(client):
-            if peer in self.sharers:
+            if peer in self.share_holders:
                 pair = PairMask(min(client, peer), max(client, peer))
                 masks[pair] = 1 if client == pair.low else -1
         return masks
@@ -235,16 +235,16 @@ class Facts:
     Attributes:
         honest: The same.
         strays: What clients said of a session to another aggregator.
-        rosters: Every usable roster that somebody was told.
+        rosters: Every usable roster that a party was sent.
         seeds: Seeds of the corrupt clients, by name.
         stolen: Clients whose identity keys the adversary has; see `identity_key`.
         bundles: Sealed bundles that reached the server.
         vectors: Distinct masked inputs that reached the server.
         answers: Distinct answers that reached the server.
         thefts: What was found at honest clients.
-        survivors: The sets U3 that somebody was told, by ctx2.
+        survivors: The sets U3 that a party was sent, by ctx2.
         adverts: The adverts that each client has sent, by session id and name.
-        signed: The sets U3 that somebody has signed.
+        signed: The sets U3 that a party has signed.
     """
 
     def __init__(self, *, honest: Collection[str] = ()) -> None:
@@ -322,8 +322,8 @@ class Facts:
                 self.said_roster(session_id, receiver, envelope.data)
             case EdgesPublished():
                 self.said_edges(session_id, receiver, message)
-            case Delivery(sharers, _):
-                self.said_sharers(session_id, receiver, sharers)
+            case Delivery(bitmap, _):
+                self.said_share_holders(session_id, receiver, bitmap)
             case Survivors(bitmap):
                 self.said_survivors(session_id, receiver, bitmap)
             case Quorum():
@@ -358,13 +358,15 @@ class Facts:
         if view is not told.roster:
             told.roster, told.masks, told.survivors = view, None, None
 
-    def said_sharers(self, session_id: bytes, receiver: str, bitmap: bytes) -> None:
+    def said_share_holders(
+        self, session_id: bytes, receiver: str, bitmap: bytes
+    ) -> None:
         """Note the bitmap of U2, as this client was told it."""
         told = self._told_to(session_id, receiver)
-        sharers = _members(bitmap, told.roster)
-        if told.roster is None or sharers is None:
+        share_holders = _members(bitmap, told.roster)
+        if told.roster is None or share_holders is None:
             return
-        view = self._masks(told.roster, sharers, bitmap)
+        view = self._masks(told.roster, share_holders, bitmap)
         if view is not told.masks:
             told.masks, told.survivors = view, None
 
@@ -446,7 +448,7 @@ class Facts:
 
         Raises:
             ValueError: The sender, which is not corrupt, was told no roster and no set
-                U2 yet, so that nobody can say which masks the vector carries.
+                U2 yet.  Which masks the vector carries is then unknown.
         """
         if self._is_kept(session_id, by):
             return
@@ -537,18 +539,18 @@ class Facts:
         return self._view_of_edges[key]
 
     def _masks(
-        self, roster: RosterView, sharers: frozenset[int], bitmap: bytes
+        self, roster: RosterView, share_holders: frozenset[int], bitmap: bytes
     ) -> MaskView:
         parameters = roster.session.parameters
         try:
             noise = noise_terms(
                 parameters,
-                len(sharers),
+                len(share_holders),
                 roster.session.read_noise,
                 clients=roster.size,
             )
         except RemoteProtocolError:
-            noise = NoiseTerms(b"", tolerated_losses=0)  # nobody masks for such a U2
+            noise = NoiseTerms(b"", tolerated_losses=0)  # no client masks for such a U2
         ctx2 = context.mask_context(
             roster.ctx1,
             bitmap,
@@ -556,7 +558,7 @@ class Facts:
             edge_root=roster.edge_root,
             noise_context=noise.context,
         )
-        return self._view_of.setdefault(ctx2, MaskView(roster, sharers, ctx2))
+        return self._view_of.setdefault(ctx2, MaskView(roster, share_holders, ctx2))
 
 
 def _read_roster(session: Session, data: bytes) -> RosterView | None:

@@ -26,7 +26,7 @@ def noise_shortfall(facts: Facts, revealed: RevealedSum) -> str | None:
     """
     view = revealed.view
     task = NoisyTask.from_parameters(view.roster.session.parameters)
-    noise = task.session_noise(len(view.sharers))
+    noise = task.session_noise(len(view.share_holders))
     unknown = [
         _unknown_noise(facts, view, view.roster.index_of[name], noise)
         for name in revealed.members
@@ -45,7 +45,7 @@ def noise_shortfall(facts: Facts, revealed: RevealedSum) -> str | None:
 def _unknown_noise(
     facts: Facts, view: MaskView, index: int, noise: SessionNoise
 ) -> Fraction:
-    """Return the variance of one client's noise that nobody else can draw again."""
+    """Return the variance of one client's noise that no other party can draw again."""
     advert = view.roster.adverts[index]
     session = view.roster.session
     seen = {

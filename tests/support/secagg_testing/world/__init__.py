@@ -1,6 +1,6 @@
 """A whole service in one thread, whose time and luck come from a seed.
 
-Real servers and real clients, with their books, their cryptography and their attempts,
+Real servers and real clients, with their stores, their cryptography and their attempts,
 run on one event loop.  What is not real is everything that a program cannot choose: the
 clock, threads, disks, the network and the moment at which a process dies.  All of that
 is drawn from one seed, so that a run that shows a fault shows it again.

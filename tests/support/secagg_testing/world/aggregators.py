@@ -41,7 +41,7 @@ class Aggregators:
     Attributes:
         keepers: Those of the aggregators that have an operator, by process.
         have_listened: Processes that came as far as to take calls.
-        closing: Set when nobody needs an aggregator any more.
+        closing: Set when no client needs an aggregator any more.
     """
 
     def __init__(
@@ -72,20 +72,20 @@ class Aggregators:
         """Run one process of an aggregator.
 
         Raises:
-            SecAggError: It cannot go on.
+            SecAggError: It cannot continue.
         """
-        is_put_back = machine.disk.is_put_back
-        if is_put_back:
+        is_restored = machine.disk.is_restored
+        if is_restored:
             try:
                 async with Server(None):
-                    pass  # somebody else has accepted it meanwhile
+                    pass  # another server has accepted it meanwhile
             except SecAggError as error:
                 if error.code is not ErrorCode.RESTORED_STATE:
                     raise
         if self._plan.is_operated:
             await self._serve_operator(machine)
         else:
-            await self._serve_program(machine, accept_restored=is_put_back)
+            await self._serve_program(machine, accept_restored=is_restored)
 
     async def _serve_program(self, machine: Machine, *, accept_restored: bool) -> None:
         (of,) = self._plan.tasks

@@ -2,7 +2,7 @@
 
 Rule 1: who calls, whose certificate was taken back and how long that takes to be
         noticed is decided by the product's own parts.  Only the connection from which
-        gRPC would take the certificate is none.
+        gRPC would take the certificate is missing.
 Rule 2: names and numbers of certificates differ from process to process, and enter no
         trace.
 """

@@ -142,7 +142,7 @@ class ClientsSeen:
             return
         self._say(name, session_id, kind, request.digest)
         journal = self._journals.get(session_id)
-        # What has arrived goes with its session, whose end it may not have heard of.
+        # What has arrived goes with its session, whose end it may not have seen.
         self._notes.must(
             (journal is not None and journal.is_over)
             or request.offset >= self._heard[name, session_id],

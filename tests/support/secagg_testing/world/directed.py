@@ -68,7 +68,7 @@ class Directed:
             self._restart(self._direction.server if on_server else disk.owner)
 
     def heard(self, client: str, answer: object) -> None:
-        """Act on what a client has heard of an aggregator."""
+        """Act on what a client was sent by an aggregator."""
         if self.is_done or not self._direction.after_chunk:
             return
         match answer:

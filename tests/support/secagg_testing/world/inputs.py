@@ -1,7 +1,7 @@
 """What clients put into sums, and what a sum of it must be.
 
-Rule 1: what counts is what a client has handed to its session, noise included.  Nobody
-        else knows it, so that an exact sum is exact to the last bit of its noise.
+Rule 1: what counts is what a client has handed to its session, noise included.  No
+        other party knows it, so an exact sum is exact to the last bit of its noise.
 Rule 2: of noise that could be taken back exactly that is missing from the sum which
         U2, U3 and the ladder say, from each survivor whose answer is on the disk.
 """
@@ -65,7 +65,7 @@ class Inputs:
         session: SessionDescriptor,
         *,
         clients: int,
-        sharers: int,
+        share_holders: int,
         survivors: Collection[str],
         answered: Collection[str],
     ) -> tuple[npt.NDArray[Any], NoiseCertificate | None]:
@@ -74,7 +74,7 @@ class Inputs:
         Args:
             session: The session.
             clients: |U1|.
-            sharers: |U2|.
+            share_holders: |U2|.
             survivors: U3 by name; each has given an input.
             answered: Those whose answers to the unmasking are on the disk.
         """
@@ -83,7 +83,7 @@ class Inputs:
         total = zeros(parameters.dimension, modulus).astype(np.int64)
         removed: tuple[int, ...] = ()
         if parameters.noise_layers:
-            certificate = certify(parameters, clients, sharers, len(survivors))
+            certificate = certify(parameters, clients, share_holders, len(survivors))
             removed = certificate.removed
         for name in survivors:
             given = self._given[session.session_id, name]

@@ -18,7 +18,7 @@ class Journal:
         deadline: Of the round that is open, in seconds since the world began.
         since: When that was said.
         has_sum: Its sum was stored.
-        is_over: It has ended, or was forgotten by a disk that was put back.
+        is_over: It has ended, or was forgotten by a restored disk.
     """
 
     def __init__(self, task: str, number: int) -> None:

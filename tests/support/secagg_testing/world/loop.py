@@ -1,7 +1,7 @@
 """An event loop without time, threads and order of its own.
 
 Rule 1: time stands still while anything can run, then jumps to the next instant that
-        somebody waits for.  Where nobody waits for time, nothing can happen any more.
+        a task waits for.  Where no task waits for time, nothing can happen any more.
 Rule 2: of the callbacks that are ready, any may be the next: the dice say which.
 Rule 3: a call for a thread runs in this one: begun at one instant and answered at
         another, in between which anything may happen.  Calls for one thread of their
@@ -70,11 +70,11 @@ class Process:
         return self._loop.create_task(work, context=self.context)
 
     def stop(self) -> None:
-        """Do nothing until `go_on`: SIGSTOP."""
+        """Do nothing until `resume`: SIGSTOP."""
         if not self.is_gone and not self._is_stopped:
             self._is_stopped, self._stopped_at = True, self._loop.time()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Take up everything where it stood: SIGCONT."""
         if self._is_stopped:
             self._stops.append((self._stopped_at, self._loop.time()))
@@ -89,7 +89,7 @@ class Process:
             return
         self.is_gone = True
         self.end()
-        self.go_on()
+        self.resume()
         for task in tuple(self._tasks):
             task.cancel()
         if not self.death.done():
@@ -107,9 +107,9 @@ class Process:
         stops = [*self._stops]
         if self._is_stopped:
             stops.append((self._stopped_at, now))
-        for stopped, went_on in stops:
+        for stopped, resumed in stops:
             pieces.append((began, min(stopped, now)))
-            began = went_on
+            began = resumed
         pieces.append((began, max(began, now)))
         return pieces
 
@@ -133,7 +133,7 @@ class Process:
     def _forget(self, task: _Task) -> None:
         self._tasks.pop(task, None)
         if self.is_gone and not task.cancelled():
-            task.exception()  # nobody is left who could look at it
+            task.exception()  # no task is left that could look at it
 
 
 def own_process() -> Process | None:
@@ -188,7 +188,7 @@ class _Jump(selectors.SelectSelector):
         self, timeout: float | None = None
     ) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise DeadlockError("everybody waits, and nobody waits for time")
+            raise DeadlockError("all tasks wait, and none of them waits for time")
         self.move(timeout)
         return []
 
@@ -283,7 +283,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._instant += seconds
 
     def _write_to_self(self) -> None:
-        """Wake nobody: there is no other thread."""
+        """Wake no thread: there is no other one."""
 
 
 def _of_its_process(

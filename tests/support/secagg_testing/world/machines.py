@@ -1,11 +1,11 @@
-"""Disks that outlive processes, and books on them that fail as disks do.
+"""Disks that outlive processes, and stores on them that fail as disks do.
 
 Rule 1: what a process has committed and synced is there for the next one, and nothing
         else is: a kill drops what was not synced, of the store and of the spool.
 Rule 2: a disk may refuse before a transaction, and fall silent after it.  Then it has
         happened, and the process does not know.
-Rule 3: a disk may be put back to an older state.  Its rollback mark is not put back.
-Rule 4: a server may be cut off from its book, which is then a database: nothing comes
+Rule 3: a disk may be restored to an older state.  Its rollback mark is not restored.
+Rule 4: a server may be cut off from its store, which is then a database: nothing comes
         through, in either direction.  What was under way may have happened.
 """
 
@@ -45,7 +45,7 @@ from secagg_testing.world.loop import (
 
 _Result = TypeVar("_Result")
 
-# Hints may be late: as often a book looks by itself.
+# Hints may be late: a store also polls at this interval.
 _HINT_SECONDS: Final = 15.0
 # `PRAGMA synchronous`: a commit waits for the disk.
 _FULL: Final = 2
@@ -70,23 +70,23 @@ class OnCommit(Protocol):
 
 
 class Disk:
-    """The disk of one party: book, rollback mark and, at a server, the spool.
+    """The disk of one party: store, rollback mark and, at a server, the spool.
 
     Args:
         owner: Whose it is, for the trace.
-        entropy: Names the book.
+        entropy: Names the store.
         now: The date, in Unix seconds.
         fault: Asked before each transaction what becomes of it.
         on_commit: Told of every change that is on the disk.
         on_lost: Told when a kill has dropped what was committed.
         on_dropped: Told which objects of the spool a kill has dropped.
-        on_unnoticed: Told when a state that was put back is opened as if it were not.
-        away: Whether the process that asks is cut off from the book: for how many
-            seconds it then waits in vain; None if it is not.
+        on_unnoticed: Told when a restored state is opened as if it were not.
+        away: Whether the process that asks is cut off from the store: for how many
+            seconds it then waits; None if it is not.
         is_read: Asked before each look whether it succeeds.
-        is_heard: Asked whether somebody who waits hears of a change.
-        is_cut_off: Whether the process that asks is cut off from the book.
-        is_shared: Whether several processes write to the book.
+        is_heard: Asked whether a waiting process is notified of a change.
+        is_cut_off: Whether the process that asks is cut off from the store.
+        is_shared: Whether several processes write to the store.
     """
 
     def __init__(  # noqa: PLR0913 - what a world decides
@@ -122,27 +122,27 @@ class Disk:
         self._holders: dict[str, Process] = {}
         self.leases: Final = Leases(now, lambda name: self._holders[name].is_gone)
         self.hints: list[asyncio.Event] = []
-        self._blobs = _Blobs(strike=self.strike, look=self.look)
+        self._blobs = _Blobs(fail_write=self.fail_write, look=self.look)
         self._entropy = entropy
         self._mark = _MarkInMemory()
         self._file = _File(self._mark, entropy)
         self._backup: bytes | None = None
-        self._is_put_back = False
+        self._is_restored = False
 
     @property
-    def is_put_back(self) -> bool:
+    def is_restored(self) -> bool:
         """Whether the next process finds an older state than the last one left."""
-        return self._is_put_back
+        return self._is_restored
 
     def open(self, *, accept_restored: bool) -> TableStore:
-        """Open the book for one process.
+        """Open the store for one process.
 
         Raises:
             ServiceError: RESTORED_STATE.
         """
-        if self._is_put_back:
-            self._file.judge(self._entropy, accept_restored=accept_restored)
-            self._is_put_back = False
+        if self._is_restored:
+            self._file.check_mark(self._entropy, accept_restored=accept_restored)
+            self._is_restored = False
             if not accept_restored:
                 self.on_unnoticed()
         return TableStore(SimulatedExecutor(self))
@@ -160,20 +160,20 @@ class Disk:
 
     @property
     def is_silent(self) -> bool:
-        """Whether nobody has said of late that a server is at work."""
+        """Whether no server has said recently that it is at work."""
         return bool(notifications.downtime_between(self._alive, self._instant()))
 
     def note_presence(self) -> None:
         """Hear that a server is at work; time without any counts for no deadline."""
         now = self._instant()
-        silence = notifications.downtime_between(self._alive, now)
+        downtime = notifications.downtime_between(self._alive, now)
         self._alive = now
-        if silence:
+        if downtime:
             with self._file.writing() as database:
                 connection = SQLiteConnection(database)
                 where = "deadline IS NOT NULL"
                 for row in run_inline(SESSIONS.find(connection, where)):
-                    deadline = (row.deadline or 0) + silence
+                    deadline = (row.deadline or 0) + downtime
                     later = row._replace(deadline=deadline)
                     run_inline(SESSIONS.update(connection, row, later))
 
@@ -181,15 +181,15 @@ class Disk:
         return int(self.now() * MILLISECONDS)
 
     def back_up(self) -> None:
-        """Keep a copy of the book as it is now."""
+        """Keep a copy of the store as it is now."""
         self._backup = self._file.content()
 
-    def put_back(self) -> bool:
-        """Put the copy back, if there is one and the book has moved on since."""
+    def restore(self) -> bool:
+        """Restore the copy, if there is one and the store has changed since."""
         if self._backup is None or self._backup == self._file.content():
             return False
         self._file = _File(self._mark, self._entropy, self._backup)
-        self._backup, self._is_put_back = None, True
+        self._backup, self._is_restored = None, True
         return True
 
     def lose_power(self) -> None:
@@ -200,7 +200,7 @@ class Disk:
         content = self._file.synced()
         if content is not None:
             self._file = _File(self._mark, self._entropy, content)
-            self._is_put_back = True
+            self._is_restored = True
             self.on_lost()
 
     def open_spool(self) -> UploadSpool:
@@ -209,11 +209,11 @@ class Disk:
 
     @property
     def file(self) -> SQLiteFile:
-        """The book's file."""
+        """The store's file."""
         return self._file
 
     async def reach(self) -> None:
-        """Get through to the book, or hear after a while that one cannot.
+        """Get through to the store, or hear after a while that one cannot.
 
         Raises:
             StoreUnavailableError: The process is cut off.
@@ -238,7 +238,7 @@ class Disk:
             raise _unreachable()
         return call()
 
-    def strike(self) -> bool:
+    def fail_write(self) -> bool:
         """Refuse a write, or return whether to fall silent after it.
 
         Raises:
@@ -291,7 +291,7 @@ class _Transactions(SQLiteTransactions):
         """See `SQLiteTransactions.write`."""
         if not isinstance(update, PutTask):
             return super().write(update)
-        is_silent = self._disk.strike()
+        is_silent = self._disk.fail_write()
         is_stored = super().write(update)
         if is_stored:
             self._tell_others()
@@ -306,7 +306,7 @@ class _Transactions(SQLiteTransactions):
         return super().read(query)
 
     def _apply_arrived(self, changes: Sequence[Change]) -> list[Outcome | Exception]:
-        is_silent = self._disk.strike()
+        is_silent = self._disk.fail_write()
         # Downtime is added before a round closes.
         is_attended = not (self._disk.is_shared and self._disk.is_silent)
         self.connection.is_attended = is_attended
@@ -404,11 +404,11 @@ class _Blobs(MemoryBlobs):
     """Uploads and sums on a simulated disk.
 
     Attributes:
-        strike: Refuses a write, or says whether to fall silent after it.
+        fail_write: Refuses a write, or says whether to fall silent after it.
         look: Refuses to be read.
     """
 
-    strike: Callable[[], bool] = field(kw_only=True, repr=False)
+    fail_write: Callable[[], bool] = field(kw_only=True, repr=False)
     look: Callable[[], None] = field(kw_only=True, repr=False)
     _unsynced: set[str] = field(default_factory=set, kw_only=True, repr=False)
 
@@ -433,7 +433,7 @@ class _Blobs(MemoryBlobs):
 
     def create(self, name: str, data: bytes) -> bool:
         """Store an object, unless the disk refuses."""
-        is_silent = self.strike()
+        is_silent = self.fail_write()
         is_new = MemoryBlobs.create(self, name, data)
         self._unsynced.update([name] * is_new)
         if is_silent:
@@ -442,14 +442,14 @@ class _Blobs(MemoryBlobs):
 
 
 class _MarkInMemory(RollbackMark):
-    """The rollback mark of a simulated disk: what is put back leaves it alone."""
+    """The rollback mark of a simulated disk: a restored state leaves it alone."""
 
     def __init__(self) -> None:
         super().__init__(_NOWHERE)
         self._mark: Mark | None = None
 
     def hold(self, *, wait_seconds: float) -> None:
-        """Do nothing: nobody else has it."""
+        """Do nothing: no other process has it."""
 
     def release(self) -> None:
         """Do nothing."""
@@ -464,7 +464,7 @@ class _MarkInMemory(RollbackMark):
 
 
 class _File(SQLiteFile):
-    """A book's file in memory."""
+    """A store's file in memory."""
 
     def __init__(
         self, mark: _MarkInMemory, entropy: Entropy, content: bytes | None = None
@@ -496,7 +496,7 @@ class _File(SQLiteFile):
         """Return its bytes."""
         return self.database.serialize()
 
-    def judge(self, entropy: Entropy, *, accept_restored: bool) -> None:
+    def check_mark(self, entropy: Entropy, *, accept_restored: bool) -> None:
         """Compare it with the mark, as opening a file does."""
         self._check_mark(entropy, accept_restored=accept_restored)
 
@@ -504,7 +504,7 @@ class _File(SQLiteFile):
 def _unreachable() -> StoreUnavailableError:
     return StoreUnavailableError(
         "the database cannot be reached",
-        next_step="Wait: the aggregator goes on when it is back.",
+        next_step="Wait: the aggregator continues when it is back.",
     )
 
 

@@ -1,7 +1,7 @@
 """The way between clients and an aggregator: slow, broken, cut, and heard twice.
 
 Rule 1: a request that left may arrive, arrive twice, late or never; so may its answer.
-        Who asked is told that nobody can be reached, or is told nothing for a while.
+        The caller gets an error at once, or no answer for a while.
 Rule 2: a call is answered by the process that listens when it arrives; it breaks when
         that process dies.
 Rule 3: what leaves a machine is shown to the witness before anything can happen to it.
@@ -23,7 +23,7 @@ from secagg_testing.world.loop import Process
 from secagg_testing.world.witness import Witness
 
 _Answer = TypeVar("_Answer")
-# As long as keepalives take to notice that nobody is there.
+# As long as keepalives take to notice that no peer answers.
 _SILENT_SECONDS: Final = 80.0
 
 
@@ -46,7 +46,7 @@ class Weather:
     straggle: float = 0.0
 
 
-class _Lost(Exception):  # noqa: N818 - no error of anybody's
+class _Lost(Exception):  # noqa: N818 - not an error of a party
     """It did not arrive."""
 
 
@@ -124,7 +124,7 @@ class Network:
             raise _Lost
 
     def is_cut_off(self, client: str) -> bool:
-        """Whether a client reaches nobody now."""
+        """Whether a client reaches no server now."""
         return self.loop.time() < self.cut_off.get(client, 0.0)
 
     def found(self) -> Listener:
@@ -284,15 +284,15 @@ class Link:
             handling = listener.process.start(self._watched(listener, request, said))
             dying = listener.process.death
             while True:
-                saying = asyncio.ensure_future(said.get())
+                action = asyncio.ensure_future(said.get())
                 try:
-                    ends: set[asyncio.Future[Any]] = {saying, dying}
+                    ends: set[asyncio.Future[Any]] = {action, dying}
                     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-                    if not saying.done():
+                    if not action.done():
                         raise _Lost
-                    update = saying.result()
+                    update = action.result()
                 finally:
-                    saying.cancel()
+                    action.cancel()
                 await self._network.cross(self.identity)
                 updates.put_nowait(update)
                 if not isinstance(update, Envelope | Reference | Wait):

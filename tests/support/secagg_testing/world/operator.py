@@ -1,4 +1,4 @@
-"""The operator of a world, who adds, pauses and stops tasks while all this goes on.
+"""The operator of a world, who adds, pauses and stops tasks during a run.
 
 Rule 1: what was not acknowledged is said again, to whichever aggregator answers.
 Rule 2: what was acknowledged is on the disk, at that moment and ever after.
@@ -13,7 +13,7 @@ from secagg.server.supervisor import TaskSupervisor
 from secagg.storage.rows import TaskState
 from secagg_testing.world.aggregators import Aggregators
 from secagg_testing.world.dice import Dice
-from secagg_testing.world.plan import Saying, Word
+from secagg_testing.world.plan import OperatorAction, Word
 from secagg_testing.world.tasks import WorldTask, settings_of
 from secagg_testing.world.witness import Witness
 
@@ -40,9 +40,9 @@ class Operator:
         self._dice = dice
         self._pausing: set[str] = set()
 
-    async def say(self, saying: Saying, task: WorldTask) -> None:
+    async def say(self, action: OperatorAction, task: WorldTask) -> None:
         """Say one thing, and see that it is done."""
-        match saying.word:
+        match action.word:
             case Word.ADD:
                 settings = settings_of(task.name, task.sums)
                 await self._until_heard(
@@ -55,7 +55,7 @@ class Operator:
                     TaskState.PAUSED,
                     lambda keeper: keeper.pause(task.name, reason="wait"),
                 )
-                await asyncio.sleep(saying.seconds)
+                await asyncio.sleep(action.seconds)
                 await self._resume(task)
                 self._pausing.discard(task.name)
             case Word.STOP:
@@ -87,7 +87,7 @@ class Operator:
     async def _until_heard(self, task: WorldTask, state: TaskState, act: _Act) -> None:
         words = self._witness.words_of(task.name)
         before = max(0, len(words) - 1)
-        while not await self._is_heard(task, act):  # noqa: ASYNC110 - nobody rings
+        while not await self._is_heard(task, act):  # noqa: ASYNC110 - nothing notifies
             await asyncio.sleep(_AGAIN_SECONDS)
         if not {state, TaskState.STOPPED} & set(words[before:]):
             self._witness.fault(
@@ -112,7 +112,7 @@ class Operator:
             return False
         refused = asking.result()
         self._witness.note("operator", f"{task.name}: {refused or 'acknowledged'}")
-        # It was heard before, and nobody could say so; or there is nothing left to say.
+        # It was heard before, and the reply was lost; or there is nothing left to say.
         return refused is None or refused.code in {
             ErrorCode.BAD_SETTINGS,
             ErrorCode.TASK_OVER,

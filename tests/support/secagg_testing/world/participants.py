@@ -20,8 +20,8 @@ from secagg_testing.cohorts import LENIENT_POLICY
 from secagg_testing.world.tasks import WorldTask, privacy_limits_of
 from secagg_testing.world.witness import Witness
 
-# A client that is no service gives up after a while, and is started again.
-_PATIENCE_SECONDS: Final = 900.0
+# A client that is no service ends after a while, and is started again.
+_WAIT_SECONDS: Final = 900.0
 
 
 class WorldClient(Client):
@@ -32,7 +32,7 @@ class WorldClient(Client):
         number: Which of the clients of all tasks it is.
         task: In which it takes part.
         witness: Told of its inputs, and of what it gets for them.
-        is_patient: It runs as a service does.
+        is_service: It runs as a service does.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class WorldClient(Client):
         *,
         task: WorldTask,
         witness: Witness,
-        is_patient: bool,
+        is_service: bool,
     ) -> None:
         super().__init__(
             connection,
@@ -55,21 +55,21 @@ class WorldClient(Client):
             if task.parameters.profile.has_identities
             else None,
             attempts=5,
-            wait_seconds=None if is_patient else _PATIENCE_SECONDS,
+            wait_seconds=None if is_service else _WAIT_SECONDS,
         )
         self._number = number
         self._of = task
         self._witness = witness
         self._name = connection.identity
-        self._is_patient = is_patient
+        self._is_service = is_service
 
     async def take_part(self) -> None:
         """Give a vector to every session of the task, until its end.
 
         Raises:
-            SecAggError: A person has to act, or somebody who starts it again.
+            SecAggError: A person has to act, or a supervisor that starts it again.
         """
-        if self._is_patient:
+        if self._is_service:
             await self._serve()
             return
         async for given in self.contributions(self._vector):

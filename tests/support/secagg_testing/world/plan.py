@@ -9,7 +9,7 @@ from secagg_testing.world.dice import Dice
 from secagg_testing.world.network import Weather
 from secagg_testing.world.tasks import Kind, WorldTask
 
-# After so many steps nothing goes wrong any more, and everybody should come to an end.
+# After so many steps nothing goes wrong any more, and all parties should end.
 LAST_STEP: Final = 1500
 # What a task is, by lot: large cohorts cost the time of several small ones.
 _KINDS: Final = (
@@ -26,7 +26,7 @@ FIRST, SECOND, THIRD = "first", "second", "third"
 
 
 @unique
-class Blow(StrEnum):
+class InjectedFault(StrEnum):
     """What goes wrong."""
 
     KILL_SERVER = "a server is killed"
@@ -35,17 +35,17 @@ class Blow(StrEnum):
     DRAIN_SERVER = "a server is drained, and restarted after a while"
     FILL_SERVER_DISK = "the servers' disk is full"
     BACK_UP_SERVER = "the servers' state is backed up"
-    PUT_BACK_SERVER = "the servers are killed, and their state is put back"
+    RESTORE_SERVER = "the servers are killed, and their state is restored"
     KILL_CLIENT = "a client is killed"
     BACK_UP_CLIENT = "a client's state is backed up"
-    PUT_BACK_CLIENT = "a client is killed, and its state is put back"
+    RESTORE_CLIENT = "a client is killed, and its state is restored"
     STOP_CLIENT = "a client stands still"
     FILL_CLIENT_DISK = "a client's disk is full"
     CUT_OFF_CLIENT = "a client is cut off"
-    CUT_OFF_ALL = "everybody is cut off"
+    CUT_OFF_ALL = "all links are cut off"
     REVOKE_CLIENT = "a client's certificate is taken back"
-    CUT_OFF_SERVER = "a server is cut off from its book"
-    RESTART_DATABASE = "all servers are cut off from their book"
+    CUT_OFF_SERVER = "a server is cut off from its store"
+    RESTART_DATABASE = "all servers are cut off from their store"
     STOP_SERVERS = "all servers stand still"
     FILL_OUTPUT_DISK = "a server has no room for sums"
 
@@ -64,19 +64,19 @@ class Word(StrEnum):
     STOP = "stop"
 
 
-# What is put back was backed up before.
+# What is restored was backed up before.
 _BACKED_UP: Final = {
-    Blow.PUT_BACK_SERVER: Blow.BACK_UP_SERVER,
-    Blow.PUT_BACK_CLIENT: Blow.BACK_UP_CLIENT,
+    InjectedFault.RESTORE_SERVER: InjectedFault.BACK_UP_SERVER,
+    InjectedFault.RESTORE_CLIENT: InjectedFault.BACK_UP_CLIENT,
 }
 
 
-# What happens between servers and the database that keeps their book.
-_ON_LINKS: Final = (Blow.CUT_OFF_SERVER, Blow.RESTART_DATABASE)
+# What happens between servers and the database that keeps their store.
+_ON_LINKS: Final = (InjectedFault.CUT_OFF_SERVER, InjectedFault.RESTART_DATABASE)
 # What happens to the disks that an operator's sums are written to.
-_ON_OUTPUTS: Final = (Blow.FILL_OUTPUT_DISK,)
-# What leaves nobody to answer.
-_ON_ALL: Final = (Blow.STOP_SERVERS,)
+_ON_OUTPUTS: Final = (InjectedFault.FILL_OUTPUT_DISK,)
+# What leaves no server to answer.
+_ON_ALL: Final = (InjectedFault.STOP_SERVERS,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +85,19 @@ class Incident:
 
     Attributes:
         step: At which step of the run.
-        blow: What.
+        fault: What.
         client: Which one it meets; of fewer servers, modulo their number.
         seconds: How long it lasts.
     """
 
     step: int
-    blow: Blow
+    fault: InjectedFault
     client: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Saying:
+class OperatorAction:
     """One thing that an operator says while the aggregators run.
 
     Attributes:
@@ -155,18 +155,18 @@ class Plan:
         weather: Of the network.
         job_seconds: Longest time that threads take, mostly.
         disk_refusal: How often a transaction is refused.
-        disk_silence: How often one succeeds and nobody hears so.
-        read_refusal: How often a book or a store of uploads refuses to be read.
+        disk_lost_replies: How often one succeeds and its reply is lost.
+        read_refusal: How often a store or a store of uploads refuses to be read.
         hint_loss: How often a server does not hear that another one has written.
         chunk_bytes: In chunks of what size clients upload; None for the product's,
             which no vector of a world fills.
         is_shuffled: Whether callbacks run in any order.
         servers: How many share the work.
-        is_patient: Clients run as services do, which end only with their task.
+        is_service: Clients run as services do, which end only with their task.
         has_certificates: Clients show certificates, which may be taken back.
         corrupt: Clients whose secrets the adversary has.
         poison: How many processes the first sum ends that compute it.
-        sayings: What an operator says.
+        actions: What an operator says.
         incidents: What goes wrong, in order.
         direction: What goes wrong at a chosen place; None where chance chooses.
     """
@@ -176,17 +176,17 @@ class Plan:
     weather: Weather
     job_seconds: float
     disk_refusal: float
-    disk_silence: float
+    disk_lost_replies: float
     read_refusal: float
     hint_loss: float
     chunk_bytes: int | None
     is_shuffled: bool
     servers: int
-    is_patient: bool
+    is_service: bool
     has_certificates: bool
     corrupt: frozenset[int]
     poison: int
-    sayings: tuple[Saying, ...]
+    actions: tuple[OperatorAction, ...]
     incidents: tuple[Incident, ...]
     direction: Direction | None = None
 
@@ -207,11 +207,11 @@ class Plan:
 
     @property
     def is_fair(self) -> bool:
-        """Whether nothing goes wrong at all, nor takes longer than anybody waits."""
+        """Whether nothing goes wrong at all, nor takes longer than any party waits."""
         weather = self.weather
         chances = (
             *(weather.loss, weather.straggle),
-            *(self.disk_refusal, self.disk_silence, self.read_refusal),
+            *(self.disk_refusal, self.disk_lost_replies, self.read_refusal),
             self.poison,
         )
         goes_wrong = self.incidents or self.direction is not None or any(chances)
@@ -231,17 +231,17 @@ class Plan:
             weather=Weather(),
             job_seconds=0.001,
             disk_refusal=0.0,
-            disk_silence=0.0,
+            disk_lost_replies=0.0,
             read_refusal=0.0,
             hint_loss=0.0,
             chunk_bytes=4 if direction.after_chunk else None,
             is_shuffled=False,
             servers=1,
-            is_patient=False,
+            is_service=False,
             has_certificates=False,
             corrupt=frozenset(),
             poison=0,
-            sayings=(),
+            actions=(),
             incidents=(),
             direction=direction,
         )
@@ -264,13 +264,13 @@ class Plan:
         has_certificates = dice.chance(0.1)
         count = dice.choice((0, 1, 1, 2, 3, 5, 8))
         incidents = [
-            _incident(dice, clients, _blows(kind, has_certificates=has_certificates))
+            _incident(dice, clients, _faults(kind, has_certificates=has_certificates))
             for _ in range(count)
         ]
         incidents += [
-            replace(each, step=1 + dice.below(each.step), blow=_BACKED_UP[each.blow])
+            replace(each, step=1 + dice.below(each.step), fault=_BACKED_UP[each.fault])
             for each in incidents
-            if each.blow in _BACKED_UP
+            if each.fault in _BACKED_UP
         ]
         # Dice of their own: what else a seed stands for does not depend on them.
         links = Dice(seed, "links")
@@ -278,10 +278,10 @@ class Plan:
             _incident(links, clients, _ON_LINKS)
             for _ in range(links.choice((0, 0, 0, 1, 2, 4)))
         ]
-        silence = Dice(seed, "silence")
+        outages = Dice(seed, "silence")
         incidents += [
-            _incident(silence, clients, _ON_ALL)
-            for _ in range(silence.choice((0, 0, 0, 1)))
+            _incident(outages, clients, _ON_ALL)
+            for _ in range(outages.choice((0, 0, 0, 1)))
         ]
         outputs = Dice(seed, "outputs")
         incidents += [
@@ -294,19 +294,19 @@ class Plan:
             weather=weather,
             job_seconds=dice.choice((0.0, 0.001, 0.1, 3.0)),
             disk_refusal=dice.choice((0.0, 0.0, 0.01, 0.05)),
-            disk_silence=dice.choice((0.0, 0.0, 0.01, 0.05)),
+            disk_lost_replies=dice.choice((0.0, 0.0, 0.01, 0.05)),
             hint_loss=links.choice((0.0, 0.0, 0.3, 1.0)),
             chunk_bytes=links.choice((None, None, 4)),
             read_refusal=links.choice((0.05, 0.01, 0.0, 0.0, 0.0)),
             is_shuffled=dice.chance(0.7),
             servers=dice.choice((1, 1, 2, 3)),
-            is_patient=dice.chance(0.2),
+            is_service=dice.chance(0.2),
             has_certificates=has_certificates,
             corrupt=frozenset({dice.below(clients)})
             if kind in _WITH_COLLUDERS and dice.chance(0.5)
             else frozenset(),
             poison=Dice(seed, "poison").choice(_POISON),
-            sayings=_sayings(dice) if is_operated else (),
+            actions=_actions(dice) if is_operated else (),
             incidents=tuple(sorted(incidents, key=lambda each: each.step)),
         )
 
@@ -315,7 +315,7 @@ class Plan:
         lines = [
             f"seed {self.seed}: {self.servers} servers, {len(self.clients)} clients, "
             f"{len(self.tasks)} tasks, {self.kind}"
-            + (", clients are services" if self.is_patient else "")
+            + (", clients are services" if self.is_service else "")
             + (f", corrupt {sorted(self.corrupt)}" if self.corrupt else "")
             + (f", the first sum ends {self.poison} servers" if self.poison else ""),
             (
@@ -324,7 +324,7 @@ class Plan:
             ),
             (
                 f"  threads: {self.job_seconds} s; disks: refuse {self.disk_refusal}, "
-                f"fall silent {self.disk_silence}, "
+                f"fall silent {self.disk_lost_replies}, "
                 f"are not read {self.read_refusal}; hints lost {self.hint_loss}; "
                 + ("any order" if self.is_shuffled else "asyncio's order")
                 + (f"; chunks of {self.chunk_bytes} bytes" if self.chunk_bytes else "")
@@ -334,10 +334,10 @@ class Plan:
             lines.append(f"  {self.direction}")
         lines += [
             f"  step {each.step}: the operator says: {each.word} {each.task}"
-            for each in self.sayings
+            for each in self.actions
         ]
         lines += [
-            f"  step {each.step}: {each.blow} (number {each.client}), "
+            f"  step {each.step}: {each.fault} (number {each.client}), "
             f"{each.seconds:.1f} s"
             for each in self.incidents
         ]
@@ -353,36 +353,36 @@ def _filed_tasks() -> tuple[WorldTask, ...]:
     )
 
 
-def _sayings(dice: Dice) -> tuple[Saying, ...]:
+def _actions(dice: Dice) -> tuple[OperatorAction, ...]:
     """Return what an operator says: a task is added, one paused, one stopped."""
 
     def step() -> int:
         return 1 + dice.below(dice.choice((100, 400)))
 
     pause = dice.choice((20.0, 300.0, 1800.0)) * (0.5 + dice.uniform())
-    sayings = [
-        Saying(step(), Word.ADD, THIRD),
-        Saying(step(), Word.PAUSE, FIRST, pause),
-        Saying(step(), Word.STOP, SECOND),
+    actions = [
+        OperatorAction(step(), Word.ADD, THIRD),
+        OperatorAction(step(), Word.PAUSE, FIRST, pause),
+        OperatorAction(step(), Word.STOP, SECOND),
     ]
-    return tuple(sorted(sayings, key=lambda each: each.step))
+    return tuple(sorted(actions, key=lambda each: each.step))
 
 
-def _blows(kind: Kind, *, has_certificates: bool) -> tuple[Blow, ...]:
+def _faults(kind: Kind, *, has_certificates: bool) -> tuple[InjectedFault, ...]:
     """Return what may go wrong."""
     without = {*_BACKED_UP.values(), *_ON_LINKS, *_ON_OUTPUTS, *_ON_ALL}
     if not has_certificates:
-        without.add(Blow.REVOKE_CLIENT)
+        without.add(InjectedFault.REVOKE_CLIENT)
     if kind is Kind.FILED:
         # What an operator said since the backup would have to be said again.
-        without.add(Blow.PUT_BACK_SERVER)
-    return tuple(each for each in Blow if each not in without)
+        without.add(InjectedFault.RESTORE_SERVER)
+    return tuple(each for each in InjectedFault if each not in without)
 
 
-def _incident(dice: Dice, clients: int, blows: tuple[Blow, ...]) -> Incident:
+def _incident(dice: Dice, clients: int, faults: tuple[InjectedFault, ...]) -> Incident:
     return Incident(
         step=1 + dice.below(dice.choice((60, 300, 900))),
-        blow=dice.choice(blows),
+        fault=dice.choice(faults),
         client=dice.below(clients),
         seconds=dice.choice((0.5, 10.0, 70.0, 400.0)) * (0.5 + dice.uniform()),
     )

@@ -1,6 +1,6 @@
 """What receipts of a released sum must say, by what is on the disk.
 
-A receipt is judged by the product's own verifier, as a stranger would, and beside that
+A receipt is checked by the product's own verifier, as an outsider would, and
 compared with messages of which the verifier knows nothing: those that clients have
 sent.  It may say that a quorum has agreed only if these clients have signed, and, where
 they draw their neighbours, only if its edge root covers the very lists that they drew
@@ -29,7 +29,7 @@ def complaints(data: bytes, journal: Journal) -> Iterator[str]:
         journal: The session on the disk.
     """
     try:
-        verdict = _judged(data)
+        verdict = _verified(data)
     except RemoteProtocolError as error:
         yield f"it does not hold: {error}"
         return
@@ -45,7 +45,7 @@ def complaints(data: bytes, journal: Journal) -> Iterator[str]:
         if len(found) != len(journal.senders(which)):
             yield f"its {what} is not that of the disk"
     if not verdict.names:
-        return  # whoever reads its neighbourhood alone cannot tell who the others are
+        return  # a client that reads its neighbourhood alone knows no other names
     signed = {name for kind, name in journal.taken if kind is Consistency}
     if is_signed and (
         len(verdict.signers) < parameters.quorum
@@ -62,8 +62,8 @@ def complaints(data: bytes, journal: Journal) -> Iterator[str]:
         yield from _edge_complaints(verdict, journal)
 
 
-def _judged(data: bytes) -> Verdict:
-    """Judge a receipt as a stranger does who pins the key of simulations."""
+def _verified(data: bytes) -> Verdict:
+    """Verify a receipt as an outsider does who pins the key of simulations."""
     return verify_receipt(
         data,
         enrolment_key=simulated_trust().enrolment_key,
@@ -90,7 +90,7 @@ def _edge_complaints(verdict: Verdict, journal: Journal) -> Iterator[str]:
             yield f"{name} has not drawn {parameters.degree} others"
             return
     if not verdict.sharers <= lists.keys():
-        yield "somebody has shared who has drawn nobody"
+        yield "a client has shared that has drawn no neighbours"
     if not isinstance(receipt.view, bytes):
         return
     suite = parameters.suite

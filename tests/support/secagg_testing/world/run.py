@@ -1,8 +1,8 @@
 """One run: a server, its clients, their operators, and what goes wrong.
 
-Rule 1: whoever looks after a process starts it again when it has died or ended with an
-        error that may pass, as a unit of systemd would, and does nothing else.
-Rule 2: a run ends when everybody has come to an end: with the sums, or with a typed
+Rule 1: a supervisor starts a process again when it has died or ended with an error
+        that may pass, as a unit of systemd would, and does nothing else.
+Rule 2: a run ends when all parties have come to an end: with the sums, or with a typed
         reason.  One that does not is a fault.
 """
 
@@ -44,23 +44,29 @@ from secagg_testing.world.machines import Disk, DiskFault, Machine
 from secagg_testing.world.network import Link, Network
 from secagg_testing.world.operator import Operator
 from secagg_testing.world.participants import WorldClient
-from secagg_testing.world.plan import LAST_STEP, Blow, Incident, Plan, Saying
+from secagg_testing.world.plan import (
+    LAST_STEP,
+    Incident,
+    InjectedFault,
+    OperatorAction,
+    Plan,
+)
 from secagg_testing.world.poison import Poison
 from secagg_testing.world.tasks import WorldTask
 from secagg_testing.world.witness import Witness
 
 SERVER: Final = "server"
-# How long somebody takes to start a process again.
+# How long a supervisor takes to start a process again.
 RESTART_SECONDS: Final = 3.0
 # An operator who sees that nothing comes of a task any more, because too few clients
 # have an input left to give, ends it.
-PATIENCE_SECONDS: Final = 3 * 3600.0
+TASK_TIMEOUT_SECONDS: Final = 3 * 3600.0
 # How long services are left alone when no aggregator runs any more.
 _GRACE_SECONDS: Final = 1800.0
-# Nobody waits for anything as long as this.
+# No party waits for anything as long as this.
 _TOO_LONG_SECONDS: Final = 8 * 3600.0
 # As long as it takes at most to make a connection to a database.
-_GIVE_UP_SECONDS: Final = 10.0
+_TIMEOUT_SECONDS: Final = 10.0
 # Clocks of machines differ by as much; clients grant more.
 _SKEW_SECONDS: Final = 60.0
 # What a client whose owner does nothing meets once, and not again.
@@ -160,7 +166,7 @@ class _World:
         self.drained: set[Machine] = set()
         self.dismissed: set[str] = set()
         self.said: set[asyncio.Task[None]] = set()
-        self.pending: list[Incident | Saying] = [*plan.incidents, *plan.sayings]
+        self.pending: list[Incident | OperatorAction] = [*plan.incidents, *plan.actions]
         self.pending.sort(key=lambda each: each.step)
         self.taken_back = TakenBack() if plan.has_certificates else None
         self.aggregators = Aggregators(
@@ -173,7 +179,7 @@ class _World:
         self.store_dice = Dice(plan.seed, "stores")
 
     def run(self) -> Run:
-        """Run to the end, and judge."""
+        """Run to the end, and check what must hold."""
         loop = self.loop
         if self.directed is not None:
             self.directed.begin()
@@ -221,7 +227,7 @@ class _World:
             self.taken_back.close()
 
     async def _until_the_end(self) -> None:
-        everybody = [
+        clients = [
             self._looked_after(name, partial(self._take_part, number))
             for number, name in enumerate(self.names)
         ]
@@ -229,8 +235,8 @@ class _World:
             self._looked_after(name, self.aggregators.serve) for name in self.servers
         ]
         serving = asyncio.ensure_future(_all(servers))
-        taking_part = asyncio.ensure_future(_all(everybody))
-        # Whoever serves tasks of an operator ends by a word alone.
+        taking_part = asyncio.ensure_future(_all(clients))
+        # A server of an operator's tasks ends by a word alone.
         ends = {taking_part} if self.plan.is_operated else {serving, taking_part}
         minding = asyncio.ensure_future(self.operator.mind(self.plan.tasks))
         try:
@@ -238,11 +244,11 @@ class _World:
                 await asyncio.wait(
                     ends,
                     return_when=asyncio.FIRST_COMPLETED,
-                    timeout=PATIENCE_SECONDS,
+                    timeout=TASK_TIMEOUT_SECONDS,
                 )
                 if not any(each.done() for each in ends):
-                    self._check_patience()
-                self.is_leaving = True  # whoever is alone need not wait for ever
+                    self._check_timeout()
+                self.is_leaving = True  # a client that is alone need not wait for ever
                 awaited = taking_part if self.plan.is_operated else serving
                 if not awaited.done():
                     await self._end_tasks()
@@ -256,11 +262,11 @@ class _World:
             return
         finally:
             minding.cancel()
-        await self._judge()
+        await self._check_outcome()
 
     async def _leave(self, taking_part: "asyncio.Future[None]") -> None:
-        """Wait for clients; services that nobody answers any more are ended."""
-        if self.plan.is_patient:
+        """Wait for clients; services that no server answers any more are ended."""
+        if self.plan.is_service:
             await asyncio.wait({taking_part}, timeout=_GRACE_SECONDS)
             for name in self.names:
                 if name not in self.endings:
@@ -268,8 +274,8 @@ class _World:
                     self._kill(name)
         await taking_part
 
-    def _check_patience(self) -> None:
-        """Only where too few clients can go on may nothing come of a task."""
+    def _check_timeout(self) -> None:
+        """Only where too few clients can continue may nothing come of a task."""
         for task in self.plan.tasks:
             left = [name for name in task.clients if name not in self.endings]
             if len(left) >= task.parameters.min_clients:
@@ -292,16 +298,16 @@ class _World:
         while self.is_served:
             for each in self.network.listeners:
                 ending = each.process.start(
-                    each.service.end_task(task.name, "nobody is left")
+                    each.service.end_task(task.name, "no client is left")
                 )
                 ends: set[asyncio.Future[Any]] = {ending, each.process.death}
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(RESTART_SECONDS)
 
-    async def _judge(self) -> None:
+    async def _check_outcome(self) -> None:
         if self.directed is not None and not self.directed.is_done:
             self.witness.fault("the restart that was planned did not come")
-        self.witness.check_contributions(everybody=self.plan.is_fair)
+        self.witness.check_contributions(is_complete=self.plan.is_fair)
         if self.plan.is_operated:
             store = self.disks[self.servers[0]].open(accept_restored=False)
             self.witness.check_views(await StoreViews(store, Path()).tasks())
@@ -320,7 +326,7 @@ class _World:
         if not task.parameters.noise_block:
             return charged
         for name in task.clients:
-            if self.disks[name].is_put_back:
+            if self.disks[name].is_restored:
                 # It was refused: what it had been charged is known here alone.
                 charged[name] = self.witness.clients.charged(name)
                 continue
@@ -358,7 +364,7 @@ class _World:
             await asyncio.sleep(RESTART_SECONDS)
 
     def _ending_of(self, machine: Machine, process: "asyncio.Task[None]") -> str | None:
-        """Return how a party has come to its end; None if it has to go on."""
+        """Return how a party has come to its end; None if it has to continue."""
         if machine.name in self.dismissed:
             return "dismissed"
         if machine.is_gone or process.cancelled():
@@ -380,7 +386,7 @@ class _World:
         """Whether an error is the last word of an aggregator."""
         has_served = self.machines[name] in self.aggregators.have_listened
         if has_served and isinstance(error, StoreUnavailableError):
-            self.witness.fault(f"{name} ends because its book is away")
+            self.witness.fault(f"{name} ends because its store is unavailable")
         if error.code in _FINAL or self.is_leaving:
             return True
         if error.code is ErrorCode.STORAGE_FAILED:
@@ -393,7 +399,7 @@ class _World:
         """Whether an error is the last word of a client."""
         if error.code in _FINAL or self.witness.servers.is_revoked(name):
             return True
-        if self.plan.is_patient and error.code is not ErrorCode.STORAGE_FAILED:
+        if self.plan.is_service and error.code is not ErrorCode.STORAGE_FAILED:
             # Only its own disk may end a service, and whatever a person has to mend.
             self.witness.fault(f"{name}, a service, ends: {error}")
         return self.is_leaving and not self.is_served
@@ -412,7 +418,7 @@ class _World:
         )
         self.machines[name] = machine
         if machine.disk.owner == SERVER:
-            self.witness.servers.attendance.note(machine)
+            self.witness.servers.uptime.note(machine)
         self.witness.note(name, "starts")
         return machine
 
@@ -423,7 +429,7 @@ class _World:
             number,
             task=self.task_of[name],
             witness=self.witness,
-            is_patient=self.plan.is_patient,
+            is_service=self.plan.is_service,
         )
         async with client:
             await client.take_part()
@@ -455,76 +461,76 @@ class _World:
     def _on_step(self, step: int) -> None:
         while self.pending and self.pending[0].step <= step:
             incident = self.pending.pop(0)
-            # Never in the middle of somebody's callback.
-            self.loop.call_soon(self._strike, incident, context=self.network.context)
+            # Never in the middle of another callback.
+            self.loop.call_soon(self._inject, incident, context=self.network.context)
         if step == LAST_STEP:
             self.is_calm = True
             self.network.calm()
             self.away_until.clear()
-            self.witness.servers.attendance.join_again()
+            self.witness.servers.uptime.reconnect()
             self.no_room_until.clear()
 
-    def _strike(self, incident: Incident | Saying) -> None:
-        if isinstance(incident, Saying):
+    def _inject(self, incident: Incident | OperatorAction) -> None:
+        if isinstance(incident, OperatorAction):
             task = next(t for t in self.plan.tasks if t.name == incident.task)
-            saying = self.loop.create_task(self.operator.say(incident, task))
-            self.said.add(saying)
-            saying.add_done_callback(self.said.discard)
+            action = self.loop.create_task(self.operator.say(incident, task))
+            self.said.add(action)
+            action.add_done_callback(self.said.discard)
             return
         if self.is_calm:
             return
-        among = self.names if incident.blow.meets_client else self.servers
+        among = self.names if incident.fault.meets_client else self.servers
         victim = among[incident.client % len(among)]
-        self.witness.note("WORLD", f"{incident.blow}: {victim}")
-        match incident.blow:
-            case Blow.KILL_SERVER | Blow.KILL_CLIENT:
+        self.witness.note("WORLD", f"{incident.fault}: {victim}")
+        match incident.fault:
+            case InjectedFault.KILL_SERVER | InjectedFault.KILL_CLIENT:
                 self._kill(victim)
-            case Blow.STOP_SERVER | Blow.STOP_CLIENT:
+            case InjectedFault.STOP_SERVER | InjectedFault.STOP_CLIENT:
                 self._stop(victim, incident.seconds)
-            case Blow.STOP_SERVERS:
+            case InjectedFault.STOP_SERVERS:
                 for name in self.servers:
                     self._stop(name, incident.seconds)
-            case Blow.RESTART_SERVER:
+            case InjectedFault.RESTART_SERVER:
                 self._end(victim)
-            case Blow.DRAIN_SERVER:
+            case InjectedFault.DRAIN_SERVER:
                 self._drain(victim, incident.seconds)
-            case Blow.REVOKE_CLIENT:
+            case InjectedFault.REVOKE_CLIENT:
                 self._take_back(victim)
             case _:
-                self._strike_link(victim, incident)
-                self._strike_disk(self.disks[victim], incident)
+                self._inject_link(victim, incident)
+                self._inject_disk(self.disks[victim], incident)
 
-    def _strike_link(self, victim: str, incident: Incident) -> None:
+    def _inject_link(self, victim: str, incident: Incident) -> None:
         until = self.loop.time() + incident.seconds
-        match incident.blow:
-            case Blow.CUT_OFF_CLIENT:
+        match incident.fault:
+            case InjectedFault.CUT_OFF_CLIENT:
                 self.network.cut_off[victim] = until
-            case Blow.CUT_OFF_ALL:
+            case InjectedFault.CUT_OFF_ALL:
                 self.network.cut_off.update(dict.fromkeys(self.names, until))
-            case Blow.CUT_OFF_SERVER:
+            case InjectedFault.CUT_OFF_SERVER:
                 self._cut_off(victim, until)
-            case Blow.RESTART_DATABASE:
+            case InjectedFault.RESTART_DATABASE:
                 for name in self.servers:
                     self._cut_off(name, until)
-            case Blow.FILL_OUTPUT_DISK:
+            case InjectedFault.FILL_OUTPUT_DISK:
                 self.no_room_until[victim] = until
 
-    def _strike_disk(self, disk: Disk, incident: Incident) -> None:
-        match incident.blow:
-            case Blow.FILL_SERVER_DISK | Blow.FILL_CLIENT_DISK:
+    def _inject_disk(self, disk: Disk, incident: Incident) -> None:
+        match incident.fault:
+            case InjectedFault.FILL_SERVER_DISK | InjectedFault.FILL_CLIENT_DISK:
                 self.full_until[disk.owner] = self.loop.time() + incident.seconds
-            case Blow.BACK_UP_SERVER | Blow.BACK_UP_CLIENT:
+            case InjectedFault.BACK_UP_SERVER | InjectedFault.BACK_UP_CLIENT:
                 disk.back_up()
-            case Blow.PUT_BACK_SERVER | Blow.PUT_BACK_CLIENT:
+            case InjectedFault.RESTORE_SERVER | InjectedFault.RESTORE_CLIENT:
                 for name, other in self.disks.items():
                     if other is disk:
                         self._kill(name)
-                if disk.put_back() and disk.owner == SERVER:
-                    self.witness.servers.put_back()
+                if disk.restore() and disk.owner == SERVER:
+                    self.witness.servers.restore()
 
     def _cut_off(self, name: str, until: float) -> None:
         self.away_until[name] = max(until, self.away_until.get(name, 0.0))
-        self.witness.servers.attendance.cut_off(name, until)
+        self.witness.servers.uptime.cut_off(name, until)
 
     def _is_cut_off(self) -> bool:
         process = own_process()
@@ -532,14 +538,14 @@ class _World:
         return self.loop.time() < self.away_until.get(name, 0.0)
 
     def _away(self) -> float | None:
-        """Return how long whoever asks waits for its book in vain; None if it need not.
+        """Return how long the calling process waits for its store; None if it is there.
 
-        A link that falls silent is given up after a while, one that breaks at once.
+        A link that falls silent is closed after a while, one that breaks at once.
         """
         if not self._is_cut_off():
             return None
         return self.store_dice.choice(
-            (0.0, _GIVE_UP_SECONDS * self.store_dice.uniform())
+            (0.0, _TIMEOUT_SECONDS * self.store_dice.uniform())
         )
 
     def has_room(self) -> bool:
@@ -583,7 +589,7 @@ class _World:
         machine = self.machines.get(name)
         if machine is not None:
             machine.stop()
-            self.loop.call_later(seconds, machine.go_on, context=self.network.context)
+            self.loop.call_later(seconds, machine.resume, context=self.network.context)
 
     def _disk(self, name: str) -> Disk:
         return Disk(
@@ -596,9 +602,7 @@ class _World:
                 f"a kill has lost what was committed on the disk of {name}"
             ),
             on_dropped=self.witness.dropped,
-            on_unnoticed=lambda: self.witness.fault(
-                "a state that was put back is not noticed"
-            ),
+            on_unnoticed=lambda: self.witness.fault("a restored state is not noticed"),
             away=self._away,
             is_read=self._is_read,
             is_cut_off=self._is_cut_off,
@@ -613,27 +617,27 @@ class _World:
             return DiskFault.REFUSE
         if self.disk_dice.chance(self.plan.disk_refusal):
             return DiskFault.REFUSE
-        if self.disk_dice.chance(self.plan.disk_silence):
+        if self.disk_dice.chance(self.plan.disk_lost_replies):
             return DiskFault.FALL_SILENT
         return DiskFault.NONE
 
     def _is_read(self) -> bool:
-        is_judge = own_process() is None
+        is_checker = own_process() is None
         return (
-            is_judge
+            is_checker
             or self.is_calm
             or not self.store_dice.chance(self.plan.read_refusal)
         )
 
     def _escaped(self, _: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
-        """Hear of an error that nobody has caught."""
+        """Record an error that no code has caught."""
         error = about.get("exception")
         whose = about.get("task") or about.get("future")
         self.witness.fault(f"escaped: {about.get('message')}: {error!r} {whose!r}")
 
 
-async def _all(everybody: list[Coroutine[Any, Any, None]]) -> None:
-    await asyncio.gather(*everybody)
+async def _all(parties: list[Coroutine[Any, Any, None]]) -> None:
+    await asyncio.gather(*parties)
 
 
 # --- in place of the operating system -------------------------------------------------

@@ -25,7 +25,6 @@ from secagg.storage.change import Change, NewSession
 from secagg.storage.journal import RefusalNoted, SumAttempt, decode_server_event
 from secagg.storage.rows import TaskState
 from secagg.wire.calls import Reference, Request, SendMessage, UploadStatus
-from secagg_testing.world.attendance import Attendance
 from secagg_testing.world.clients_seen import received
 from secagg_testing.world.inputs import Inputs
 from secagg_testing.world.journals import Journal
@@ -34,9 +33,10 @@ from secagg_testing.world.machines import Disk
 from secagg_testing.world.notes import Notes, short
 from secagg_testing.world.receipts import complaints
 from secagg_testing.world.tasks import prepared_of
+from secagg_testing.world.uptime import Uptime
 from secagg_testing.world.watched import Watched
 
-# Clocks of books count milliseconds.
+# Clocks of stores count milliseconds.
 _TOLERANCE: Final = 0.002
 # What was asked for before an aggregator knew better may take so long to be stored:
 # some calls of threads, at their slowest.
@@ -70,9 +70,9 @@ class ServersSeen:
     Attributes:
         journals: What the disk has, or has had, of each session.
         sums: What the operator was given, by task and session number.
-        has_forgotten: The disk was put back.
+        has_forgotten: The disk was restored.
         poisoned: How many processes the sum of a session has ended.
-        attendance: When any server was at work.
+        uptime: When any server was at work.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ServersSeen:
         self.journals: Final[dict[bytes, Journal]] = {}
         self.sums: Final[dict[tuple[str, int], ReleasedSum]] = {}
         self.has_forgotten = False
-        self.attendance: Final = Attendance(notes.now)
+        self.uptime: Final = Uptime(notes.now)
         self.poisoned: Final[Counter[bytes]] = Counter()
         self._notes = notes
         self._tasks = tasks
@@ -94,7 +94,7 @@ class ServersSeen:
         self._drained: dict[Process, float] = {}
 
     def ends_by(self, process: Process, session_id: bytes) -> None:
-        """Hear that a sum ends whoever computes it."""
+        """Note that a sum ends each server that computes it."""
         self.poisoned[session_id] += 1
         ended = self.poisoned[session_id]
         self._notes.note(process.name, f"ends by the sum of {short(session_id)}")
@@ -115,8 +115,8 @@ class ServersSeen:
         """Hear that an aggregator is to begin nothing."""
         self._drained.setdefault(process, self._notes.now())
 
-    def put_back(self) -> None:
-        """Hear that the servers' disk was put back: what it has forgotten is over."""
+    def restore(self) -> None:
+        """Note that the servers' disk was restored: what it has forgotten is over."""
         self.has_forgotten = True
         for journal in self.journals.values():
             journal.is_over = True
@@ -171,10 +171,10 @@ class ServersSeen:
                         closed not in journal.closed, f"{closed.name} is closed twice"
                     )
                     self._notes.must(
-                        not disk.is_shared  # whoever is alone goes by its own clock
+                        not disk.is_shared  # a single server goes by its own clock
                         or self._is_full(journal, closed)
                         or self._has_passed(journal),
-                        f"{closed.name} is closed while somebody has time to answer",
+                        f"{closed.name} is closed while a client has time to answer",
                     )
                     journal.closed.add(closed)
                 case SumComputed():
@@ -191,11 +191,11 @@ class ServersSeen:
 
     def _has_passed(self, journal: Journal) -> bool:
         """Whether a round's time is up, without that in which no server was there."""
-        silent = self.attendance.silence_since(journal.since)
+        silent = self.uptime.downtime_since(journal.since)
         return self._notes.now() >= journal.deadline + silent - _TOLERANCE
 
     def _is_full(self, journal: Journal, closed: Round) -> bool:
-        """Whether everybody who can answer in a round has."""
+        """Whether all clients that can answer in a round have."""
         answered = journal.senders(closed)
         before = self._before(journal, closed)
         if not before:
@@ -232,7 +232,7 @@ class ServersSeen:
         )
 
     def _check_welcome(self, sender: str) -> None:
-        """Check that nobody is heard whose certificate was taken back."""
+        """Check that no client is heard whose certificate was taken back."""
         since, process = self._revoked.get(sender), own_process()
         if since is None or process is None:
             return
@@ -385,7 +385,7 @@ class ServersSeen:
         expected, certificate = self._inputs.expected(
             session,
             clients=len(journal.senders(Round.ADVERTISE_KEYS)),
-            sharers=len(journal.senders(Round.SHARE_KEYS)),
+            share_holders=len(journal.senders(Round.SHARE_KEYS)),
             survivors=survivors,
             answered=journal.senders(Round.UNMASKING),
         )

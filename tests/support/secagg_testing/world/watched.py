@@ -1,4 +1,4 @@
-"""What is known of one task: by which server and client are judged alike."""
+"""What is known of one task: by which server and client are checked alike."""
 
 from dataclasses import dataclass, field
 

@@ -1,8 +1,8 @@
-"""What must hold in every run, checked as it happens by somebody who trusts nobody.
+"""What must hold in every run, checked as it happens by code that trusts no party.
 
-1. A round of a session closes once, not before its deadline unless everybody has
+1. A round of a session closes once, not before its deadline unless all clients have
    answered, and holds one message of each sender.  Time without any server counts for
-   no deadline (`attendance`).
+   no deadline (`uptime`).
 2. What a server answers follows from what is on its disk at that moment.
 3. A client says nothing that its disk does not know, and never two different things
    for one round.
@@ -11,7 +11,7 @@
    budget covers, neither at a client nor at the servers; a client sees no more rings
    than were counted; no released sum holds an input whose charge was given back.
 6. A released sum is exact over the clients that its receipt names, and the same
-   whoever is told it, however often.
+   whichever client is told it, however often.
 7. An honest client is never called anything worse than late.
 8. Nothing escapes that is no typed error.
 9. A task that is paused or stopped begins no session; an aggregator that is drained
@@ -26,7 +26,7 @@
     aggregators had a minute to notice.
 14. A sum that ends its aggregators ends three of them at most.
 
-The knowledge ledger judges beside all this what server and corrupt clients could
+The knowledge ledger checks beside all this what server and corrupt clients could
 compute (`secagg_testing.knowledge`).
 """
 
@@ -111,14 +111,14 @@ class Witness(Notes):
         """Return what the disk has had of words about a task, in order."""
         return self._tasks[task].words
 
-    def check_contributions(self, *, everybody: bool) -> None:
+    def check_contributions(self, *, is_complete: bool) -> None:
         """Compare what clients were told with what the operator was given.
 
         Args:
-            everybody: Nobody was kept from anything: all clients of a task without an
-                operator are in every sum, and whoever is in one has it.
+            is_complete: No fault was injected: all clients of a task without an
+                operator are in every sum, and each client in one has it.
         """
-        if everybody:
+        if is_complete:
             told = {(name, given.session_number) for name, given in self.clients.told}
             for (task, number), total in self.servers.sums.items():
                 who = self._tasks[task].task.clients
@@ -177,7 +177,7 @@ class Witness(Notes):
             )
 
     def check_knowledge(self, task: WorldTask, charges: Mapping[str, int]) -> None:
-        """Have the ledger judge what servers and corrupt clients could compute.
+        """Have the ledger check what servers and corrupt clients could compute.
 
         Args:
             task: Which.

@@ -1,4 +1,4 @@
-"""When any server was at work with the book, as somebody sees who looks at them all."""
+"""When any server was at work with its store, as seen from outside of them all."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -12,8 +12,8 @@ _LONG_SECONDS: Final = 15.0
 _Piece = tuple[float, float]
 
 
-class Attendance:
-    """Servers that ran, and were not cut off from their book.
+class Uptime:
+    """Servers that ran, and were not cut off from their store.
 
     Args:
         now: The world's time.
@@ -29,17 +29,17 @@ class Attendance:
         self._processes.append(process)
 
     def cut_off(self, name: str, until: float) -> None:
-        """Note that a server is cut off from its book."""
+        """Note that a server is cut off from its store."""
         self._cuts[name].append((self._now(), until))
 
-    def join_again(self) -> None:
-        """Note that nobody is cut off any more."""
+    def reconnect(self) -> None:
+        """Note that no server is cut off any more."""
         now = self._now()
         for cuts in self._cuts.values():
             cuts[:] = [(start, min(end, now)) for start, end in cuts]
 
-    def silence_since(self, instant: float) -> float:
-        """Return for how many seconds nobody was at work; moments do not count."""
+    def downtime_since(self, instant: float) -> float:
+        """Return for how many seconds no server was at work, but for short gaps."""
         total, reached = 0.0, instant
         for start, end in sorted((*self._at_work(), (self._now(), self._now()))):
             if end < instant:
