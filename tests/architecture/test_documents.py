@@ -217,9 +217,9 @@ def test_the_python_of_the_page_on_experiments_runs(capsys, tmp_path, monkeypatc
 
 
 def test_the_python_of_the_page_on_bayesian_accounting_runs(capsys):
-    text = (ROOT / "docs" / "bayesian-accounting.md").read_text()
+    text = (ROOT / "docs" / "accounting.md").read_text()
     (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    exec(compile(block, "bayesian-accounting.md", "exec"), {})
+    exec(compile(block, "accounting.md", "exec"), {})
     worst, drawn = capsys.readouterr().out.splitlines()
     assert worst.startswith("worst case: epsilon")
     assert drawn.startswith("client drawn at random: epsilon")

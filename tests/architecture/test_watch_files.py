@@ -146,7 +146,7 @@ def test_a_dashboard_can_be_imported(path):
 
 
 def test_the_table_of_the_operator_is_that_of_the_code():
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "monitoring.md").read_text()
     rows = re.findall(r"^\| `(secagg_\w+)` \((\w+)\) \| (.*?) \|", page, re.MULTILINE)
     assert rows == [
         (metric.name, str(metric.kind), ", ".join(metric.labels) or "–")

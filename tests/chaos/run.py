@@ -1,6 +1,6 @@
 """Real servers and clients, killed, stopped, cut off and starved of disk, at random.
 
-    python tests/chaos/run.py --servers 1 --clients 4 --sums 10 --blows 40 --seed 7
+    python tests/chaos/run.py --servers 1 --clients 4 --sums 10 --faults 40 --seed 7
 
 Everything is the product's own: `secagg server` and `secagg client`, over TLS, with
 their files.  Between them stands a balancer of bytes, with a port for every client, so
@@ -16,11 +16,11 @@ Clocks are false: every process, whenever it is started, has a date that is up t
 seconds off, behind or ahead of the one that it had before.  Some stops last longer than
 the lease of a sum.
 
-With ``--servers 3`` they share a book in a database of this run, which is restarted
+With ``--servers 3`` they share a store in a database of this run, which is restarted
 too, as if its power had gone, and the directory of their uploads.  Each reaches the
 database over a link of its own, which breaks or falls silent, while the others go on.
 What a silent link was given arrives late: a commit, too, whose sender gave up long ago.
-What else they have is each one's own.  The seed decides on the blows, not on what the
+What else they have is each one's own.  The seed decides on the faults, not on what the
 processes make of them: a run cannot be had again, only one like it.
 """
 
@@ -277,7 +277,7 @@ class Chaos:
         self.directory = directory
         self.dice = Dice(asked.seed, "chaos")
         self.faults: list[str] = []
-        self.blows: dict[str, int] = {}
+        self.injected: dict[str, int] = {}
         self.clients = [f"client-{n}" for n in range(asked.clients)]
         self.servers = [f"server-{n}" for n in range(asked.servers)]
         self.parties: dict[str, Party] = {}
@@ -354,7 +354,7 @@ class Chaos:
             )
 
     async def store_of(self, name: str) -> str | None:
-        """Return the address of a server's book; None for a file of its own."""
+        """Return the address of a server's store; None for a file of its own."""
         if self.database_socket is None:
             return None
         port = await self.links.listen(name)
@@ -370,21 +370,22 @@ class Chaos:
     # --- what goes wrong --------------------------------------------------------------
 
     async def storm(self) -> None:
-        blows = (
+        injections = (
             *(self.kill_server, self.stop_server, self.drain_server) * 2,
             *(self.kill_client, self.stop_client, self.cut, self.cut_off),
             *(self.fill_server_disk, self.fill_client_disk),
-            *self.blows_on_the_book(),
+            *self.faults_on_the_store(),
         )
-        for _ in range(self.asked.blows):
+        for _ in range(self.asked.faults):
             await asyncio.sleep(self.dice.between(0.2, 3.0))
             if all(self.parties[name].ending is not None for name in self.servers):
                 return
-            blow = self.dice.choice(blows)
-            self.blows[blow.__name__] = self.blows.get(blow.__name__, 0) + 1
-            blow()
+            injection = self.dice.choice(injections)
+            name = injection.__name__
+            self.injected[name] = self.injected.get(name, 0) + 1
+            injection()
 
-    def blows_on_the_book(self) -> tuple[Callable[[], None], ...]:
+    def faults_on_the_store(self) -> tuple[Callable[[], None], ...]:
         if self.database_socket is None:
             return ()
         return (self.strike_database, self.break_link, self.silence_link)
@@ -563,10 +564,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="tests/chaos/run.py", description=__doc__.partition("\n")[0]
     )
-    parser.add_argument("--servers", type=int, default=1, help="that share the book")
+    parser.add_argument("--servers", type=int, default=1, help="that share the store")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--sums", type=int, default=10, help="that are wanted")
-    parser.add_argument("--blows", type=int, default=40, help="at most so many")
+    parser.add_argument("--faults", type=int, default=40, help="at most so many")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--keep", type=Path, help="directory for all files")
     asked = parser.parse_args()
@@ -585,7 +586,7 @@ def main() -> int:
     print(
         f"seed {asked.seed}: {asked.servers} servers, {asked.clients} clients, "
         f"{asked.sums} sums in {time.monotonic() - began:.0f} s; "
-        f"{sum(chaos.blows.values())} blows {chaos.blows}, {deaths} deaths"
+        f"{sum(chaos.injected.values())} faults {chaos.injected}, {deaths} deaths"
     )
     for fault in chaos.faults:
         print(f"FAULT: {fault}")

@@ -48,24 +48,24 @@ ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
             f"{DEADLINES.large:g} s |"
         ),
         (
-            "| a question for a session, while there is none | "
+            "| a request for a session, while no session is open | "
             f"{limits.MAX_HELD_MS / 1000 - HELD_LOOK_SECONDS:g} to "
-            f"{limits.MAX_HELD_MS / 1000:g} s, or as long as the client says; looked "
-            f"at again every {HELD_LOOK_SECONDS:g} s |"
+            f"{limits.MAX_HELD_MS / 1000:g} s, or as long as the client says; "
+            f"polled again every {HELD_LOOK_SECONDS:g} s |"
         ),
         (
-            "| questions for a session that wait | "
+            "| waiting requests for a session | "
             f"{AggregatorLimits().held_per_identity} of one client, "
             f"{AggregatorLimits().held} of all |"
         ),
         f"| stream of updates | {DEADLINES.stream:g} s |",
         (
-            "| silence of a stream | as long as it has said: "
-            f"{limits.LEAST_QUIET_SECONDS:g} s behind an update, then a third of the "
+            "| idle stream | as long as it has said: "
+            f"{limits.LEAST_QUIET_SECONDS:g} s after an update, then a third of the "
             f"open or the next round, {limits.LEAST_QUIET_SECONDS:g} to "
             f"{limits.MAX_QUIET_SECONDS:g} s |"
         ),
-        f"| handshake that finds out who or what is there | {HANDSHAKE_SECONDS:g} s |",
+        f"| handshake that identifies the peer | {HANDSHAKE_SECONDS:g} s |",
         f"ends within {WARNED_BEFORE.days} days",
         f"DNS:{PeerIdentity('example.org', Role.SERVER, 'aggregator').dns_name}",
         f"| any unary call | {LIMITS.unary_seconds:g} s |",
@@ -88,7 +88,7 @@ ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
         f"| masked-input round | {ROUNDS.masked_input} s |",
         (
             "| keepalive ping | every "
-            f"{channel_options.KEEPALIVE_CLIENT_MS // 1000} s | client | silence for "
+            f"{channel_options.KEEPALIVE_CLIENT_MS // 1000} s | client | no reply for "
             f"{channel_options.KEEPALIVE_TIMEOUT_MS // 1000} s:"
         ),
         f"| keepalive ping | every {channel_options.KEEPALIVE_SERVER_MS // 1000} s |",

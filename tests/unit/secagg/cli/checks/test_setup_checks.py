@@ -360,7 +360,7 @@ def test_a_fault_is_planted_for_every_check_of_a_start():
         assert len(set(numbers)) == len(numbers)
         starting = {check.number for check in checks if check.starts}
         assert set(PLANTED[part]) == starting - ABSENT.get(part, set())
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "monitoring.md").read_text()
     for branches in SETUP_CHECKS.values():
         for check in (check for branch in branches for check in branch):
             assert re.search(rf"\b{check.number}\b", page), check.number

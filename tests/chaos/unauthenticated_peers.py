@@ -1,17 +1,17 @@
-"""What strangers can do to an aggregator: how long clients wait, what it costs.
+"""What unauthenticated peers can do to an aggregator: waiting times and costs.
 
-    python tests/chaos/strangers.py
+    python tests/chaos/unauthenticated_peers.py
 
 A real `secagg server` behind its relay, with 1024 open files as most shells give them,
 real `secagg client` processes, and attackers from addresses of 127.0.0.0/8:
 
 * 1600 connections from one address, of which 400 have begun TLS and stop;
 * 3000 from 100 addresses, likewise;
-* eight strangers that dial a hundred times a second each, for ever;
+* eight unauthenticated peers that dial a hundred times a second each, for ever;
 * one *client*, with a certificate, that holds ten connections of 32 calls each, whose
   bodies of 4 MiB it never ends.
 
-What must hold: while strangers are there, three honest clients are done within five
+What must hold: while these peers are there, three honest clients are done within five
 seconds, and the log has 1 to 10 lines of them for each second; by the calls that stall
 the aggregator grows by at most 40 MiB; the relay takes at most 0.5 ms of processor time
 for each MiB.  Times are those of the clock: on a busy machine they say little.
@@ -167,7 +167,7 @@ class Attacked:
 
     @staticmethod
     def let_them_come() -> None:
-        """Wait until strangers have taken what they can get."""
+        """Wait until unauthenticated peers have taken what they can get."""
         threading.Event().wait(2.0)
 
     def rss_bytes(self) -> int:
@@ -202,33 +202,33 @@ def crowd(port: int, count: int, addresses: int) -> Iterator[None]:
     first = hello()
     with contextlib.ExitStack() as stack:
         for number in range(count):
-            stranger = stack.enter_context(socket.socket())
-            stranger.settimeout(10)
+            peer = stack.enter_context(socket.socket())
+            peer.settimeout(10)
             with contextlib.suppress(OSError):
                 place = number % addresses
-                stranger.bind((f"127.0.{8 + place // 250}.{place % 250 + 1}", 0))
-                stranger.connect(("127.0.0.1", port))
+                peer.bind((f"127.0.{8 + place // 250}.{place % 250 + 1}", 0))
+                peer.connect(("127.0.0.1", port))
                 if number % 4 == 0:
-                    stranger.sendall(first)
+                    peer.sendall(first)
         yield
 
 
 @contextlib.contextmanager
 def diallers(port: int, count: int) -> Iterator[None]:
-    """Let `count` strangers dial for ever; every other connection begins TLS."""
+    """Let `count` peers dial for ever; every other connection begins TLS."""
     program = (
         "import socket, sys, time\n"
         "port, address, first = sys.argv[1:]\n"
         "held = []\n"
         "while True:\n"
-        "    stranger = socket.socket()\n"
-        "    stranger.settimeout(10)\n"
+        "    peer = socket.socket()\n"
+        "    peer.settimeout(10)\n"
         "    try:\n"
-        "        stranger.bind((address, 0))\n"
-        "        stranger.connect(('127.0.0.1', int(port)))\n"
-        "        if len(held) % 2: stranger.sendall(bytes.fromhex(first))\n"
+        "        peer.bind((address, 0))\n"
+        "        peer.connect(('127.0.0.1', int(port)))\n"
+        "        if len(held) % 2: peer.sendall(bytes.fromhex(first))\n"
         "    except OSError: pass\n"
-        "    held.append(stranger)\n"
+        "    held.append(peer)\n"
         "    if len(held) > 200: held.pop(0).close()\n"
         # A hundred calls a second each: it is the relay that is tried, not the machine.
         "    time.sleep(0.01)\n"
@@ -422,7 +422,7 @@ async def relay_to(port: int) -> None:
 
 
 def attacks(directory: Path, faults: list[str]) -> Iterator[dict[str, object]]:
-    """Carry the attacks of strangers out, one after the other."""
+    """Carry the attacks of unauthenticated peers out, one after the other."""
     attacked = Attacked(directory)
     with attacked.serving():
         seconds, codes = attacked.honest()
@@ -481,7 +481,8 @@ def stalled(directory: Path, faults: list[str]) -> Iterator[dict[str, object]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="tests/chaos/strangers.py", description=__doc__.partition("\n")[0]
+        prog="tests/chaos/unauthenticated_peers.py",
+        description=__doc__.partition("\n")[0],
     )
     parser.add_argument("--relay-to", type=int, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -490,7 +491,7 @@ def main() -> int:
         return 0
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    directory, faults = Path(tempfile.mkdtemp(prefix="secagg-strangers-")), []
+    directory, faults = Path(tempfile.mkdtemp(prefix="secagg-unauthenticated-")), []
     cost = asyncio.run(relay_ms_per_mib())
     print(json.dumps({"relay_cpu_ms_per_mib": cost, "load": os.getloadavg()}))
     if cost > MOST_RELAY_MS:
