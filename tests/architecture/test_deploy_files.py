@@ -235,7 +235,7 @@ def seconds_of(text):
     return int(value) * (60 if unit == "min" else 1)
 
 
-def test_whoever_stops_an_aggregator_waits_longer_than_it_drains():
+def test_a_supervisor_waits_longer_for_an_aggregator_than_it_drains():
     unit = (DEPLOY / "systemd" / "secagg-server.service").read_text()
     (stop,) = re.findall(r"^TimeoutStopSec=(\w+)$", unit, re.MULTILINE)
     assert seconds_of(stop) > default("drain_seconds")

@@ -161,7 +161,7 @@ def test_help_imports_no_heavy_library():
     assert done.returncode == 0, done.stderr
 
 
-def test_whoever_asks_an_aggregator_loads_neither_its_server_nor_its_noise(tmp_path):
+def test_a_call_to_an_aggregator_loads_neither_its_server_nor_its_noise(tmp_path):
     settings = tmp_path / "server.toml"
     tls = "".join(f'{name} = "x"\n' for name in ("ca", "certificate", "key"))
     settings.write_text(f'[server]\nstate_dir = "{tmp_path}"\n[tls]\n{tls}')

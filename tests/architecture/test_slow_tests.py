@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 SLOW = tomllib.loads((ROOT / "tests" / "slow.toml").read_text())
 
 
-def test_every_slow_test_exists_and_is_left_out_of_the_default_suite():
+def test_every_slow_test_exists_and_is_not_in_the_default_suite():
     words = [sys.executable, "-m", "pytest", "--collect-only", "-q"]
     files = sorted({node.partition("::")[0] for node in SLOW})
     ran = subprocess.run(

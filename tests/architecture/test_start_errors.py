@@ -158,7 +158,7 @@ def test_no_refusal_is_excused_that_is_gone_or_checked(unchecked):
         assert group["functions"] == sorted(group["functions"]), reason
 
 
-def test_a_refusal_whose_check_is_left_out_is_found(source):
+def test_a_refusal_whose_check_is_missing_is_found(source):
     roots = {n for n in source.nodes if n.startswith(CHECKS)}
     refusal = "secagg.two_aggregators.program.check_name"
     assert refusal in source.reached_from(roots)

@@ -115,7 +115,7 @@ def test_every_alarm_is_raised_by_a_day_that_promtool_tries():
     assert set(raised) == {rule.split("\n")[0] for rule in rules()}
 
 
-def test_an_alarm_of_a_task_asks_all_aggregators_of_a_book():
+def test_an_alarm_of_a_task_asks_all_aggregators_of_a_store():
     """Only the one that ended a session counts it: the others would raise alarms."""
     for rule in rules():
         expression = re.search(r"^ +expr: (.+)$", rule, re.MULTILINE)[1]

@@ -529,7 +529,7 @@ def test_a_node_is_asked_once_and_training_is_not_pushed(deployment, noisy):
     assert secure.send_and_receive([]) == []
 
 
-def test_a_reply_of_another_node_counts_for_nobody(deployment, noisy, monkeypatch):
+def test_a_reply_of_another_node_counts_for_no_node(deployment, noisy, monkeypatch):
     inner = LoopGrid.pull_messages
 
     def swapped(self, ids):

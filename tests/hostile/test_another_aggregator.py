@@ -382,7 +382,7 @@ async def test_a_service_waits_until_its_aggregator_answers_again(
     assert not impostor.calls
 
 
-async def test_a_session_without_an_input_is_left_and_the_client_goes_on(
+async def test_a_session_without_an_input_is_left_and_the_client_continues(
     honest, way, tmp_path
 ):
     connection = dying(await way.connect(honest.place, "alice"), AdvertiseKeys)
@@ -399,7 +399,7 @@ async def test_a_session_without_an_input_is_left_and_the_client_goes_on(
     assert await charge_of(tmp_path / "alice") == []
 
 
-async def test_a_client_that_names_another_aggregator_goes_on_with_it(tmp_path):
+async def test_a_client_that_names_another_aggregator_continues_with_it(tmp_path):
     way = OverTLS(tmp_path)
     async with way.stack:
         honest = await Honest(way, tmp_path).start()

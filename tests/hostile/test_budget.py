@@ -86,7 +86,7 @@ def test_a_released_sum_costs_one_session():
     assert spent(deployment) == {1}
 
 
-def test_a_session_that_ends_before_anybody_is_asked_costs_nothing():
+def test_a_session_that_ends_before_any_client_is_asked_costs_nothing():
     deployment, endings = run(fault_of=silent_at(UploadChunk))
     assert {endings[number].code for number in HONEST} == {ErrorCode.U3_TOO_SMALL}
     assert known_sums(deployment) == []

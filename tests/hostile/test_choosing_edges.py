@@ -80,7 +80,7 @@ def test_the_operator_can_end_it(session):
 
 
 @pytest.mark.usefixtures("drawn")
-def test_the_odds_are_judged_at_every_roster(session):
+def test_the_failure_bounds_are_checked_at_every_roster(session):
     # R5.9-2
     state, data = session.clients[0], session.server_state.opening.data
     tail = replace(PARAMETERS.tail, graph_bits=100)

@@ -118,7 +118,7 @@ def test_absences_count_against_the_answers_that_are_needed():
         (CLIENTS, 1, ErrorCode.SESSION_OVER),  # a stranger
     ],
 )
-def test_a_complaint_is_about_somebody_who_has_sent_something(accuser, accused, code):
+def test_a_complaint_is_about_a_client_that_has_sent_something(accuser, accused, code):
     session = uploading(())
     with pytest.raises(RemoteProtocolError) as caught:
         accuse(session, accuser, accused)

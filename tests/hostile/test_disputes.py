@@ -244,7 +244,7 @@ def assert_sum_of_the_rest(deployment, endings, *, honest_lost):
 
 
 @BOTH
-def test_dealers_of_garbage_are_left_out_together_and_alone(parameters, caplog):
+def test_dealers_of_garbage_are_excluded_and_no_other_client(parameters, caplog):
     caplog.set_level(logging.INFO, telemetry.SERVER_LOGGER)
     deployment, endings = run(Garbage, parameters=parameters)
     (failed,) = assert_sum_of_the_rest(deployment, endings, honest_lost=0)
@@ -290,7 +290,7 @@ def test_accusers_with_a_victim_each_cost_as_many_honest_clients(
 
 
 @BOTH
-def test_whoever_accuses_more_than_there_are_colluders_is_alone_left_out(
+def test_a_client_that_accuses_more_than_there_are_colluders_is_alone_excluded(
     parameters,
 ):
     deployment, endings = run(Slanderer, late=LATE, parameters=parameters)
@@ -336,7 +336,7 @@ def test_a_wrong_share_that_was_corrected_leaves_both_out_of_the_next_sum():
     }
 
 
-def test_whoever_may_have_been_framed_is_left_out_of_one_attempt():
+def test_a_client_that_may_have_been_framed_is_excluded_from_one_attempt():
     # Eleven answers, nine needed: one wrong share is corrected, two liars are allowed.
     parameters = replace(
         PARAMETERS,

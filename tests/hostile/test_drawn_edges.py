@@ -304,7 +304,7 @@ def test_a_step_that_is_forgotten_leaves_the_lists_as_they_were():
     assert server.progress(session.server_state).expected == CLIENTS
 
 
-def test_who_is_drawn_by_hardly_anybody_stays():
+def test_a_client_that_few_others_draw_stays():
     # R5.3-11: how many draw a client is chance, and says nothing of its roster.
     session = session_of(degree=3, losses=2)
     for which in ROUNDS[:2]:
@@ -340,7 +340,7 @@ def test_a_client_takes_part_only_if_profile_and_graph_are_named():
         assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
 
-def test_the_odds_are_computed_at_the_size_of_the_roster():
+def test_the_failure_bounds_are_computed_at_the_size_of_the_roster():
     # R5.9-2: what the offer promises of the largest roster does not hold of this one.
     parameters = replace(
         session_of().parameters, colluders=4, min_clients=8, max_clients=400

@@ -211,7 +211,7 @@ def test_a_sum_of_others_than_were_answered_for_is_a_lie(count):
     ],
     ids=lambda lie: f"{type(lie).__name__} {lie.fate.name}",
 )
-def test_who_has_answered_does_not_believe_that_it_was_left_out(lie):
+def test_a_client_that_has_answered_does_not_believe_that_it_is_not_included(lie):
     ended = after(in_state(client.Answered), lie)
     assert isinstance(ended, client.Failed)
     assert (ended.code, ended.charge) == (ErrorCode.U3_INVALID, Charge.KEPT)

@@ -265,7 +265,7 @@ def half_finished_states(tmp_path):
     return copies
 
 
-def test_a_damaged_book_is_blamed_on_the_disk_and_nothing_else_happens(tmp_path):
+def test_a_damaged_store_is_blamed_on_the_disk_and_nothing_else_happens(tmp_path):
     states = half_finished_states(tmp_path)
     outcomes = set()
     for role, data in states.items():

@@ -186,7 +186,7 @@ def besieged(names, kind=Siege, **options):
 
 
 @pytest.mark.parametrize("name", STRANGE_NAMES, ids=ascii)
-def test_a_member_that_sends_garbage_in_every_round_costs_nobody_the_sum(name):
+def test_a_member_that_sends_garbage_in_every_round_costs_no_client_the_sum(name):
     siege, endings = besieged([name])
     assert all(isinstance(e, SessionOutcome) for e in endings.values()), endings
     assert len(siege.sums) == 1
@@ -240,13 +240,13 @@ def test_bundles_of_noise_cost_one_session_and_their_sender_its_place():
         assert ask(store.read(ListSessions(role=Role.CLIENT))) == ()
 
 
-def test_an_identity_longer_than_a_name_is_nobody():
+def test_an_identity_longer_than_a_name_names_no_client():
     siege, endings = besieged(["x" * 256, "", "ä" * 128])
     assert all(isinstance(e, SessionOutcome) for e in endings.values())
     assert {error.code for error in siege.refusals} == {ErrorCode.UNAUTHENTICATED}
 
 
-def test_watchers_without_number_are_turned_away_and_keep_nobody_out():
+def test_watchers_without_number_are_turned_away_and_keep_no_client_out():
     async def main(clock):
         deployment = Deployment(
             clock,

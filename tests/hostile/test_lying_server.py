@@ -347,7 +347,7 @@ def test_whatever_the_server_says_the_client_leaves_with_a_code(lies, code):
     assert all(isinstance(ending, SessionOutcome) for ending in others)
 
 
-def test_a_changed_bundle_is_complained_about_and_costs_nobody_the_sum():
+def test_a_changed_bundle_is_complained_about_and_the_sum_is_released():
     def change(delivery):
         return Delivery(delivery.sharers, flipped(delivery.bundles))
 
@@ -399,7 +399,7 @@ def test_a_server_that_is_always_overloaded_costs_time_and_no_place(seconds):
     assert_may_come_back(deployment, endings[VICTIM])
 
 
-def test_a_stream_that_never_speaks_is_given_up_and_polled():
+def test_a_stream_that_never_speaks_is_closed_and_polled():
     class Silent(LyingConnection):
         async def watch(self, request):
             del request
@@ -487,7 +487,7 @@ def test_a_third_unmask_request_is_refused_after_the_first_was_answered():
 
 @pytest.mark.parametrize("offset", [-1, 1 << 63])
 @pytest.mark.parametrize("point", ["before UploadChunk", "after UploadChunk"])
-def test_an_upload_that_goes_on_outside_of_the_vector_is_left(point, offset):
+def test_an_upload_that_continues_outside_of_the_vector_is_left(point, offset):
     """A client that starts again is told so; the answer to its first one was true."""
     switch = CrashSwitch(POINTS.index(point))
 

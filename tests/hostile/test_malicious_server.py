@@ -251,14 +251,14 @@ def test_a_copied_key_is_refused_although_it_is_signed(copy):
     assert codes(session, lie) == {ErrorCode.DUPLICATE_KEY}
 
 
-def test_whoever_is_left_out_of_a_valid_roster_leaves():
+def test_a_client_that_is_not_in_a_valid_roster_leaves():
     """A3."""
     session, roster = advertised()
     lie = Roster(tuple(a for n, a in enumerate(roster.adverts) if n != VICTIM))
     assert codes(session, lie, [VICTIM]) == {ErrorCode.SELF_MISSING}
 
 
-def test_invented_clients_are_issued_by_nobody():
+def test_invented_clients_have_no_issuer():
     """A4: the server has a key for each, and no issuer that clients know."""
     session, roster = advertised()
     key, issuer = identity("a new client"), identity("another issuer")
@@ -301,7 +301,7 @@ COLLUDERS_NAME = identity_of(COLLUDER)
         "of a key of low order",
     ],
 )
-def test_a_credential_that_will_not_do(credential):
+def test_invalid_credentials_are_refused_by_clients(credential):
     """A7: to every client, and to the server before it counts the advert."""
     session, roster = advertised()
     advert = resigned(session, roster.adverts[COLLUDER], credential=credential)
@@ -378,7 +378,7 @@ def test_a_revoked_serial_is_refused_by_all_who_know_the_list():
     assert codes(session, lie) == {ErrorCode.BAD_CREDENTIAL}
 
 
-def test_whoever_is_revoked_does_not_even_advertise():
+def test_a_revoked_client_does_not_even_advertise():
     session = revoking({VICTIM + 1})
     outputs = session.offer(VICTIM)
     assert {type(output) for output in outputs} == {Finish}
@@ -481,7 +481,7 @@ def proven(session, signatures, bitmap):
     return replace(quorum(signatures), roster_proofs=tuple(known[n] for n in others))
 
 
-def test_bundles_that_were_swapped_name_their_dealers_and_cost_nobody_the_session():
+def test_bundles_that_were_swapped_name_their_dealers_and_cost_no_client_the_session():
     """A21: each opens for one pair, in one direction."""
     session = played(Round.SHARE_KEYS)
     for number in HONEST:
@@ -701,7 +701,7 @@ def too_few_and_wrong(signatures):
         (lambda _: {}, ErrorCode.NO_QUORUM),
     ],
 )
-def test_a_quorum_that_is_none_is_refused(change, code):
+def test_an_invalid_quorum_is_refused(change, code):
     session, signatures = agreed()
     assert codes(session, quorum(change(signatures))) == {code}
 
@@ -845,7 +845,7 @@ def test_the_list_of_proofs_is_counted_before_anything_of_it_is_verified(monkeyp
     assert not verified
 
 
-def test_who_has_not_signed_itself_is_judged_like_the_others():
+def test_a_client_that_has_not_signed_is_checked_like_the_others():
     """Its signature came too late: its own proof is in the list."""
     session, shown = unsigned()
     (own,) = tell(session, 4, Survivors(ALL_CLIENTS))
@@ -884,7 +884,7 @@ def test_the_quorum_of_another_session_is_not_of_this_one():
 
 @pytest.mark.parametrize("fate", [Fate.NEVER_FIXED, Fate.NOT_INCLUDED])
 @pytest.mark.parametrize("answered", [False, True], ids=["signed", "answered"])
-def test_whoever_has_signed_is_not_told_that_it_was_left_out(fate, answered):
+def test_a_client_that_has_signed_is_not_told_that_it_was_excluded(fate, answered):
     session, signatures = agreed()
     for number in HONEST if answered else ():
         tell(session, number, quorum(signatures))
@@ -893,7 +893,7 @@ def test_whoever_has_signed_is_not_told_that_it_was_left_out(fate, answered):
     assert {session.clients[n].charge for n in HONEST} == {Charge.KEPT}
 
 
-def test_whoever_has_signed_knows_how_many_inputs_the_sum_has():
+def test_a_client_that_has_signed_knows_how_many_inputs_the_sum_has():
     session, _ = agreed()
     wrong = Released(Fate.INCLUDED, bytes(32), 1, CLIENTS - 1, 0)
     assert codes(session, wrong) == {ErrorCode.U3_INVALID}
@@ -965,7 +965,7 @@ def test_the_server_counts_one_signature_of_each_client_of_u3():
         assert (ending.fate, ending.code) == (Fate.INCLUDED, ErrorCode.NO_QUORUM)
 
 
-def test_whoever_has_not_signed_may_still_answer():
+def test_a_client_that_has_not_signed_may_still_answer():
     """The quorum is shown to all of U3, so that a silent signer costs nothing."""
     session = played(Round.MASKED_INPUT_COLLECTION)
     session.play(Round.CONSISTENCY_CHECK, range(4))

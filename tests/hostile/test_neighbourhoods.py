@@ -79,7 +79,7 @@ def moved(roster, index):
     return replace(roster, adverts=dict(sorted(adverts.items())))
 
 
-def test_a_session_on_a_ring_gives_the_sum_and_shows_nobody_the_whole_roster():
+def test_a_session_on_a_ring_gives_the_sum_and_shows_no_client_the_whole_roster():
     session = ring()
     seen = []
 

@@ -209,7 +209,7 @@ def test_an_answer_of_another_size_is_refused(task, cut):
     assert caught.value.code is ErrorCode.BAD_ENCODING
 
 
-def test_layers_are_committed_to_before_anybody_knows_the_losses(task):
+def test_layers_are_committed_to_before_any_party_knows_the_losses(task):
     session = NoisySession(task)
     session.play(Round.ADVERTISE_KEYS, range(CLIENTS - 1))
     adverts = session.server_state.adverts.values()
@@ -246,7 +246,7 @@ def test_a_client_gives_away_nothing_but_the_layers_that_its_own_count_names(tas
     assert {layer for layer, _ in answers} == set(asked)
 
 
-def test_a_roster_that_may_lose_nobody_has_nothing_to_take_back(task):
+def test_a_roster_without_dropouts_has_nothing_to_take_back(task):
     """Seeds are committed to all the same, and never asked for."""
     session = NoisySession(task)
     result = run_session(session, dict.fromkeys(range(4), Round.SHARE_KEYS))

@@ -107,7 +107,7 @@ def test_a_client_that_draws_other_noise_is_refused_before_its_vector_counts():
     assert session.total.tolist() == others + [0] * 2
 
 
-def test_whoever_draws_other_noise_has_masks_that_do_not_cancel():
+def test_a_client_that_draws_other_noise_has_masks_that_do_not_cancel():
     """Another build, or another |U2| told: garbage, and never a sum with less noise."""
     session = session_of()
     session.takes_every_view = True
@@ -164,7 +164,7 @@ def test_a_core_without_a_reader_takes_no_part_in_noise():
         session.to_client(0, InputReady(session.inputs[0]))
 
 
-def test_without_a_noise_block_nobody_is_asked():
+def test_without_a_noise_block_no_client_is_asked():
     def never(_, __):
         raise AssertionError
 

@@ -539,7 +539,7 @@ def test_two_cohorts_in_one_session_show_in_their_receipts_side_by_side(
     assert all(row["valid"] and row["finding"] == "agreed" for row in facts["receipts"])
 
 
-def test_the_quorum_of_a_revoked_client_is_none_where_the_list_is_given(
+def test_the_quorum_of_a_revoked_client_is_invalid_where_the_list_is_given(
     monkeypatch, tmp_path, capsys
 ):
     """R2.1-4: only the list of the session shows it, whatever else holds."""

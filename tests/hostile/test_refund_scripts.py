@@ -265,14 +265,14 @@ def test_the_scripts_reach_every_cell(findings):
         assert charges == {expected}, (standing, fate)
 
 
-def test_as_long_as_the_server_tells_the_truth_nobody_pays_too_little(findings):
+def test_as_long_as_the_server_tells_the_truth_no_client_pays_too_little(findings):
     truthful = [found for found in findings if found.is_truthful]
     assert len(truthful) > 20
     assert {found.world for found in truthful} == set(WORLDS)
     assert [found for found in truthful if found.broken] == []
 
 
-def test_as_long_as_the_server_tells_the_truth_nobody_who_is_told_pays_for_nothing(
+def test_as_long_as_the_server_tells_the_truth_no_informed_client_pays_for_nothing(
     findings,
 ):
     told = [f for f in findings if f.is_truthful and f.cell[1] is not None]

@@ -192,7 +192,7 @@ def test_a_round_needs_as_many_as_the_sum_needs(joined):
         assert session.server_state.outcome.code is ErrorCode.U2_TOO_SMALL
 
 
-def test_a_round_is_full_when_everybody_has_answered():
+def test_a_round_is_full_when_all_clients_have_answered():
     session = RecordedSession(PLAIN, [vector_of(PLAIN, n) for n in range(CLIENTS)])
     session.play(Round.ADVERTISE_KEYS, range(CLIENTS - 1))
     assert not server.is_round_full(session.server_state)
@@ -201,7 +201,7 @@ def test_a_round_is_full_when_everybody_has_answered():
 
 
 @pytest.mark.parametrize(("invited", "expected"), [(None, 5), (3, 2), (4, 3), (9, 5)])
-def test_nobody_waits_for_those_who_may_not_come(invited, expected):
+def test_no_client_waits_for_those_that_may_not_come(invited, expected):
     names = invited and frozenset(f"client-{n:05d}" for n in range(invited))
     state = server.start(
         RecordedSession(PLAIN, []).descriptor,

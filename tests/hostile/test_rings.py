@@ -62,7 +62,7 @@ def ended(session):
         (1, (0, 1, 6), ErrorCode.TOO_MANY_DROPOUTS),  # the colluder next to place 6
     ],
 )
-def test_losses_are_judged_before_u3_is_fixed(colluders, lost_places, code):
+def test_losses_are_checked_before_u3_is_fixed(colluders, lost_places, code):
     session = ring(colluders=colluders)
     uploading(session, lost_places)
     session.close(Round.MASKED_INPUT_COLLECTION)
@@ -73,7 +73,7 @@ def test_losses_are_judged_before_u3_is_fixed(colluders, lost_places, code):
         assert session.server_state.survivors == frozenset()
 
 
-def test_a_client_judges_u3_by_its_own_ring_before_it_answers():
+def test_a_client_checks_u3_by_its_own_ring_before_it_answers():
     session = ring(colluders=1)
     uploading(session)
     for lost_places, answers in (((0, 5), True), ((0, 1, 6), False)):
@@ -147,7 +147,7 @@ def test_the_server_demands_a_little_more_than_a_client(monkeypatch):
     assert asked == [14]
 
 
-def test_a_client_counts_the_odds_again_on_its_own_roster(monkeypatch):
+def test_a_client_computes_the_failure_bounds_on_its_own_roster(monkeypatch):
     """R5.2-8: an offer speaks of the smallest roster, a roster of itself."""
     session = ring()
     session.play(Round.ADVERTISE_KEYS)

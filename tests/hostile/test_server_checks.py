@@ -214,7 +214,7 @@ def test_bundles_of_a_wrong_size_are_refused(change):
     assert refused(session, event) is ErrorCode.BAD_ENCODING
 
 
-def test_an_upload_of_a_wrong_size_is_refused_and_costs_nobody_else():
+def test_an_upload_of_a_wrong_size_is_refused_and_costs_no_other_client():
     session = new_session()
     run_until(session, Round.MASKED_INPUT_COLLECTION, without_first(Upload))
     view = client.view(session.clients[0])
@@ -315,7 +315,7 @@ def test_a_wrong_share_is_disputed_only_if_colluders_cannot_have_framed_its_hold
 
 
 @pytest.mark.parametrize("colluders", [0, 1, 2])
-def test_whoever_lies_about_everybody_is_left_out_alone(colluders):
+def test_a_client_that_accuses_all_others_is_alone_excluded(colluders):
     session = new_session(
         threshold=3, colluders=colluders, min_survivors=4, min_clients=4
     )
@@ -469,7 +469,7 @@ def test_a_ring_client_whose_holders_all_lost_their_upload_ends_the_session():
 
 
 @pytest.mark.parametrize("which", CLIENT_ROUNDS[1:])
-def test_messages_of_strangers_and_of_clients_already_left_out_are_refused(which):
+def test_messages_of_unknown_and_of_excluded_clients_are_refused(which):
     """Client i stops after round i; whoever was left out cannot come back."""
     session = new_session()
     seen = {}
@@ -496,7 +496,7 @@ def test_closing_round_0_on_a_ring_takes_fresh_randomness(seed):
         session.to_server(RoundClosed(Round.ADVERTISE_KEYS, seed))
 
 
-def test_an_operator_can_abort_in_every_round_and_everybody_is_told():
+def test_an_operator_can_abort_in_every_round_and_all_clients_are_told():
     for which in CLIENT_ROUNDS:
         session = new_session()
         run_until(session, which)

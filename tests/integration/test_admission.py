@@ -94,7 +94,7 @@ def aggregator_of_few_files(deployment, relay):
         yield process
 
 
-async def test_silent_and_stalled_strangers_keep_no_client_out(deployment):
+async def test_silent_and_stalled_peers_keep_no_client_out(deployment):
     with aggregator_of_few_files(deployment, "on") as process:
         port = int(process.stdout.readline())
         # Before the first byte, and in the middle of a hello.
@@ -110,7 +110,7 @@ async def test_silent_and_stalled_strangers_keep_no_client_out(deployment):
     assert "WAITING" in out
 
 
-async def test_whoever_begins_tls_and_stalls_is_gone_after_the_handshakes_time(
+async def test_a_caller_that_begins_tls_and_stalls_is_dropped_after_the_handshakes_time(
     deployment,
 ):
     hello = client_hello()
@@ -188,7 +188,7 @@ async def test_one_client_has_two_connections_and_the_newest_stay(deployment):
         assert server.relay.connections == 2
 
 
-async def test_probes_are_answered_and_silence_at_their_port_is_bounded():
+async def test_probes_are_answered_and_idle_connections_at_their_port_are_bounded():
     async with await GrpcServer.start(
         ScriptedService(),
         LOOPBACK,

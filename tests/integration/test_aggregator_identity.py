@@ -180,7 +180,7 @@ async def test_without_a_pinned_name_the_host_decides_and_the_name_is_known(depl
 
 
 @pytest.mark.parametrize("impostor", ["another aggregator", "a client", "a host"])
-async def test_whoever_takes_over_the_address_later_is_not_asked(deployment, impostor):
+async def test_a_later_owner_of_the_address_is_not_asked(deployment, impostor):
     """Each connection is checked by TLS, not only the first one."""
     certificate = {
         "another aggregator": lambda: deployment.server(name="b"),

@@ -251,7 +251,7 @@ def survivors(deployment):
         pytest.param(UploadIsLost(Round.MASKED_INPUT_COLLECTION), id="UploadIsLost"),
     ],
 )
-def test_what_passes_within_a_round_costs_nobody_a_sum(fault):
+def test_what_passes_within_a_round_costs_no_client_a_sum(fault):
     deployment, endings = run(fault)
     assert_all_sums(deployment, endings)
     assert survivors(deployment) == [CLIENTS] * SUMS

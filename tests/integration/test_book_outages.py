@@ -255,7 +255,7 @@ def some_points(kind, *, every):
 
 
 @pytest.mark.parametrize("at", some_points(Away, every=7))
-def test_a_book_that_was_away_is_missed_by_nobody(at):
+def test_an_outage_of_the_store_is_noticed_by_no_client(at):
     deployment, endings = run(Away, sums=SUMS, at=at)
     assert_served(deployment, endings, sums=SUMS)
     assert [released.survivors for released in deployment.sums] == [CLIENTS] * SUMS

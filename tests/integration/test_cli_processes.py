@@ -208,7 +208,7 @@ def test_kill_9_of_server_and_client_in_any_round_loses_nothing(programs):
     )
 
 
-def test_whatever_ends_a_server_its_task_goes_on(programs):
+def test_whatever_ends_a_server_its_task_continues(programs):
     server = programs.server("server.log_level=info")
     first = programs.client(1)
     wait_for(first, "joining")
@@ -247,7 +247,7 @@ def test_whatever_ends_a_server_its_task_goes_on(programs):
     assert "budget" in json.loads(again.stdout.splitlines()[-1])["error"]["message"]
 
 
-def test_whoever_is_refused_harms_nobody(programs):
+def test_a_refused_client_harms_no_session(programs):
     server = programs.server()
     same_state = programs.run(
         "server", "--config", "server.exact.toml", "--set=server.listen=127.0.0.1:0"

@@ -51,7 +51,7 @@ def assert_sum_of(deployment, numbers, *, index=0):
     assert deployment.sums[index].survivors == len(set(numbers))
 
 
-def test_everybody_gets_the_sum_of_everybody():
+def test_all_clients_get_the_sum_of_all_vectors():
     deployment, endings = run(5)
     assert_sum_of(deployment, range(5))
     for ending in endings.values():
@@ -171,7 +171,7 @@ def test_an_aborted_session_is_tried_again_with_those_who_are_left():
     assert deployment.sums[0].descriptor.session_number == 2
 
 
-def test_a_task_gives_up_after_its_last_attempt():
+def test_a_task_stops_retrying_after_its_last_attempt():
     lost = dict.fromkeys([0, 1], UploadChunk)
     parameters = parameters_for(6, dimension=9, threshold=3, max_dropouts=1)
     deployment, _ = run(

@@ -127,7 +127,7 @@ def expired(number):
     ],
     ids=["foreign", "expired", "revoked"],
 )
-def test_a_credential_that_will_not_do_keeps_its_client_out(identity, published):
+def test_a_client_with_an_invalid_credential_is_kept_out(identity, published):
     deployment, endings = deploy(
         published=published,
         identity_files=lambda n: identity(n) if n == 2 else own_identity(n),
@@ -217,7 +217,7 @@ def test_a_list_that_is_never_handed_out_ends_the_wait_for_it():
 @pytest.mark.parametrize(
     "later", [published_in_simulation(), published_in_simulation(2, 99)]
 )
-def test_a_server_that_goes_back_behind_a_list_gets_nobody(later):
+def test_a_server_that_shows_an_older_list_gets_no_client(later):
     first, _ = deploy(published=published_in_simulation(3, 98, 99))
     deployment, endings = deploy(
         published=later,
@@ -462,7 +462,7 @@ def test_any_replica_shows_it():
         deploy_with_one_lost(kind=replicas, crashes={0: CrashSwitch(at)})
 
 
-def test_without_a_quorum_nobody_answers_and_every_charge_is_kept():
+def test_without_a_quorum_no_client_answers_and_every_charge_is_kept():
     parameters = with_noise(
         signing_parameters_for(CLIENTS, dimension=8, colluders=1), spare=1
     )

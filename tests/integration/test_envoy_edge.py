@@ -100,7 +100,7 @@ def is_closed(stranger):
         return True
 
 
-async def test_clients_pass_with_their_own_tls_and_strangers_do_not(tmp_path):
+async def test_clients_pass_with_their_own_tls_and_unknown_peers_do_not(tmp_path):
     deployment, service = TLSDeployment(tmp_path), ScriptedService()
     anywhere = Address("127.0.0.1", 0)
 

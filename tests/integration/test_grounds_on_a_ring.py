@@ -54,7 +54,7 @@ def run(parameters, **options):
 @pytest.mark.parametrize(
     ("parameters", "is_certain"), [(COMPLETE, True), (SAFE, True), (DOUBTFUL, False)]
 )
-def test_server_and_clients_judge_alike_what_a_session_may_have_shown(
+def test_server_and_clients_check_alike_what_a_session_may_have_shown(
     parameters, is_certain
 ):
     receipt, outcomes = run(parameters)

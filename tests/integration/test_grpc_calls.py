@@ -183,7 +183,7 @@ async def test_a_client_that_knows_nothing_of_us_reads_reason_and_wait(
         assert delay.ToTimedelta().total_seconds() == wait
 
 
-async def test_a_request_outside_its_limits_reaches_nobody(service):
+async def test_a_request_outside_its_limits_reaches_no_service(service):
     async with serving(service) as server, connected(server) as connection:
         for request in (ShareKeys(b"short", b""), FetchChunk(SESSION, Blob.SUM, 0, 0)):
             with pytest.raises(RemoteProtocolError) as caught:
@@ -297,7 +297,7 @@ async def test_a_closed_connection_says_so():
             await anext(connection.watch(WatchSession(SESSION, after=None)))
 
 
-async def test_nobody_listening_is_unreachable_and_worth_another_try():
+async def test_a_port_without_a_listener_is_unreachable_and_worth_another_try():
     async with GrpcConnection(
         Address("127.0.0.1", 1), insecure_for_tests="c"
     ) as connection:

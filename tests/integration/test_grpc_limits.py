@@ -309,7 +309,7 @@ async def test_a_call_that_hangs_is_ended_by_the_clients_own_deadline():
         assert caught.value.code is ErrorCode.UNREACHABLE
 
 
-async def test_a_stream_that_reaches_its_deadline_goes_on_from_the_last_update():
+async def test_a_stream_that_reaches_its_deadline_continues_from_the_last_update():
     service = ScriptedService(updates=[ROSTER], hold=asyncio.Event())
     async with (
         await serving(service) as server,

@@ -163,7 +163,7 @@ async def test_a_session_over_mtls_sums_exactly_in_chunks(identities, watch):
         assert outcome.survivors == CLIENTS
 
 
-async def test_a_client_nobody_invited_is_told_so(identities):
+async def test_a_client_that_is_not_invited_is_told_so(identities):
     task = TaskDefinition(
         task_id="sum",
         parameters=parameters(),

@@ -143,7 +143,7 @@ async def test_a_server_certificate_cannot_pose_as_a_client(deployment):
     assert not service.calls
 
 
-async def test_a_name_that_goes_on_behind_a_nul_byte_is_not_its_beginning(deployment):
+async def test_a_name_that_continues_behind_a_nul_byte_is_not_its_beginning(deployment):
     """gRPC's own text of the URI ends at the NUL and reads `client-1`."""
     posing = deployment.forge(
         [UniformResourceIdentifier("secagg://ours.example/client/client-1\0.evil")]
@@ -235,7 +235,7 @@ async def test_health_needs_no_identity_and_is_counted_by_certificate(deployment
         assert await other.unary_unary(check)(b"", timeout=30) == b"\x08\x01"
 
 
-async def test_a_call_without_tls_reaches_nobody(deployment):
+async def test_a_call_without_tls_reaches_no_service(deployment):
     service = ScriptedService()
     async with await GrpcServer.start(
         service, LOOPBACK, identity=deployment.server()

@@ -298,7 +298,7 @@ ROUND = NOISED.deadlines.masked_input
 
 
 @pytest.mark.parametrize("answer_at", [None, 0.5])
-def test_a_vector_is_due_anew_when_its_upload_is_lost(answer_at, tmp_path):
+def test_a_vector_is_due_again_when_its_upload_is_lost(answer_at, tmp_path):
     """Zeros cannot take its place any more: its digest is bound."""
 
     async def main(clock):

@@ -82,7 +82,7 @@ def test_a_client_that_comes_far_too_early_is_in_the_first_sum():
 @pytest.mark.parametrize(
     ("offer_seconds", "number"), [(None, 1), (900.0, 1), (60.0, None)]
 )
-def test_a_session_is_not_given_up_while_its_aggregator_is_silent_before_it_begins(
+def test_a_session_is_not_aborted_while_its_aggregator_is_silent_before_it_begins(
     offer_seconds, number
 ):
     """It would wait for clients that never come back to it."""
@@ -241,7 +241,7 @@ def test_a_task_that_was_ended_opens_no_further_session():
     assert "1 sum(s): one is enough" in str(deployment.server_error)
 
 
-def test_a_task_that_is_ended_while_it_opens_a_session_waits_for_nobody():
+def test_a_task_that_is_ended_while_it_opens_a_session_waits_for_no_client():
     async def main(clock):
         deployment = EndedWhileItOpens(clock, FOUR, 4)
         await deployment.serve()
@@ -379,7 +379,7 @@ def test_a_session_that_fails_warns_with_its_reason_and_who_was_lost(caplog):
     assert f"lost='{identity_of(2)}, {identity_of(3)}'" in line
 
 
-def test_whoever_waited_for_a_silent_server_in_vain_keeps_its_place():
+def test_a_client_that_waited_for_a_silent_server_keeps_its_place():
     """It has joined, and the session goes on waiting for it."""
     is_silent = False
 

@@ -81,7 +81,7 @@ def until(process, words):
     raise AssertionError(f"it never said {words!r}: {heard}")
 
 
-def test_a_killed_replica_is_missed_by_nobody(
+def test_a_killed_replica_is_noticed_by_no_client(
     postgres_url, tmp_path, start, monkeypatch, capsys
 ):
     """Each client knows another replica; the first one dies and comes back."""

@@ -167,7 +167,7 @@ def test_every_flipped_byte_is_refused(parameters, clients):
             verified(bytes(flipped))
 
 
-def test_no_signed_set_can_be_exchanged_by_who_makes_the_hash_anew():
+def test_no_signed_set_can_be_replaced_by_computing_the_hash_again():
     _, endings = run(SIGNED, 5)
     receipt = AuditReceipt.decode(endings[VICTIM].audit)
     others = (

@@ -119,7 +119,7 @@ def test_replicas_do_the_work_of_one(replicas, deaf):
     assert set(Counter(number for _, number in deployment.given).values()) == {1}
 
 
-def test_a_sum_that_finds_no_room_is_taken_by_whoever_has_some():
+def test_a_sum_that_finds_no_room_is_taken_by_a_replica_that_has_some():
     """At once: while one waits for its disk it keeps nobody from the sum."""
     roomy, _ = run(replicas=2, sessions=3)
     full = roomy.given[0][0]  # the first to take a sum finds no room
@@ -140,7 +140,7 @@ def test_a_sum_that_finds_no_room_is_taken_by_whoever_has_some():
     assert all(len(each) == 1 for each in tries.values() if each not in failed)
 
 
-def test_a_sum_for_which_nobody_has_room_waits_for_the_first_that_has():
+def test_a_sum_that_no_disk_has_room_for_waits_for_the_first_that_has():
     async def main(clock):
         full = {0, 1}
         making = asyncio.ensure_future(
@@ -282,7 +282,7 @@ def test_a_sum_that_takes_longer_than_its_lease_is_computed_once_by_each(
 
 
 @pytest.mark.parametrize("call", [AcquireLease, RenewLease])
-def test_no_replica_ends_while_the_book_is_away_for_a_moment(call, monkeypatch):
+def test_no_replica_ends_while_the_store_is_away_for_a_moment(call, monkeypatch):
     refused = []
     honest = call.run
 
@@ -312,7 +312,7 @@ def one_more(name, store, spool, clock, **options):
     )
 
 
-def test_who_was_cut_off_goes_on_with_what_others_have_opened_since():
+def test_who_was_cut_off_continues_with_what_others_have_opened_since():
     task = TaskDefinition(task_id="t", parameters=PARAMETERS, sessions=2)
 
     async def main(clock):
@@ -335,7 +335,7 @@ def test_who_was_cut_off_goes_on_with_what_others_have_opened_since():
 
 
 @pytest.mark.parametrize("is_waited_for", [True, False])
-def test_a_look_at_tasks_that_fails_is_told_to_nobody(monkeypatch, is_waited_for):
+def test_a_failed_refresh_of_tasks_is_reported_to_no_client(monkeypatch, is_waited_for):
     """Whoever asks hears what is known; who has gone leaves no trace in the log."""
     hearing = 60.0 if is_waited_for else 0.0
     monkeypatch.setattr("secagg.server.aggregator.HEARING_SECONDS", hearing)

@@ -162,12 +162,12 @@ def seconds_of_settling(disk, *, back=()):
     return manual_clock.run(main)
 
 
-def test_a_restart_waits_for_nobody_who_knows_the_end(disk):
+def test_a_restart_waits_for_no_client_that_knows_the_end(disk):
     run(disk)
     assert seconds_of_settling(disk) == pytest.approx(QUIET)
 
 
-def test_a_restart_waits_until_everybody_is_back(disk):
+def test_a_restart_waits_until_all_clients_are_back(disk):
     sums = []
     # All are cut off when there is a sum: the process that released it waits in vain.
     run(
@@ -250,7 +250,7 @@ def test_a_session_under_another_configuration_is_ended_not_resumed(disk):
     assert ask(store.read(ListSessions(role=Role.SERVER))) == ()
 
 
-def test_session_numbers_go_on_after_a_restart(disk):
+def test_session_numbers_continue_after_a_restart(disk):
     first, _ = run(disk)
     numbers = [first.sums[0].descriptor.session_number]
     second, _ = run(disk, sessions=2, client_stores=first.client_stores)

@@ -74,7 +74,7 @@ def test_clients_that_draw_their_neighbours_get_their_sum_and_can_show_it():
         assert len(shown.receipt.edge_root) == 32
 
 
-def test_who_sends_no_list_is_told_that_the_session_goes_on_without_it():
+def test_who_sends_no_list_is_told_that_the_session_continues_without_it():
     def slow(number, call, count):
         late = number == 0 and call is ChooseEdges and count < 12
         return Fault.LOSE_REQUEST if late else Fault.NONE

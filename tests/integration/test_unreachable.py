@@ -174,7 +174,9 @@ async def silence(deployment):
     return caught.value
 
 
-async def test_silence_is_not_waited_for_longer_than_a_handshake_takes(deployment):
+async def test_an_idle_connection_is_waited_for_no_longer_than_a_handshake_takes(
+    deployment,
+):
     error = await silence(deployment)
     assert error.code is PASSING
     assert "nothing answers at 127.0.0.1" in str(error)
@@ -224,7 +226,7 @@ async def test_a_server_that_goes_away_is_named_later_too(deployment):
 
 
 @pytest.mark.parametrize("aggregator", [None, "agg"])
-async def test_nobody_on_the_way_ends_a_session_once_the_aggregator_was_met(
+async def test_no_intermediary_ends_a_session_once_the_aggregator_was_met(
     deployment, aggregator
 ):
     """As a captive portal, or a proxy's error page, while the link is down."""
@@ -312,7 +314,7 @@ async def test_who_listens_sees_a_certificate_of_those_alone_who_show_it(
         assert ("URI", client.identity.uri) in seen.result()["subjectAltName"]
 
 
-async def test_whoever_is_not_answered_leaves_the_aggregator_its_time(
+async def test_a_client_that_is_not_answered_leaves_the_aggregator_its_time(
     deployment, monkeypatch
 ):
     """Looking why costs it a handshake each time, and it may be busy with others."""

@@ -91,7 +91,7 @@ class Contributing:
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "runs on"])
 @pytest.mark.parametrize("hours", [(-2, 0), (2, 0), (-2, 2, 0), (2, -2, 0)], ids=str)
-def test_services_go_on_when_the_aggregators_date_is_right_again(hours, is_killed):
+def test_services_continue_when_the_aggregators_date_is_right_again(hours, is_killed):
     async def main(clock):
         date = SetClock(clock)
         deployment = Deployment(

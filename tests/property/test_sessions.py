@@ -175,7 +175,7 @@ def test_two_windows_of_a_ring_emptied_by_losses_and_colluders_show_no_parts(dat
     session.check()
 
 
-def test_full_attendance_on_a_ring_leaves_nobody_out():
+def test_a_ring_without_dropouts_excludes_no_client():
     session = InProcessSession(
         parameters_for(20, dimension=20, threshold=4, degree=6, min_clients=8),
         [one_hot(number, 20, 1 << 20) for number in range(20)],

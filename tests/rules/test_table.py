@@ -82,7 +82,7 @@ def test_every_rule_of_the_protocol_is_in_the_core_or_has_a_row():
     assert stated - core - rows == set()
 
 
-def test_every_rule_that_a_verifier_judges_has_a_row_of_the_verifier():
+def test_every_rule_that_a_verifier_checks_has_a_row_of_the_verifier():
     text = (ROOT / "protos/PROTOCOL.md").read_text()
     steps = text.split("R5.8-1. ")[1].split("R5.8-2. ")[0]
     judged = {

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from secagg_testing.world.directed import Directed
-from secagg_testing.world.plan import Direction, InjectedFault, Plan
+from secagg_testing.world.plan import Direction, Fault, Plan
 from secagg_testing.world.run import simulate, simulate_plan
 from secagg_testing.world.tasks import Kind, parameters_of
 
@@ -486,7 +486,7 @@ def goes_by_its_own_timers_alone(monkeypatch):
 
 def loses_its_book(plan):
     return any(
-        each.fault in {InjectedFault.CUT_OFF_SERVER, InjectedFault.RESTART_DATABASE}
+        each.fault in {Fault.CUT_OFF_SERVER, Fault.RESTART_DATABASE}
         for each in plan.incidents
     )
 
@@ -497,13 +497,13 @@ def uploads_to_several(plan):
 
 def is_drained_for_long(plan):
     return any(
-        each.fault is InjectedFault.DRAIN_SERVER and each.seconds > 60
+        each.fault is Fault.DRAIN_SERVER and each.seconds > 60
         for each in plan.incidents
     )
 
 
 def is_revoked(plan):
-    return any(each.fault is InjectedFault.REVOKE_CLIENT for each in plan.incidents)
+    return any(each.fault is Fault.REVOKE_CLIENT for each in plan.incidents)
 
 
 def is_of(kind):
@@ -512,8 +512,7 @@ def is_of(kind):
 
 def falls_silent(plan):
     return plan.servers > 1 and any(
-        each.fault in {InjectedFault.STOP_SERVERS, InjectedFault.RESTART_DATABASE}
-        and each.seconds > 20
+        each.fault in {Fault.STOP_SERVERS, Fault.RESTART_DATABASE} and each.seconds > 20
         for each in plan.incidents
     )
 

@@ -166,7 +166,7 @@ def test_the_released_sum_loses_what_is_claimed(mechanism, coins, roster, losses
         assert claim < 0.3 * claimed(RELEASE)
 
 
-def test_a_lost_coin_sends_what_a_client_without_a_vector_sends(mechanism):
+def test_a_client_not_selected_sends_what_a_client_without_a_vector_sends(mechanism):
     """So that one upload stands for u in every session whose coin it has lost."""
     noise, vector = mechanism.session(5), np.full(SESSIONS, float(SHIFT))
     lost = next(
@@ -193,7 +193,7 @@ def test_three_percent_less_noise_would_be_noticed(mechanism):
         assert_no_more_than(claimed(more), measured)
 
 
-def test_coins_of_who_takes_part_fail_the_same_test(mechanism, coins):
+def test_sampled_participation_fails_the_same_test(mechanism, coins):
     """The number of inputs tells u's coin, so u hides behind its coin no more.
 
     Everybody else takes part; u does by its coin, and brings its vector and its noise.
@@ -254,7 +254,7 @@ def test_members_that_a_server_invents_are_not_counted():
             assert_no_more_than(claimed(RELEASE), measured)
 
 
-def test_coins_of_who_takes_part_hide_nothing_from_who_sees_the_roster(coins):
+def test_sampled_participation_hides_nothing_from_an_observer_of_the_roster(coins):
     """Even where one party adds all noise, and the number of inputs is kept back."""
     event = DiscreteGaussianEvent(1, VARIANCE, float(SHIFT))
     noise = np.zeros(COINS, np.int64)
@@ -271,7 +271,7 @@ def test_coins_of_who_takes_part_hide_nothing_from_who_sees_the_roster(coins):
     assert_no_more_than(reader, found(noise + SHIFT * coins > hidden, noise > hidden))
 
 
-def test_coins_of_rounding_lose_what_is_claimed_and_more_than_the_vector_itself():
+def test_rounding_loses_what_is_claimed_and_more_than_the_vector_itself():
     """Half a step is a whole one every other time, which tells more than a half."""
     variance = Fraction(4)
     coarse = made(variance, Fraction(1, 2))

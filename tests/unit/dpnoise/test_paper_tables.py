@@ -614,7 +614,7 @@ def test_exact_scalar_losses_agree_with_a_plain_sum_and_bound_nothing_below_them
     assert epsilon < twice < 2 * epsilon
 
 
-def test_composition_of_the_direct_bound_never_beats_the_exact_composition():
+def test_composition_of_the_direct_bound_is_never_below_the_exact_composition():
     scalar = load("scalar_release")
     pair = scalar.loss_pair(scalar.skellam_log_pmf(100.0), 1)
     for count in (1, 16, 256):

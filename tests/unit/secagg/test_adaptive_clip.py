@@ -223,7 +223,7 @@ def test_the_next_unit_follows_from_the_sum(prepared):
     assert offered_terms(prepared.parameters, long) == long
 
 
-def test_a_unit_that_the_task_no_longer_allows_begins_anew(made, prepared):
+def test_a_unit_that_the_task_no_longer_allows_begins_again(made, prepared):
     narrow = secagg.PreparedTask.from_plan(
         made, clip=schedule(lowest_clip=0.9, highest_clip=1.1)
     )
@@ -261,7 +261,7 @@ def test_the_clip_finds_the_quantile_of_heavy_tails():
     assert steps / float(unit) == pytest.approx(median, rel=0.1)
 
 
-def test_floors_of_noise_hold_for_every_unit(prepared):
+def test_limits_of_noise_hold_for_every_unit(prepared):
     task = prepared.noised
     lowest = task.local_noise_stddev
     # In caller's units the smallest clip has the least noise.

@@ -86,7 +86,7 @@ def interruptible():
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_what_an_interrupt_ended_goes_on_with_the_next_call():
+def test_what_an_interrupt_ended_continues_with_the_next_call():
     held = threading.Event()
 
     def interrupt(_):

@@ -225,7 +225,7 @@ def test_a_bound_of_the_offer_lies_where_it_is_said_to_lie(
     assert complaint in str(caught.value)
 
 
-def test_odds_of_a_ring_suffice_when_they_are_what_is_demanded():
+def test_failure_bounds_of_a_ring_suffice_when_they_are_what_is_demanded():
     # R3.2-7, on the smallest roster
     ring = replace(RING, colluders=4, threshold=4)
     bits = bits_of(log_corrupt_holders(clients=10, degree=6, threshold=4, colluders=4))

@@ -81,7 +81,7 @@ def test_the_block_carries_the_whole_task_to_the_client(task):
     assert read.check(LENIENT).server.epsilon <= 6.0
 
 
-def test_noise_follows_from_the_sharers_less_losses_colluders_and_the_user(task):
+def test_noise_follows_from_the_share_holders_less_losses_colluders_and_the_user(task):
     counted = task.mechanism.parameters.noise_rule.counted_variance
     assert counted >= made_plan().noise_variance
     # A third may be lost, four must survive, one colludes.
@@ -200,7 +200,7 @@ def test_a_bad_vector_is_a_clear_error(task, vector):
         ({"min_colluder_fraction": 0.1}, "colluders"),
     ],
 )
-def test_the_client_owns_the_privacy_floors(task, change, word):
+def test_the_client_owns_the_privacy_limits(task, change, word):
     task.check(LENIENT)
     task.check(replace(LENIENT, statuses=frozenset({"published"})))
     with pytest.raises(RemoteProtocolError, match=word) as caught:
@@ -394,7 +394,7 @@ def test_profiles_that_distrust_the_server_take_a_part_of_a_roster_for_colluders
         tenth.check(replace(LENIENT, min_colluder_fraction=0.1001))
 
 
-def test_cheap_floors_are_judged_before_anything_is_computed(task, monkeypatch):
+def test_cheap_limits_are_checked_before_anything_is_computed(task, monkeypatch):
     monkeypatch.setattr("secagg.distributed_dp.task.statement", None)
     monkeypatch.setattr("secagg.distributed_dp.report.check_sampler", None)
     with pytest.raises(RemoteProtocolError, match="colluders"):
@@ -446,7 +446,7 @@ def test_numbers_that_no_theorem_takes_are_the_servers_fault(task):
 
 
 @pytest.mark.parametrize("accountant", ["no-such-accountant", "smm-paper", ""])
-def test_an_accountant_that_cannot_judge_the_mechanism_is_the_servers_fault(
+def test_an_accountant_without_a_theorem_for_the_mechanism_is_the_servers_fault(
     task, accountant
 ):
     offered = with_block(task, accountant=accountant)
@@ -575,7 +575,7 @@ def test_a_selection_is_in_the_block_and_in_every_figure(selecting):
             )
 
 
-def test_the_estimate_is_that_of_everybody_s_sum(selecting):
+def test_the_estimate_is_that_of_the_sum_of_all(selecting):
     """Six deviations of six shares: a false alarm in 10^7 runs; seeds are fixed."""
     session_id = bytes(32)
     total, chosen = zeros(32, 1 << 20), np.zeros(DIM)

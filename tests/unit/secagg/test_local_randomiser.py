@@ -142,7 +142,7 @@ def test_every_randomiser_runs_through_a_task(name):
     assert np.allclose(found, 1.5, atol=10 * error.standard_error)
 
 
-def test_a_lost_coin_shows_nothing_of_what_was_randomised(task):
+def test_a_client_not_selected_shows_nothing_of_what_was_randomised(task):
     """One seed, and draws of its own for each layer: neither tells of the other."""
     always = task.noised
     selecting = replace(always, selection_rate=Fraction(1, 2))

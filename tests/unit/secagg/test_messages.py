@@ -171,7 +171,7 @@ def test_a_roster_without_order_or_bound_is_refused(data):
     ],
     ids=["twice", "descending", "beyond all"],
 )
-def test_a_quorum_counts_everybody_once(data):
+def test_a_quorum_counts_each_client_once(data):
     """R5.5-1"""
     with pytest.raises(RemoteProtocolError) as caught:
         Quorum.decode(data)
@@ -194,7 +194,7 @@ def test_which_form_a_roster_has_is_asked_of_rosters_alone():
 
 
 @pytest.mark.parametrize("drawn", [(3, 3), (4, 3)])
-def test_nobody_is_drawn_twice(drawn):
+def test_no_client_is_drawn_twice(drawn):
     # R5.9-3
     with pytest.raises(RemoteProtocolError) as caught:
         Edges.decode(Edges(drawn, b"s" * 64).encode())

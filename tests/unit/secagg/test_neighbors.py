@@ -12,7 +12,7 @@ def ring(size=20, degree=6, seed=b"g" * 32):
     return sharing_graph(parameters, size, seed)
 
 
-def test_a_ring_is_symmetric_regular_and_names_nobody_as_its_own_neighbour():
+def test_a_ring_is_symmetric_regular_and_no_member_is_its_own_neighbour():
     graph = ring()
     for index in range(20):
         near = graph.mask_peers(index)
@@ -25,7 +25,7 @@ def test_a_ring_is_symmetric_regular_and_names_nobody_as_its_own_neighbour():
         assert graph.count_holders(index, frozenset(near[:4])) == 4
 
 
-def test_where_clients_draw_nobody_has_neighbours_before_they_have():
+def test_where_clients_draw_none_has_neighbours_before_they_have():
     parameters = sparse_parameters_for(5, dimension=1, degree=4)
     graph = sharing_graph(parameters, 5, b"")
     assert isinstance(graph, DrawnGraph)

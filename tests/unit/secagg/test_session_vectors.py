@@ -321,7 +321,7 @@ def test_our_client_does_not_believe_an_end_that_it_knows_better(monkeypatch, ca
 
 
 @pytest.mark.parametrize("case", REFUSALS["setups"], ids=lambda case: case["name"])
-def test_our_client_judges_an_offer_before_it_makes_a_key(case):
+def test_our_client_checks_an_offer_before_it_makes_a_key(case):
     # R5.0-1 to R5.0-3
     session = SESSIONS[case["session"]]
     descriptor, row = descriptor_of(session), session["clients"][0]
@@ -588,7 +588,7 @@ def compare_server(session):
 @pytest.mark.parametrize(
     "case", REFUSALS["server"], ids=lambda case: f"{case['round']}: {case['name']}"
 )
-def test_our_server_refuses_with_the_recorded_code_and_goes_on(case):
+def test_our_server_refuses_with_the_recorded_code_and_continues(case):
     session = SESSIONS[case["session"]]
     ours = VectorServer(session).play_before(case["open"])
     for earlier in case.get("after", []):

@@ -79,7 +79,7 @@ def finish(session, clients):
             session.close(which)
 
 
-def test_a_drawer_that_does_not_look_is_left_out_of_the_sum_unseen(monkeypatch):
+def test_a_drawer_that_does_not_look_is_unnoticed_not_in_the_sum(monkeypatch):
     monkeypatch.setattr(_Reader, "check_drawn", lambda *_: None)
     session, victim, others = attacked()
     assert isinstance(session.clients[victim], client.Shared)

@@ -67,7 +67,7 @@ def test_before_any_answer_nothing_shows(observe):
     assert check(session.facts, charged={}) == ()
 
 
-def test_the_inputs_of_colluders_are_left_out_of_the_sum(observe):
+def test_the_inputs_of_colluders_are_not_in_the_sum(observe):
     session = observe(6, threshold=4, corrupt={1, 4})
     session.run({2: Round.MASKED_INPUT_COLLECTION})
     honest = (0, 3, 5)
@@ -114,7 +114,7 @@ def test_the_input_of_a_client_that_is_declared_lost_stays_masked(observe):
     assert claims_broken(session) == set()
 
 
-def test_a_book_counts_the_sums_of_all_sessions(observe):
+def test_a_store_counts_the_sums_of_all_sessions(observe):
     first = observe(4, threshold=3)
     second = observe(4, threshold=3, facts=first.facts, number=2)
     first.run()
@@ -127,7 +127,7 @@ def test_a_book_counts_the_sums_of_all_sessions(observe):
         assert claims_broken(first, charged=too_little) == {Claim.BUDGET}
 
 
-def test_a_client_set_back_that_answers_two_sets_gives_away_both_secrets(observe):
+def test_a_restored_client_that_answers_two_sets_gives_away_both_secrets(observe):
     session = observe(6, threshold=4)
     session.reach(Round.MASKED_INPUT_COLLECTION)
     before = dict(session.clients)
@@ -185,7 +185,7 @@ def test_a_ring_cut_by_losses_and_a_colluder_shows_two_sums_to_who_does_not_look
     assert claims_broken(session) == (set() if is_judged else TWO_PARTS)
 
 
-def test_silence_after_the_inputs_are_in_does_not_cut_a_ring(observe, ring):
+def test_idle_clients_after_the_inputs_are_in_do_not_cut_a_ring(observe, ring):
     silent, colluder = {ring[0], ring[1], ring[6]}, ring[7]
     session = observe(12, threshold=2, degree=4, corrupt={colluder}, min_survivors=8)
     session.reach(Round.MASKED_INPUT_COLLECTION)

@@ -13,7 +13,7 @@ from secagg.server.supervisor import TaskSupervisor
 from secagg.storage.rows import TaskState
 from secagg_testing.world.aggregators import Aggregators
 from secagg_testing.world.dice import Dice
-from secagg_testing.world.plan import OperatorAction, Word
+from secagg_testing.world.plan import Action, Word
 from secagg_testing.world.tasks import WorldTask, settings_of
 from secagg_testing.world.witness import Witness
 
@@ -40,7 +40,7 @@ class Operator:
         self._dice = dice
         self._pausing: set[str] = set()
 
-    async def say(self, action: OperatorAction, task: WorldTask) -> None:
+    async def say(self, action: Action, task: WorldTask) -> None:
         """Say one thing, and see that it is done."""
         match action.word:
             case Word.ADD:

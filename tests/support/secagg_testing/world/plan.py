@@ -26,7 +26,7 @@ FIRST, SECOND, THIRD = "first", "second", "third"
 
 
 @unique
-class InjectedFault(StrEnum):
+class Fault(StrEnum):
     """What goes wrong."""
 
     KILL_SERVER = "a server is killed"
@@ -66,17 +66,17 @@ class Word(StrEnum):
 
 # What is restored was backed up before.
 _BACKED_UP: Final = {
-    InjectedFault.RESTORE_SERVER: InjectedFault.BACK_UP_SERVER,
-    InjectedFault.RESTORE_CLIENT: InjectedFault.BACK_UP_CLIENT,
+    Fault.RESTORE_SERVER: Fault.BACK_UP_SERVER,
+    Fault.RESTORE_CLIENT: Fault.BACK_UP_CLIENT,
 }
 
 
 # What happens between servers and the database that keeps their store.
-_ON_LINKS: Final = (InjectedFault.CUT_OFF_SERVER, InjectedFault.RESTART_DATABASE)
+_ON_LINKS: Final = (Fault.CUT_OFF_SERVER, Fault.RESTART_DATABASE)
 # What happens to the disks that an operator's sums are written to.
-_ON_OUTPUTS: Final = (InjectedFault.FILL_OUTPUT_DISK,)
+_ON_OUTPUTS: Final = (Fault.FILL_OUTPUT_DISK,)
 # What leaves no server to answer.
-_ON_ALL: Final = (InjectedFault.STOP_SERVERS,)
+_ON_ALL: Final = (Fault.STOP_SERVERS,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +91,13 @@ class Incident:
     """
 
     step: int
-    fault: InjectedFault
+    fault: Fault
     client: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorAction:
+class Action:
     """One thing that an operator says while the aggregators run.
 
     Attributes:
@@ -186,7 +186,7 @@ class Plan:
     has_certificates: bool
     corrupt: frozenset[int]
     poison: int
-    actions: tuple[OperatorAction, ...]
+    actions: tuple[Action, ...]
     incidents: tuple[Incident, ...]
     direction: Direction | None = None
 
@@ -353,7 +353,7 @@ def _filed_tasks() -> tuple[WorldTask, ...]:
     )
 
 
-def _actions(dice: Dice) -> tuple[OperatorAction, ...]:
+def _actions(dice: Dice) -> tuple[Action, ...]:
     """Return what an operator says: a task is added, one paused, one stopped."""
 
     def step() -> int:
@@ -361,25 +361,25 @@ def _actions(dice: Dice) -> tuple[OperatorAction, ...]:
 
     pause = dice.choice((20.0, 300.0, 1800.0)) * (0.5 + dice.uniform())
     actions = [
-        OperatorAction(step(), Word.ADD, THIRD),
-        OperatorAction(step(), Word.PAUSE, FIRST, pause),
-        OperatorAction(step(), Word.STOP, SECOND),
+        Action(step(), Word.ADD, THIRD),
+        Action(step(), Word.PAUSE, FIRST, pause),
+        Action(step(), Word.STOP, SECOND),
     ]
     return tuple(sorted(actions, key=lambda each: each.step))
 
 
-def _faults(kind: Kind, *, has_certificates: bool) -> tuple[InjectedFault, ...]:
+def _faults(kind: Kind, *, has_certificates: bool) -> tuple[Fault, ...]:
     """Return what may go wrong."""
     without = {*_BACKED_UP.values(), *_ON_LINKS, *_ON_OUTPUTS, *_ON_ALL}
     if not has_certificates:
-        without.add(InjectedFault.REVOKE_CLIENT)
+        without.add(Fault.REVOKE_CLIENT)
     if kind is Kind.FILED:
         # What an operator said since the backup would have to be said again.
-        without.add(InjectedFault.RESTORE_SERVER)
-    return tuple(each for each in InjectedFault if each not in without)
+        without.add(Fault.RESTORE_SERVER)
+    return tuple(each for each in Fault if each not in without)
 
 
-def _incident(dice: Dice, clients: int, faults: tuple[InjectedFault, ...]) -> Incident:
+def _incident(dice: Dice, clients: int, faults: tuple[Fault, ...]) -> Incident:
     return Incident(
         step=1 + dice.below(dice.choice((60, 300, 900))),
         fault=dice.choice(faults),

@@ -44,13 +44,7 @@ from secagg_testing.world.machines import Disk, DiskFault, Machine
 from secagg_testing.world.network import Link, Network
 from secagg_testing.world.operator import Operator
 from secagg_testing.world.participants import WorldClient
-from secagg_testing.world.plan import (
-    LAST_STEP,
-    Incident,
-    InjectedFault,
-    OperatorAction,
-    Plan,
-)
+from secagg_testing.world.plan import LAST_STEP, Action, Fault, Incident, Plan
 from secagg_testing.world.poison import Poison
 from secagg_testing.world.tasks import WorldTask
 from secagg_testing.world.witness import Witness
@@ -166,7 +160,7 @@ class _World:
         self.drained: set[Machine] = set()
         self.dismissed: set[str] = set()
         self.said: set[asyncio.Task[None]] = set()
-        self.pending: list[Incident | OperatorAction] = [*plan.incidents, *plan.actions]
+        self.pending: list[Incident | Action] = [*plan.incidents, *plan.actions]
         self.pending.sort(key=lambda each: each.step)
         self.taken_back = TakenBack() if plan.has_certificates else None
         self.aggregators = Aggregators(
@@ -470,8 +464,8 @@ class _World:
             self.witness.servers.uptime.reconnect()
             self.no_room_until.clear()
 
-    def _inject(self, incident: Incident | OperatorAction) -> None:
-        if isinstance(incident, OperatorAction):
+    def _inject(self, incident: Incident | Action) -> None:
+        if isinstance(incident, Action):
             task = next(t for t in self.plan.tasks if t.name == incident.task)
             action = self.loop.create_task(self.operator.say(incident, task))
             self.said.add(action)
@@ -483,18 +477,18 @@ class _World:
         victim = among[incident.client % len(among)]
         self.witness.note("WORLD", f"{incident.fault}: {victim}")
         match incident.fault:
-            case InjectedFault.KILL_SERVER | InjectedFault.KILL_CLIENT:
+            case Fault.KILL_SERVER | Fault.KILL_CLIENT:
                 self._kill(victim)
-            case InjectedFault.STOP_SERVER | InjectedFault.STOP_CLIENT:
+            case Fault.STOP_SERVER | Fault.STOP_CLIENT:
                 self._stop(victim, incident.seconds)
-            case InjectedFault.STOP_SERVERS:
+            case Fault.STOP_SERVERS:
                 for name in self.servers:
                     self._stop(name, incident.seconds)
-            case InjectedFault.RESTART_SERVER:
+            case Fault.RESTART_SERVER:
                 self._end(victim)
-            case InjectedFault.DRAIN_SERVER:
+            case Fault.DRAIN_SERVER:
                 self._drain(victim, incident.seconds)
-            case InjectedFault.REVOKE_CLIENT:
+            case Fault.REVOKE_CLIENT:
                 self._take_back(victim)
             case _:
                 self._inject_link(victim, incident)
@@ -503,25 +497,25 @@ class _World:
     def _inject_link(self, victim: str, incident: Incident) -> None:
         until = self.loop.time() + incident.seconds
         match incident.fault:
-            case InjectedFault.CUT_OFF_CLIENT:
+            case Fault.CUT_OFF_CLIENT:
                 self.network.cut_off[victim] = until
-            case InjectedFault.CUT_OFF_ALL:
+            case Fault.CUT_OFF_ALL:
                 self.network.cut_off.update(dict.fromkeys(self.names, until))
-            case InjectedFault.CUT_OFF_SERVER:
+            case Fault.CUT_OFF_SERVER:
                 self._cut_off(victim, until)
-            case InjectedFault.RESTART_DATABASE:
+            case Fault.RESTART_DATABASE:
                 for name in self.servers:
                     self._cut_off(name, until)
-            case InjectedFault.FILL_OUTPUT_DISK:
+            case Fault.FILL_OUTPUT_DISK:
                 self.no_room_until[victim] = until
 
     def _inject_disk(self, disk: Disk, incident: Incident) -> None:
         match incident.fault:
-            case InjectedFault.FILL_SERVER_DISK | InjectedFault.FILL_CLIENT_DISK:
+            case Fault.FILL_SERVER_DISK | Fault.FILL_CLIENT_DISK:
                 self.full_until[disk.owner] = self.loop.time() + incident.seconds
-            case InjectedFault.BACK_UP_SERVER | InjectedFault.BACK_UP_CLIENT:
+            case Fault.BACK_UP_SERVER | Fault.BACK_UP_CLIENT:
                 disk.back_up()
-            case InjectedFault.RESTORE_SERVER | InjectedFault.RESTORE_CLIENT:
+            case Fault.RESTORE_SERVER | Fault.RESTORE_CLIENT:
                 for name, other in self.disks.items():
                     if other is disk:
                         self._kill(name)

@@ -155,7 +155,7 @@ SELECTED = RENYI | {
 
 @pytest.mark.parametrize("adversary", Adversary)
 @pytest.mark.parametrize("name", sorted(set(SELECTED) - {"zcdp"}))
-def test_a_secret_selection_is_counted_against_everybody(name, adversary):
+def test_a_secret_selection_is_counted_against_every_adversary(name, adversary):
     """The pair of laws is that of sampling; who may claim it is not."""
     release, tenth = SELECTED[name], Fraction(1, 10)
     plain = account(name, Repeated(release, 10), adversary=adversary)

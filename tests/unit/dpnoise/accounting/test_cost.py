@@ -59,7 +59,7 @@ def test_vectors_far_shorter_than_the_noise_are_short_everywhere():
         assert accounting_cost(spread, "mixture-pld") < MAX_ACCOUNTING_COST
 
 
-def test_a_coordinate_that_may_hold_the_whole_norm_is_dear():
+def test_a_coordinate_that_may_hold_the_whole_norm_is_expensive():
     for name in ("mixture-contour", "mixture-pld"):
         spread, whole = mixture(770, 50.0, 7.0), mixture(770, 5000.0, 7.0)
         assert accounting_cost(spread, name) > 3 * accounting_cost(whole, name)
@@ -88,7 +88,7 @@ def test_a_bound_on_coordinates_that_shortens_vectors_is_what_the_forecast_count
         assert accounting_cost(cut, name) == accounting_cost(short, name)
 
 
-def test_a_sum_over_all_orders_behind_a_coin_is_refused_before_it_takes_seconds():
+def test_a_sum_over_all_orders_with_selection_is_refused_before_it_takes_seconds():
     release = SkellamMixtureEvent(12663, Fraction(7292), 0.0243, 0.1558)
     asked = {"times": 1000, "delta": 1e-14}
     assert accounting_cost(release, "mixture-rdp", **asked) < MAX_ACCOUNTING_COST
@@ -107,7 +107,7 @@ def test_a_sum_over_all_orders_behind_a_coin_is_refused_before_it_takes_seconds(
         ((24.5, 2.71, 1.64), 3, 0.002, 0.18),
     ],
 )
-def test_orders_behind_a_coin_cost_what_they_were_measured_to_cost(
+def test_orders_with_selection_cost_what_they_were_measured_to_cost(
     release, times, rate, seconds
 ):
     """A release is its variance, its squared norm and its largest coordinate."""
@@ -167,7 +167,7 @@ def test_an_integral_costs_what_it_was_measured_to_cost(
     assert 0.8 * seconds < found / 1e9 < 5.5 * seconds
 
 
-def test_an_integral_behind_a_coin_costs_what_the_delta_behind_it_does():
+def test_an_integral_with_selection_costs_what_its_delta_does():
     release = mixture(Fraction(2500), 300.0, 7.0)
     behind = accounting_cost(release, "mixture-contour", delta=1e-8, rate=1e-3)
     assert behind == accounting_cost(release, "mixture-contour", delta=1e-8 / 1e-3)
@@ -186,7 +186,7 @@ def test_atoms_have_a_bounded_cost_that_multisets_multiply():
     assert accounting_cost(mixture(), "lattice-pld") == 0.0
 
 
-def test_a_faint_release_that_one_coordinate_may_be_is_dear_for_a_curve():
+def test_a_faint_release_that_one_coordinate_may_be_is_expensive_for_a_curve():
     norm = 1.3975659385323524e-07
     whole = mixture(Fraction(1.467), norm, 1 / 4096)
     assert accounting_cost(whole, "mixture-pld") > MAX_ACCOUNTING_COST

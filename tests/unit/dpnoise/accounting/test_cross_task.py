@@ -286,6 +286,6 @@ def test_the_gaussian_of_an_event_states_what_its_accountant_does(event, name, t
     assert found.epsilon >= stated * (1 - 1e-12)
 
 
-def test_behind_a_coin_there_is_no_gaussian():
+def test_with_selection_no_gaussian_dominates():
     assert gaussian_loss(SecretlySelected(SKELLAM, Fraction(1, 2)), delta=1e-6) is None
     assert gaussian_loss(SecretlySelected(MIXTURE, Fraction(1, 2)), delta=1e-6) is None

@@ -71,7 +71,7 @@ def test_tail_and_mills_ratio_match_high_precision(x):
 
 
 @pytest.mark.parametrize("epsilon", [-1.0, float("nan"), float("inf"), True])
-def test_an_epsilon_that_is_none_is_refused(epsilon):
+def test_an_invalid_epsilon_is_refused(epsilon):
     with pytest.raises(ParameterError, match="epsilon"):
         gaussian_delta(epsilon, noise_multiplier=1.0)
 
@@ -88,7 +88,7 @@ def test_zero_epsilon_is_no_calibration_target():
 
 
 @pytest.mark.parametrize("noise_multiplier", [0.0, -1.0, float("nan")])
-def test_noise_that_is_none_is_refused(noise_multiplier):
+def test_invalid_noise_is_refused(noise_multiplier):
     with pytest.raises(ParameterError, match="noise_multiplier"):
         gaussian_delta(1.0, noise_multiplier=noise_multiplier)
 

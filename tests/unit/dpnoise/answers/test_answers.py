@@ -54,7 +54,7 @@ def total(question, answers):
     return np.sum([question.encode(answer) for answer in answers], axis=0)
 
 
-def test_the_intervals_of_a_plan_hold_where_nobody_takes_noise_back():
+def test_the_intervals_of_a_plan_hold_where_no_noise_is_taken_back():
     made = plan(**AGES.bounds, clients=40, min_survivors=20, epsilon=3.0, delta=1e-6)
     rule = made.parameters.noise_rule
     arriving = max(n * rule.session(n).upload for n in range(20, 41))

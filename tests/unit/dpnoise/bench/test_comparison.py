@@ -183,7 +183,7 @@ def test_where_everything_wraps_the_forecast_is_that_of_many_cohorts():
     assert max(row.mse_low, row.forecast_low) < min(row.mse_high, row.forecast_high)
 
 
-def test_forecasts_know_that_coins_leave_a_shorter_sum():
+def test_forecasts_know_that_selection_leaves_a_shorter_sum():
     settings = {"selection_rate": Fraction(1, 4), "scale_factor": 10.0}
     settings |= {"max_wrap_probability": 0.9, "sum_l2_norm": 5.0}
     few = {"mechanisms": ["skellam-mixture"], "bits": [5], "epsilons": [20.0]}

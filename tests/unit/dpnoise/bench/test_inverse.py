@@ -135,7 +135,7 @@ def test_the_smallest_cohort_is_two():
     assert made.request.clients == 2
 
 
-def test_a_target_that_nobody_reaches_is_refused_with_the_nearest(monkeypatch):
+def test_an_infeasible_target_is_refused_with_the_nearest(monkeypatch):
     monkeypatch.setattr("dpnoise.bench.inverse.MAX_CLIENTS", 1000)
     asked = {"mechanism": "gaussian", "epsilon": 0.1, **COMMON}
     with pytest.raises(ParameterError, match="1000 clients") as caught:

@@ -422,7 +422,7 @@ def test_parameters_that_cannot_work_are_refused_by_name(changed, parameter):
     assert refused.value.parameter == parameter
 
 
-def test_vectors_that_are_none_are_refused():
+def test_invalid_vectors_are_refused():
     made = built("privunit2", 3, 1.0)
     with pytest.raises(InputError):
         made.randomise([1.0, 2.0], private_seed=seed(1))

@@ -57,7 +57,7 @@ def test_many_are_encoded_as_one_by_one(name):
         assert row.tobytes() == one.tobytes()
 
 
-def test_layers_and_coins_are_those_of_one_by_one():
+def test_layers_and_selections_are_those_of_one_by_one():
     rule = NoiseRule(
         counted_variance=Fraction(1000),
         min_survivors=3,

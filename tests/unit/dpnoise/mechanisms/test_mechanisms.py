@@ -506,7 +506,7 @@ def test_the_linf_bound_is_the_largest_integer_within_the_theorem(order):
         assert largest_linf_bound(order, least + Fraction(1, 1000)) >= bound
 
 
-def test_a_binomial_share_has_an_even_number_of_coins():
+def test_a_binomial_share_has_an_even_number_of_bits():
     with pytest.raises(ParameterError) as caught:
         mechanism("binomial", noise_rule=rule("binomial", share_bits=2))
     assert (caught.value.parameter, caught.value.nearest) == ("share_bits", "1")

@@ -68,7 +68,7 @@ def word_of(private):
     return int.from_bytes(stream.update(bytes(32)), "big")
 
 
-def test_a_coin_is_a_256_bit_number_compared_in_whole_numbers():
+def test_a_selection_is_a_256_bit_number_compared_in_whole_numbers():
     for number in range(50):
         private = seed(number)
         share = Fraction(word_of(private), 1 << 256)
@@ -80,7 +80,7 @@ def test_a_coin_is_a_256_bit_number_compared_in_whole_numbers():
 
 
 @pytest.mark.parametrize("rate", [Fraction(1, 10), Fraction(2, 3)])
-def test_coins_win_as_often_as_the_rate_says(rate):
+def test_selections_succeed_as_often_as_the_rate_says(rate):
     """Five deviations of a binomial: false-alarm rate 5.7e-7; the seeds are fixed."""
     flips, won = 4000, 0
     for number in range(flips):
@@ -90,7 +90,7 @@ def test_coins_win_as_often_as_the_rate_says(rate):
 
 
 @pytest.mark.parametrize("name", DISTRIBUTED)
-def test_a_lost_coin_leaves_the_noise_and_nothing_of_the_vector(name):
+def test_a_client_not_selected_sends_the_noise_and_nothing_of_the_vector(name):
     chosen, private = mechanism(name), seed(name)
     assert not is_selected(private, NEVER)
     assert is_selected(private, ALWAYS)
@@ -106,7 +106,7 @@ def test_a_lost_coin_leaves_the_noise_and_nothing_of_the_vector(name):
     assert (won.dtype, won.shape) == (lost.dtype, lost.shape)
 
 
-def test_a_lost_coin_sends_no_clip_flag():
+def test_a_client_not_selected_sends_no_clip_flag():
     """A vector of zeros fits the clip and would say so; a lost coin says nothing."""
     chosen, private = mechanism("skellam-mixture", clip_flag_amplitude=0.5), seed("f")
     lost = encoded(chosen, VECTOR, NEVER, private).residues
@@ -140,7 +140,7 @@ def calls_of(action):
 
 
 @pytest.mark.parametrize("name", DISTRIBUTED)
-def test_both_coins_take_the_same_path(name):
+def test_both_selections_take_the_same_path(name):
     chosen, private = mechanism(name), seed(name)
     paths = []
     for rate in (ALWAYS, NEVER):
@@ -150,7 +150,7 @@ def test_both_coins_take_the_same_path(name):
     assert paths[0] == paths[1]
 
 
-def test_a_replay_is_equal_and_another_seed_has_another_coin():
+def test_a_replay_is_equal_and_another_seed_has_another_selection():
     chosen, rate = mechanism("skellam-mixture"), Fraction(1, 2)
     first, again = (encoded(chosen, VECTOR, rate, seed(1)).residues for _ in range(2))
     assert first.tolist() == again.tolist()
@@ -168,13 +168,13 @@ def test_a_replay_is_equal_and_another_seed_has_another_coin():
         (Fraction(333_334, 1_000_001), "333333/999998"),
     ],
 )
-def test_a_rate_that_is_none_is_refused(rate, nearest):
+def test_an_invalid_rate_is_refused(rate, nearest):
     with pytest.raises(ParameterError) as caught:
         is_selected(seed(), rate)
     assert (caught.value.parameter, caught.value.nearest) == ("selection_rate", nearest)
 
 
-def test_a_bad_vector_is_refused_whichever_way_the_coin_falls():
+def test_a_bad_vector_is_refused_whatever_the_selection():
     for rate in (NEVER, ALWAYS):
         with pytest.raises(InputError):
             encoded(mechanism("skellam"), np.array([1.0, np.nan, 0, 0]), rate, seed(1))

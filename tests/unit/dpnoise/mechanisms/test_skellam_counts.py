@@ -152,7 +152,7 @@ def test_few_counts_need_no_more_noise_than_the_central_gaussian(max_nonzero):
         (32, True, 12.0),  # the same three, below 0 instead of above
     ],
 )
-def test_the_yardstick_of_replaced_counts_is_as_far_as_two_vectors_differ(
+def test_the_reference_gaussian_of_replaced_counts_is_as_far_as_two_vectors_differ(
     dimension, signed, squared
 ):
     made = planned(
@@ -176,7 +176,7 @@ def test_one_count_needs_what_the_lattice_asks_for():
     assert made.to_dict()["count_standard_error"] == made.count_standard_error
 
 
-def test_coins_that_select_add_to_the_error_of_a_count():
+def test_secret_selection_adds_to_the_error_of_a_count():
     made = planned(selection_rate=Fraction(1, 4))
     # Of twenty ones each is there with chance 1/4 and counts four times: variance 3.
     expected = 16 * made.forecast.noise_mse + 20 * 3
@@ -208,7 +208,7 @@ def test_claiming_three_percent_less_noise_breaks_the_budget():
     assert account.compose(make_mechanism(weak).event()).epsilon(DELTA) > 1.01
 
 
-def test_the_modulus_holds_everybody_in_one_bucket_and_the_noise():
+def test_the_modulus_holds_all_clients_in_one_bucket_and_the_noise():
     made = planned(clients=1000)
     half, largest = made.parameters.modulus // 2, 1000
     assert half > largest

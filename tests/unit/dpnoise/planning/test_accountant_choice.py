@@ -89,7 +89,7 @@ def test_who_follows_that_advice_has_a_plan(asked):
     assert plan(**CELL | asked).noise_overhead < 1.05
 
 
-def test_a_search_that_would_end_where_no_client_judges_is_refused_on_its_way():
+def test_a_search_that_would_end_where_no_client_checks_is_refused_on_its_way():
     """At the noise that a Gaussian needs it is quick; it needs twenty times as much."""
     asked = {
         "clients": 2681,
@@ -108,7 +108,7 @@ def test_a_search_that_would_end_where_no_client_judges_is_refused_on_its_way():
     assert plan(**asked).accountant != "mixture-rdp"
 
 
-def test_the_least_statement_that_a_client_would_judge_is_taken_where_it_is_dear():
+def test_the_least_statement_that_a_client_would_check_is_taken_where_it_is_expensive():
     made = plan(**SHORT)
     assert made.accountant == "mixture-contour"
     assert made.noise_overhead < 1.07
@@ -127,7 +127,7 @@ def test_the_least_statement_that_a_client_would_judge_is_taken_where_it_is_dear
     assert dear > MAX_ACCOUNTING_COST
 
 
-def test_what_no_client_would_judge_is_not_chosen_whatever_it_needs(monkeypatch):
+def test_what_no_client_would_check_is_not_chosen_whatever_it_needs(monkeypatch):
     """Foreseen was another cost: the noise is known once it is found."""
     monkeypatch.setattr(
         planner,
@@ -223,7 +223,7 @@ LATE = {
 }
 
 
-def test_bits_are_judged_and_chosen_by_the_noise_of_a_late_answer():
+def test_bits_are_checked_and_chosen_by_the_noise_of_a_late_answer():
     made = plan(**LATE, bits=7)
     assert made.accountant == "mixture-rdp"
     named = plan(**LATE, bits=7, accountant="mixture-rdp")
@@ -237,7 +237,7 @@ def test_bits_are_judged_and_chosen_by_the_noise_of_a_late_answer():
     assert caught.value.nearest == "7"
 
 
-def test_a_late_answer_that_turns_out_too_dear_leaves_the_one_before(monkeypatch):
+def test_a_late_answer_that_turns_out_too_expensive_leaves_the_one_before(monkeypatch):
     early = plan(**LATE, bits=8, accountant="mixture-gdp")
     least = 0.99 * float(early.noise_variance)
 

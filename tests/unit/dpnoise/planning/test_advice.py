@@ -107,7 +107,7 @@ def test_a_theorem_that_does_not_cover_a_plan_speaks_of_what_was_asked_for(asked
     assert plan(**asked | {"accountant": None}).epsilon_server <= 1.0
 
 
-def test_a_plan_that_begins_with_noise_too_little_for_any_clamp_goes_on():
+def test_a_plan_that_begins_with_noise_too_little_for_any_clamp_continues():
     made = plan(
         **VECTORS | {"delta": 4.6e-11, "epsilon": 1.41},
         clients=45,
@@ -119,7 +119,7 @@ def test_a_plan_that_begins_with_noise_too_little_for_any_clamp_goes_on():
     assert made.epsilon_server <= 1.41
 
 
-def test_parts_of_losses_that_nobody_tolerates_are_said_to_have_no_effect():
+def test_parts_of_losses_that_no_task_tolerates_are_said_to_have_no_effect():
     asked = VECTORS | {"clients": 100, "dimension": 64, "loss_fraction": 0.3}
     assert any("no effect" in note for note in plan(**asked).notes)
     tolerant = plan(**asked, min_survivors=70)

@@ -150,7 +150,7 @@ def test_noise_shares_refuse_to_count_sampling(mechanism):
     assert caught.value.nearest.startswith("1.0")
 
 
-def test_a_secret_selection_spends_less_on_each_step_against_everybody():
+def test_a_secret_selection_spends_less_on_each_step_against_every_adversary():
     asked = BASE | {"mechanism": "skellam", "bits": 20, "steps": 20}
     everyone, made = plan(**asked), plan(**asked, selection_rate=Fraction(1, 10))
     assert made.noise_variance * everyone.parameters.scale_factor**2 < (
@@ -173,7 +173,7 @@ def test_a_secret_selection_spends_less_on_each_step_against_everybody():
     assert "selection" not in str(everyone)
 
 
-def test_a_trusted_party_selects_nobody_in_secret():
+def test_a_trusted_party_selects_no_client_in_secret():
     asked = BASE | {"mechanism": "gaussian", "scale_factor": 64.0}
     with pytest.raises(ParameterError, match="state sampling_rate"):
         plan(**asked, selection_rate=0.5)
@@ -491,7 +491,7 @@ def test_the_counted_error_is_the_error_with_just_the_required_noise():
 
 
 @pytest.mark.parametrize("mechanism", ["skellam", "ddgauss"])
-def test_noise_can_be_taken_back_wherever_somebody_may_be_lost(mechanism):
+def test_noise_can_be_taken_back_wherever_clients_may_drop_out(mechanism):
     """By default, and as far as the mechanism's noise can."""
     rungs = 4 if mechanism == "skellam" else 0
     for losses, expected in (

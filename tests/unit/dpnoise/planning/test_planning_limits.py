@@ -85,7 +85,7 @@ def test_a_sampled_release_is_calibrated_although_its_delta_cannot_pass_the_rate
     assert len(asked) <= 32
 
 
-def test_sampling_never_makes_the_yardstick_worse():
+def test_sampling_never_makes_the_reference_gaussian_worse():
     # Loss distributions resolve no delta below 1e-12, and little at it.
     asked = CELL | {"dimension": 16, "epsilon": 8.0, "delta": 1e-12}
     named = {"mechanism": "gaussian", "scale_factor": 16.0}
@@ -151,7 +151,7 @@ def test_the_largest_cohort_is_planned():
     assert made.share_at_smallest > 10_000 * made.share_at_largest
 
 
-def test_short_vectors_are_judged_by_the_integral_where_it_takes_a_second():
+def test_short_vectors_are_checked_by_the_integral_where_it_takes_a_second():
     made = plan(
         clients=1000, dimension=250, l2_clip=10.0, epsilon=6.0, delta=1e-5, bits=14
     )
@@ -172,7 +172,7 @@ def test_given_bits_get_the_closed_forms_grid_where_that_needs_less_noise():
     assert made.noise_overhead < 1.02
 
 
-def test_a_grid_that_wastes_noise_is_left_though_the_next_is_too_dear_to_tabulate():
+def test_a_wasteful_grid_is_left_though_the_next_is_too_expensive_to_tabulate():
     """On the coarsest grid noise is 1.6 times a Gaussian's, and eight bits hold it."""
     made = plan(
         clients=235,
@@ -187,7 +187,7 @@ def test_a_grid_that_wastes_noise_is_left_though_the_next_is_too_dear_to_tabulat
     assert made.noise_overhead < 1.06
 
 
-def test_a_coin_that_everybody_wins_is_no_coin():
+def test_a_selection_that_always_succeeds_is_not_drawn():
     # Tasks always state a rate; behind a true coin this accountant is too dear here.
     asked = CELL | {"dimension": 32, "scale_factor": 27.0, "bits": 16}
     made = plan(**asked, accountant="mixture-rdp", selection_rate=Fraction(1))

@@ -96,7 +96,7 @@ def test_survivors_must_outnumber_colluders_by_two():
     assert caught.value.nearest == "32"
 
 
-def test_the_noise_of_everybody_counts_but_losses_colluders_and_the_user():
+def test_the_noise_of_all_clients_counts_but_losses_colluders_and_the_user():
     request = PlanRequest(**(GOOD | {"colluders": 10, "min_survivors": 80}))
     assert request.counted_shares == 69
     # Losses are tolerated, so a base and five layers are drawn by default.

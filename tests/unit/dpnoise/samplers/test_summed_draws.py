@@ -67,7 +67,7 @@ def test_added_skellam_draws_have_the_law_of_the_sum():
 
 
 @SMALL
-def test_added_coins_have_the_law_of_the_sum():
+def test_added_rounding_bits_have_the_law_of_the_sum():
     sampler = binomial_sampler(46)
     assert [int(4 * table.variance) for table in sampler.tables] == [16, 16, 14]
     assert sampler.variance == Fraction(46, 4)

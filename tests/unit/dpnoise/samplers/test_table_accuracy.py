@@ -228,7 +228,7 @@ def test_exp_enclosure_brackets_the_exponential_tightly():
         assert upper - lower <= 3
 
 
-def test_an_undecided_floor_asks_for_more_bits_and_then_gives_up():
+def test_an_undecided_floor_asks_for_more_bits_and_then_fails():
     asked = []
 
     def coarse(precision):

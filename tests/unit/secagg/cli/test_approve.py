@@ -60,7 +60,7 @@ def refused(capsys, file, code):
     return " ".join(capsys.readouterr().err.split())
 
 
-def test_an_offer_is_judged_and_its_hash_printed(
+def test_an_offer_is_checked_and_its_hash_printed(
     parameters, tmp_path, capsys, json_answer
 ):
     offer = offer_file(parameters, tmp_path / "offer.bin")
@@ -79,7 +79,7 @@ def test_an_offer_is_judged_and_its_hash_printed(
     assert "(certified (own proof), mixture-simple)" in printed
 
 
-def test_settings_of_a_server_are_planned_and_judged(tmp_path, capsys, settings_texts):
+def test_settings_of_a_server_are_planned_and_checked(tmp_path, capsys, settings_texts):
     settings = tmp_path / "server.toml"
     settings.write_text(settings_texts["server"])
     result = approved(capsys, "--approve", str(settings), "--json")
@@ -94,7 +94,7 @@ def test_a_claim_that_the_noise_does_not_keep_is_not_approved(
     assert "claims 1.5" in refused(capsys, offer, ErrorCode.POLICY_VIOLATION)
 
 
-def test_what_would_take_long_to_judge_is_refused_before_anything_else(parameters):
+def test_what_would_take_long_to_check_is_refused_before_anything_else(parameters):
     block = json.loads(parameters.noise_block)
     huge = altered(
         parameters,

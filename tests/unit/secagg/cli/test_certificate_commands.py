@@ -118,7 +118,7 @@ def test_nothing_in_a_request_but_its_key_counts(run):
 
 
 @pytest.mark.usefixtures("authority")
-def test_a_key_that_nobody_confirmed_is_not_signed(run):
+def test_a_key_without_confirmation_is_not_signed(run):
     request, other = asked(run), asked(run, "other")
     shown = run(
         *("pki", "sign", "pki", request["request"], "--as", f"client/{NAME}"),
@@ -273,7 +273,7 @@ def published(number, serials, reason="unspecified"):
         lambda lines: [*lines, "{}"],
     ],
 )
-def test_an_index_that_somebody_changed_issues_nothing(run, damage):
+def test_a_changed_index_issues_nothing(run, damage):
     signed(run, asked(run))
     path = Path("pki/index.jsonl")
     path.write_text("\n".join([*damage(path.read_text().splitlines()), ""]))

@@ -195,7 +195,7 @@ def test_options_that_no_session_can_have_are_refused_before_anything_is_said(
     assert expected in captured.err
 
 
-def test_a_profile_that_nobody_has_is_refused_by_name(capsys):
+def test_an_unknown_profile_is_refused_by_name(capsys):
     assert main(["simulate", "--profile", "no-such-profile", "--json"]) in (12, 72)
     assert "no-such-profile" in error_of(capsys)["message"]
 
@@ -215,7 +215,7 @@ def test_a_simulation_with_drawn_neighbours_says_that_it_is_experimental(capsys,
     assert "experimental and unreviewed" in capsys.readouterr().out
 
 
-def test_a_simulation_finds_how_many_neighbours_are_drawn_where_nobody_says(capsys):
+def test_a_simulation_finds_how_many_neighbours_are_drawn_by_default(capsys):
     words = ["simulate", "--clients", "20", "--dimension", "16", "--seed", "4"]
     words += ["--profile", "malicious-server-sparse", "--dropout-rate", "0.1", "--json"]
     assert main(words) == 0
@@ -529,7 +529,7 @@ def test_plan_counts_a_secret_selection_against_both_adversaries(capsys):
 
 
 @pytest.mark.parametrize("rate", ["", "a tenth", "1/0", "nan", "1e-1", "1" * 40])
-def test_plan_refuses_a_selection_rate_that_is_none(capsys, rate):
+def test_plan_refuses_an_invalid_selection_rate(capsys, rate):
     words = [*PLAN, "--epsilon", "2", "--selection-rate", rate, "--json"]
     assert main(words) == exit_code_of(ErrorCode.BAD_SETTINGS)
     assert "no rate" in error_of(capsys)["message"]
@@ -669,7 +669,7 @@ def test_graph_says_that_no_profile_is_for_a_semi_malicious_server(capsys):
     assert "90" in shown.split("degree")[1].splitlines()[0]
 
 
-def test_graph_says_what_nobody_has_reviewed(capsys):
+def test_graph_says_what_is_not_reviewed(capsys):
     assert main(["graph", "--clients", "1000", "--adversary", "malicious"]) == 0
     assert "experimental and unreviewed" in capsys.readouterr().out
 
@@ -1113,7 +1113,7 @@ def test_a_client_takes_the_sentence_and_no_other(deployment, capsys):
     assert "I accept that this client may answer twice" in error["next_step"]
 
 
-def test_a_client_whose_state_was_put_back_is_refused_until_a_person_accepts(
+def test_a_client_with_a_restored_state_is_refused_until_a_person_accepts(
     deployment, capsys
 ):
     state, mark = deployment / "client-state", deployment / "marks" / "client"

@@ -144,7 +144,7 @@ def told(place, capsys):
     return run
 
 
-def test_the_book_says_which_tasks_there_are(told, json_answer):
+def test_the_store_says_which_tasks_there_are(told, json_answer):
     text, answer = told("tasks", "list")
     json_answer("tasks list", answer)
     assert "session 1: joining" in text
@@ -166,7 +166,7 @@ def test_the_book_says_which_tasks_there_are(told, json_answer):
     json_answer("error", answer)
 
 
-def test_the_book_says_which_sessions_there_were(told, json_answer):
+def test_the_store_says_which_sessions_there_were(told, json_answer):
     text, answer = told("sessions", "list", "--task", "counts")
     json_answer("sessions list", answer)
     json_answer("sessions show", answer["sessions"][0])
@@ -290,7 +290,7 @@ def test_a_client_says_what_is_claimed_of_its_data(told, place, json_answer):
     assert answer["data"]["remaining_epsilon"] == 2.0
 
 
-async def test_a_session_that_was_paid_and_goes_on_has_not_failed(place, tmp_path):
+async def test_a_session_that_was_paid_and_continues_has_not_failed(place, tmp_path):
     """Its sum is missing and its session is spent: that is no fault yet."""
     store = await open_store(f"sqlite:{tmp_path / 'store.sqlite3'}")
     await settle_task(
@@ -376,7 +376,7 @@ def test_the_commands_of_an_operator_load_no_server():
     assert not {"grpc", "numpy", "secagg.server.aggregator"} & {*done.stdout.split()}
 
 
-def test_on_a_terminal_the_plan_is_shown_and_nobody_is_offered_it_unasked(
+def test_on_a_terminal_the_plan_is_shown_and_offered_only_where_asked(
     place, capsys, monkeypatch
 ):
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)

@@ -73,7 +73,7 @@ def test_a_pipe_gets_one_plain_line_per_round_and_per_loss():
     ]
 
 
-def test_budget_and_those_left_out_are_named_once():
+def test_budget_and_excluded_clients_are_named_once():
     counted = replace(START, sessions_left=4, excluded=("client-5",))
     done = replace(
         counted,

@@ -45,7 +45,7 @@ def forget(*words):
     return main(["state", "forget", "state", "--config", "settings.toml", *words])
 
 
-def test_a_walk_is_begun_anew_after_its_mark_is_forgotten(place, capsys, json_answer):
+def test_a_walk_is_begun_again_after_its_mark_is_forgotten(place, capsys, json_answer):
     for _ in range(2):
         emptied(place)
         with pytest.raises(ServiceError) as refused:

@@ -44,7 +44,7 @@ def test_a_full_disk_is_named(command, full, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
-def test_whoever_stops_reading_hears_no_complaint(command, unread, monkeypatch, capsys):
+def test_a_reader_that_stops_gets_no_complaint(command, unread, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", unread)
     assert main(command) == 141
     said = capsys.readouterr().err
@@ -53,7 +53,7 @@ def test_whoever_stops_reading_hears_no_complaint(command, unread, monkeypatch, 
 
 
 @pytest.mark.parametrize("where", ["full", "unread"])
-def test_who_has_other_work_goes_on_with_it(where, request, monkeypatch):
+def test_who_has_other_work_continues_with_it(where, request, monkeypatch):
     monkeypatch.setattr(sys, "stdout", request.getfixturevalue(where))
     output = Output(as_json=False, is_aside=True)
     for _ in range(3):
@@ -78,7 +78,7 @@ FAILURES = [(["nonsense"], 2), (["sessions", "verify", "/nowhere"], 72)]
     list(product(FAILURES, ("full", "unread"), ("stdout", "stderr"))),
     ids=str,
 )
-def test_a_failure_keeps_its_exit_code_whoever_hears_of_it(
+def test_a_failure_keeps_its_exit_code_in_every_process(
     case, request, monkeypatch, capsys
 ):
     (command, code), where, stream = case
@@ -93,7 +93,7 @@ def test_a_failure_keeps_its_exit_code_whoever_hears_of_it(
 
 
 @pytest.mark.parametrize("where", ["full", "unread"])
-def test_a_program_gets_its_answer_when_nobody_else_can_be_told(
+def test_a_program_gets_its_answer_when_no_other_party_can_be_told(
     where, request, monkeypatch, capsys
 ):
     monkeypatch.setattr(sys, "stderr", request.getfixturevalue(where))

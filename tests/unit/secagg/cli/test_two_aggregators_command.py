@@ -227,7 +227,7 @@ class Running:
         return await giving
 
 
-def test_a_task_is_summed_from_settings_files_and_goes_on_after_a_restart(
+def test_a_task_is_summed_from_settings_files_and_continues_after_a_restart(
     house, capsys, json_answer
 ):
     async def main_task():
@@ -358,7 +358,7 @@ def test_certificates_can_be_taken_back_and_health_needs_none(house):
     asyncio.run(main())
 
 
-def test_a_client_leaves_a_task_below_its_own_floors(house):
+def test_a_client_leaves_a_task_below_its_own_limits(house):
     async def main():
         async with Running(house) as running:
             sections = house.client("a", running.ports)
@@ -371,7 +371,7 @@ def test_a_client_leaves_a_task_below_its_own_floors(house):
 
 
 @pytest.mark.parametrize("is_included", [True, False])
-def test_what_is_signed_by_nobody_is_not_said_of_a_sum(
+def test_what_no_client_has_signed_is_not_said_of_a_sum(
     capsys, is_included, json_answer
 ):
     given = SharedContribution(
@@ -479,7 +479,7 @@ def test_what_cannot_work_is_refused_by_name(house, capsys, part, changed, said)
 
 
 @pytest.mark.parametrize("which", ["leader", "helper", "for-leader"])
-def test_a_certificate_for_somebody_else_is_refused_at_the_start(house, capsys, which):
+def test_a_certificate_of_another_party_is_refused_at_the_start(house, capsys, which):
     part = which.removeprefix("for-")
     sections = house.aggregator(part)
     if which == "for-leader":
@@ -496,7 +496,7 @@ def test_a_certificate_for_somebody_else_is_refused_at_the_start(house, capsys, 
 
 
 @pytest.mark.parametrize("part", ["leader", "helper"])
-def test_an_aggregator_that_cannot_print_goes_on(house, monkeypatch, part):
+def test_an_aggregator_that_cannot_print_continues(house, monkeypatch, part):
     usual, while_serving = gc.get_threshold(), []
 
     async def stopped_at_once(_, work, **__):
@@ -517,7 +517,7 @@ def test_an_aggregator_that_cannot_print_goes_on(house, monkeypatch, part):
 
 
 @pytest.mark.parametrize("part", ["leader", "client"])
-def test_whoever_could_keep_no_sum_is_refused_at_the_start(house, capsys, part):
+def test_a_server_that_could_keep_no_sum_is_refused_at_the_start(house, capsys, part):
     taken, vector = house.place / "taken", house.place / "x.npy"
     taken.write_text("this is no directory")
     np.save(vector, VECTORS[0])

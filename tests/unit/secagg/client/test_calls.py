@@ -241,7 +241,7 @@ def test_a_quiet_stream_is_kept_while_it_says_that_there_is_nothing():
         pytest.param([(5, Wait(3600))], 245, id="never much later"),
     ],
 )
-def test_a_silent_stream_is_given_up_and_the_aggregator_asked(said, asked):
+def test_a_silent_stream_is_closed_and_the_aggregator_asked(said, asked):
     async def follow(clock):
         async def answer(_identity, _request):
             return UPDATES[0]
@@ -262,7 +262,7 @@ def test_a_silent_stream_is_given_up_and_the_aggregator_asked(said, asked):
     manual_clock.run(follow)
 
 
-def test_behind_an_update_a_stream_is_heard_of_soon():
+def test_after_an_update_a_stream_is_read_soon():
     """How long it had been quiet before says nothing of the round that has opened."""
 
     async def follow(clock):
@@ -317,7 +317,7 @@ def test_another_stream_is_opened_when_the_aggregator_has_nothing_either(said):
     manual_clock.run(follow)
 
 
-def test_whoever_loses_its_stream_asks_a_little_later_each_time():
+def test_a_client_that_loses_its_stream_asks_a_little_later_each_time():
     """Not all clients of an aggregator that cut them off at the same moment."""
 
     async def follow(clock):
@@ -343,7 +343,7 @@ def test_whoever_loses_its_stream_asks_a_little_later_each_time():
     manual_clock.run(follow)
 
 
-def test_whoever_loses_its_stream_waits_as_long_as_it_was_told():
+def test_a_client_that_loses_its_stream_waits_as_long_as_it_was_told():
     async def follow(clock):
         async def answer(_identity, _request):
             return UPDATES[0]

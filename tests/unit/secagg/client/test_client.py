@@ -183,7 +183,7 @@ async def test_a_session_beyond_the_budget_is_refused_before_a_key_is_made(aggre
         await asyncio.gather(*map(give, NAMES))
 
 
-async def test_exact_sums_are_refused_by_whoever_has_not_waived_noise(aggregator):
+async def test_exact_sums_are_refused_by_a_client_that_has_not_waived_noise(aggregator):
     # Whatever the cohort's policy says of noise, the floors decide.
     async with Serving(aggregator, COHORT):
         with pytest.raises(RemoteProtocolError, match="without noise") as caught:
@@ -191,7 +191,7 @@ async def test_exact_sums_are_refused_by_whoever_has_not_waived_noise(aggregator
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
 
-async def test_a_waiver_can_still_have_floors_for_tasks_with_noise(aggregator):
+async def test_a_waiver_can_still_have_limits_for_tasks_with_noise(aggregator):
     waiver = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT, noised=privacy_limits(7.0))
     async with Serving(aggregator, noised(8.0)):
         with pytest.raises(RemoteProtocolError, match="at most 7 is accepted"):
@@ -199,7 +199,7 @@ async def test_a_waiver_can_still_have_floors_for_tasks_with_noise(aggregator):
 
 
 @pytest.mark.parametrize("given", [None, True, NO_NOISE_ACKNOWLEDGEMENT])
-def test_no_client_is_made_without_floors(given):
+def test_no_client_is_made_without_limits(given):
     with pytest.raises(LocalProtocolError, match="limits of privacy"):
         Client(InMemoryConnection(None, "alice"), task="t", privacy_limits=given)
 
@@ -218,7 +218,7 @@ def test_no_client_is_made_without_floors(given):
     ],
     ids=["privacy", "cohort"],
 )
-async def test_floors_that_have_risen_end_an_interrupted_session(
+async def test_limits_that_have_risen_end_an_interrupted_session(
     aggregator, tmp_path, risen, complaint
 ):
     stopped = asyncio.Event()
@@ -256,7 +256,7 @@ async def test_floors_that_have_risen_end_an_interrupted_session(
         await asyncio.wait(others)
 
 
-async def test_a_client_that_was_cancelled_goes_on_where_it_stood(aggregator, tmp_path):
+async def test_a_cancelled_client_resumes_from_its_last_record(aggregator, tmp_path):
     stopped = asyncio.Event()
     paused = PausingConnection(
         InMemoryConnection(aggregator, "alice"),
@@ -395,7 +395,7 @@ async def test_a_client_whose_calls_get_nowhere_says_so():
     assert caught.value.code is ErrorCode.UNREACHABLE
 
 
-async def test_a_client_without_end_of_patience_says_so_of_its_session(monkeypatch):
+async def test_a_client_without_a_timeout_says_so_of_its_session(monkeypatch):
     async def passed_unheard(*_):
         raise SessionAbortedError("too late", code=ErrorCode.DEADLINE)
 

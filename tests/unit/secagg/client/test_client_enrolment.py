@@ -178,7 +178,7 @@ async def test_no_server_goes_back_behind_a_list_that_was_read(store, later):
     await rules(store, revocations(3, 3, 9, 10))
 
 
-async def test_a_number_without_a_list_locks_nobody_out(store):
+async def test_a_number_without_a_list_locks_no_client_out(store):
     # R2.1-0 comes before R5.0-5.
     huge = dataclasses.replace(
         trusting(None), revocation_number=(1 << 32) - 1, revocation_hash=bytes(32)

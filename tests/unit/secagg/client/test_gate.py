@@ -96,7 +96,7 @@ def test_a_floor_is_kept_by_what_lies_on_it(noised):
 
 
 @pytest.mark.parametrize("is_noised", [True, False])
-def test_the_floors_of_the_cohort_are_judged_before_the_noise(noised, is_noised):
+def test_the_limits_of_the_cohort_are_checked_before_the_noise(noised, is_noised):
     parameters = noised.parameters if is_noised else EXACT
     privacy_limits = FLOORS if is_noised else WAIVER
     complaint, asked = refused(parameters, privacy_limits, min_clients=4)
@@ -105,7 +105,7 @@ def test_the_floors_of_the_cohort_are_judged_before_the_noise(noised, is_noised)
 
 
 @pytest.mark.parametrize("require_noise", [True, False])
-def test_the_floors_alone_decide_whether_noise_is_demanded(require_noise):
+def test_the_limits_alone_decide_whether_noise_is_demanded(require_noise):
     cohort = ClientPolicy(require_noise=require_noise, min_clients=7)
     assert OwnRules(limits=FLOORS, cohort=cohort).policy == replace(
         cohort, require_noise=True
@@ -127,7 +127,7 @@ def test_an_exact_sum_that_is_accepted_has_no_figures():
         assert asked == 0
 
 
-def test_who_waives_noise_without_floors_still_learns_what_noise_there_is(noised):
+def test_who_waives_noise_without_limits_still_learns_what_noise_there_is(noised):
     report = stating(noised, 100.0, "recalled")
     session, asked = judged(noised.parameters, WAIVER, report)
     assert session.privacy is report
@@ -149,7 +149,7 @@ def with_and_without_a_waiver(privacy_limits):
         ({"max_local_epsilon": 100.0}, "no local randomiser"),
     ],
 )
-def test_what_the_task_itself_states_is_judged_before_epsilon_is_computed(
+def test_what_the_task_itself_states_is_checked_before_epsilon_is_computed(
     noised, privacy_limits, complaint
 ):
     for demanded in with_and_without_a_waiver(replace(FLOORS, **privacy_limits)):
@@ -192,7 +192,7 @@ def test_published_alone_refuses_theorems_of_this_project(noised, grounds, accep
         (8.0, "recalled", "epsilon is only recalled (own proof); accepted: certified"),
     ],
 )
-def test_what_the_noise_is_worth_is_judged_as_this_client_has_computed_it(
+def test_what_the_noise_is_worth_is_checked_as_this_client_has_computed_it(
     noised, epsilon, status, complaint
 ):
     for demanded in with_and_without_a_waiver(FLOORS):

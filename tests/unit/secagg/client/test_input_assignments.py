@@ -56,7 +56,7 @@ def test_another_file_in_its_place_is_another_one(path):
     assert not given(path).was_given("sums", 3)
 
 
-def test_a_file_that_was_written_anew_is_another_one(path):
+def test_a_file_that_was_written_again_is_another_one(path):
     given(path, info())
     np.save(path, np.arange(4))
     os.utime(path, ns=(1, 1))

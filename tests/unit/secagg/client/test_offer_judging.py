@@ -72,7 +72,7 @@ def test_every_floor_of_the_settings_reaches_the_core(tmp_path):
     assert defaults.require_noise
 
 
-def test_the_privacy_floors_of_the_settings_reach_the_client(tmp_path):
+def test_the_privacy_limits_of_the_settings_reach_the_client(tmp_path):
     privacy_limits = PrivacyLimits(
         max_epsilon=1.0,
         max_delta=1e-6,

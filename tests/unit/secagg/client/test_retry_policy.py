@@ -64,7 +64,7 @@ def service(code):
     ],
     ids=lambda value: getattr(getattr(value, "code", None), "name", str(value)),
 )
-def test_what_nobody_could_help_costs_no_attempt(error, reach):
+def test_what_no_client_could_help_costs_no_attempt(error, reach):
     assert after_error(error, reach) is NextAction.NEXT_SESSION
 
 

@@ -338,7 +338,7 @@ def test_an_aggregator_that_vanishes_costs_a_deadline():
     assert row.number == 1
 
 
-def test_whoever_cannot_reach_the_aggregator_says_so_every_few_seconds():
+def test_a_client_that_cannot_reach_the_aggregator_says_so_every_few_seconds():
     told = []
 
     async def main(clock):
@@ -379,7 +379,7 @@ def test_whoever_cannot_reach_the_aggregator_says_so_every_few_seconds():
     assert {reason for _, reason in told} == {"nothing listens there. Start it."}
 
 
-def test_a_client_that_waits_for_ever_says_every_ten_minutes_that_nobody_answers():
+def test_a_client_that_waits_for_ever_logs_every_ten_minutes_that_no_server_answers():
     told = []
 
     async def main(clock):
@@ -400,7 +400,7 @@ def test_a_client_that_waits_for_ever_says_every_ten_minutes_that_nobody_answers
     assert 7 <= told.count(ClientPhase.UNREACHABLE) <= 13
 
 
-def test_nobody_waits_for_an_offer_for_ever_unless_asked_to():
+def test_no_client_waits_for_an_offer_for_ever_unless_asked_to():
     async def main(clock):
         nobody = ScriptedService(script={GetOffer: Wait(1.0)})
 

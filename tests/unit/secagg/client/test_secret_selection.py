@@ -80,7 +80,7 @@ def trained(run, monkeypatch, *, seconds=TRAINING_SECONDS, bad=()):
     return run, asked
 
 
-def test_with_a_fixed_time_both_coins_upload_as_much_and_at_once(
+def test_with_a_fixed_time_both_selections_upload_as_much_and_at_once(
     half, cohort, monkeypatch
 ):
     """R3.5-2."""
@@ -96,7 +96,7 @@ def test_without_one_no_client_is_spared_the_making(half, cohort, monkeypatch):
     assert len(set(run.uploads.values())) == 1
 
 
-def test_a_function_that_leaves_traces_is_called_whichever_way_the_coin_falls(
+def test_a_function_that_leaves_traces_is_called_whatever_the_selection(
     half, cohort, monkeypatch
 ):
     """Else its files would tell the coin; what it failed by tells nothing then."""
@@ -109,7 +109,7 @@ def test_a_function_that_leaves_traces_is_called_whichever_way_the_coin_falls(
     assert sum(each.shortened_by is not None for each in given) == 2
 
 
-def test_the_command_reads_its_file_whichever_way_the_coin_falls(monkeypatch):
+def test_the_command_reads_its_file_whatever_the_selection(monkeypatch):
     """It notes the file and writes the payload: a trace for each session."""
     monkeypatch.setattr(program.TLSIdentity, "load", lambda **_: None)
     monkeypatch.setattr(program, "Client", lambda *_, **given: given)
@@ -125,7 +125,9 @@ def test_the_command_reads_its_file_whichever_way_the_coin_falls(monkeypatch):
 
 
 @pytest.mark.parametrize("seconds", [0.0, TRAINING_SECONDS, 4000.0])
-def test_failing_and_late_functions_tell_no_coin(half, cohort, monkeypatch, seconds):
+def test_failing_and_late_functions_do_not_reveal_the_selection(
+    half, cohort, monkeypatch, seconds
+):
     """No message, time or line of a log says who was asked, and who failed."""
     run, asked = trained(
         cohort(half, answer_at=0.5), monkeypatch, seconds=seconds, bad=range(CLIENTS)
@@ -215,7 +217,7 @@ def test_a_time_outside_the_round_is_refused(aggregator, part):
         )
 
 
-def test_another_set_of_sharers_has_another_coin(half):
+def test_another_set_of_share_holders_has_another_selection(half):
     """R3.5-2: two uploads under one coin would not be two selected releases."""
     seen = set()
     for number in range(20):
@@ -236,7 +238,7 @@ def secrets_of(seed, context):
     )
 
 
-def test_nothing_around_an_input_shows_its_coin(half):
+def test_nothing_around_an_input_shows_its_selection(half):
     texts = set()
     for number in range(12):
         secrets = secrets_of(b"seed %d" % number, b"context")

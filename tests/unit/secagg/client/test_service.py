@@ -130,7 +130,7 @@ def test_a_budget_that_is_spent_ends_it_in_peace():
     assert (given, failed, error) == (2, [], None)
 
 
-def test_waits_grow_to_five_minutes_with_full_jitter_and_begin_anew():
+def test_waits_grow_to_five_minutes_with_full_jitter_and_begin_again():
     asked, *_ = served(PASSING[0], seconds=30 * DAY)
     waits = [after - before for before, after in itertools.pairwise(asked)]
     assert all(
@@ -186,7 +186,7 @@ def test_a_certificate_of_its_own_that_has_ended_is_waited_for():
     assert error is wrong
 
 
-def test_renewal_begins_in_time_and_goes_on_until_there_is_a_new_one(caplog):
+def test_renewal_begins_in_time_and_continues_until_there_is_a_new_one(caplog):
     caplog.set_level("INFO")
 
     async def main(clock):

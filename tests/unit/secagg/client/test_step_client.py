@@ -174,7 +174,7 @@ def test_an_end_without_a_sum_is_said_every_time(parameters):
 # --- row 1: the offer -----------------------------------------------------------------
 
 
-def test_an_offer_that_is_none_is_refused():
+def test_an_invalid_offer_is_refused():
     with step_client("ann", EXACT, None) as ann:
         for garbage in (b"", b"\x00", bytes(50)):
             with pytest.raises(RemoteProtocolError) as caught:
@@ -204,7 +204,7 @@ def test_a_session_that_is_over_by_the_clock_is_refused():
 # --- row 2: known sessions ------------------------------------------------------------
 
 
-def test_a_stored_session_is_judged_again_and_left(tmp_path):
+def test_a_stored_session_is_checked_again_and_left(tmp_path):
     session = carrier(NOISY, tmp_path)
     offer = session.server.offer
     session.hand("ann")
@@ -433,7 +433,7 @@ def test_a_vector_that_cannot_be_used_is_zeros_where_there_is_noise(tmp_path):
         session.close()
 
 
-def test_a_vector_that_cannot_be_used_is_an_error_where_there_is_none():
+def test_an_unusable_vector_is_an_error_in_a_task_without_noise():
     session = carrier()
     until_vector(session)
     ann, offer = session.client("ann"), session.server.offer

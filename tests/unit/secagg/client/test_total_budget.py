@@ -352,7 +352,7 @@ def _key(offered):
     return f"client/alice/{offered.session_id.hex()}"
 
 
-async def test_a_session_that_goes_on_is_judged_once(offers, monkeypatch):
+async def test_a_session_that_continues_is_checked_once(offers, monkeypatch):
     """Shared claims are read in turn: what is claimed already takes one turn."""
     store, turns = LastingStore.make(), []
     now = int(time.time())
@@ -443,7 +443,7 @@ async def test_the_same_task_of_two_states_is_claimed_twice(offers, tmp_path):
     assert len((await total.use()).claims) == 2
 
 
-async def test_a_copy_that_was_put_back_is_noticed_and_claims_anew(offers, tmp_path):
+async def test_a_copy_that_was_restored_is_noticed_and_claims_again(offers, tmp_path):
     """Accepted, it may have forgotten charges: what it gives again is claimed again."""
     first = stored_at(tmp_path / "state")
     await total_on(first.store).claim(offers[2])
@@ -468,7 +468,7 @@ async def test_a_copy_that_was_put_back_is_noticed_and_claims_anew(offers, tmp_p
     await third.store.close()
 
 
-async def test_shared_claims_that_were_put_back_are_refused_whoever_accepts_it(
+async def test_restored_shared_claims_are_refused_whatever_client_accepts_them(
     aggregator, offers, tmp_path
 ):
     mark = tmp_path / "mark"

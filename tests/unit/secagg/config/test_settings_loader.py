@@ -139,7 +139,7 @@ def test_an_unknown_ground_is_an_error_with_a_suggestion(tmp_path, given, step):
     assert loaded.settings.policy.grounds == GROUNDS
 
 
-def test_floors_of_a_program_have_known_grounds_as_well():
+def test_limits_of_a_program_have_known_grounds_as_well():
     for words, step in (
         ({"certified", "publishd"}, "Did you mean published?"),
         ({"hypothetical"}, f"Choose among {', '.join(GROUNDS)}."),
@@ -279,7 +279,7 @@ def test_lists_and_bracketed_addresses_are_taken_as_they_are_meant(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "a b", "[a]", "..", "x" * 256])
-def test_an_invitation_that_nobody_can_accept_is_refused(tmp_path, name):
+def test_an_invitation_that_no_client_can_accept_is_refused(tmp_path, name):
     text = SERVER.replace('id = "t"', f'id = "t"\ninvited = ["{name}"]')
     assert "no certificate" in str(complaint_of(lambda: server(tmp_path, text)))
 

@@ -83,7 +83,7 @@ def drawn():
 
 
 @pytest.mark.parametrize("kind", ["right", "little", "much", "shifted", "repeated"])
-def test_noise_is_judged_by_its_law(kind, drawn):
+def test_noise_is_tested_against_its_law(kind, drawn):
     """Right noise is blamed once in 10^9 seeds, by each statistic."""
     changed = {
         "right": drawn,
@@ -258,7 +258,7 @@ def test_error_output_is_read_and_bounded(program):
     assert tested.taken_errors() == b""
 
 
-def test_a_program_that_always_fails_is_given_up(home):
+def test_a_program_that_always_fails_is_not_restarted(home):
     command = [sys.executable, "-S", "-c", "pass"]
     tested = Program(command, timeout=20.0, state=home, max_restarts=2)
     for _ in range(3):
@@ -286,7 +286,7 @@ def test_an_answer_to_hello_has_its_keys(change):
         kit.Abilities.of(HELLO | change)
 
 
-def test_what_is_not_claimed_is_left_out():
+def test_what_is_not_claimed_is_not_listed():
     abilities = kit.Abilities.of(HELLO)
     lacking = {case.id: abilities.lacks(case) for case in kit.cases()}
     assert lacking["honest"] == ""

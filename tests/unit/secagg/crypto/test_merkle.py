@@ -123,7 +123,7 @@ def test_proofs_are_logarithmic():
 
 
 @pytest.mark.parametrize("places", [[1, 1], [2, 1], [-1], [5]])
-def test_places_that_are_none_are_the_callers_fault(places):
+def test_invalid_places_are_the_callers_fault(places):
     tree = MerkleTree(leaves_of(5), SUITE)
     with pytest.raises(ValueError, match="places"):
         tree.proof(places)

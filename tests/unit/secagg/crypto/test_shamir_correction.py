@@ -52,7 +52,7 @@ def test_agreement_of_the_kept_rows_is_certain_even_beyond_the_radius():
     assert (values[kept] == code_words(columns=3)[kept]).all()
 
 
-def test_one_surplus_share_shows_an_error_but_blames_nobody():
+def test_one_surplus_share_shows_an_error_but_blames_no_holder():
     # The error is chosen so that the only syndrome happens to be a holder's point.
     values = code_words(columns=1, threshold=29)
     probe = values.copy()

@@ -120,7 +120,7 @@ def test_a_report_survives_json_even_when_nothing_is_guaranteed(task):
         assert PrivacyReport.from_dict(json.loads(json.dumps(each.to_dict()))) == each
 
 
-def test_floors_are_judged_by_the_report_that_is_given(task):
+def test_limits_are_checked_by_the_report_that_is_given(task):
     report = task.report()
     policy = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
     assert task.check(policy, report=report) is report

@@ -140,7 +140,7 @@ def test_a_directory_that_cannot_be_written_is_an_error_with_a_next_step(
     assert caught.value.next_step
 
 
-def test_an_authority_can_be_loaded_and_go_on_issuing(files, authority):
+def test_an_authority_can_be_loaded_and_continue_issuing(files, authority):
     again = CertificateAuthority.load(files / "ca.pem", files / "ca.key")
     assert again.trust_domain == authority.trust_domain
     leaf_of(again.issue_client("late", now=NOW)).verify_directly_issued_by(
@@ -257,7 +257,7 @@ def test_the_name_is_read_from_the_certificate(authority):
         [SERVER, DNS("agg.example")],
     ],
 )
-def test_a_certificate_that_could_mislead_names_nobody(authority, names):
+def test_a_misleading_certificate_names_no_client(authority, names):
     with pytest.raises(ServiceError) as caught:
         identity_in_pem(pem_naming(authority, names))
     assert caught.value.code is ErrorCode.BAD_CERTIFICATE
@@ -272,14 +272,14 @@ def test_a_certificate_that_could_mislead_names_nobody(authority, names):
         b"",
     ],
 )
-def test_an_extension_that_cannot_be_read_names_nobody(authority, content):
+def test_an_unreadable_extension_names_no_client(authority, content):
     unreadable = x509.UnrecognizedExtension(x509.SubjectAlternativeName.oid, content)
     with pytest.raises(ServiceError) as caught:
         identity_in_pem(pem_naming(authority, [], [unreadable]))
     assert caught.value.code is ErrorCode.BAD_CERTIFICATE
 
 
-def test_what_is_no_certificate_names_nobody():
+def test_an_invalid_certificate_names_no_client():
     with pytest.raises(ServiceError, match="is malformed"):
         identity_in_pem(b"-----BEGIN CERTIFICATE-----\nAA==\n")
 

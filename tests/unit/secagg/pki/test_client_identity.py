@@ -137,7 +137,7 @@ def test_a_request_of_another_key_is_not_renewed(directory, tmp_path, issuer_dir
         renew_request(directory, now=NOW)
 
 
-def test_an_identity_that_nobody_would_accept_is_refused(
+def test_an_identity_that_no_client_would_accept_is_refused(
     load, directory, tmp_path, issuer_directory
 ):
     other = enrolled(issuer_directory, tmp_path / "other", "phone-8")

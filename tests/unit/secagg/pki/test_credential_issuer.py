@@ -78,7 +78,7 @@ def test_what_is_issued_passes_the_checks_of_a_session(directory):
     check_credential(issued.credential, rules, identity="phone-7")
 
 
-def test_serials_go_on_where_they_stood(directory):
+def test_serials_continue_from_the_last_one(directory):
     serials = [signed(directory, request(f"c{i}")).credential.serial for i in range(3)]
     with Issuer.open(directory) as issuer:
         serials.append(issuer.sign(request("c3"), now=NOW).credential.serial)
@@ -126,7 +126,7 @@ def test_a_request_that_its_key_did_not_sign_is_refused(directory):
         signed(directory, CredentialRequest.decode(bytes(data)))
 
 
-def test_a_request_made_by_hand_for_a_name_that_is_none_is_refused(directory):
+def test_a_request_made_by_hand_for_an_invalid_name_is_refused(directory):
     key = new_key()
     unsigned = dataclasses.replace(request("phone-7", key), name="a b", signature=b"")
     tag = enrolment_tag("client", "enrolment request")
@@ -263,7 +263,7 @@ def test_a_serial_is_revoked_once(directory):
 # --- backups, crashes, damage ---------------------------------------------------------
 
 
-def test_a_record_that_was_put_back_is_refused(directory):
+def test_a_restored_record_is_refused(directory):
     signed(directory, request("c0"))
     signed(directory, request("c1"))
     old = (directory / RECORD).read_bytes()
@@ -285,7 +285,7 @@ def test_a_record_that_ends_below_a_revoked_serial_is_refused(directory):
         pass
 
 
-def test_a_list_that_was_lost_or_put_back_is_made_again(directory):
+def test_a_list_that_was_lost_or_restored_is_made_again(directory):
     signed(directory, request("c0"))
     signed(directory, request("c1"))
     first = revoked(directory, 1)

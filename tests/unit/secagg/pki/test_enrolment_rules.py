@@ -110,7 +110,7 @@ BAD = [
     ids=[row[0] for row in BAD],
 )
 @pytest.mark.parametrize("cached", [False, True])
-def test_a_credential_that_will_not_do_is_refused(credential, rules, complaint, cached):
+def test_an_invalid_credential_is_refused(credential, rules, complaint, cached):
     verified = VerifiedCredentials() if cached else None
     if cached:  # what was verified before excuses nothing
         check_credential(CREDENTIAL, RULES, identity="phone-7", verified=verified)
@@ -145,7 +145,7 @@ def test_every_field_is_signed(change):
     assert error.code is ErrorCode.BAD_CREDENTIAL
 
 
-def test_a_credential_of_somebody_else_is_refused():
+def test_a_credential_of_another_client_is_refused():
     error = refusal(check_credential, CREDENTIAL, RULES, identity="phone-8")
     assert error.code is ErrorCode.BAD_CREDENTIAL
     assert error.sender == "phone-8"

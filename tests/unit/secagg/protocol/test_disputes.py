@@ -48,7 +48,7 @@ def test_at_most_c_honest_clients_are_lost_and_c_plus_one_attempts_suffice(histo
 
 
 @given(histories())
-def test_an_honest_client_is_left_out_only_beside_a_corrupt_one(history):
+def test_an_honest_client_is_excluded_only_beside_a_corrupt_one(history):
     _, corrupt, honest, _ = history
     for before, _, out in played(history):
         newly = out - before
@@ -61,7 +61,7 @@ def test_more_disputes_than_colluders_prove_and_spare_the_others():
     assert excluded(complaints, colluders=4) == {"x", "h0"}
 
 
-def test_both_ends_of_a_matched_pair_go_and_nobody_else():
+def test_both_ends_of_a_matched_pair_are_removed_and_no_other_client():
     said = [("a", "b"), ("b", "c"), ("c", "d")]
     assert excluded(said, colluders=2) == {"a", "b", "c", "d"}
     assert excluded([("a", "b"), ("c", "b")], colluders=2) == {"a", "b"}

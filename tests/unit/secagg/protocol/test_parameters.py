@@ -90,7 +90,7 @@ def test_a_release_refuses_the_profiles_that_it_does_not_have_by_name(monkeypatc
     assert SPARSE.profile.label in str(caught.value)
 
 
-def test_one_profile_rests_on_an_argument_that_nobody_has_reviewed():
+def test_one_profile_rests_on_an_argument_without_review():
     assert [each for each in Profile if each.is_experimental] == [SPARSE.profile]
 
 

@@ -34,7 +34,7 @@ def open_round(session, wanted):
 
 
 @pytest.mark.parametrize("which", [Round.SHARE_KEYS, Round.UNMASKING])
-def test_what_opens_a_round_for_everybody_is_encoded_once(session, which):
+def test_what_opens_a_round_for_all_clients_is_encoded_once(session, which):
     open_round(session, which)
     first, *others = (
         server.update_for(session.server_state, identity_of(number))
@@ -43,7 +43,7 @@ def test_what_opens_a_round_for_everybody_is_encoded_once(session, which):
     assert all(other is first for other in others)
 
 
-def test_the_set_of_sharers_is_encoded_once(session, monkeypatch):
+def test_the_set_of_share_holders_is_encoded_once(session, monkeypatch):
     open_round(session, Round.MASKED_INPUT_COLLECTION)
     monkeypatch.setattr("numpy.packbits", None)
     for number in range(CLIENTS):

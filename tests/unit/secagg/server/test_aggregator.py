@@ -275,7 +275,7 @@ def test_only_invited_clients_get_an_offer_a_payload_or_a_place():
     scenario(test, invited=frozenset({"a", "b"}))
 
 
-def test_nobody_speaks_for_somebody_else():
+def test_no_client_speaks_for_another_one():
     async def test(world):
         world.start()
         await world.settle()
@@ -327,7 +327,7 @@ def test_a_full_session_is_not_offered_but_its_members_may_ask_again():
     scenario(test)
 
 
-def test_no_session_is_offered_while_draining_but_those_open_go_on():
+def test_no_session_is_offered_while_draining_but_those_open_continue():
     async def test(world):
         world.start()
         await world.settle()
@@ -379,7 +379,7 @@ def test_an_advert_is_acknowledged_only_when_it_is_durable():
     scenario(test)
 
 
-def test_nobody_sees_a_round_before_its_opening_is_durable():
+def test_no_client_sees_a_round_before_its_opening_is_durable():
     async def test(world):
         world.start()
         await world.settle()
@@ -519,7 +519,7 @@ def test_no_round_lasts_beyond_the_end_of_the_session():
     scenario(test)
 
 
-def test_a_task_that_ends_while_it_waits_ends_its_session_for_everybody():
+def test_a_task_that_ends_while_it_waits_ends_its_session_for_all_clients():
     async def test(world):
         running = world.start()
         await world.settle()
@@ -820,7 +820,7 @@ def test_conspirators_with_equal_bytes_cannot_delete_what_the_sum_needs():
     scenario(test)
 
 
-def test_uploads_before_their_round_and_by_strangers_are_refused():
+def test_uploads_before_their_round_and_by_unknown_clients_are_refused():
     async def test(world):
         world.start()
         await world.settle()
@@ -1008,7 +1008,7 @@ def test_open_streams_are_bounded_per_client_and_in_all():
     scenario(test, watches_per_identity=1, watches=2)
 
 
-def test_a_stream_says_how_many_have_joined_and_goes_on_saying_it():
+def test_a_stream_says_how_many_have_joined_and_continues_saying_it():
     """At once, and again before it was to be missed; to all who watch at one moment."""
 
     async def test(world):
@@ -1152,7 +1152,7 @@ def test_a_piece_beyond_the_end_is_refused_and_the_end_itself_is_empty():
     scenario(test)
 
 
-def test_a_gap_in_an_upload_is_told_with_the_byte_to_go_on_with():
+def test_a_gap_in_an_upload_is_reported_with_the_next_byte():
     async def test(world):
         await world.open_round_two()
         part = {"total_size": SIZE, "digest": hashlib.sha256(VECTOR).digest()}
@@ -1184,7 +1184,7 @@ async def end_for_lack_of_inputs(world):
     await world.clock.sleep_until(world.clock.now() + 400)
 
 
-def test_settling_waits_until_everybody_knows_or_the_time_is_up():
+def test_settling_waits_until_all_clients_know_or_the_time_is_up():
     async def test(world):
         await end_for_lack_of_inputs(world)
         started = world.clock.now()
@@ -1197,7 +1197,7 @@ def test_settling_waits_until_everybody_knows_or_the_time_is_up():
     scenario(test)
 
 
-def test_settling_goes_on_while_clients_call_where_others_may_have_told_the_rest():
+def test_settling_continues_while_clients_call_where_others_may_have_told_the_rest():
     async def test(world):
         await end_for_lack_of_inputs(world)
         started = world.clock.now()
@@ -1217,7 +1217,7 @@ def test_settling_goes_on_while_clients_call_where_others_may_have_told_the_rest
     scenario(test)
 
 
-def test_settling_ends_early_when_everybody_knows():
+def test_settling_ends_early_when_all_clients_know():
     async def test(world):
         await end_for_lack_of_inputs(world)
         started = world.clock.now()
@@ -1229,7 +1229,7 @@ def test_settling_ends_early_when_everybody_knows():
     scenario(test, idle_timeout=2.0)
 
 
-def test_strangers_who_ask_for_the_end_cost_no_memory():
+def test_unknown_callers_that_ask_for_the_end_cost_no_memory():
     async def test(world):
         await end_for_lack_of_inputs(world)
         for number in range(100):
@@ -1242,7 +1242,7 @@ def test_strangers_who_ask_for_the_end_cost_no_memory():
     scenario(test)
 
 
-def test_an_end_waits_for_whoever_was_told_to_come_back_for_a_session():
+def test_an_end_waits_for_clients_that_were_told_to_come_back_for_a_session():
     async def test(world):
         running = world.start()
         await world.settle()
@@ -1322,7 +1322,7 @@ def asking(world, name, *, wait_ms=30_000, after_session=0):
     return asyncio.ensure_future(answered())
 
 
-def test_whoever_waits_is_offered_a_session_when_it_opens():
+def test_a_waiting_client_is_offered_a_session_when_it_opens():
     async def test(world):
         world.task = replace(world.task, gate=TaskSchedule(paused=True))
         world.start()
@@ -1343,7 +1343,7 @@ def test_whoever_waits_is_offered_a_session_when_it_opens():
 @pytest.mark.parametrize(
     ("wait_ms", "answered"), [(0, 0), (4_000, 0), (12_000, 10), (30_000, 30)]
 )
-def test_nobody_is_kept_waiting_longer_than_it_wanted(wait_ms, answered):
+def test_no_caller_is_kept_waiting_longer_than_it_asked_for(wait_ms, answered):
     async def test(world):
         world.task = replace(world.task, gate=TaskSchedule(paused=True))
         world.start()
@@ -1384,7 +1384,7 @@ def test_questions_that_wait_are_bounded_per_client_and_in_all():
         (lambda world: world.running.cancel(), ErrorCode.SHUTTING_DOWN),
     ],
 )
-def test_whoever_waits_is_told_at_once_that_nothing_comes(end, code):
+def test_a_waiting_client_is_told_at_once_that_nothing_comes(end, code):
     async def test(world):
         world.task = replace(world.task, gate=TaskSchedule(paused=True))
         world.running = world.start()

@@ -25,7 +25,7 @@ async def ask(reader, sender):
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True], ids=["arrives", "hangs up"])
-async def test_nobody_is_asked_before_its_turn(is_cancelled):
+async def test_no_server_is_asked_before_its_turn(is_cancelled):
     reader = BodyReader(2, 30.0)
     first, second, third = senders = [Sender(body) for body in (b"1", b"2", b"3")]
     reading = [asyncio.ensure_future(ask(reader, sender)) for sender in senders]
@@ -44,7 +44,7 @@ async def test_nobody_is_asked_before_its_turn(is_cancelled):
     assert [await reading[0], await reading[2]] == [b"1", b"3"]
 
 
-async def test_whoever_stalls_loses_its_turn():
+async def test_a_stalling_caller_loses_its_turn():
     reader = BodyReader(1, 0.01)
     with pytest.raises(ServiceError, match=r"within 0\.01 s") as caught:
         await ask(reader, Sender())
@@ -130,7 +130,7 @@ async def test_one_caller_has_few_of_the_turns_that_last():
         assert body == b"body"
 
 
-async def test_a_message_is_held_by_nobody_who_has_read_it():
+async def test_a_message_is_not_held_back_by_those_who_have_read_it():
     """gRPC's iterator and its generator are a cycle while that one is suspended."""
     reader = BodyReader(1, 30.0)
     sender = Sender()

@@ -29,7 +29,7 @@ def test_it_rings_for_all_when_the_first_of_them_must_hear_it():
     manual_clock.run(main)
 
 
-def test_whoever_listened_before_it_rang_has_heard_it():
+def test_a_subscriber_before_the_notification_receives_it():
     async def main(clock):
         bell, begun = Notifier(clock), clock.now()
         ringing = bell.listen()

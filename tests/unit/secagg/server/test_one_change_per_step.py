@@ -106,7 +106,7 @@ def test_no_session_is_opened_beyond_the_budget_of_its_task():
     assert deployment.sums[0].descriptor.session_number == 2
 
 
-def test_a_number_that_somebody_has_taken_is_not_used_again():
+def test_a_number_that_is_taken_is_not_used_again():
     class Racing(Watched):
         async def commit(self, change):
             is_new = isinstance(change, Change) and change.create is not None
@@ -120,7 +120,7 @@ def test_a_number_that_somebody_has_taken_is_not_used_again():
     assert len(deployment.spool.session_ids()) == 1  # no payload is left behind
 
 
-def test_a_second_record_is_answered_as_our_defect_and_holds_nobody_up(caplog):
+def test_a_second_record_is_answered_as_our_defect_and_delays_no_session(caplog):
     class Strict(Watched):
         """Takes every set of bundles of one client for its second."""
 

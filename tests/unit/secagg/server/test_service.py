@@ -13,7 +13,7 @@ from secagg.server.service import ServiceManager, _Ending
 from secagg.server.task.history import TaskHistory
 
 
-async def test_sigusr1_asks_to_finish_sessions_first_and_only_while_somebody_listens():
+async def test_sigusr1_asks_to_finish_sessions_first_and_only_while_a_server_listens():
     before = signal.getsignal(signal.SIGUSR1)
     ending = _Ending(ServiceManager())
     with ending.on_signal():

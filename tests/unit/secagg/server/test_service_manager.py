@@ -56,7 +56,7 @@ def test_an_abstract_socket_is_told_too():
 
 
 @pytest.mark.parametrize("socket_name", [None, "/nowhere/notify", "vsock:2:1"])
-def test_telling_nobody_is_no_error(socket_name):
+def test_telling_no_client_is_no_error(socket_name):
     ServiceManager(socket_name).ready("listening")
 
 
@@ -95,7 +95,7 @@ class Book:
             raise ServiceError("disk full", code=ErrorCode.STORAGE_FAILED)
 
 
-def test_signs_of_life_stop_when_the_book_hangs_and_not_when_it_refuses(
+def test_signs_of_life_stop_when_the_store_hangs_and_not_when_it_refuses(
     manager, tmp_path
 ):
     store, announced = Book(), []

@@ -49,7 +49,7 @@ def rounds(session, count, names=NAMES):
 
 @pytest.mark.parametrize("parameters", [EXACT, SIGNED], ids=["believed", "signed"])
 @pytest.mark.parametrize("lost_in", [2, 3])
-def test_a_client_that_is_lost_is_left_out(parameters, lost_in):
+def test_a_client_that_drops_out_is_not_included(parameters, lost_in):
     session = Carrier(parameters, NAMES, often=2)
     session.run({"dan": lost_in})
     is_in = lost_in == 3
@@ -101,7 +101,7 @@ def test_one_vector_is_held_and_the_largest_upload():
     assert session.server.result.values[0] == sum(range(count))
 
 
-def test_a_message_that_is_none_concerns_its_sender_alone():
+def test_an_invalid_message_concerns_its_sender_alone():
     session = Carrier(EXACT, NAMES)
     rounds(session, 2)
     session.turn("bob")

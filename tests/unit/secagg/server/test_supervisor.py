@@ -213,7 +213,7 @@ async def test_a_task_lives_through_its_sums_a_pause_and_two_processes(world):
         assert "ended" in str(error)
 
 
-async def test_a_paused_task_takes_nobody_into_a_session_that_has_room(world):
+async def test_a_paused_task_admits_no_client_to_a_session_that_has_room(world):
     roomy = world.settings()
     roomy = replace(roomy, cohort=replace(roomy.cohort, max_clients=3))
 
@@ -299,7 +299,7 @@ async def test_a_file_that_says_something_else_changes_nothing_until_it_is_appli
         await world.both_give("t")
 
 
-async def test_who_is_shown_out_at_one_server_of_a_book_is_at_all(world):
+async def test_who_is_shown_out_at_one_server_of_a_store_is_at_all(world):
     async with world.running(world.settings(invited=("a", "b", "c"))):
         shown_out = []
         world.server.end_clients = lambda is_unwelcome: shown_out.extend(
@@ -553,7 +553,7 @@ async def test_what_speaks_against_a_task_is_asked_on_every_way_to_it(world):
         assert await world.states() == {"t": "paused"}
 
 
-async def test_a_pause_takes_back_the_payload_of_a_session_that_nobody_joined(world):
+async def test_a_pause_takes_back_the_payload_of_a_session_without_clients(world):
     payload = world.directory / "model.bin"
     payload.write_bytes(b"wrong")
     async with world.running(world.settings(payload=payload)):
@@ -678,7 +678,7 @@ async def test_a_disk_that_takes_no_sum_holds_up_its_task_alone(world, full_disk
         await until(world, "t", sums=2)
 
 
-async def test_a_receipt_that_no_disk_takes_is_owed_like_a_sum(world, full_disk):
+async def test_a_receipt_that_no_disk_takes_is_pending_like_a_sum(world, full_disk):
     async with world.running(world.settings()):
         while not (await world.ask("task.show", task="t"))["running"]:
             pass
@@ -998,7 +998,7 @@ async def test_what_is_said_at_one_server_is_done_by_all(worlds):
     assert all(each["silent_seconds"] < 60 for each in replicas)
 
 
-async def test_a_server_that_has_not_heard_of_a_pause_opens_nothing(worlds):
+async def test_a_server_that_does_not_know_of_a_pause_yet_opens_nothing(worlds):
     one, other = worlds
     one.server.aggregator.when_changed(_nothing)  # deaf
     await other.both_give("t")

@@ -38,7 +38,7 @@ async def test_sums_follow_one_another():
             await cohort.sum([np.ones(4)] * 3)
 
 
-async def test_a_task_below_the_floors_is_refused_here_too():
+async def test_a_task_below_the_limits_is_refused_here_too():
     privacy_limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
     async with secagg.local(
         prepared(40.0), clients=3, privacy_limits=privacy_limits

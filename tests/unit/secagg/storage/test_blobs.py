@@ -231,7 +231,7 @@ def test_what_is_no_store_is_refused(address):
     assert caught.value.code is ErrorCode.BAD_SETTINGS
 
 
-def test_files_of_others_are_none_of_ours(tmp_path):
+def test_files_of_others_are_ignored(tmp_path):
     blobs = FileBlobs(tmp_path)
     blobs.create(f"{HOME}/a", b"1")
     (tmp_path / HOME / ".a.partial").write_bytes(b"half")
@@ -248,7 +248,7 @@ def test_what_a_killed_process_has_left_is_never_written_through(tmp_path):
     assert blobs.read(f"{HOME}/a") == (b"12345", 5)
 
 
-async def test_a_store_has_one_book_and_a_book_one_store(blobs, tmp_path):
+async def test_a_spool_has_one_store_and_a_store_one_spool(blobs, tmp_path):
     one, two = BlobBindingFile(tmp_path / "1"), BlobBindingFile(tmp_path / "2")
     for number in "12":
         (tmp_path / number).mkdir()

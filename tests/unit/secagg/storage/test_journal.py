@@ -192,7 +192,7 @@ def test_a_client_may_complain_about_several_dealers():
     assert [journal.decode_server_event(record) for record in records] == complaints
 
 
-def test_the_aggregator_is_nobody_among_the_senders_of_a_client():
+def test_the_aggregator_does_not_appear_among_the_senders_of_a_client():
     assert journal.record_of(Received(Envelope(Roster, b"roster"))).sender is None
 
 
@@ -213,7 +213,7 @@ def test_an_offer_survives_as_a_header_and_no_cut_of_it_does():
         journal.record_of(OFFERED)
 
 
-def test_an_enrolled_client_stores_what_it_has_judged_and_not_its_key():
+def test_an_enrolled_client_stores_what_it_has_checked_and_not_its_key():
     own = identity_in_simulation("me", 5)
     verified = VerifiedCredentials()
     membership = Membership(

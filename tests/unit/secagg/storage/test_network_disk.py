@@ -40,7 +40,7 @@ def test_a_share_is_refused_by_name(root, place):
     assert "server.store" in caught.value.next_step
 
 
-async def test_no_book_is_made_on_a_share(root):
+async def test_no_store_is_made_on_a_share(root):
     share = root / "my share"
     share.mkdir()
     with pytest.raises(ServiceError, match="network file system"):

@@ -31,7 +31,7 @@ async def written(path):
     return store
 
 
-async def test_a_reader_sees_what_the_book_says_and_changes_nothing(tmp_path):
+async def test_a_reader_sees_what_the_store_says_and_changes_nothing(tmp_path):
     path = tmp_path / "store.sqlite3"
     store = await written(path)
     known = (
@@ -59,7 +59,7 @@ async def test_a_reader_sees_what_the_book_says_and_changes_nothing(tmp_path):
     await store.close()
 
 
-async def test_a_book_that_is_in_use_is_not_read(tmp_path):
+async def test_a_store_that_is_in_use_is_not_read(tmp_path):
     store = await written(tmp_path / "store.sqlite3")
     with (
         pytest.raises(StoreInUseError) as caught,
@@ -70,7 +70,7 @@ async def test_a_book_that_is_in_use_is_not_read(tmp_path):
     await store.close()
 
 
-async def test_what_was_never_written_or_is_no_book_says_so(tmp_path):
+async def test_what_was_never_written_or_is_no_store_says_so(tmp_path):
     missing = tmp_path / "store.sqlite3"
     with pytest.raises(ServiceError, match="no state exists"), reading(missing):
         pass

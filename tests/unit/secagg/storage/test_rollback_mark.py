@@ -102,7 +102,7 @@ def flipped(data, position):
     return bytes(changed)
 
 
-async def test_a_book_that_was_left_alone_opens_again(state, mark):
+async def test_an_unchanged_store_opens_again(state, mark):
     at = await begun(state, mark)
     for _ in range(2):
         store = await opening(state, mark)
@@ -111,7 +111,7 @@ async def test_a_book_that_was_left_alone_opens_again(state, mark):
         await store.close()
 
 
-async def test_a_directory_that_was_put_back_is_refused(state, mark, tmp_path):
+async def test_a_restored_directory_is_refused(state, mark, tmp_path):
     at = await begun(state, mark)
     shutil.copytree(state, tmp_path / "backup")
     store = await opening(state, mark)
@@ -122,12 +122,12 @@ async def test_a_directory_that_was_put_back_is_refused(state, mark, tmp_path):
     await assert_refused(state, mark, "an older state was restored")
 
 
-async def test_a_book_on_another_machine_is_refused(state, mark, tmp_path):
+async def test_a_store_on_another_machine_is_refused(state, mark, tmp_path):
     await begun(state, mark)
     await assert_refused(state, tmp_path / "another machine" / "mark", "is missing")
 
 
-async def test_a_book_that_was_exchanged_or_begun_anew_is_refused(
+async def test_a_store_that_was_replaced_or_made_again_is_refused(
     state, mark, tmp_path
 ):
     await begun(state, mark)
@@ -175,7 +175,7 @@ async def test_half_a_mark_lets_nothing_pass_that_a_whole_one_refuses(
     await assert_refused(state, mark, "half of the mark is damaged")
 
 
-async def test_a_new_book_that_never_committed_needs_no_mark(state, mark):
+async def test_a_new_store_that_never_committed_needs_no_mark(state, mark):
     store = await opening(state, mark)
     await store.close()
     mark.unlink()
@@ -305,7 +305,7 @@ async def test_accepting_marks_the_open_sessions_once_and_for_all(
     await later.close()
 
 
-async def test_a_server_that_was_put_back_uses_no_number_that_clients_may_have_seen(
+async def test_a_server_that_was_restored_uses_no_number_that_clients_may_have_seen(
     state, mark
 ):
     store = await opening(state, mark)
@@ -322,7 +322,7 @@ async def test_a_server_that_was_put_back_uses_no_number_that_clients_may_have_s
     await accepted.close()
 
 
-async def test_an_accepted_book_is_another_book(state, mark, tmp_path):
+async def test_an_accepted_store_is_another_store(state, mark, tmp_path):
     """The one it was copied from, longer as it may be, fits the mark no more."""
     at = await begun(state, mark)
     shutil.copytree(state, tmp_path / "original")
@@ -357,7 +357,7 @@ async def test_a_crash_while_accepting_is_refused_again(
     await assert_refused(state, mark, "belongs to another state")
 
 
-async def test_two_copies_of_one_book_never_run_at_once(
+async def test_two_copies_of_one_store_never_run_at_once(
     state, mark, tmp_path, monkeypatch
 ):
     """Else both would answer, each in its way, from the same position."""
@@ -388,7 +388,7 @@ async def test_a_start_waits_for_a_copy_that_is_just_going(state, mark):
     await (await waiting).close()
 
 
-async def test_a_book_that_was_not_opened_leaves_the_mark_free(state, mark):
+async def test_a_store_that_was_not_opened_leaves_the_mark_free(state, mark):
     await begun(state, mark)
     right = mark.read_bytes()
     mark.write_bytes(b"")
@@ -398,7 +398,7 @@ async def test_a_book_that_was_not_opened_leaves_the_mark_free(state, mark):
 
 
 @pytest.mark.parametrize("found", ["another", "older", "missing", "damaged"])
-async def test_a_mark_that_was_exchanged_under_a_running_book_stops_it(
+async def test_a_mark_that_was_exchanged_under_a_running_store_stops_it(
     state, mark, found
 ):
     store = await opening(state, mark)
@@ -470,7 +470,7 @@ async def test_a_mark_inside_the_state_directory_is_refused(state):
         assert caught.value.code is ErrorCode.BAD_SETTINGS
 
 
-async def test_a_book_without_a_mark_is_never_refused(state, mark):
+async def test_a_store_without_a_mark_is_never_refused(state, mark):
     await begun(state, mark)
     await (await opening(state, None)).close()
     await (await open_store("sqlite::memory:")).close()
@@ -506,7 +506,7 @@ def test_a_mark_is_synced_before_it_is_renamed_and_the_rename_after(mark, monkey
     assert steps == ["sync", "rename", "sync"]
 
 
-def test_a_mark_that_goes_on_is_one_write_that_waits_for_the_disk(mark, monkeypatch):
+def test_a_mark_that_continues_is_one_write_that_waits_for_the_disk(mark, monkeypatch):
     going = RollbackMark(mark)
     going.write(Mark(bytes(8), 1))
     file = mark.stat().st_ino
@@ -604,7 +604,7 @@ def test_a_block_that_no_disk_can_read_is_a_slot_that_was_lost(mark, monkeypatch
     assert generation(mark) == 3
 
 
-def test_a_mark_of_a_renamed_or_shorter_book_replaces_both_slots(mark):
+def test_a_mark_of_a_renamed_or_shorter_store_replaces_both_slots(mark):
     going = RollbackMark(mark)
     for new in (Mark(bytes(8), 9), Mark(bytes(range(8)), 1), Mark(bytes(range(8)), 0)):
         going.write(new)

@@ -225,7 +225,7 @@ def test_uploads_go_first_and_then_the_whole_session(spool):
 # --- what only a disk can do ----------------------------------------------------------
 
 
-def test_an_upload_goes_on_after_a_restart(tmp_path):
+def test_an_upload_continues_after_a_restart(tmp_path):
     send(disk_spool(tmp_path), 0, DATA[:1000])
     second = disk_spool(tmp_path)
     assert second.received(SESSION, "u") == 1000

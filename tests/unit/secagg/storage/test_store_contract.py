@@ -283,7 +283,9 @@ def test_a_record_that_no_chain_can_hold_is_the_callers_fault(kind, sender):
 # --- 2: the position is a count and a chain -------------------------------------------
 
 
-async def test_whoever_is_behind_gets_what_it_missed_and_writes_nothing(store, clock):
+async def test_a_replica_that_is_behind_gets_what_it_missed_and_writes_nothing(
+    store, clock
+):
     start = await begin(store, round=0, deadline_seconds=60.0)
     one = await append(store, start, advert("x"))
     # An aggregator names a round by a member of an enumeration.
@@ -307,7 +309,7 @@ async def test_another_history_of_the_same_length_is_not_continued(store):
     assert await bodies(store) == [b"advert"]
 
 
-async def test_a_writer_ahead_of_the_book_gets_the_whole_journal(store):
+async def test_a_writer_ahead_of_the_store_gets_the_whole_journal(store):
     at = await append(store, await begin(store), advert("x"))
     beyond = Committed(2, chain_next(at.chain, 1, closed()), None)
     answer = await append(store, beyond, advert("y"))
@@ -649,7 +651,7 @@ async def test_settling_what_was_never_charged_changes_nothing(store):
     assert await store.read(ListCharges("task")) == ()
 
 
-async def test_a_session_that_ended_in_silence_is_settled_later(store):
+async def test_a_session_that_ended_during_downtime_is_settled_later(store):
     at = await charged(store, 1)
     await end(store, at, key="1")
     assert await states(store) == [ChargeState.BOUND]
@@ -711,7 +713,7 @@ async def test_claims_are_kept_as_they_were_made(store, clock):
     ]
 
 
-async def test_a_claim_that_was_judged_without_another_one_is_not_made(store):
+async def test_a_claim_that_was_checked_without_another_one_is_not_made(store):
     assert await store.commit(PutClaim(claim(1), after=0))
     assert not await store.commit(PutClaim(claim(2), after=0))
     assert not await store.commit(PutClaim(claim(2), after=2))
@@ -833,7 +835,7 @@ async def test_a_resealed_session_holds_its_new_content_only(store):
 # --- 8: the end, and what stays -------------------------------------------------------
 
 
-async def test_the_end_scrubs_and_leaves_a_receipt(store):
+async def test_the_end_erases_and_leaves_a_receipt(store):
     at = await append(store, await begin(store), advert("x"))
     assert isinstance(await end(store, at, b"receipt"), Committed)
     stored = await store.read(LoadSession("a"))
@@ -854,7 +856,7 @@ async def test_an_empty_receipt_is_still_an_end(store):
     assert (await store.read(LoadSession("a"))).ended
 
 
-async def test_whoever_is_behind_ends_nothing(store):
+async def test_a_replica_that_is_behind_ends_nothing(store):
     start = await begin(store)
     await append(store, start, advert("x"))
     assert isinstance(await end(store, start), MissedRecords)
@@ -937,7 +939,7 @@ async def test_a_purge_counts_no_running_session_however_old(store):
 # --- tasks ----------------------------------------------------------------------------
 
 
-async def test_a_task_is_put_by_whoever_knows_its_version(store):
+async def test_a_task_is_put_with_its_known_version(store):
     task = Task("task", TaskState.RUNNING, '{"sessions": 3}', b"plan")
     assert await store.commit(PutTask(task, expect_version=0))
     assert not await store.commit(PutTask(task, expect_version=0))
@@ -990,7 +992,7 @@ async def test_an_older_or_another_revocation_list_is_refused(store, row):
 # --- 9: many changes at once ----------------------------------------------------------
 
 
-async def test_changes_of_many_sessions_at_once_are_judged_one_by_one(store):
+async def test_changes_of_many_sessions_at_once_are_checked_one_by_one(store):
     starts = [
         await begin(store, key=str(number), number=number) for number in range(1, 51)
     ]
@@ -1061,14 +1063,14 @@ async def test_a_caller_that_goes_away_takes_no_change_with_it(store):
     assert (await append(store, one, closed())).sequence == 2
 
 
-async def test_a_sound_book_has_no_findings(store):
+async def test_a_sound_store_has_no_findings(store):
     at = await charged(store, 1)
     await begin(store, key="b", number=2)
     await end(store, at, key="1")
     assert await store.read(FindFaults()) == ()
 
 
-async def test_a_closed_book_finishes_first_and_then_refuses(store):
+async def test_a_closed_store_finishes_first_and_then_refuses(store):
     start = await begin(store)
     writing = asyncio.create_task(append(store, start, advert("x")))
     await asyncio.sleep(0)
@@ -1100,7 +1102,7 @@ async def test_a_touch_changes_nothing(store):
     ) == before
 
 
-async def test_a_closed_book_cannot_be_touched(store):
+async def test_a_closed_store_cannot_be_touched(store):
     await store.close()
     with pytest.raises(ServiceError) as caught:
         await store.commit(Touch())

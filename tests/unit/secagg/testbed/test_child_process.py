@@ -48,7 +48,7 @@ async def test_a_listener_that_fails_is_told_of(tmp_path, monkeypatch):
         await child.wait()
 
 
-async def test_whoever_stops_waiting_does_not_stop_the_listening(tmp_path):
+async def test_a_caller_that_stops_waiting_does_not_stop_the_listening(tmp_path):
     """Else the next one to wait would be cancelled, and what it has to end left."""
     heard, lines = [], asyncio.StreamReader()
 

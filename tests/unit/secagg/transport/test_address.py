@@ -42,7 +42,7 @@ def test_loopback_is_known_by_address_or_name():
     assert not Address("localhost.example.org", 1).is_loopback
 
 
-def test_a_taken_port_is_told_from_an_address_of_somebody_else():
+def test_a_taken_port_is_told_from_a_foreign_address():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

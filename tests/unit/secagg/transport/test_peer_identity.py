@@ -44,7 +44,7 @@ def test_the_issued_spelling_reads_back():
         ["SECAGG://td.example/client/a"],
     ],
 )
-def test_anything_else_names_nobody(uris):
+def test_anything_else_names_no_client(uris):
     with pytest.raises(ServiceError) as caught:
         PeerIdentity.from_uris(uris)
     assert caught.value.code is ErrorCode.BAD_CERTIFICATE

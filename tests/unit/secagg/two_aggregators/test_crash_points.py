@@ -172,7 +172,9 @@ def session(part, at, other):
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_whoever_dies_wherever_draws_one_noise_and_counts_everybody_once(part, drawn):
+def test_a_client_that_dies_anywhere_draws_one_noise_and_counts_each_client_once(
+    part, drawn
+):
     modulus = noise_for().parameters.modulus
     expected = sum(np.trunc(each * 2**7).astype(np.int64) for each in VECTORS)
     at, died, repeated, other, kept = 1, True, 0, beside(), []

@@ -46,7 +46,7 @@ def chunk(session_id, data):
 
 
 @pytest.mark.parametrize(("asked", "left"), [(20, 7), (21, 3)])
-def test_a_leader_that_only_asks_does_not_fill_the_helpers_book(
+def test_a_leader_that_only_asks_does_not_fill_the_helpers_store(
     monkeypatch, asked, left
 ) -> None:
     """Nor when it steps over numbers at which somebody might look."""
@@ -200,7 +200,7 @@ def test_a_leader_stands_on_a_helper_that_numbers_by_the_clock() -> None:
     run(main)
 
 
-def test_a_leader_names_clients_in_vain_that_have_sent_no_seed() -> None:
+def test_a_leader_that_names_clients_without_seeds_gets_nothing() -> None:
     async def main(clock):
         house, helper, offer = await opened(clock)
         names = ["c0", "c1", "c3", "invented-1", "invented-2"]
@@ -331,7 +331,7 @@ def test_what_has_no_meaning_between_two_is_no_call() -> None:
     run(main)
 
 
-def test_a_stranger_reads_no_sum() -> None:
+def test_an_unauthenticated_peer_reads_no_sum() -> None:
     async def main(clock):
         house = TwoAggregators(clock, noise_for())
         released, _ = await house.give(VECTORS)

@@ -174,7 +174,7 @@ def test_a_helper_that_is_paused_answers() -> None:
     assert not any("peer" in name for name in idle)
 
 
-def test_a_book_that_refuses_is_counted(monkeypatch) -> None:
+def test_a_store_that_refuses_is_counted(monkeypatch) -> None:
     async def main(clock):
         house, scraped = houses(clock)
         await house.helper.answer("leader", GetOffer(TASK))

@@ -210,7 +210,7 @@ def test_a_pause_that_comes_while_a_leader_asks_is_heard_before_it_opens():
 
 
 @pytest.mark.parametrize("name", ["leader", "helper"])
-def test_a_session_that_is_open_goes_on_in_a_paused_task(name):
+def test_a_session_that_is_open_continues_in_a_paused_task(name):
     async def main(clock):
         both = Both(clock)
         server = both.servers[name]

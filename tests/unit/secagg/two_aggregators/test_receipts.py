@@ -110,7 +110,7 @@ def test_a_receipt_says_what_both_have_signed(kept) -> None:
     )
 
 
-def test_the_receipt_of_a_client_names_nobody_else(kept) -> None:
+def test_the_receipt_of_a_client_names_no_other_client(kept) -> None:
     _, operators, clients = kept
     for place, data in enumerate(clients):
         verdict = verify_shared_receipt(data, **KEYS)
@@ -502,7 +502,7 @@ def test_a_leader_uses_no_part_that_the_helper_has_not_signed(lie, words) -> Non
     assert all(isinstance(each, SessionAbortedError) for each in told)
 
 
-def test_the_receipt_of_somebody_else_is_no_receipt() -> None:
+def test_the_receipt_of_another_client_is_refused() -> None:
     async def main(clock):
         house = TwoAggregators(clock, noise_for())
 
@@ -591,7 +591,7 @@ def test_a_leader_can_hide_that_a_client_is_in_a_sum() -> None:
     assert verify_shared_receipt(given[3].receipt, **KEYS).is_included is False
 
 
-def test_a_receipt_key_that_is_damaged_is_put_back_or_made_anew(tmp_path) -> None:
+def test_a_damaged_receipt_key_is_restored_or_replaced(tmp_path) -> None:
     key = receipt_key_in(tmp_path)
     assert receipt_key_in(tmp_path).public_bytes == key.public_bytes
     (tmp_path / "receipt.key").write_bytes(b"short")

@@ -124,7 +124,7 @@ def test_who_ends_before_its_sum_draws_the_same_noise_again(monkeypatch, place) 
     np.testing.assert_array_equal(released.residues, kept.residues)
 
 
-def test_a_leader_that_comes_back_goes_on_collecting() -> None:
+def test_a_leader_that_comes_back_continues_collecting() -> None:
     async def main(clock):
         house = TwoAggregators(clock, noise_for())
         summing = asyncio.ensure_future(house.leader.next_sum())
@@ -196,7 +196,7 @@ def test_a_helper_that_comes_back_is_asked_for_its_next_session() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1], ids=["leader", "helper"])
-def test_a_session_that_was_put_back_is_ended(place) -> None:
+def test_a_session_that_was_restored_is_ended(place) -> None:
     """Nobody knows for whom it was answered since."""
 
     async def main(clock):
@@ -373,7 +373,7 @@ def test_an_unreachable_helper_costs_no_session() -> None:
     run(main)
 
 
-def test_an_interrupted_leader_takes_up_its_session_from_the_book() -> None:
+def test_an_interrupted_leader_takes_up_its_session_from_the_store() -> None:
     async def main(clock):
         house = TwoAggregators(clock, noise_for())
         summing = asyncio.ensure_future(house.leader.next_sum())
@@ -389,7 +389,7 @@ def test_an_interrupted_leader_takes_up_its_session_from_the_book() -> None:
 
 
 @pytest.mark.parametrize("is_written", [True, False])
-def test_a_leader_that_lost_the_answer_of_its_disk_asks_the_book(is_written) -> None:
+def test_a_leader_that_lost_the_answer_of_its_disk_asks_the_store(is_written) -> None:
     async def main(clock):
         house = TwoAggregators(clock, noise_for())
         giving = [
@@ -546,7 +546,7 @@ def test_shares_that_are_lost_for_good_end_one_session_alone(is_restarted) -> No
     assert (released.session_number, released.inputs) == (2, 4)
 
 
-def test_nobody_fetches_the_sum_of_a_session_that_was_aborted() -> None:
+def test_no_client_fetches_the_sum_of_a_session_that_was_aborted() -> None:
     """It lay on the disk already when the process ended; the receipt says no sum."""
 
     class StoringSpool(UploadSpool):
@@ -692,7 +692,7 @@ def test_a_session_keeps_its_own_terms_when_the_settings_change(
     assert report["privacy"] == promised.report().to_dict()
 
 
-def test_a_helper_whose_settings_were_put_right_is_stood_upon() -> None:
+def test_a_helper_whose_settings_were_corrected_is_accepted() -> None:
     """Its open session is of the wrong ones, and nobody will ever use it."""
 
     async def main(clock):

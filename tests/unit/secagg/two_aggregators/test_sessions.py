@@ -134,7 +134,7 @@ def test_neither_aggregator_releases_more_sums_than_the_budget() -> None:
     run(main)
 
 
-def test_a_client_gives_no_more_sums_than_its_budget_whoever_asks() -> None:
+def test_a_client_gives_no_more_sums_than_its_budget_at_any_entry() -> None:
     async def main(clock):
         store = LastingStore.make(now=clock.date)
         for turn in range(2):
@@ -269,7 +269,7 @@ def test_a_session_that_a_crash_left_open_is_ended_and_stays_charged() -> None:
         ({"leader_name": "somebody"}, "'somebody' is expected"),
     ],
 )
-def test_a_client_leaves_a_session_below_its_floors(changes, words) -> None:
+def test_a_client_leaves_a_session_below_its_limits(changes, words) -> None:
     async def main(clock):
         house = TwoAggregators(clock, noise_for())
         summing = asyncio.ensure_future(house.leader.next_sum())
@@ -322,7 +322,7 @@ def test_offers_that_do_not_belong_together_are_refused(change, words) -> None:
     assert refused.value.code is ErrorCode.BAD_CONFIG
 
 
-def test_a_client_judges_the_pair_and_not_each_offer_alone() -> None:
+def test_a_client_checks_the_pair_and_not_each_offer_alone() -> None:
     """A helper that offers this client other noise than the leader does."""
 
     async def main(clock):
@@ -444,7 +444,7 @@ class Heard:
     ],
     ids=["NaN", "infinite", "text", "none", "matrix", "large", "length"],
 )
-def test_a_vector_is_judged_before_an_aggregator_hears_of_its_client(bad, calls):
+def test_a_vector_is_checked_before_an_aggregator_learns_of_its_client(bad, calls):
     """R3.5-5: no offer decides whether a client with such a vector comes."""
 
     async def main(clock):

@@ -125,7 +125,7 @@ def test_noise_for_another_cohort_is_refused(change) -> None:
         AggregatorNoise.from_parameters(replace(noise_for().parameters, **change))
 
 
-def test_reports_say_whose_proof_they_rest_on_and_floors_may_refuse_it() -> None:
+def test_reports_say_whose_proof_they_rest_on_and_limits_may_refuse_it() -> None:
     noise = noise_for()
     report = noise.report()
     assert report.aggregator.proof == report.reader.proof == "own"
@@ -146,7 +146,7 @@ def test_reports_say_whose_proof_they_rest_on_and_floors_may_refuse_it() -> None
     published.check(replace(privacy_limits, statuses=frozenset({"published"})))
 
 
-def test_a_vector_that_is_none_is_refused_before_anything_is_sent() -> None:
+def test_an_invalid_vector_is_refused_before_anything_is_sent() -> None:
     noise = noise_for()
     for bad in (np.full(5, np.nan), np.zeros(4)):
         with pytest.raises(InputError):

@@ -339,7 +339,7 @@ def test_bytes_that_are_no_answer_are_the_aggregators_fault(row, data):
     assert caught.value.code is ErrorCode.BAD_ENCODING
 
 
-def test_a_wait_is_rounded_up_and_capped_so_that_nobody_spins_or_sleeps_for_days():
+def test_a_wait_is_rounded_up_and_capped_so_that_no_client_spins_or_sleeps_for_days():
     def through(seconds):
         waited = [
             CALLS[row].decode(CALLS[row].encode(Wait(seconds)))

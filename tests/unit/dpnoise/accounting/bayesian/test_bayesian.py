@@ -90,7 +90,7 @@ def test_people_at_the_clip_cost_the_worst_case_of_their_orders():
     assert delta == pytest.approx(DELTA, rel=2e-2)
 
 
-def test_small_people_cost_less_and_nobody_costs_more_than_at_the_clip():
+def test_small_contributors_cost_less_and_none_costs_more_than_at_the_clip():
     whole = spent(accountant(), np.ones(50), 10).epsilon
     mixed = spent(accountant(), np.linspace(0.0, 1.0, 50), 10).epsilon
     small = spent(accountant(), np.full(50, 0.1), 10).epsilon
@@ -178,7 +178,7 @@ def test_students_interval_misses_rare_people_and_the_bounded_one_does_not():
 
 
 @pytest.mark.parametrize("mean", [0.02, 0.3, 0.5])
-def test_the_bounded_interval_covers_coins_of_every_mean(mean):
+def test_the_bounded_interval_covers_bernoulli_variables_of_every_mean(mean):
     missed = sum(
         stats.binom.pmf(found, 40, mean)
         for found in range(41)
@@ -266,7 +266,7 @@ def test_the_quantile_of_a_sample_is_safe():
 # --- what is said, and what is refused ---------------------------------------------
 
 
-def test_no_figure_stands_without_the_one_for_everybody_and_its_label():
+def test_no_figure_stands_without_the_one_for_all_clients_and_its_label():
     stated = spent(accountant(interval=Interval.STUDENT), np.full(20, 0.1), 2)
     everybody, drawn = stated.lines()
     assert everybody.startswith(f"worst case: {stated.worst_case.figures()} (")
@@ -294,7 +294,7 @@ def test_distances_beyond_the_clip_are_refused():
 @pytest.mark.parametrize(
     "wrong", [np.array([]), np.array([-1.0]), np.array([math.nan])]
 )
-def test_distances_that_are_none_are_refused(wrong):
+def test_invalid_distances_are_refused(wrong):
     with pytest.raises(InputError):
         accountant().add_release(wrong)
 

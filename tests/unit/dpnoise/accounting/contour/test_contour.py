@@ -311,7 +311,7 @@ def test_sampling_that_noise_in_shares_gives_away_is_stated_as_uncounted():
     assert any("not counted" in sentence for sentence in statement.assumptions)
 
 
-def test_a_secret_coin_before_the_release_is_a_closed_form():
+def test_a_single_selection_before_the_release_is_a_closed_form():
     rate = Fraction(1, 20)
     made = account(SecretlySelected(mixture(), rate))
     composed = make_accountant("mixture-pld", adversary=Adversary.SERVER)

@@ -77,7 +77,7 @@ def test_a_single_release_is_the_analytic_gaussian():
 
 
 @pytest.mark.parametrize(("multiplier", "rate"), [(0.7, 0.01), (2.0, 0.3)])
-def test_one_release_behind_a_coin_is_a_closed_form(multiplier, rate):
+def test_one_release_with_selection_is_a_closed_form(multiplier, rate):
     made = account(gaussian(multiplier, rate))
     theirs = oracle(multiplier, rate, 1, 1e-6, 1e-4)
     assert made.epsilon(1e-6) == pytest.approx(theirs, rel=1e-5)
@@ -111,7 +111,7 @@ def test_both_directions_count_and_the_larger_one_wins():
 
 
 @pytest.mark.parametrize("adversary", [Adversary.SERVER, Adversary.PARTICIPANT])
-def test_whoever_sees_the_roster_gets_no_amplification(adversary):
+def test_an_observer_of_the_roster_gets_no_amplification(adversary):
     sampled = account(gaussian(2.0, 0.01, 4), adversary=adversary)
     full = account(gaussian(2.0, 1.0, 4), adversary=adversary)
     assert sampled.epsilon(1e-5) == full.epsilon(1e-5)
@@ -153,7 +153,7 @@ def test_deltas_below_the_floor_and_foreign_events_are_refused():
         made.compose(foreign)
 
 
-def test_next_to_no_noise_behind_a_coin_is_guessed_to_show_all_that_is_shown():
+def test_next_to_no_noise_with_selection_is_estimated_to_show_all_that_is_shown():
     """A search for the least noise asks about that, too, where shifts are infinite."""
     for shift in (1e200, math.inf):
         coined = CoinedGaussians.of([(shift, 0.25, 1)])
@@ -161,7 +161,7 @@ def test_next_to_no_noise_behind_a_coin_is_guessed_to_show_all_that_is_shown():
         assert coined.delta(1.0) == pytest.approx(0.25)
 
 
-def test_one_release_behind_a_coin_builds_no_pair(monkeypatch):
+def test_one_release_with_selection_builds_no_pair(monkeypatch):
     def pair(*_):
         raise AssertionError
 
@@ -178,7 +178,7 @@ def test_one_release_behind_a_coin_builds_no_pair(monkeypatch):
 @pytest.mark.parametrize(
     ("shift", "delta"), [(1.2, 1e-12), (1.5, 1e-12), (1.2255859375, 1e-11)]
 )
-def test_few_releases_behind_rare_coins_are_bounded_closely_far_out(shift, delta):
+def test_few_releases_with_rare_selections_are_bounded_closely_far_out(shift, delta):
     """Chernoff's bound is up to 10^7 times too large there, and chose the window."""
     rate, count = Fraction(1, 948), 4
     coined = CoinedGaussians.of([(shift, float(rate), count)])

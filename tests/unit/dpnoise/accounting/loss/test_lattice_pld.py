@@ -204,7 +204,7 @@ def test_shapes_are_the_vectors_to_which_no_one_can_be_added():
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0])
-def test_a_sampled_release_hangs_on_one_coin(epsilon):
+def test_a_sampled_release_depends_on_a_single_selection(epsilon):
     rate, law = 0.1, skellam_law(4.0, 24)
     exact = divergence(law, (1, 1, 1), epsilon, rate=rate)
     stated = account(
@@ -296,7 +296,9 @@ def test_mixtures_are_refused():
 
 
 @pytest.mark.parametrize("adversary", [Adversary.SERVER, Adversary.MODEL_READER])
-def test_a_secretly_selected_release_hangs_on_one_coin_against_everybody(adversary):
+def test_a_secretly_selected_release_depends_on_a_single_selection(
+    adversary,
+):
     exact = divergence(skellam_law(4.0, 24), (1, 1, 1), 0.5, rate=0.1)
     event = SecretlySelected(ones(3, 4), Fraction(1, 10))
     stated = account(event, adversary=adversary).delta(0.5)

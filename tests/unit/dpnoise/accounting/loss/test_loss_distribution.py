@@ -82,7 +82,7 @@ def test_mass_beyond_the_last_point_is_an_infinite_loss():
     assert pair.delta(50.0) == pytest.approx(0.2, rel=1e-6)
 
 
-def test_numbers_that_are_none_are_refused():
+def test_invalid_numbers_are_refused():
     with pytest.raises(CertificateError):
         DominatingPair.from_curves(
             np.array([0.0, 1.0]), np.array([math.nan, 0.1]), np.array([0.5, 0.1])

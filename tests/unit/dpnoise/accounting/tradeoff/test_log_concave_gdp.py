@@ -190,7 +190,7 @@ def test_a_single_share_is_a_discrete_gaussian():
 
 @pytest.mark.parametrize("coins", [400, 1001, 20_000])
 @pytest.mark.parametrize("shift", [1, 4, 20])
-def test_delta_of_coins_is_never_below_the_exact_one(coins, shift):
+def test_delta_of_selections_is_never_below_the_exact_one(coins, shift):
     law = binom.pmf(np.arange(coins + 1), coins, 0.5)
     event = BinomialEvent(8, coins, float(shift), float(shift), shift)
     for epsilon in (0.0, 0.3, 1.0, 4.0):
@@ -198,7 +198,7 @@ def test_delta_of_coins_is_never_below_the_exact_one(coins, shift):
         assert exact_delta(law, shift, epsilon) <= account(event).delta(epsilon) + 1e-14
 
 
-def test_coins_keep_promises_of_a_large_epsilon():
+def test_selections_keep_promises_of_a_large_epsilon():
     """The charge is multiplied by e^epsilon, so many coins must charge next to none."""
     coins, shift = 400_000, 2500
     law = binom.pmf(np.arange(coins + 1), coins, 0.5)
@@ -210,7 +210,7 @@ def test_coins_keep_promises_of_a_large_epsilon():
     assert account(less).delta(40.0) < exact
 
 
-def test_the_charge_of_coins_covers_the_replaced_ends():
+def test_the_charge_of_rounding_bits_covers_the_replaced_ends():
     for coins in (400, 5000, 10**6):
         bound = binomial_shift(coins)
         assert 0.0 < bound.tail < 2.0**-60

@@ -248,7 +248,7 @@ def test_releases_that_clamp_nothing_need_no_rounded_one_beside_them(release):
     assert account(release).epsilon(1e-6) == pytest.approx(expected, rel=1e-12)
 
 
-def test_noise_too_little_for_any_clamp_promises_nothing_behind_a_coin_either():
+def test_noise_too_little_for_any_clamp_promises_nothing_with_selection_either():
     """No place to clamp bounds the loss of coordinates so long beside such noise."""
     faint = SkellamMixtureEvent(1 << 20, Fraction(2), 3.0, 15041 / 1024)
     for event in (faint, SecretlySelected(faint, Fraction(1, 600))):
@@ -265,7 +265,7 @@ def test_noise_too_little_for_any_clamp_promises_nothing_behind_a_coin_either():
         ((42533, Fraction("3639.9366"), 3195.1672, 1.506), 163, 2.7524e-12),
     ],
 )
-def test_delta_and_epsilon_behind_a_coin_clamp_at_places_as_good(release, rate, delta):
+def test_delta_and_epsilon_with_selection_clamp_at_points_as_good(release, rate, delta):
     # δ is some forty times as steep as the noise that either would ask for.
     event = SecretlySelected(SkellamMixtureEvent(*release), Fraction(1, rate))
     stated = account(event).epsilon(delta)
@@ -300,7 +300,7 @@ def test_the_largest_rounded_integer_is_exact():
         (SkellamMixtureEvent(14, Fraction(63), 0.0111, 0.11), Fraction(1, 8), 9999, 2),
     ],
 )
-def test_an_epsilon_behind_coins_is_what_its_delta_says_on_coarse_grids(
+def test_an_epsilon_with_selection_is_what_its_delta_says_on_coarse_grids(
     release, rate, steps, epsilon
 ):
     """A percent of δ for clamping, wherever it takes more, made it 2 and 5 % larger."""
@@ -319,7 +319,7 @@ def test_an_epsilon_behind_coins_is_what_its_delta_says_on_coarse_grids(
     assert 0.9995 * epsilon < made.epsilon(least) <= 1.006 * epsilon
 
 
-def test_vectors_of_no_length_lose_nothing_behind_coins():
+def test_vectors_of_no_length_lose_nothing_with_selection():
     nothing = SkellamMixtureEvent(4, Fraction(9), 0.0, 1.0)
     made = account(Repeated(SecretlySelected(nothing, Fraction(1, 8)), 9))
     assert made.delta(1.0) < 1e-12

@@ -236,7 +236,7 @@ async def test_uploads_kept_elsewhere(place):
     assert not any((place / "shared").rglob("doctor"))
 
 
-async def test_others_of_the_same_book_have_the_same_name(place, postgres_url):
+async def test_others_of_the_same_store_have_the_same_name(place, postgres_url):
     database = await asyncpg.connect(postgres_url)
     await database.execute("DROP SCHEMA IF EXISTS secagg CASCADE")
     await database.close()
@@ -294,7 +294,7 @@ async def test_an_engine_that_does_not_answer_is_a_warning(place, monkeypatch):
         assert words in found.found
 
 
-async def test_a_damaged_foreign_or_busy_book(place):
+async def test_a_damaged_foreign_or_busy_store(place):
     store = place / "state" / "store.sqlite3"
     store.parent.mkdir()
     with closing(sqlite3.connect(store)) as database:
@@ -385,7 +385,7 @@ def in_both_slots(mark):
     return 2 * mark.encode().ljust(SLOT_BYTES, b"\0")
 
 
-async def test_a_state_that_was_put_back_or_copied(place):
+async def test_a_state_that_was_restored_or_copied(place):
     """What a start would refuse, the doctor finds."""
     for name, ask, number in (
         ("state", of_server, "D160"),
@@ -473,7 +473,7 @@ async def test_nothing_is_wrong_with_a_client_whose_aggregator_offers(place):
         (("127.0.0.1", "127.0.0.1"), "D270", "UNREACHABLE", "refuses connections"),
     ],
 )
-async def test_a_client_that_reaches_nobody(place, change, number, code, words):
+async def test_a_client_that_reaches_no_aggregator(place, change, number, code, words):
     only_failure(await of_client(place, 1, change), number, code, words)
 
 

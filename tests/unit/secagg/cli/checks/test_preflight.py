@@ -33,7 +33,9 @@ def failed(error):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_of_sums_keeps_nobody_from_starting(tmp_path, monkeypatch, number):
+def test_a_full_disk_of_sums_keeps_no_server_from_starting(
+    tmp_path, monkeypatch, number
+):
     checks = [
         Finding("D100", "a", State.OK, "fine"),
         failed(full(tmp_path, monkeypatch, number)),

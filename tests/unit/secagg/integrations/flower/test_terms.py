@@ -159,7 +159,7 @@ def failing(opened, terms, error):
     return client
 
 
-def test_only_a_client_whose_disk_has_failed_is_made_anew(home):
+def test_only_a_client_whose_disk_has_failed_is_made_again(home):
     opened, terms = OpenClients(), terms_in(home)
     kept = failing(opened, terms, ErrorCode.POLICY_VIOLATION.error("no"))
     assert failing(opened, terms, ErrorCode.POLICY_VIOLATION.error("no")) is kept

@@ -74,7 +74,7 @@ def ring(graph_bits, clients=12, **overrides):
     return parameters, sharing_graph(parameters, clients, bytes(32))
 
 
-def test_a_ring_whose_odds_are_worse_than_promised_is_refused():
+def test_a_ring_with_a_higher_failure_probability_than_promised_is_refused():
     # R5.2-8
     promised = {bits: code_of(checks.check_ring, *ring(bits)) for bits in range(1, 20)}
     refused = [bits for bits, code in promised.items() if code is not None]
@@ -83,7 +83,7 @@ def test_a_ring_whose_odds_are_worse_than_promised_is_refused():
     assert {promised[bits] for bits in refused} == {ErrorCode.POLICY_VIOLATION}
 
 
-def test_the_complete_graph_has_no_odds():
+def test_the_complete_graph_has_no_failure_probability():
     assert code_of(checks.check_ring, PARAMETERS, CompleteGraph(CLIENTS)) is None
 
 
@@ -198,7 +198,7 @@ def roster_code(parameters, data, state):
     )
 
 
-def test_the_odds_of_a_ring_are_judged_in_both_forms_of_its_roster():
+def test_the_failure_bounds_of_a_ring_are_checked_in_both_forms_of_its_roster():
     parameters, _ = ring(1, min_survivors=5)
     shown, whole, state = roster_of(parameters)
     assert shown != whole
@@ -208,7 +208,7 @@ def test_the_odds_of_a_ring_are_judged_in_both_forms_of_its_roster():
         assert roster_code(greedy, data, state) is ErrorCode.POLICY_VIOLATION
 
 
-def test_the_overlap_of_quorums_is_judged_at_every_signed_roster():
+def test_the_overlap_of_quorums_is_checked_at_every_signed_roster():
     parameters = signing_parameters_for(CLIENTS, dimension=4, colluders=1)
     _, whole, state = roster_of(parameters)
     corrupt = replace(parameters, colluders=2)
@@ -216,7 +216,7 @@ def test_the_overlap_of_quorums_is_judged_at_every_signed_roster():
     assert roster_code(corrupt, whole, state) is ErrorCode.POLICY_VIOLATION
 
 
-def test_odds_that_are_exactly_as_promised_will_do(monkeypatch):
+def test_a_failure_probability_exactly_as_promised_is_accepted(monkeypatch):
     parameters, graph = ring(1)
     odds = holder_bits(graph, colluders=3, threshold=3)
     monkeypatch.setattr(checks, "client_demand", lambda _: odds)
@@ -239,7 +239,7 @@ def test_an_advert_has_a_credential_and_a_signature_or_neither(profile):
         assert code_of(check_form, advert, profile) is code
 
 
-def test_nobody_signs_or_is_judged_without_a_credential():
+def test_no_client_signs_or_is_checked_without_a_credential():
     _, _, state = roster_of(signing_parameters_for(CLIENTS, dimension=4))
     bare = replace(state.advert, credential=None)
     with pytest.raises(InternalError):

@@ -439,7 +439,7 @@ def test_nothing_is_offered_where_nothing_is_safe(wanted, adversary, reason):
 
 @pytest.mark.parametrize("clients", [10, 1_000, 30_000, 1_000_000])
 @pytest.mark.parametrize("adversary", [CURIOUS, SEMI])
-def test_a_search_asks_for_few_odds_at_any_size(clients, adversary):
+def test_a_search_computes_few_failure_probabilities_at_any_size(clients, adversary):
     """A million clients are searched like ten: nothing is as long as the cohort."""
     for corrupt in ("0", ".05", ".3", ".45"):
         log_drawn.cache_clear()
@@ -452,7 +452,7 @@ def test_a_search_asks_for_few_odds_at_any_size(clients, adversary):
 
 
 @pytest.mark.parametrize(("clients", "c", "losses"), [(60, 6, 9), (200, 20, 40)])
-def test_drawn_rings_keep_to_the_odds(clients, c, losses):
+def test_drawn_rings_keep_to_the_failure_probability(clients, c, losses):
     """Rings with random colluders and losses, made for 4 bits each.
 
     False alarm below 1e-6 for each of the three: of 2000 rings at most 1/32 (1/16 for

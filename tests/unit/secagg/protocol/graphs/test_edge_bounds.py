@@ -91,7 +91,7 @@ def test_every_choice_of_edges_is_counted(n, k, c, losses):
         assert log_of(Fraction(seen[s], graphs)) <= found[s] + 1e-12
 
 
-def test_an_adversary_that_loses_all_neighbours_of_one_client_stays_within_the_odds():
+def test_an_adversary_that_loses_all_neighbours_of_one_client_stays_within_the_bound():
     """Sets of one, found exactly: a client whose living neighbours all can be lost.
 
     False alarm at most 1e-6: with 400 graphs and a bound of 2^-5, 40 hits or more have
@@ -136,7 +136,9 @@ def test_more_edges_fewer_colluders_and_fewer_losses_do_no_harm():
 @pytest.mark.parametrize(
     ("k", "c", "losses"), [(44, 50, 100), (108, 100, 300), (9, 0, 0)]
 )
-def test_a_judgement_names_the_least_that_its_odds_allow(k, c, losses, bits):
+def test_a_bound_names_the_least_values_that_its_failure_probability_allows(
+    k, c, losses, bits
+):
     cohort = {"clients": 1000, "degree": k, "colluders": c}
     judged = judge_edges(**cohort, losses=losses, demanded_bits=bits)
     apart = log_set_apart(**cohort, losses=losses)
@@ -147,7 +149,7 @@ def test_a_judgement_names_the_least_that_its_odds_allow(k, c, losses, bits):
     assert most == 0 or bits_of(log_corrupt_holders(**cohort, threshold=most)) < bits
 
 
-def test_odds_that_are_exactly_as_demanded_will_do():
+def test_a_failure_probability_exactly_as_demanded_is_accepted():
     cohort = {"clients": 200, "degree": 30, "colluders": 20}
     holders = bits_of(log_corrupt_holders(**cohort, threshold=9))
     judged = judge_edges(**cohort, losses=40, demanded_bits=holders)

@@ -111,7 +111,7 @@ def test_more_than_all_others_cannot_be_drawn():
 
 
 @pytest.mark.parametrize("drawn", [(), (1, 2), (1, 2, 3, 4), (0, 1, 2), (1, 2, SIZE)])
-def test_a_list_that_nobody_draws_is_refused(drawn):
+def test_a_list_of_a_client_that_is_never_drawn_is_refused(drawn):
     # R5.9-3, R5.9-9
     with pytest.raises(RemoteProtocolError) as caught:
         check_edges(signed(0, drawn), size=SIZE, index=0, degree=3, name="client-0")
@@ -331,7 +331,7 @@ def test_three_times_as_many_as_are_drawn_may_draw_and_no_more():
 
 
 @pytest.mark.parametrize("drawer", [0, SIZE])
-def test_nobody_is_drawn_by_itself_or_by_a_stranger(drawer):
+def test_no_client_draws_itself_or_an_unknown_client(drawer):
     # R5.9-7; the leaf is the liar's own, so that it holds.
     drawers = tuple(sorted([*SHOWN.drawers, (drawer, LISTS[1])], key=lambda d: d[0]))
     shown = replace(SHOWN, drawers=drawers)

@@ -167,7 +167,7 @@ def test_a_colluder_who_drops_out_never_lowers_the_bound(n, k):
 
 
 @pytest.mark.parametrize(("n", "k"), [(n, k) for n, k in RINGS if n in (8, 10)])
-def test_colluders_who_choose_their_own_losses_do_not_beat_the_bound(n, k):
+def test_colluders_who_choose_their_own_losses_do_not_exceed_the_bound(n, k):
     """What the bound is for: a cut session passes with at most the chance it allows.
 
     Colluders see the ring, then drop out in whatever way makes it pass.
@@ -351,7 +351,7 @@ def test_what_is_passed_for_less_is_what_the_figures_pass():
     assert seen == {True, False}
 
 
-def test_no_other_graph_is_judged():
+def test_no_other_graph_is_checked():
     parameters = parameters_for(4, dimension=1, threshold=3)
     everybody = roster_set(range(4), 4)
     assert graph_shortcoming(parameters, CompleteGraph(4), everybody, 1.0) is None
@@ -398,7 +398,7 @@ def test_each_chance_alone_is_reason_to_refuse():
     assert shortcoming(41.0, 41.0) is None
 
 
-def test_nobody_left_and_everybody_corrupt_promise_nothing():
+def test_a_cohort_of_colluders_promises_nothing():
     ring = np.zeros(12, np.bool_)
     assert bits_of(log_cut(ring, degree=4, colluders=0)) == 0
     ring[[0, 6]] = True
@@ -411,7 +411,7 @@ def test_nobody_left_and_everybody_corrupt_promise_nothing():
 
 
 @pytest.mark.parametrize("size", range(1, 10))
-def test_nothing_cuts_a_ring_on_which_everybody_is_a_neighbour(size):
+def test_nothing_cuts_a_ring_on_which_all_clients_are_neighbours(size):
     """Numbers that describe no ring are judged, too, and raise nothing."""
     living = np.ones(size, np.bool_)
     for colluders in (0, 1, size):

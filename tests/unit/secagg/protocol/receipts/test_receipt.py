@@ -89,7 +89,7 @@ def test_any_changed_byte_shows(receipt, data):
 
 
 @given(receipts, st.data())
-def test_a_part_of_a_receipt_is_none(receipt, data):
+def test_a_part_of_a_receipt_is_invalid(receipt, data):
     whole = receipt.encode()
     refusal(whole[: data.draw(st.integers(0, len(whole) - 1))])
 

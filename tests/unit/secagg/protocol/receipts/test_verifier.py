@@ -141,7 +141,7 @@ def signed():
     return data_of(next(row for row in GOOD if row["says"] == "agreed"))
 
 
-def test_a_session_of_enrolled_clients_is_judged_by_the_key_that_they_pin():
+def test_a_session_of_enrolled_clients_is_verified_by_the_key_that_they_pin():
     for key in (None, bytes(32)):
         flaw = flaw_of(signed(), enrolment_key=key)
         assert flaw.step is Step.CREDENTIALS
@@ -192,7 +192,9 @@ def promising(receipt, monkeypatch, **changes):
     return replace(receipt, offer=offer.encode()).encode()
 
 
-def test_odds_and_quorums_are_counted_again_whatever_the_offer_promises(monkeypatch):
+def test_failure_bounds_and_quorums_are_computed_again_whatever_the_offer_promises(
+    monkeypatch,
+):
     # R5.2-8 and R5.2-7: R3.2-7 and R3.2-8 speak of every roster in range.
     ring = next(row for row in GOOD if row["name"] == "released, a neighbourhood")
     rigged = promising(
@@ -211,7 +213,7 @@ def test_odds_and_quorums_are_counted_again_whatever_the_offer_promises(monkeypa
     assert (flaw.step, flaw.code) == (Step.CREDENTIALS, ErrorCode.POLICY_VIOLATION)
 
 
-def test_a_set_is_a_set_of_somebody():
+def test_a_set_of_clients_is_not_empty():
     row = next(row for row in BAD if row["name"] == "U2 without a view")
     assert "no roster" in str(flaw_of(data_of(row)))
 
@@ -227,7 +229,7 @@ def test_an_advert_commits_to_as_many_layers_as_the_offer_says():
     assert (flaw.step, flaw.code) == (Step.VIEW, ErrorCode.BAD_ENCODING)
 
 
-def test_before_anybody_has_drawn_nothing_covers_edges():
+def test_before_the_first_draw_nothing_covers_edges():
     parameters = sparse_parameters_for(5, dimension=1, degree=4)
     session = InProcessSession(parameters, [zeros(1, 1 << 20)] * 5)
     session.play(Round.ADVERTISE_KEYS)

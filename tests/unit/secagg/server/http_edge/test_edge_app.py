@@ -458,7 +458,7 @@ async def test_a_proof_of_another_time_is_told_the_time(seconds):
     assert (await edge.ask(broken(edge, "R10.3-10 form"))).error.server_time is None
 
 
-async def test_headers_that_proxies_add_name_nobody():
+async def test_headers_that_proxies_add_name_no_client():
     edge = Edge()
     request = edge.signed()
     request.more = [

@@ -54,7 +54,7 @@ class Replica:
         self.at_look()
 
 
-def test_whoever_is_alone_needs_no_lease():
+def test_a_single_replica_needs_no_lease():
     async def main(clock):
         alone = Replica("a", SharedStore(clock, is_shared=False), clock)
         assert await alone.lease.hold()
@@ -136,7 +136,7 @@ def test_what_another_one_has_done_is_not_done_again():
     manual_clock.run(main)
 
 
-def test_a_book_that_refuses_for_a_moment_is_asked_and_looked_at_again():
+def test_a_store_that_refuses_for_a_moment_is_asked_and_looked_at_again():
     async def main(clock):
         store = SharedStore(clock)
         one = Replica("a", store, clock)

@@ -126,7 +126,7 @@ def losing(lost, clock, *, first):
     )
 
 
-def test_the_page_of_a_session_needs_the_book_alone(tmp_path, capsys):
+def test_the_page_of_a_session_needs_the_store_alone(tmp_path, capsys):
     """Another aggregator has ended it, or its disk is lost: there is no report here."""
 
     async def main(clock):
@@ -145,7 +145,9 @@ def test_the_page_of_a_session_needs_the_book_alone(tmp_path, capsys):
     assert rounds == ["ADVERTISE_KEYS", "SHARE_KEYS", "MASKED_INPUT_COLLECTION"]
 
 
-def test_the_page_of_a_session_that_waited_in_vain_names_who_had_come(tmp_path, capsys):
+def test_the_page_of_a_session_without_enough_clients_names_who_had_come(
+    tmp_path, capsys
+):
     async def main(clock):
         deployment = losing(AdvertiseKeys, clock, first=1)
         running = asyncio.ensure_future(deployment.run())
@@ -182,7 +184,7 @@ def test_old_and_surplus_reports_go_with_their_receipts(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 100_000])
-def test_a_damaged_report_is_none(tmp_path, text):
+def test_a_damaged_report_is_reported_as_missing(tmp_path, text):
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "1.json").write_text(text)
     assert SessionReports(tmp_path).read("t", 1) is None

@@ -65,7 +65,7 @@ async def opened(clock, clients=CLIENTS):
 
 
 @pytest.mark.parametrize("when", ["before it begins", "while it writes"])
-def test_a_judge_that_is_cancelled_leaves_nobody_waiting(when):
+def test_a_cancelled_check_leaves_no_caller_waiting(when):
     async def main(clock):
         durable, store, adverts, taken = await opened(clock)
         sending = [asyncio.ensure_future(durable.submit(adverts[0]))]
@@ -89,7 +89,7 @@ def test_a_judge_that_is_cancelled_leaves_nobody_waiting(when):
     manual_clock.run(main)
 
 
-def test_messages_that_arrive_during_a_commit_are_judged_together():
+def test_messages_that_arrive_during_a_commit_are_checked_together():
     async def main(clock):
         durable, store, adverts, taken = await opened(clock)
         sending = [asyncio.ensure_future(durable.submit(each)) for each in adverts[:1]]
@@ -118,7 +118,7 @@ class HeldOpenStore:
         return getattr(self._store, name)
 
 
-def test_a_timer_that_the_book_does_not_believe_closes_nothing():
+def test_a_timer_that_the_store_does_not_believe_closes_nothing():
     async def main(clock):
         durable, _, adverts, _ = await opened(clock)
         inner = inline_store(now=clock.date)
@@ -173,7 +173,7 @@ def test_a_timer_that_the_book_does_not_believe_closes_nothing():
     manual_clock.run(main)
 
 
-def test_a_session_that_somebody_else_has_ended_takes_nothing_more():
+def test_a_session_that_another_party_has_ended_accepts_nothing_more():
     async def main(clock):
         durable, store, adverts, taken = await opened(clock)
         ended = []
@@ -249,7 +249,7 @@ def test_who_comes_soon_after_a_commit_shares_the_next_one_if_others_may_come():
     manual_clock.run(main)
 
 
-def test_who_waits_for_others_when_a_round_is_closed_is_judged_before():
+def test_who_waits_for_others_when_a_round_is_closed_is_checked_before():
     async def main(clock):
         durable, held, adverts, taken = await opened(clock, clients=6)
         store = durable._store = SlowStore(held._store, clock)

@@ -85,7 +85,7 @@ def test_only_the_latest_deliveries_are_kept_and_all_are_right(masking, made):
     assert len(made) == 2 * CLIENTS
 
 
-def test_on_a_ring_everybody_reads_its_part_and_may_read_the_whole():
+def test_on_a_ring_each_client_reads_its_part_and_may_read_the_whole():
     parameters = parameters_for(
         CLIENTS, dimension=4, threshold=3, degree=4, min_clients=6
     )

@@ -50,7 +50,7 @@ def test_what_says_nothing_more_is_dropped():
 
 
 @pytest.mark.parametrize("is_proven", [False, True])
-def test_a_dealer_is_left_out_for_good_only_by_proof(is_proven):
+def test_a_dealer_is_excluded_for_good_only_by_proof(is_proven):
     failed = replace(FAILED, failed_dealer="a", is_failure_proven=is_proven)
     facts = TaskHistory().after(failed)
     assert facts.excluded == ({"a"} if is_proven else set())

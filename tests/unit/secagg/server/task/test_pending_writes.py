@@ -30,7 +30,7 @@ async def refused(pending_writes, disk):
     return caught.value
 
 
-async def test_it_is_owed_until_there_is_room_and_said_now_and_again(caplog):
+async def test_it_is_pending_until_there_is_room_and_said_now_and_again(caplog):
     caplog.set_level(logging.INFO)
     clock, disk = ManualClock(), Disk()
     pending_writes = PendingWrites(clock)
@@ -55,7 +55,7 @@ async def finish(clock, seconds):
         clock.jump()
 
 
-async def test_what_no_patience_mends_is_told_at_once():
+async def test_what_waiting_does_not_mend_is_told_at_once():
     pending_writes = PendingWrites(ManualClock())
     with pytest.raises(ServiceError) as caught:
         await pending_writes.write("t", Disk(ErrorCode.BAD_SETTINGS).write)
@@ -63,7 +63,7 @@ async def test_what_no_patience_mends_is_told_at_once():
     assert pending_writes.refused == {}
 
 
-async def test_what_somebody_else_has_written_is_not_owed(caplog):
+async def test_what_another_process_has_written_is_not_pending(caplog):
     caplog.set_level(logging.INFO)
     pending_writes = PendingWrites(ManualClock())
     why = await refused(pending_writes, Disk())

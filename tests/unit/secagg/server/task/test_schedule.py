@@ -66,7 +66,7 @@ def test_a_paused_task_opens_when_it_is_resumed_and_not_before():
     run(main)
 
 
-def test_whoever_waits_in_vain_hears_so():
+def test_a_client_that_waits_without_success_is_told_so():
     async def main(clock):
         ended = []
         gate = TaskSchedule(paused=True)

@@ -64,7 +64,7 @@ def test_a_task_of_counts_needs_no_clip(tmp_path):
     assert ballot.noised.mechanism.parameters.signed
 
 
-def test_the_error_of_a_report_counts_noise_that_nobody_takes_back(tmp_path):
+def test_the_error_of_a_report_counts_noise_that_is_not_taken_back(tmp_path):
     prepared = prepare(tmp_path, NOISE)
     given = prepared.noised.mechanism.parameters
     rule, unit = given.noise_rule, given.scale_factor

@@ -139,7 +139,7 @@ def log(event, **facts):
 ONE = {"task": "t", "number": 1, "session": "00ff"}
 
 
-async def test_of_an_event_only_numbers_and_words_of_our_own_go_on():
+async def test_of_an_event_only_numbers_and_words_of_our_own_continue():
     collected = Collected()
     async with collected.exporter:
         log(telemetry.SESSION_OPENED, round="ADVERTISE_KEYS", **ONE)
@@ -164,7 +164,7 @@ async def test_of_an_event_only_numbers_and_words_of_our_own_go_on():
     assert set(session.attributes) <= {f"secagg.{k}" for k in open_telemetry._SHOWN}
 
 
-async def test_sessions_that_go_on_elsewhere_are_let_go(monkeypatch):
+async def test_sessions_that_continue_elsewhere_are_let_go(monkeypatch):
     monkeypatch.setattr(open_telemetry, "_OPEN_AT_MOST", 2)
     collected = Collected()
     async with collected.exporter:
@@ -230,7 +230,7 @@ async def test_it_is_sent_to_the_collector_that_is_named():
 @pytest.mark.parametrize(
     "wrong", ["127.0.0.1:4318", "ftp://host", "http://", "http://user:hush@host:4318"]
 )
-def test_an_address_that_is_none_is_refused_before_anything_runs(wrong):
+def test_an_invalid_address_is_refused_before_anything_runs(wrong):
     with pytest.raises(ServiceError, match="collector") as caught:
         exporter_of(ServerSection(otlp=wrong))
     assert caught.value.code is ErrorCode.BAD_SETTINGS

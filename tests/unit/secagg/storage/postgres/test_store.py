@@ -96,7 +96,7 @@ async def generation(url):
 # --- one aggregator at a time ---------------------------------------------------------
 
 
-async def test_a_second_aggregator_is_refused_and_harms_nobody(empty, monkeypatch):
+async def test_a_second_aggregator_is_refused_and_harms_no_session(empty, monkeypatch):
     monkeypatch.setattr(postgres_link, "LOCK_TIMEOUT_SECONDS", 0.0)
     first = await open_store(empty)
     at = await begin(first)
@@ -148,7 +148,9 @@ async def test_a_lost_connection_is_made_again_and_forgets_nothing(empty):
     await store.close()
 
 
-async def test_the_lease_of_whoever_has_gone_is_free_unless_nobody_is_back_yet(empty):
+async def test_the_lease_of_a_lost_replica_is_free_unless_no_replica_is_back_yet(
+    empty,
+):
     """A holder is known by its connection; a database that starts anew has none."""
     started = (
         await sql(empty, "SELECT extract(epoch FROM pg_postmaster_start_time())::float")
@@ -176,7 +178,9 @@ async def test_the_lease_of_whoever_has_gone_is_free_unless_nobody_is_back_yet(e
     await other.close()
 
 
-async def test_a_database_that_is_away_is_not_dialled_by_everybody(empty, monkeypatch):
+async def test_an_unavailable_database_is_dialled_by_one_caller_at_a_time(
+    empty, monkeypatch
+):
     store = await open_store(empty)
     await begin(store)
     attempts = []
@@ -251,7 +255,7 @@ async def test_a_network_that_swallows_everything_is_an_absence(network, monkeyp
     await store.close()
 
 
-async def test_both_ends_of_a_link_notice_that_nobody_is_heard(network):
+async def test_both_ends_of_a_link_notice_a_missing_peer(network):
     url, _ = network
     store = await open_store(url)
     connection = store.engine.link._connection
@@ -309,7 +313,9 @@ async def test_a_connection_that_has_lost_its_place_is_not_used_again(
     await store.close()
 
 
-async def test_whoever_lost_the_book_to_another_does_not_write(empty, monkeypatch):
+async def test_a_replica_that_lost_the_store_to_another_does_not_write(
+    empty, monkeypatch
+):
     zombie = await open_store(empty)
     at = await begin(zombie)
     await cut_off(empty, zombie)
@@ -343,7 +349,7 @@ async def test_every_commit_is_counted_once(empty):
     await store.close()
 
 
-async def test_a_database_that_was_put_back_is_refused_until_it_is_accepted(
+async def test_a_database_that_was_restored_is_refused_until_it_is_accepted(
     empty, tmp_path
 ):
     mark = tmp_path / "mark"
@@ -369,7 +375,7 @@ async def test_a_database_that_was_put_back_is_refused_until_it_is_accepted(
     await (await open_store(empty, mark=mark)).close()
 
 
-async def test_a_book_that_comes_back_older_is_not_continued(empty):
+async def test_a_store_that_comes_back_older_is_not_continued(empty):
     store = await open_store(empty)
     at = await append(store, await begin(store), record(1))
     await sql(empty, "UPDATE secagg.store SET generation = 0")
@@ -531,7 +537,7 @@ def test_an_address_that_must_not_be_dialled_is_refused(url, complaint):
 # --- who only looks -------------------------------------------------------------------
 
 
-async def test_a_book_is_read_while_somebody_works_with_it(empty, tmp_path):
+async def test_a_store_is_read_while_another_process_uses_it(empty, tmp_path):
     store = await open_store(empty)
     at = await append(store, await begin(store, spend=True), record(1))
     async with looking(tmp_path, store=empty) as reader:
@@ -548,7 +554,7 @@ async def test_a_book_is_read_while_somebody_works_with_it(empty, tmp_path):
     await store.close()
 
 
-async def test_whoever_looks_makes_nothing(empty, tmp_path):
+async def test_a_read_creates_nothing(empty, tmp_path):
     with pytest.raises(StoreNotFoundError) as caught:
         async with looking(tmp_path, store=empty):
             pass
@@ -556,7 +562,7 @@ async def test_whoever_looks_makes_nothing(empty, tmp_path):
     assert await sql(empty, "SELECT to_regnamespace('secagg')") == [(None,)]
 
 
-async def test_a_book_of_another_schema_is_not_read(empty, tmp_path):
+async def test_a_store_of_another_schema_is_not_read(empty, tmp_path):
     await (await open_store(empty)).close()
     await sql(empty, "DELETE FROM secagg.migration")
     with pytest.raises(ServiceError, match="schema version 0") as caught:
@@ -695,7 +701,7 @@ async def begin_within(store, key, number, allowed):
     return await store.commit(Change(key=key, create=new))
 
 
-async def test_of_two_that_judge_the_same_claims_one_adds_its_own(shared):
+async def test_of_two_that_check_the_same_claims_one_adds_its_own(shared):
     one = await shared("one")
     await one.commit(Heartbeat(replica("one")))
     two = await shared("two")
@@ -867,7 +873,7 @@ async def test_time_without_any_replica_counts_for_no_deadline(shared, empty):
     assert isinstance(await append(one, at, record(1), due=True), Committed)
 
 
-async def test_the_others_hear_of_a_round_at_once(shared, monkeypatch):
+async def test_the_other_clients_are_told_of_a_round_at_once(shared, monkeypatch):
     monkeypatch.setattr(postgres_link, "_HINT_SECONDS", 3600.0)
     one = await shared("one")
     await one.commit(Heartbeat(replica("one")))
@@ -907,7 +913,7 @@ async def test_a_replica_that_is_behind_asks_once_what_it_has_missed(shared):
     assert (len(whole.records), whole.whole) == (4, True)
 
 
-async def test_replicas_are_listed_with_their_silence(shared):
+async def test_replicas_are_listed_with_their_downtime(shared):
     clock = Clock()
     one = await shared("one", now=clock)
     await one.commit(Heartbeat(replica("one")))
@@ -953,9 +959,7 @@ async def test_of_two_names_that_come_at_once_one_is_refused(shared, empty):
         await stores[1 - late].commit(Heartbeat(others[1 - late]))
 
 
-async def test_nobody_writes_to_a_session_that_was_put_back_without_knowing_it(
-    shared, empty
-):
+async def test_no_writer_changes_a_restored_session_unnoticed(shared, empty):
     one = await shared("one")
     await one.commit(Heartbeat(replica("one")))
     two = await shared("two")

@@ -127,7 +127,7 @@ async def test_everything_is_there_after_reopening(path):
     await second.close()
 
 
-async def test_a_change_is_durable_before_the_book_is_closed(path, tmp_path):
+async def test_a_change_is_durable_before_the_store_is_closed(path, tmp_path):
     store = await opening(path)
     await begin(store, records=(record(1),))
     copy = copy_as_after_a_kill(path, tmp_path / "copy")
@@ -245,7 +245,7 @@ async def cancel_everybody_else():
 
 @pytest.mark.parametrize("turns", range(4))
 @pytest.mark.parametrize("is_written", [False, True])
-async def test_whoever_is_cancelled_takes_no_other_commit_along(
+async def test_a_cancelled_caller_takes_no_other_commit_along(
     path, monkeypatch, turns, is_written
 ):
     """As at the end of a loop, which cancels all its tasks at once."""
@@ -304,7 +304,7 @@ async def test_a_cancelled_close_releases_the_file(path, monkeypatch):
     await (await opening(path)).close()
 
 
-async def test_a_thread_that_has_ended_is_said_and_nobody_waits(path):
+async def test_a_thread_that_has_ended_is_reported_and_no_caller_waits(path):
     thread = ThreadPoolExecutor(1)
     store = await opening(path, thread=thread)
     thread.shutdown()
@@ -335,7 +335,7 @@ async def test_a_commit_that_the_thread_never_began_is_said(path):
         await waiting
 
 
-async def test_a_book_in_memory_takes_no_thread_and_little_memory():
+async def test_a_store_in_memory_takes_no_thread_and_little_memory():
     before = threading.active_count()
     store = await open_state(None)
     assert (await begin(store)).sequence == 0
@@ -350,7 +350,7 @@ async def test_a_book_in_memory_takes_no_thread_and_little_memory():
     await store.close()
 
 
-def test_a_book_works_without_a_thread_where_time_stands_still():
+def test_a_store_works_without_a_thread_where_time_stands_still():
     async def main(clock):
         store = await open_store(
             "sqlite::memory:", thread=InlineExecutor(), now=clock.now
@@ -449,7 +449,7 @@ async def test_a_second_process_is_kept_out(path, monkeypatch):
     await (await opening(path)).close()
 
 
-async def test_a_start_waits_for_whoever_still_reads(path):
+async def test_a_start_waits_for_readers(path):
     await (await opening(path)).close()
     reader = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     reader.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
@@ -498,7 +498,7 @@ async def test_no_byte_that_was_resealed_is_left_in_the_files(path):
     await store.close()
 
 
-async def test_a_crash_before_the_log_is_scrubbed_is_made_good(path, monkeypatch):
+async def test_a_crash_before_the_log_is_erased_is_made_good(path, monkeypatch):
     store = await opening(path)
     at = await begin(store, header=SECRET)
     with monkeypatch.context() as patch:
@@ -800,7 +800,7 @@ async def attempt(reading):
         return None, error
 
 
-async def test_whatever_the_damage_the_book_says_the_truth_or_that_it_cannot(path):
+async def test_whatever_the_damage_the_store_says_the_truth_or_that_it_cannot(path):
     truth = await filled(path)
     noticed = 0
     for number, changed in enumerate(damaged_copies(path.read_bytes(), DAMAGED)):

@@ -40,7 +40,7 @@ class Process:
 
 
 @pytest.mark.parametrize("is_ending", [False, True])
-async def test_nobody_is_started_again_while_all_are_ended(
+async def test_no_process_is_started_again_while_all_are_ended(
     tmp_path, monkeypatch, is_ending
 ):
     """The aggregator may say just then that a session is over."""

@@ -201,7 +201,7 @@ def test_traffic_is_that_of_the_mean_client_call_by_call():
     assert mean_traffic([{"traffic": ways}, {"traffic": [{}, {}]}], 2) == expected
 
 
-def test_aggregators_of_one_book_have_all_else_to_themselves(tmp_path):
+def test_aggregators_of_one_store_have_all_else_to_themselves(tmp_path):
     planned = dataclasses.replace(PLAN, servers=2)
     first, second = write_server_settings(
         LoadLayout(tmp_path), planned, enrolment_key="", store="postgresql:///load"

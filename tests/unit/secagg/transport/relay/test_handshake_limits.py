@@ -53,7 +53,7 @@ def test_probes_fit_into_the_files_that_are_kept_for_all_else():
         ("off", PUBLIC, "linux", False),
     ],
 )
-def test_where_strangers_can_come_there_is_a_relay(
+def test_where_unauthenticated_peers_can_come_there_is_a_relay(
     monkeypatch, relay, address, platform, has_one
 ):
     monkeypatch.setattr(sys, "platform", platform)

@@ -165,7 +165,7 @@ def test_a_hello_is_waited_for_until_it_is_whole(size):
         (bytes((22, 3, 1, 0x10, 1, 1)), False),  # one more
     ],
 )
-def test_only_the_frame_of_a_hello_is_judged(opening, begins):
+def test_only_the_frame_of_a_hello_is_checked(opening, begins):
     assert begins_tls(opening) is begins
 
 
@@ -230,7 +230,7 @@ async def test_what_is_no_hello_is_closed_and_logged(opening, caplog):
     assert line.endswith(f"client_bytes={len(opening)} reason=bad_hello")
 
 
-async def test_the_oldest_that_is_silent_makes_room_and_nobody_is_kept_out():
+async def test_the_oldest_idle_connection_makes_room_and_no_client_is_kept_out():
     admission = AdmissionLimits(
         relay="on", waiting=2, per_address=0, handshake_seconds=600.0
     )
@@ -244,7 +244,7 @@ async def test_the_oldest_that_is_silent_makes_room_and_nobody_is_kept_out():
         assert relay.connections <= 3
 
 
-async def test_silence_ends_with_the_time_of_a_handshake():
+async def test_an_idle_connection_ends_with_the_time_of_a_handshake():
     async with relaying(AdmissionLimits(relay="on", handshake_seconds=0.05)) as (
         relay,
         _,
@@ -267,7 +267,7 @@ async def test_a_handshake_that_stalls_ends_and_gives_back_its_place():
         assert relay.connections == 1
 
 
-async def test_strangers_of_one_address_are_few_and_those_known_do_not_count():
+async def test_unauthenticated_peers_of_one_address_are_limited_and_clients_are_not():
     admission = AdmissionLimits(
         relay="on", per_address=2, per_identity=9, handshake_seconds=600.0
     )
@@ -287,7 +287,7 @@ async def test_strangers_of_one_address_are_few_and_those_known_do_not_count():
         assert await again.answer(len(HELLO)) == HELLO
 
 
-async def test_newcomers_beyond_the_total_are_turned_away_until_somebody_leaves():
+async def test_newcomers_beyond_the_total_are_turned_away_until_a_client_leaves():
     async with relaying(most=2) as (relay, _):
         kept = [await Visitor.come(relay, HELLO) for _ in range(2)]
         for each in kept:
@@ -300,7 +300,7 @@ async def test_newcomers_beyond_the_total_are_turned_away_until_somebody_leaves(
         assert await newcomer.answer(len(HELLO)) == HELLO
 
 
-async def test_silence_makes_room_where_there_is_none_for_a_newcomer():
+async def test_an_idle_connection_makes_room_for_a_newcomer():
     async with relaying(most=2) as (relay, _):
         silent = [await Visitor.come(relay) for _ in range(2)]
         await until(lambda: relay.connections == 2)
@@ -313,7 +313,7 @@ async def test_silence_makes_room_where_there_is_none_for_a_newcomer():
 
 
 @pytest.mark.parametrize("limits", [{"most": 2}, {"handshakes": 2}])
-async def test_a_crowd_that_stalls_makes_room_for_whoever_comes_alone(
+async def test_a_stalling_client_pool_makes_room_for_a_single_client(
     limits, monkeypatch
 ):
     monkeypatch.setattr("secagg.transport.relay._STALLED_SECONDS", 0.0)
@@ -379,7 +379,7 @@ async def test_a_known_client_that_comes_again_closes_its_own_oldest_connection(
             assert await visitor.answer(10) == b"still here"
 
 
-async def test_who_is_shown_out_is_judged_by_name_and_certificate():
+async def test_a_revoked_client_is_dropped_by_name_and_certificate():
     async with relaying(AdmissionLimits(relay="on", per_identity=9)) as (relay, inside):
         visitors = []
         for name, certificate in (("a", 1), ("a", 2), ("b", 1), ("b", None)):
@@ -525,7 +525,7 @@ async def test_running_out_of_files_is_said_and_passes(caplog, monkeypatch):
     await Visitor.all_leave()
 
 
-async def test_a_port_that_is_taken_is_said_before_anybody_comes():
+async def test_a_taken_port_is_reported_before_any_client_comes():
     async with relaying() as (relay, _):
         with pytest.raises(ServiceError, match="in use") as caught:
             await Relay.listen(
