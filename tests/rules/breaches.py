@@ -42,7 +42,7 @@ class Breach:
     """A request that breaks one rule.
 
     Attributes:
-        request: What is judged.
+        request: What is checked.
         check: Name of the row that refuses it.
         code: The code that it is refused with.
     """

@@ -10,11 +10,11 @@ ROOT = Path(__file__).parents[2]
 _HEAD = """# Rules and entries
 
 Which rule is enforced at which way into the product, outside of the state machines.
-The state machines judge the rules that they cite alike at every entry.
+The state machines check the rules that they cite alike at every entry.
 Made from `tests/architecture/rules.toml` by `python -m tests.rules.page`.
 
 * **refused**: a test presents a breach of this rule alone and demands its code.
-  With the rule left out, the same breach is accepted.
+  Without the rule, the same breach is accepted.
 * **tested**: a test of its own demands the refusal.
 * A number refers to the reason below the table: the rule does not apply there.
 """

@@ -22,7 +22,7 @@ from tests.rules import drivers
 from tests.rules.breaches import BREACHES, sound, sound_enrolled, sound_pair
 
 
-def judged(request, *, without=None):
+def checked(request, *, without=None):
     """Judge a request by all checks, or by all but one."""
     is_pair = not isinstance(request, GateRequest)
     checks = PAIR_CHECKS if is_pair else GATE_CHECKS
@@ -42,14 +42,14 @@ def judged(request, *, without=None):
     ],
 )
 def test_what_breaks_no_rule_is_admitted(request_of):
-    assert isinstance(judged(request_of()), AdmittedSession | AdmittedPair)
+    assert isinstance(checked(request_of()), AdmittedSession | AdmittedPair)
 
 
 @pytest.mark.parametrize("name", BREACHES)
 def test_a_breach_is_refused_with_its_code(name):
     breach = BREACHES[name]()
     with pytest.raises(SecAggError) as caught:
-        judged(breach.request)
+        checked(breach.request)
     assert caught.value.code is breach.code
 
 
@@ -57,7 +57,7 @@ def test_a_breach_is_refused_with_its_code(name):
 def test_without_its_rule_a_breach_is_admitted(name):
     """It breaks this rule alone, and this row is what refuses it."""
     breach = BREACHES[name]()
-    admitted = judged(breach.request, without=breach.check)
+    admitted = checked(breach.request, without=breach.check)
     assert isinstance(admitted, AdmittedSession | AdmittedPair)
 
 
@@ -66,7 +66,7 @@ def test_noise_terms_without_a_unit_are_refused(stage):
     # R3.5-3; no row of the gate can be left out for it: noise is read by it alone.
     offer = replace(sound(stage).offer, noise_terms=b"x")
     with pytest.raises(RemoteProtocolError) as caught:
-        judged(sound(stage, offer=offer))
+        checked(sound(stage, offer=offer))
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
@@ -85,7 +85,7 @@ def test_a_block_that_does_not_fit_the_parameters_is_refused(stage, entries):
     with pytest.raises(
         RemoteProtocolError, match=r"noise is (planned|calibrated) for"
     ) as caught:
-        judged(sound(stage, offer=offer))
+        checked(sound(stage, offer=offer))
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
@@ -193,6 +193,6 @@ def test_a_list_that_grows_old_in_a_session_does_not_end_it_by_a_restart():
         GateStage.RESUME, max_revocation_seconds=11.0 * drivers.DAY
     )
     later = replace(request, now=request.now + 2 * drivers.DAY)
-    without_end = judged(later, without="end")
+    without_end = checked(later, without="end")
     assert isinstance(without_end, AdmittedSession)
-    assert isinstance(judged(request), AdmittedSession)
+    assert isinstance(checked(request), AdmittedSession)

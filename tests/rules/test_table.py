@@ -85,7 +85,7 @@ def test_every_rule_of_the_protocol_is_in_the_core_or_has_a_row():
 def test_every_rule_that_a_verifier_checks_has_a_row_of_the_verifier():
     text = (ROOT / "protos/PROTOCOL.md").read_text()
     steps = text.split("R5.8-1. ")[1].split("R5.8-2. ")[0]
-    judged = {
+    checked = {
         rule for line in steps.splitlines() if "|" in line for rule in rules_in(line)
     }
     rows = {rule_of(name) for party, name, _ in ROWS if party == "verifier"}
@@ -95,7 +95,7 @@ def test_every_rule_that_a_verifier_checks_has_a_row_of_the_verifier():
         if party == "verifier"
         for rule in row.get("rules", ())
     }
-    assert judged - rows == set()
+    assert checked - rows == set()
 
 
 def test_the_page_is_made_of_the_table():
