@@ -57,7 +57,7 @@ _CHANGES: tuple[dict[str, Any], ...] = (
 )
 
 
-def _judge(made: Plan) -> None:
+def _check(made: Plan) -> None:
     """Compute epsilon as a client does, from the parameters alone."""
     account = make_accountant(made.accountant, adversary=Adversary.SERVER)
     mechanism = make_mechanism(made.parameters)
@@ -74,8 +74,8 @@ def main(*, tiny: bool = False) -> None:
         begin = time.process_time()
         made = plan(**(_USUAL | changes))
         planned = time.process_time()
-        _judge(made)
-        judged = time.process_time()
+        _check(made)
+        checked = time.process_time()
         shown = {
             **changes,
             "planned_bits": made.parameters.bits,
@@ -84,7 +84,7 @@ def main(*, tiny: bool = False) -> None:
         }
         for name, seconds in (
             ("plans/plan", planned - begin),
-            ("plans/judge", judged - planned),
+            ("plans/check", checked - planned),
         ):
             emit(
                 name,

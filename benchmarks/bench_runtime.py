@@ -43,7 +43,7 @@ def _journal(directory: Path, *, records: int) -> None:
     one_by_one = _seconds(_commit_all(directory / "plain.db", records, together=False))
     grouped = _seconds(_commit_all(directory / "grouped.db", records, together=True))
     emit(
-        "runtime/book",
+        "runtime/store",
         parameters={"records": records, "bytes": _RECORD_BYTES},
         value=1e6 * grouped / records,
         unit="µs per durable record",

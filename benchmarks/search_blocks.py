@@ -19,7 +19,7 @@ from collections import Counter
 from fractions import Fraction
 from typing import Any, Final
 
-from search_plans import COVERING, forget, judge, log_uniform, timed
+from search_plans import COVERING, check, forget, log_uniform, timed
 
 from dpnoise.errors import DPNoiseError
 from dpnoise.mechanisms import make_mechanism, mechanism_names
@@ -104,17 +104,17 @@ def search(seed: str, number: int) -> dict[str, Any] | None:
     except DPNoiseError:
         return None
     forget()
-    judge_seconds, judged = timed(lambda: judge(block))
+    check_seconds, checked = timed(lambda: check(block))
     forget()
     sampler_seconds, _ = timed(lambda: noise_block.check_sampler(block))
     return {
         "number": number,
         "block": block.decode(),
-        "judge_seconds": judge_seconds,
+        "check_seconds": check_seconds,
         "sampler_seconds": sampler_seconds,
-        "judged": judged if isinstance(judged, float) else None,
-        "refused": None if isinstance(judged, float) else type(judged).__name__,
-        "says": str(judged)[:200],
+        "checked": checked if isinstance(checked, float) else None,
+        "refused": None if isinstance(checked, float) else type(checked).__name__,
+        "says": str(checked)[:200],
     }
 
 
@@ -132,11 +132,11 @@ def main() -> int:
             lines.append(line)
             print(json.dumps(line), flush=True)
     print(len(lines), Counter(line["refused"] for line in lines), file=sys.stderr)
-    for name in ("judge_seconds", "sampler_seconds"):
+    for name in ("check_seconds", "sampler_seconds"):
         seconds = sorted(line[name] for line in lines)
         largest = ", ".join(f"{each:.2f}" for each in seconds[-5:])
         print(f"{name}: largest {largest}", file=sys.stderr)
-    return int(any(line["judge_seconds"] > _PROMISED_SECONDS for line in lines))
+    return int(any(line["check_seconds"] > _PROMISED_SECONDS for line in lines))
 
 
 if __name__ == "__main__":

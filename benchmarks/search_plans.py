@@ -42,7 +42,7 @@ from secagg.distributed_dp import noise_block, report
 from secagg.errors import SecAggError
 
 _PROMISED_SECONDS: Final = 2.0
-_GIVEN_UP_SECONDS: Final = 12.0
+_LIMIT_SECONDS: Final = 12.0
 _NOISY: Final = 1.06
 _MORE_BITS: Final = 3  # bits are the usual reason for much noise
 _MIXTURES: Final = (
@@ -67,7 +67,7 @@ _NEVER_DEFAULT: Final = frozenset({"skellam-paper", "cpsgd-recalled"})
 _REPLACEABLE: Final = frozenset({"skellam", "skellam-counts", "discrete-gaussian"})
 
 
-class _GivenUpError(Exception):
+class _TooLongError(Exception):
     """A plan has exceeded the largest time that is measured."""
 
 
@@ -175,7 +175,7 @@ def _at_most(seconds: float) -> Iterator[None]:
     """Abort after so many seconds of CPU time."""
 
     def stop(*_: object) -> None:
-        raise _GivenUpError
+        raise _TooLongError
 
     signal.signal(signal.SIGVTALRM, stop)
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
@@ -189,9 +189,9 @@ def timed(work: Callable[[], object]) -> tuple[float, object]:
     """Return the CPU seconds of a call, and its result or error."""
     begin = time.process_time()
     try:
-        with _at_most(_GIVEN_UP_SECONDS):
+        with _at_most(_LIMIT_SECONDS):
             done: object = work()
-    except (DPNoiseError, SecAggError, _GivenUpError) as error:
+    except (DPNoiseError, SecAggError, _TooLongError) as error:
         done = error
     except Exception as error:  # noqa: BLE001 - untyped errors are what is searched
         done = error
@@ -225,7 +225,7 @@ def _block(made: Plan) -> bytes:
     ).encode()
 
 
-def judge(block: bytes) -> float:
+def check(block: bytes) -> float:
     """Verify a block in a client's order: form, cost, then epsilon.
 
     Args:
@@ -237,7 +237,7 @@ def judge(block: bytes) -> float:
     return report.statement(block, Adversary.SERVER).epsilon
 
 
-def _judge_replacing(made: Plan) -> float:
+def _check_replacing(made: Plan) -> float:
     """Return epsilon under replace-one adjacency, which blocks do not state."""
     request = made.request
     account = make_accountant(
@@ -311,15 +311,15 @@ def search(seed: str, number: int, *, choices: bool = False) -> dict[str, object
     if zero_out and not made.request.is_central:
         block = _block(made)
         forget()
-        line["judge_seconds"], judged = timed(lambda: judge(block))
+        line["check_seconds"], checked = timed(lambda: check(block))
     else:
         forget()
-        line["judge_seconds"], judged = timed(lambda: _judge_replacing(made))
-    if isinstance(judged, float):
-        line["judged"] = judged / made.request.epsilon
+        line["check_seconds"], checked = timed(lambda: _check_replacing(made))
+    if isinstance(checked, float):
+        line["checked"] = checked / made.request.epsilon
     else:
-        line["judge_says"] = str(judged)[:200]
-        line["judge_error"] = type(judged).__name__
+        line["check_says"] = str(checked)[:200]
+        line["check_error"] = type(checked).__name__
     if choices and made.noise_overhead > _NOISY:
         line["better"] = _better(asked, made)
     return line
@@ -333,7 +333,7 @@ def _summary(lines: list[dict[str, Any]]) -> Iterator[str]:
     made = [line for line in lines if "accountant" in line]
     yield f"{len(lines)} plans asked for, {len(made)} made"
     yield f"refused: {dict(Counter(line.get('refused') for line in lines))}"
-    for name in ("plan_seconds", "judge_seconds"):
+    for name in ("plan_seconds", "check_seconds"):
         seconds = sorted(line[name] for line in lines if name in line)
         above = sum(each > _PROMISED_SECONDS for each in seconds)
         mean = sum(seconds) / max(1, len(seconds))
@@ -342,8 +342,8 @@ def _summary(lines: list[dict[str, Any]]) -> Iterator[str]:
     for title, holds in (
         ("without a name", lambda line: line.get("untyped")),
         ("above the asked epsilon", lambda line: line.get("spent", 0.0) > 1.0),
-        ("verified above", lambda line: line.get("judged", 0.0) > 1.0 + 1e-6),
-        ("not verified", lambda line: "judge_error" in line),
+        ("verified above", lambda line: line.get("checked", 0.0) > 1.0 + 1e-6),
+        ("not verified", lambda line: "check_error" in line),
         (
             "much noise, and less by a choice",
             lambda line: (
@@ -382,7 +382,7 @@ def main() -> int:
     slow = any(
         float(line.get(name, 0.0)) > _PROMISED_SECONDS
         for line in cast("list[dict[str, Any]]", lines)
-        for name in ("plan_seconds", "judge_seconds")
+        for name in ("plan_seconds", "check_seconds")
     )
     return 1 if slow or any(line.get("untyped") for line in lines) else 0
 

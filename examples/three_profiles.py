@@ -23,7 +23,7 @@ from secagg.pki.key_files import key_text
 CLIENTS = 6
 NAMES = [f"client-{number + 1}" for number in range(CLIENTS)]
 # Sparse graphs add their own failure probability to the delta of the noise.
-FLOORS = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1.1e-5)
+LIMITS = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1.1e-5)
 GRAPHS = {
     secagg.Profile.HONEST_CURIOUS_SERVER: advanced.Graph.COMPLETE,
     secagg.Profile.MALICIOUS_SERVER: advanced.Graph.COMPLETE,
@@ -58,7 +58,7 @@ async def give(  # noqa: PLR0913 - what a client's settings file would hold
     async with secagg.Client(
         address,
         task=profile.label,
-        privacy_limits=FLOORS,
+        privacy_limits=LIMITS,
         identity=secagg.TLSIdentity.in_directory(
             directory, name, role=advanced.Role.CLIENT
         ),

@@ -15,7 +15,7 @@ import secagg
 from secagg import advanced
 
 CLIENTS = 12
-FLOORS = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
+LIMITS = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
 PICTURES, DIGITS = load_digits(return_X_y=True)
 PICTURES = PICTURES.reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).reshape(-1, 16) / 16
 
@@ -34,7 +34,7 @@ async def client(name: str, address: str, directory: Path, mine: slice) -> None:
     async with secagg.Client(
         address,
         task="digits",
-        privacy_limits=FLOORS,
+        privacy_limits=LIMITS,
         identity=secagg.TLSIdentity.in_directory(
             directory, name, role=advanced.Role.CLIENT
         ),

@@ -200,7 +200,7 @@ def _clients_of(
         for distances in trained.clients:
             made.add_release(distances)
         stated = made.statement(delta)
-        figures["everybody"] = stated.worst_case.epsilon
+        figures["worst case"] = stated.worst_case.epsilon
         figures[name] = stated.epsilon
     figures["as published"] = published_epsilon(noise, trained.clients, delta)
     # The order that suits the worst case, fixed before the first release.
@@ -228,7 +228,7 @@ def _examples_of(trained: Training, stddev: float, delta: float) -> dict[str, ob
         made.add_release(list(release))
     stated = made.statement(delta)
     return {
-        "an example, everybody": stated.worst_case.epsilon,
+        "an example, worst case": stated.worst_case.epsilon,
         "an example, Hoelder": stated.epsilon,
     }
 
@@ -259,7 +259,7 @@ def published_epsilon(
 
 
 _CURVES: Final = (
-    ("everybody", "gaussian"),
+    ("worst case", "gaussian"),
     ("as published", "other"),
     ("Hoelder, known", "ours"),
     ("Hoelder, estimated", "ours-rdp"),
@@ -302,15 +302,15 @@ def _findings(rows: list[dict[str, object]]) -> list[str]:
         sentence = (
             f"{row['clients']} clients, {kind}: {100 * numbers['accuracy']:.1f} percent"
             f" ({100 * numbers['baseline']:.1f} without noise); epsilon "
-            f"{numbers['everybody']:.3g} in the worst case, "
+            f"{numbers['worst case']:.3g} in the worst case, "
             f"{numbers['as published']:.3g} as published, "
             f"{numbers['Hoelder, known']:.3g} by Hoelder with the population known, "
             f"{numbers['Hoelder, estimated']:.3g} estimated, "
             f"{numbers['all but a twentieth']:.3g} for all but a twentieth"
         )
-        if "an example, everybody" in numbers:
+        if "an example, worst case" in numbers:
             sentence += (
-                f"; an example {numbers['an example, everybody']:.3g} in the worst"
+                f"; an example {numbers['an example, worst case']:.3g} in the worst"
                 " case, "
                 f"{numbers['an example, Hoelder']:.3g} by Hoelder"
             )

@@ -40,7 +40,7 @@ DIM = 6
 NAMES = [f"client-{number}" for number in range(1, 9)]
 # Four sums of four clients, each client in two of them.
 COHORTS = [NAMES[:4], NAMES[4:], NAMES[::2], NAMES[1::2]]
-FLOORS = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
+LIMITS = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
 POLICY = ClientPolicy(min_clients=4, min_survivors=4)
 
 
@@ -69,7 +69,7 @@ async def contribute(connection, name, place):
     async with Client(
         connection,
         task="t",
-        privacy_limits=FLOORS,
+        privacy_limits=LIMITS,
         cohort=POLICY,
         state_dir=place / name,
     ) as one:
@@ -138,7 +138,7 @@ async def test_a_client_ends_by_itself_when_the_server_says_that_it_has_given():
 
         async def all_of(name):
             async with Client(
-                server.connection(name), task="t", privacy_limits=FLOORS, cohort=POLICY
+                server.connection(name), task="t", privacy_limits=LIMITS, cohort=POLICY
             ) as one:
                 made = one.contributions(lambda _: vector_of(name))
                 return [given.sessions_left async for given in made]
@@ -227,7 +227,7 @@ async def test_sums_that_the_clients_cannot_fill_are_refused(steps, invited, com
 
 
 async def test_a_local_pool_gives_to_some_sums_each():
-    async with secagg.local(PREPARED, clients=8, privacy_limits=FLOORS) as people:
+    async with secagg.local(PREPARED, clients=8, privacy_limits=LIMITS) as people:
         for cohort in COHORTS:
             vectors = [vector_of(n) if n in cohort else None for n in NAMES]
             total = await people.sum(vectors)
@@ -235,12 +235,12 @@ async def test_a_local_pool_gives_to_some_sums_each():
         with pytest.raises(LocalProtocolError, match="released all its sums"):
             await people.sum(vectors)
     with pytest.raises(LocalProtocolError, match="7 clients with 2 participations"):
-        async with secagg.local(PREPARED, clients=7, privacy_limits=FLOORS):
+        async with secagg.local(PREPARED, clients=7, privacy_limits=LIMITS):
             pass
 
 
 async def test_a_local_session_takes_as_many_vectors_as_were_planned_for():
-    async with secagg.local(PREPARED, clients=8, privacy_limits=FLOORS) as people:
+    async with secagg.local(PREPARED, clients=8, privacy_limits=LIMITS) as people:
         for count in (3, 5):
             with pytest.raises(LocalProtocolError, match="takes 4 to 4 vectors"):
                 await people.sum([np.zeros(DIM)] * count + [None] * (8 - count))

@@ -31,7 +31,7 @@ ASKED = {
     "accountant": "skellam-gdp",
     "steps": 4,
 }
-FLOORS = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
+LIMITS = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -269,13 +269,13 @@ def test_limits_of_noise_hold_for_every_unit(prepared):
     assert lowest * float(task.units.highest) == pytest.approx(
         lowest * fixed_unit * 4.0, rel=2e-3
     )
-    task.check_noise(replace(FLOORS, min_local_noise_stddev=0.999 * lowest))
+    task.check_noise(replace(LIMITS, min_local_noise_stddev=0.999 * lowest))
     with pytest.raises(RemoteProtocolError, match="standard deviation"):
-        task.check_noise(replace(FLOORS, min_local_noise_stddev=1.001 * lowest))
+        task.check_noise(replace(LIMITS, min_local_noise_stddev=1.001 * lowest))
     share = task.local_noise_multiplier
-    task.check_noise(replace(FLOORS, min_local_noise_multiplier=0.999 * share))
+    task.check_noise(replace(LIMITS, min_local_noise_multiplier=0.999 * share))
     with pytest.raises(RemoteProtocolError, match="longest vector") as caught:
-        task.check_noise(replace(FLOORS, min_local_noise_multiplier=1.001 * share))
+        task.check_noise(replace(LIMITS, min_local_noise_multiplier=1.001 * share))
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
 

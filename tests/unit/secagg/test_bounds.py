@@ -288,7 +288,7 @@ def test_a_bound_of_the_descriptor_lies_where_it_is_said_to_lie(possible, imposs
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
-FLOORS = ClientPolicy(
+LIMITS = ClientPolicy(
     profiles=frozenset(Profile),
     graphs=frozenset(Graph),
     min_graph_bits=1,
@@ -329,15 +329,15 @@ def test_a_floor_of_the_client_lies_where_it_is_said_to_lie(
     parameters, accepts, refuses, complaint
 ):
     offer = replace(OFFER, parameters=parameters)
-    replace(FLOORS, **accepts).check(offer)
+    replace(LIMITS, **accepts).check(offer)
     with pytest.raises(RemoteProtocolError) as caught:
-        replace(FLOORS, **refuses).check(offer)
+        replace(LIMITS, **refuses).check(offer)
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
     assert complaint in str(caught.value)
 
 
 def test_a_majority_is_more_than_half_and_matters_on_the_complete_graph_only():
-    policy = replace(FLOORS, require_majority=True)
+    policy = replace(LIMITS, require_majority=True)
 
     def offered(base, threshold):
         return replace(OFFER, parameters=replace(base, threshold=threshold))

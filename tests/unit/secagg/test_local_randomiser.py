@@ -24,7 +24,7 @@ from secagg.transport.connection import InMemoryConnection
 
 ROOT = Path(__file__).parents[3]
 DIM = 6
-FLOORS = PrivacyLimits(max_epsilon=60.0, max_delta=1e-5, max_local_epsilon=61.0)
+LIMITS = PrivacyLimits(max_epsilon=60.0, max_delta=1e-5, max_local_epsilon=61.0)
 
 
 def parameters(**changed):
@@ -63,7 +63,7 @@ def task(made):
 
 async def test_a_sum_of_randomised_vectors_is_released_and_estimated(task):
     vectors = [np.full(DIM, 0.1 * n) for n in range(1, 5)]
-    async with secagg.local(task, clients=4, privacy_limits=FLOORS) as cohort:
+    async with secagg.local(task, clients=4, privacy_limits=LIMITS) as cohort:
         released = await cohort.sum(vectors)
     # Ten standard deviations of the stated error, once in 10^20 for a normal law.
     near = 10 * released.standard_error
@@ -168,8 +168,8 @@ def test_a_client_not_selected_shows_nothing_of_what_was_randomised(task):
 
 
 def test_a_client_that_demands_it_refuses_less(made, task):
-    assert NoisyTask.from_parameters(task.parameters).check(FLOORS) == task.report
-    stricter = replace(FLOORS, max_local_epsilon=59.0)
+    assert NoisyTask.from_parameters(task.parameters).check(LIMITS) == task.report
+    stricter = replace(LIMITS, max_local_epsilon=59.0)
     with pytest.raises(RemoteProtocolError, match="local epsilon is 60") as refused:
         task.noised.check_noise(stricter)
     assert refused.value.code is ErrorCode.POLICY_VIOLATION
@@ -177,15 +177,15 @@ def test_a_client_that_demands_it_refuses_less(made, task):
     assert bare.report.broken_masks is None
     assert "nothing is promised beyond" in bare.report.lines()[0]
     with pytest.raises(RemoteProtocolError, match="no local randomiser"):
-        bare.noised.check_noise(FLOORS)
+        bare.noised.check_noise(LIMITS)
 
 
 @pytest.mark.parametrize(
     ("privacy_limits", "named"),
     [
-        (FLOORS, lambda report: (report.broken_masks.total_epsilon, 0.0)),
+        (LIMITS, lambda report: (report.broken_masks.total_epsilon, 0.0)),
         (
-            replace(FLOORS, max_local_epsilon=None),
+            replace(LIMITS, max_local_epsilon=None),
             lambda report: (report.server.epsilon, report.server.delta),
         ),
     ],

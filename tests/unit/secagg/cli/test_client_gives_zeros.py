@@ -20,7 +20,7 @@ from secagg.runtime.log_events import CLIENT_LOGGER, SERVICE_BACKOFF
 from secagg.server.server import Server
 from secagg.testbed.demo.participant import PausingConnection
 
-FLOORS = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
+LIMITS = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
 PAIR = ClientPolicy(min_clients=3, min_survivors=3)
 COHORT = secagg.Cohort(min_clients=3, max_clients=3, min_survivors=3)
 OTHERS = ("b", "c")
@@ -51,7 +51,7 @@ class Command:
         return Client(
             self.way,
             task="t",
-            privacy_limits=FLOORS,
+            privacy_limits=LIMITS,
             cohort=PAIR,
             state_dir=self.home / "state",
             rollback_mark=self.home / "mark",
@@ -83,7 +83,7 @@ class Command:
 
     async def give(self, name, sessions=1):
         async with Client(
-            self.server.connection(name), task="t", privacy_limits=FLOORS, cohort=PAIR
+            self.server.connection(name), task="t", privacy_limits=LIMITS, cohort=PAIR
         ) as other:
             return [await other.contribute(np.ones(2)) for _ in range(sessions)]
 

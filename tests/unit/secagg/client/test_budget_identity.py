@@ -31,7 +31,7 @@ from secagg.transport.connection import InMemoryConnection
 
 NAMES = ("alice", "bob", "carol")
 COHORT = parameters_for(3, dimension=4, threshold=3)
-FLOORS = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
+LIMITS = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
 TOTAL = TotalBudget(data="people", epsilon=20.0, delta=1e-4)
 
 
@@ -60,7 +60,7 @@ async def summed(place, *, aggregator, domain="domain", epsilon=8.0, total=TOTAL
         async with Client(
             connection,
             task="t",
-            privacy_limits=FLOORS,
+            privacy_limits=LIMITS,
             cohort=ClientPolicy(),
             total=total,
             state_dir=place / name,

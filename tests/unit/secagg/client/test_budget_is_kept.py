@@ -20,7 +20,7 @@ from secagg.transport.connection import InMemoryConnection
 
 NAMES = ("alice", "bob", "carol")
 DIMENSION = 4
-FLOORS = {"max_epsilon": 8.0, "max_delta": 1e-5}
+LIMITS = {"max_epsilon": 8.0, "max_delta": 1e-5}
 
 
 def parameters_for_one_session(spare=0):

@@ -18,7 +18,7 @@ from secagg.protocol.policy import (
 )
 
 DIMENSION = 5  # which the rotation of a noised task makes longer
-FLOORS = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
+LIMITS = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
 WAIVER = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
 EXACT = parameters_for(3, dimension=DIMENSION, threshold=3)
 
@@ -79,7 +79,7 @@ def refused(parameters, privacy_limits, report=None, **cohort):
 
 def test_a_task_that_keeps_every_floor_is_shown_with_its_own_figures(noised):
     report = stating(noised, 8.0)
-    session, asked = judged(noised.parameters, FLOORS, report)
+    session, asked = judged(noised.parameters, LIMITS, report)
     assert session.privacy is report
     assert asked == 1
     assert session.dimension == DIMENSION < noised.parameters.dimension
@@ -88,7 +88,7 @@ def test_a_task_that_keeps_every_floor_is_shown_with_its_own_figures(noised):
 
 def test_a_floor_is_kept_by_what_lies_on_it(noised):
     privacy_limits = replace(
-        FLOORS,
+        LIMITS,
         min_local_noise_stddev=noised.local_noise_stddev,
         min_local_noise_multiplier=noised.local_noise_multiplier,
     )
@@ -98,7 +98,7 @@ def test_a_floor_is_kept_by_what_lies_on_it(noised):
 @pytest.mark.parametrize("is_noised", [True, False])
 def test_the_limits_of_the_cohort_are_checked_before_the_noise(noised, is_noised):
     parameters = noised.parameters if is_noised else EXACT
-    privacy_limits = FLOORS if is_noised else WAIVER
+    privacy_limits = LIMITS if is_noised else WAIVER
     complaint, asked = refused(parameters, privacy_limits, min_clients=4)
     assert "min_clients is 3, at least 4" in complaint
     assert asked == 0
@@ -107,20 +107,20 @@ def test_the_limits_of_the_cohort_are_checked_before_the_noise(noised, is_noised
 @pytest.mark.parametrize("require_noise", [True, False])
 def test_the_limits_alone_decide_whether_noise_is_demanded(require_noise):
     cohort = ClientPolicy(require_noise=require_noise, min_clients=7)
-    assert OwnRules(limits=FLOORS, cohort=cohort).policy == replace(
+    assert OwnRules(limits=LIMITS, cohort=cohort).policy == replace(
         cohort, require_noise=True
     )
     assert OwnRules(limits=WAIVER, cohort=cohort).policy == replace(
         cohort, require_noise=False
     )
-    both = replace(WAIVER, noised=FLOORS)
+    both = replace(WAIVER, noised=LIMITS)
     assert not OwnRules(limits=both, cohort=cohort).policy.require_noise
-    complaint, _ = refused(EXACT, FLOORS, require_noise=require_noise)
+    complaint, _ = refused(EXACT, LIMITS, require_noise=require_noise)
     assert "without noise" in complaint
 
 
 def test_an_exact_sum_that_is_accepted_has_no_figures():
-    for waiver in (WAIVER, replace(WAIVER, noised=FLOORS)):
+    for waiver in (WAIVER, replace(WAIVER, noised=LIMITS)):
         session, asked = judged(EXACT, waiver)
         assert session.privacy is None
         assert session.dimension == DIMENSION
@@ -152,7 +152,7 @@ def with_and_without_a_waiver(privacy_limits):
 def test_what_the_task_itself_states_is_checked_before_epsilon_is_computed(
     noised, privacy_limits, complaint
 ):
-    for demanded in with_and_without_a_waiver(replace(FLOORS, **privacy_limits)):
+    for demanded in with_and_without_a_waiver(replace(LIMITS, **privacy_limits)):
         words, asked = refused(noised.parameters, demanded, stating(noised, 8.0))
         assert complaint in words
         assert asked == 0
@@ -175,7 +175,7 @@ def test_published_alone_refuses_theorems_of_this_project(noised, grounds, accep
     ):
         if f"{status} {proof}" == "recalled own":
             continue  # no accountant has such a theorem
-        privacy_limits = replace(FLOORS, statuses=frozenset(grounds))
+        privacy_limits = replace(LIMITS, statuses=frozenset(grounds))
         report = stating(noised, 8.0, status, proof)
         for demanded in with_and_without_a_waiver(privacy_limits):
             if f"{status} {proof}" in accepted:
@@ -195,7 +195,7 @@ def test_published_alone_refuses_theorems_of_this_project(noised, grounds, accep
 def test_what_the_noise_is_worth_is_checked_as_this_client_has_computed_it(
     noised, epsilon, status, complaint
 ):
-    for demanded in with_and_without_a_waiver(FLOORS):
+    for demanded in with_and_without_a_waiver(LIMITS):
         report = stating(noised, epsilon, status)
         words, asked = refused(noised.parameters, demanded, report)
         assert complaint in words

@@ -23,7 +23,7 @@ from secagg.transport.connection import InMemoryConnection
 
 DIMENSION = 4
 COHORT = parameters_for(3, dimension=DIMENSION, threshold=3, modulus=1 << 16)
-FLOORS = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
+LIMITS = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
 WAIVER = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
 GOOD = np.ones(DIMENSION)
 NAN = np.full(DIMENSION, np.nan)
@@ -59,7 +59,7 @@ async def restarted(  # noqa: PLR0913 - what two processes differ in
 
     Returns what it got and what the others got; exceptions are values.
     """
-    given = WAIVER if parameters is COHORT else FLOORS
+    given = WAIVER if parameters is COHORT else LIMITS
     task = TaskDefinition(
         task_id="t", parameters=parameters or with_noise(COHORT), sessions=1
     )
@@ -166,13 +166,13 @@ async def test_who_is_in_a_session_is_not_asked_whether_to_come(aggregator, tmp_
     )
 
     async def give(connection, **more):
-        async with Asking(connection, task="t", privacy_limits=FLOORS, **more) as one:
+        async with Asking(connection, task="t", privacy_limits=LIMITS, **more) as one:
             before = await one.is_in_session()
             return before, await one.contribute(GOOD)
 
     async def give_plainly(name):
         way = InMemoryConnection(aggregator, name)
-        async with Client(way, task="t", privacy_limits=FLOORS) as one:
+        async with Client(way, task="t", privacy_limits=LIMITS) as one:
             return await one.contribute(GOOD)
 
     others = [asyncio.create_task(give_plainly(name)) for name in ("bob", "carol")]

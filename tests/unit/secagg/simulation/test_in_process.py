@@ -235,7 +235,7 @@ def test_profile_and_enrolment_of_a_cohort_belong_together():
 
 # --- vectors that cannot be used ------------------------------------------------------
 
-FLOORS = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
+LIMITS = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
 
 
 class Short:
@@ -279,7 +279,7 @@ def endless():
     ],
 )
 async def test_no_bad_sequence_ends_a_cohort(vectors, kind, complaint):
-    async with secagg.local(prepared(), clients=3, privacy_limits=FLOORS) as cohort:
+    async with secagg.local(prepared(), clients=3, privacy_limits=LIMITS) as cohort:
         with pytest.raises(kind, match=complaint) as caught:
             await cohort.sum(vectors)
         assert caught.value.next_step
@@ -292,7 +292,7 @@ async def test_a_function_has_to_return_a_vector_and_no_coroutine():
     async def make(_):
         return np.ones(4)
 
-    async with secagg.local(prepared(), clients=3, privacy_limits=FLOORS) as cohort:
+    async with secagg.local(prepared(), clients=3, privacy_limits=LIMITS) as cohort:
         with pytest.raises(secagg.InputError, match="asynchronous"):
             await cohort.sum([make] * 3)
         assert (await cohort.sum([lambda _: np.ones(4)] * 3)).inputs == 3
@@ -303,7 +303,7 @@ async def test_functions_that_fail_are_counted():
         raise ZeroDivisionError
 
     made = [lambda _: np.ones(4), fails, lambda _: np.full(4, np.nan)]
-    async with secagg.local(prepared(), clients=3, privacy_limits=FLOORS) as cohort:
+    async with secagg.local(prepared(), clients=3, privacy_limits=LIMITS) as cohort:
         total = await cohort.sum(made)
     assert (total.inputs, total.shortened, total.replaced) == (3, 0, 2)
     with pytest.raises(secagg.LocalProtocolError, match="zeros replaced 2 of 3"):
@@ -312,7 +312,7 @@ async def test_functions_that_fail_are_counted():
 
 async def test_vectors_that_are_too_long_are_counted_aloud():
     vectors = [np.ones(4), np.full(4, 10.0), np.full(4, 1e300)]
-    async with secagg.local(prepared(), clients=3, privacy_limits=FLOORS) as cohort:
+    async with secagg.local(prepared(), clients=3, privacy_limits=LIMITS) as cohort:
         with pytest.warns(advanced.ClippingWarning, match=r"2 of 3 .*l2_clip = 2\)"):
             total = await cohort.sum(vectors)
     assert (total.inputs, total.shortened, total.replaced) == (3, 2, 0)
@@ -337,7 +337,7 @@ async def test_a_quarter_of_the_vectors_may_be_shortened_without_a_warning():
 async def test_a_warning_that_is_made_an_error_loses_no_sum():
     """It comes after the release, when the sum is charged."""
     vectors = [np.ones(4), np.full(4, 10.0), np.ones(4)]
-    async with secagg.local(prepared(), clients=3, privacy_limits=FLOORS) as cohort:
+    async with secagg.local(prepared(), clients=3, privacy_limits=LIMITS) as cohort:
         with (
             warnings.catch_warnings(action="error"),
             pytest.raises(advanced.ClippingWarning, match="1 of 3") as caught,
@@ -358,7 +358,7 @@ async def test_fractions_are_refused_where_whole_numbers_are_summed():
         max_nonzero=1,
     )
     task = secagg.PreparedTask.from_plan(made, COHORT)
-    async with secagg.local(task, clients=3, privacy_limits=FLOORS) as cohort:
+    async with secagg.local(task, clients=3, privacy_limits=LIMITS) as cohort:
         with pytest.raises(secagg.InputError, match="integer entries"):
             await cohort.sum([[1, 0, 0, 0], [0, 1, 0, 0], [0.5, 0, 0, 0]])
         total = await cohort.sum([[1, 0, 0, 0], [0, 1, 0, 0], lambda _: [0.5, 0, 0, 0]])
@@ -373,11 +373,11 @@ async def test_a_ledger_outlives_the_block(tmp_path):
     task, inputs = prepared(steps=2), [np.ones(4)] * 3
     for number in (1, 2):
         async with secagg.local(
-            task, clients=3, privacy_limits=FLOORS, ledger=tmp_path
+            task, clients=3, privacy_limits=LIMITS, ledger=tmp_path
         ) as cohort:
             assert (await cohort.sum(inputs)).session_number == number
     async with secagg.local(
-        task, clients=3, privacy_limits=FLOORS, ledger=tmp_path
+        task, clients=3, privacy_limits=LIMITS, ledger=tmp_path
     ) as cohort:
         with pytest.raises(secagg.LocalProtocolError, match="all its sums"):
             await cohort.sum(inputs)
@@ -387,13 +387,13 @@ async def test_a_total_over_the_tasks_of_a_ledger(tmp_path):
     total = advanced.TotalBudget(data="people", epsilon=9.0, delta=1e-4)
     inputs = [np.ones(4)] * 3
     async with secagg.local(
-        prepared(), clients=3, privacy_limits=FLOORS, total=total, ledger=tmp_path
+        prepared(), clients=3, privacy_limits=LIMITS, total=total, ledger=tmp_path
     ) as cohort:
         await cohort.sum(inputs)
         (claim,) = (await cohort.clients[0].data_use()).claims
     assert claim.epsilon <= 8.0
     async with secagg.local(
-        prepared(7.0), clients=3, privacy_limits=FLOORS, total=total, ledger=tmp_path
+        prepared(7.0), clients=3, privacy_limits=LIMITS, total=total, ledger=tmp_path
     ) as cohort:
         with pytest.raises(advanced.TotalBudgetExceededError):
             await cohort.sum(inputs)
@@ -405,7 +405,7 @@ async def test_one_directory_is_not_the_total_of_many_people(tmp_path):
     )
     with pytest.raises(secagg.LocalProtocolError, match="shared by all clients"):
         async with secagg.local(
-            prepared(), clients=3, privacy_limits=FLOORS, total=total
+            prepared(), clients=3, privacy_limits=LIMITS, total=total
         ):
             pass
 
@@ -414,7 +414,7 @@ async def test_a_budget_that_is_forgotten_is_warned_of_once(caplog, tmp_path):
     task = prepared(epsilon=6.25)
     warnings = []
     for ledger in (None, None, tmp_path, None):
-        async with secagg.local(task, clients=3, privacy_limits=FLOORS, ledger=ledger):
+        async with secagg.local(task, clients=3, privacy_limits=LIMITS, ledger=ledger):
             pass
         warnings.append(
             sum(getattr(r, "event", "") == "budget_forgotten" for r in caplog.records)

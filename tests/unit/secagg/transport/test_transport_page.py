@@ -62,7 +62,7 @@ ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
         (
             "| idle stream | as long as it has said: "
             f"{limits.LEAST_QUIET_SECONDS:g} s after an update, then a third of the "
-            f"open or the next round, {limits.LEAST_QUIET_SECONDS:g} to "
+            f"round, {limits.LEAST_QUIET_SECONDS:g} to "
             f"{limits.MAX_QUIET_SECONDS:g} s |"
         ),
         f"| handshake that identifies the peer | {HANDSHAKE_SECONDS:g} s |",
