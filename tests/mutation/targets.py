@@ -62,7 +62,7 @@ TESTS: Final = (
             "pki/test_enrolment_rules.py",
             "test_messages.py",
             "test_bounds.py",
-            "test_neighbors.py",
+            "test_neighbours.py",
             "test_enrolment_vectors.py",
             "test_protocol_vectors.py",
             "test_session_vectors.py",

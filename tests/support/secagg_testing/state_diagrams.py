@@ -37,8 +37,8 @@ def state_diagrams() -> str:
     parts = [
         "# States of a session",
         (
-            "Drawn from the transition tables in "
-            "`secagg/protocol/server/machine.py` and "
+            "You look up the states of a session, drawn from the transition tables "
+            "in `secagg/protocol/server/machine.py` and "
             "`secagg/protocol/client/machine.py`.\n"
             "A client enters `Failed` from every state when the server violates the "
             "protocol."
