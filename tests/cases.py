@@ -22,7 +22,7 @@ def each_of(*columns, name=str):
             for case in cases:
                 try:
                     check(*case)
-                except Exception as error:  # noqa: BLE001 - judged below, all together
+                except Exception as error:  # noqa: BLE001 - checked below, all together
                     failures[", ".join(map(name, case))] = error
             if failures:
                 first = next(iter(failures.values()))

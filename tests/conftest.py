@@ -19,7 +19,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# A busy machine is no failure: nothing here judges how long an example takes.
+# A busy machine is no failure: nothing here checks how long an example takes.
 hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")
 
@@ -191,7 +191,7 @@ def log_as_before():
 
 
 def pytest_configure(config):
-    """Keep marks out of the state of whoever runs the tests, in children too.
+    """Keep marks out of the state of the user who runs the tests, in children too.
 
     Children are many: what one of them has compiled, the others find.
     """
@@ -252,7 +252,7 @@ max_delta = 1e-5
 def settings_texts():
     """The smallest settings of either program, beside the `pki` of `secagg pki init`.
 
-    Nobody listens where the client looks for its server.
+    No server listens where the client looks for one.
     """
     return {"server": _SERVER, "client": _CLIENT}
 

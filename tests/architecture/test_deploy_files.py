@@ -118,7 +118,7 @@ def test_the_ports_of_the_composition_agree():
     health = place["endpoint"]["health_check_config"]["port_value"]
     assert health == port_of(server.health_listen)
     (check,) = cluster["health_checks"]
-    assert check["reuse_connection"] is False  # a port that closes whoever stays
+    assert check["reuse_connection"] is False  # a port that closes idle connections
     outside = listener["address"]["socket_address"]["port_value"]
     assert SERVICES["edge"]["ports"] == [f"{outside}:{outside}"]
     scraped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
@@ -264,7 +264,7 @@ def test_systemd_restarts_a_server_that_hangs_without_a_dump():
     assert "WatchdogSignal=SIGKILL" in lines
     (patience,) = re.findall(r"^WatchdogSec=(\w+)$", unit, re.MULTILINE)
     assert seconds_of(patience) >= 15  # as the server demands
-    # prometheus_client gives up on a process without /proc/stat.
+    # prometheus_client stops retrying on a process without /proc/stat.
     assert "ProcSubset=pid" not in lines
 
 

@@ -4,13 +4,13 @@
 
 A real PostgreSQL with a real standby (streaming, synchronous; Debian's `postgresql`),
 behind one address.  First the primary is killed and started again; then it is killed
-for good and the standby promoted, in its place.  Both times the address answers nobody
-for `--away` seconds.
+for good and the standby promoted, in its place.  Both times no call to the
+address is answered for `--away` seconds.
 
 What must hold, beside what `run.py` demands of every run: no aggregator has ended; each
-has said that it is not ready while the database was away; sessions go on after the
+has said that it is not ready while the database was away; sessions continue after the
 restart, and those that were open at the fail-over ended as sessions of a state that was
-put back.
+restored.
 """
 
 import argparse
@@ -146,7 +146,7 @@ class FailOver(Chaos):
                 continue
             path = self.directory / f"{name}.toml"
             text = path.read_text(encoding="utf-8")
-            if len(self.servers) == 1:  # it has the book to itself
+            if len(self.servers) == 1:  # it has the store to itself
                 text = "".join(
                     line
                     for line in text.splitlines(keepends=True)
@@ -172,7 +172,7 @@ class FailOver(Chaos):
         await self.go_away(database.kill)
         await asyncio.sleep(away)
         await asyncio.to_thread(database.promote)
-        # Before anybody else has its address.
+        # Before any other party has its address.
         query = "SELECT number FROM secagg.session WHERE ended IS NULL"
         told = await self.asked_of_book(query, database.ports["standby"])
         self.lost = set(map(int, told.split()))
@@ -248,7 +248,7 @@ class FailOver(Chaos):
         print(f"{self.clock():5.1f} s: {number} sums", flush=True)
 
     def released(self) -> set[str]:
-        """Return which sessions gave a sum: whoever takes over writes some again."""
+        """Return which sessions gave a sum: a new writer repeats some."""
         return {path.name for path in self.directory.glob("*-sums/report-*.json")}
 
     async def judge_sessions(self) -> None:
@@ -294,7 +294,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="directory for all files")
     asked = parser.parse_args()
-    # Whoever ends it ends what it has started, too.
+    # The process group is ended with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     directory = asked.keep or Path(tempfile.mkdtemp(prefix="secagg-fail-over-"))
     directory.mkdir(parents=True, exist_ok=True)

@@ -4,11 +4,11 @@
 
 Everything is the product's own: `secagg server` and `secagg client`, over TLS, with
 their files.  Between them stands a balancer of bytes, with a port for every client, so
-that each can be cut off alone.  Whoever dies is started again, as a unit of systemd
+that each can be cut off alone.  What dies is started again, as a unit of systemd
 would, unless its exit code says that a person is needed.
 
 What must hold at the end: as many sums as were wanted; each exact over the clients that
-its report names; every client that wrote one wrote the same; nobody ended otherwise
+its report names; every client that wrote one wrote the same; none ended otherwise
 than by a documented code; no traceback; `secagg state check` and `secagg sessions
 verify` find nothing.
 
@@ -18,7 +18,7 @@ the lease of a sum.
 
 With ``--servers 3`` they share a store in a database of this run, which is restarted
 too, as if its power had gone, and the directory of their uploads.  Each reaches the
-database over a link of its own, which breaks or falls silent, while the others go on.
+database over a link of its own, which breaks or falls silent; the others continue.
 What a silent link was given arrives late: a commit, too, whose sender gave up long ago.
 What else they have is each one's own.  The seed decides on the faults, not on what the
 processes make of them: a run cannot be had again, only one like it.
@@ -66,7 +66,7 @@ TIMEOUT_SECONDS, TIMEOUT_PER_SUM = 300.0, 6.0
 FALSE_SECONDS = 45.0
 # What runs a program under a false date: `time.time` is where it asks for one.  gRPC
 # takes the deadlines of calls from there too, and compares them with the machine's
-# date: whoever is behind would have no call answered.
+# date: a client that is behind would have no call answered.
 FALSE_CLOCK = """\
 import runpy, sys, time, types
 from grpc.aio import _utils
@@ -200,7 +200,7 @@ class Party:
 
 @dataclass(eq=False)
 class Balancer:
-    """Carries bytes, over a link for every name, to somebody who takes them."""
+    """Carries bytes, over a link for every name, to a receiver."""
 
     dice: Dice
     targets: list[int | Path]
@@ -395,7 +395,7 @@ class Chaos:
 
     def drain_server(self) -> None:
         party = self.parties[self.dice.choice(self.servers)]
-        party.is_draining = True  # it goes on where it stood, and says that all is well
+        party.is_draining = True  # it resumes, and says that all is well
         party.signal(signal.SIGTERM)
 
     def kill_client(self) -> None:

@@ -4,7 +4,7 @@
 
 `secagg server` behind its relay, two tasks that open a session every few seconds, one
 of them with noise, and three `secagg client --service` for each, over TLS, with their
-files; a scrape of the metrics and a stranger who knocks, once a second.
+files; a scrape of the metrics and a connection of an unknown peer, once a second.
 
 What must hold, from minute five to the end (of a run of less than 25 minutes: when a
 fifth of it is over, but not within the first minute, in which everything happens for
@@ -250,7 +250,7 @@ class Soak:
 
     def judge(self) -> None:
         if self.faults:
-            return  # it has ended before there was enough to judge
+            return  # it has ended before there was enough to check
         end = self.looks[-1].seconds
         settled = min(SETTLED_SECONDS, max(WARM_UP_SECONDS, end / 5))
         width = min(60.0, (end - settled) / 4)
@@ -311,7 +311,7 @@ def main() -> int:
         parser.error(
             f"--minutes is at least {LEAST_MINUTES:g}: the first one only warms up"
         )
-    # Whoever ends it ends what it has started, too.
+    # The process group is ended with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     directory = asked.keep or Path(tempfile.mkdtemp(prefix="secagg-soak-"))
     directory.mkdir(parents=True, exist_ok=True)

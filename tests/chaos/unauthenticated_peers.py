@@ -264,7 +264,7 @@ class Stall:
         self.sent = self.refused = 0
 
     async def live(self) -> None:
-        """Open the calls, and stay until somebody ends the connection."""
+        """Open the calls, and stay until either side ends the connection."""
         self.writer.write(
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, b"")
         )

@@ -81,7 +81,7 @@ def renamed():
 
 
 class Clock:
-    """Whoever waits moves it on."""
+    """A waiting task moves it on."""
 
     def __init__(self):
         self.instant = 0.0

@@ -606,7 +606,7 @@ def test_damaged_messages_end_a_session_by_name_or_not_at_all(what, numbers, bud
 
 
 def tell_client(scene, envelope):
-    """A client goes on, stays, or leaves with a code; it raises nothing."""
+    """A client continues, stays, or leaves with a code; it raises nothing."""
     before = scene.state
     result = client.step(before, Received(envelope), policy=scene.policy)
     if isinstance(result.state, client.Failed) and not client.is_over(before):

@@ -5,7 +5,7 @@ It starts again where aggregator `b` of the same trust domain answers, with a
 certificate of its own: another address, a name that resolves elsewhere, a fail-over.
 The budget of the task covers one session.
 
-The knowledge ledger judges the same attacks with `b` in the adversary's hands: in a
+The knowledge ledger checks the same attacks with `b` in the adversary's hands: in a
 build without the rule it finds each of them, in this one nothing.
 """
 
@@ -514,7 +514,7 @@ def misdirected(numbers, other, *, threshold, honest=()):
 
 
 MISDIRECTIONS = {
-    # The first one has a sum with its input, and the client's book says: for nothing.
+    # The first one has a sum with its input, and the client's store says: for nothing.
     "refund": (refunding, {0}, 3, (), {Claim.BUDGET}),
     # Two clients answer to the first for all four, two to `b` for three of them: the
     # fourth one's input stands alone.

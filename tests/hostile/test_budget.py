@@ -1,4 +1,4 @@
-"""A budget is never overdrawn: each client's book against what the adversary knows.
+"""A budget is never overdrawn: each client's store against what the adversary knows.
 
 The aggregator follows the protocol and keeps what it hears; a colluder keeps back its
 part of a round, and the aggregator has it all the same.  Every task has a budget of one
@@ -159,7 +159,7 @@ def test_of_fifty_sessions_that_are_cancelled_the_second_is_refused():
 
 
 def test_a_task_that_is_changed_while_its_sum_is_made_costs_a_session():
-    """The operator edits the settings and starts again; nobody means any harm."""
+    """The operator edits the settings and starts again, without bad intent."""
     points = run()[0].server_crash.points
     changed = replace(PARAMETERS, deadlines=replace(PARAMETERS.deadlines, unmasking=99))
     deployments = []
@@ -208,7 +208,7 @@ def test_an_error_in_answer_to_the_next_question_gives_nothing_back(forged):
 def test_the_ledger_finds_a_client_that_credits_an_error_to_its_last_session(
     forged, monkeypatch
 ):
-    """Its book has to help it: there, what is kept is final."""
+    """Its store has to help it: there, what is kept is final."""
     run_session = ClientRunner.run_session
 
     async def credit(runner, task):

@@ -33,7 +33,7 @@ def rostered(parameters=PARAMETERS):
 
 @pytest.fixture
 def session():
-    """Return a session whose clients can see the roster, and have drawn nobody."""
+    """Return a session whose clients can see the roster, and have drawn no client."""
     return rostered()
 
 

@@ -1,4 +1,4 @@
-"""Garbage in place of share bundles: nobody leaves, and nobody is framed."""
+"""Garbage in place of share bundles: no client leaves, and no client is framed."""
 
 from dataclasses import replace
 
@@ -75,7 +75,7 @@ def test_a_sum_comes_out_although_a_dealer_has_dealt_garbage(victims, lost):
     assert session.total.tolist() == expected
     pairs = {(identity_of(v), 0) for v in victims}
     assert set(session.server_state.session.complaints) == pairs
-    assert set(session.dropped) == {identity_of(n) for n in lost}  # nobody else
+    assert set(session.dropped) == {identity_of(n) for n in lost}  # no other client
 
 
 def test_a_dealer_with_too_few_holders_ends_the_attempt_before_u3():
@@ -83,7 +83,7 @@ def test_a_dealer_with_too_few_holders_ends_the_attempt_before_u3():
     played(session)
     assert session.server_state.outcome.code is ErrorCode.DISPUTED
     assert identity_of(0) in session.server_state.outcome.reason
-    assert session.server_state.survivors == frozenset()  # it costs nobody
+    assert session.server_state.survivors == frozenset()  # it costs no client
 
 
 def test_complaints_of_the_lost_do_not_count_twice():
@@ -113,9 +113,9 @@ def test_absences_count_against_the_answers_that_are_needed():
     ("accuser", "accused", "code"),
     [
         (1, 1, ErrorCode.BAD_ENCODING),  # itself
-        (1, CLIENTS, ErrorCode.BAD_ENCODING),  # nobody
+        (1, CLIENTS, ErrorCode.BAD_ENCODING),  # no client
         (1, 2**32 - 1, ErrorCode.BAD_ENCODING),
-        (CLIENTS, 1, ErrorCode.SESSION_OVER),  # a stranger
+        (CLIENTS, 1, ErrorCode.SESSION_OVER),  # an unknown peer
     ],
 )
 def test_a_complaint_is_about_a_client_that_has_sent_something(accuser, accused, code):

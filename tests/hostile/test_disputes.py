@@ -1,7 +1,7 @@
 """Clients that end attempts: each costs itself its place, and at most one other.
 
-A task of c corrupt clients ends at most c attempts by complaints, nobody has to look at
-it in between, and everybody who was not left out gets the exact sum (PROTOCOL §5.7).
+A task of c corrupt clients ends at most c attempts by complaints, without an
+operator, and all other clients get the exact sum (PROTOCOL §5.7).
 """
 
 import logging
@@ -107,7 +107,7 @@ class Corrupt:
 
 
 class Garbage(Corrupt):
-    """Sends everybody bundles that nobody can open."""
+    """Sends all clients bundles that no client can open."""
 
     async def changed(self, request):
         if isinstance(request, ShareKeys):
@@ -167,7 +167,7 @@ class LoneAccuser(Accuser):
 
 
 class Slanderer(Accuser):
-    """Accuses everybody, which is more than there are colluders."""
+    """Accuses all clients, which is more than there are colluders."""
 
     def victims(self):
         return range(COLLUDERS, CLIENTS)
@@ -226,7 +226,7 @@ def receipts(deployment):
 
 
 def assert_sum_of_the_rest(deployment, endings, *, honest_lost):
-    """Everybody but those left out has the sum over exactly them."""
+    """All clients but the excluded ones have the sum over exactly them."""
     out = {n for n, ending in endings.items() if not isinstance(ending, SessionOutcome)}
     assert len(out - set(CORRUPT)) == honest_lost <= COLLUDERS
     for number in out:
@@ -239,7 +239,7 @@ def assert_sum_of_the_rest(deployment, endings, *, honest_lost):
     failed = [r for r in receipts(deployment) if r.members][:-1]
     assert len(failed) <= COLLUDERS
     assert {r.outcome.code for r in failed} <= {ErrorCode.DISPUTED}
-    assert {r.outcome.fate for r in failed} <= {Fate.NEVER_FIXED}  # it cost nobody
+    assert {r.outcome.fate for r in failed} <= {Fate.NEVER_FIXED}  # it cost no client
     return failed
 
 

@@ -55,7 +55,7 @@ def played(last):
 
 
 def left_with(session, number, envelope):
-    """Show a client something; return the code with which it leaves in silence."""
+    """Show a client something; return the code with which it leaves unheard."""
     outputs = session.to_client(number, Received(envelope))
     state = session.clients[number]
     assert isinstance(state, client.Failed), state
@@ -86,7 +86,7 @@ def test_losses_at_any_point_leave_one_sum(first, second):
 
 
 def test_more_losses_than_the_roster_may_have_release_nothing():
-    # R5.4-4: who drew nobody counts, too.
+    # R5.4-4: who drew no client counts, too.
     lost = dict.fromkeys(range(LOSSES + 1), Round.CHOOSE_EDGES)
     session = session_of(min_survivors=4, max_dropouts=0)
     result = run_session(session, lost)
@@ -165,7 +165,7 @@ def test_an_edge_cannot_be_hidden_from_the_one_that_was_drawn():
     session.to_client(receiver, Received(Envelope.of(trees.published(receiver))))
     assert isinstance(session.clients[receiver], client.Shared)
     assert 0 not in session.clients[receiver].roster.graph.dealers(receiver)
-    # Whatever place on the list it is shown, and if it is told that nobody is there.
+    # Whatever place on the list it is shown, and if it is told that no client is there.
     shown = EdgeTrees.published
     honest = session.server_state.cohort.edges
     lists = list(shown(honest, 0).lists)
@@ -321,7 +321,7 @@ def test_a_client_that_few_others_draw_stays():
     assert len(again.check()) == 1
 
 
-# --- floors -------------------------------------------------------------------------
+# --- limits -------------------------------------------------------------------------
 
 
 def test_a_client_takes_part_only_if_profile_and_graph_are_named():

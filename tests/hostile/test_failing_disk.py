@@ -1,6 +1,6 @@
-"""Disks that are full at any write, and disks that change while nobody watches.
+"""Disks that are full at any write, and disks that change unobserved.
 
-What must hold: an exact sum or a typed error, never a wrong sum; nobody sends two
+What must hold: an exact sum or a typed error, never a wrong sum; no client sends two
 different messages for the same round; and when the disk is well again, so is the task.
 """
 
@@ -37,8 +37,8 @@ TRY_AGAIN = frozenset({ErrorCode.STORAGE_FAILED, ErrorCode.DEADLINE})
 class FullDisk(CrashSwitch):
     """Refuses some writes of a process that otherwise lives on.
 
-    With `loses_answers` they are refused when they are on the disk already: whoever
-    writes cannot know.
+    With `loses_answers` they are refused when they are on the disk already: the
+    writer cannot know.
     """
 
     def __init__(self, at=None, *, times=1, loses_answers=False):
@@ -294,7 +294,7 @@ def opened(role, path):
             client_stores={VICTIM: store},
         )
         runner = deployment._client(VICTIM, CrashSwitch())
-        # Nobody listens: what can be read goes on until it has to call.
+        # No server listens: what can be read continues until it has to call.
         with pytest.raises(SecAggError) as caught:
             await runner.run_session("a-task")
         if isinstance(caught.value, ServiceError):

@@ -1,6 +1,6 @@
 """Clients that send anything but what they should, beside a cohort that just works.
 
-Whatever one of them sends, it gets a typed refusal, the process goes on, and the
+Whatever one of them sends, it gets a typed refusal, the process continues, and the
 others get the exact sum (rule 6 of `secagg.server.aggregator`).
 """
 
@@ -208,7 +208,7 @@ def test_a_member_that_sends_garbage_in_every_round_costs_no_client_the_sum(name
 
 
 def test_bundles_of_noise_cost_one_session_and_their_sender_its_place():
-    """Only its readers can judge a sealed bundle, and nobody expected a colluder."""
+    """Only its readers can check a sealed bundle, and no server expects a colluder."""
 
     class Poisoned(Siege):
         async def attack(self, name):

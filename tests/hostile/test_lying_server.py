@@ -69,7 +69,7 @@ class UselessConnection(LyingConnection):
 
 
 def reference(blob, size=2 << 20):
-    """Refer to an object that nobody has."""
+    """Refer to an object that no client has."""
     kind = Delivery if blob is Blob.DELIVERY else Roster
     return Reference(kind, bytes(32), size, blob)
 
@@ -131,7 +131,7 @@ def assert_left_cleanly(deployment, ending):
 
 
 def assert_may_come_back(deployment, ending):
-    """The session waits for whoever has joined, and nothing of an input has left."""
+    """The session waits for those that have joined; nothing of an input has left."""
     assert ending.code is ErrorCode.UNREACHABLE
     assert deployment.contradictions() == {}
     (kept,) = ask(deployment.client_stores[VICTIM].read(ListSessions(role=Role.CLIENT)))

@@ -1,9 +1,9 @@
 """Profile malicious-server: whatever the server says, it ends in a named code.
 
 Each lie is told to every honest client.  All of them leave with the code that PROTOCOL
-gives it and send nothing more, and the ledger (conftest) finds nobody's secret at the
-server and its colluder, whose keys and credential it uses.  Attacks are numbered as in
-docs/attacks.md.
+gives it and send nothing more, and the ledger (conftest) finds no client's secret at
+the server and its colluder, whose keys and credential it uses.  Attacks are numbered
+as in docs/attacks.md.
 """
 
 from dataclasses import replace
@@ -125,7 +125,7 @@ def identity(label):
 
 
 def resigned(session, advert, *, key=None, credential=None, **changes):
-    """Return an advert of the colluder's, changed and signed anew."""
+    """Return an advert of the colluder's, changed and signed again."""
     own = session.membership(COLLUDER)
     trust = session.parameters.tail.trust
     member = Member(
@@ -168,7 +168,7 @@ def test_substituted_keys_are_not_signed_by_their_client(changes):
 
 
 def test_keys_substituted_with_the_colluders_credential_are_under_its_name():
-    """A1: what the colluder signs does not stand for anybody else."""
+    """A1: what the colluder signs does not stand for any other client."""
     session, roster = advertised()
     stolen = resigned(session, roster.adverts[VICTIM], masking_key=keys(b"mask"))
     lie = with_advert(roster, VICTIM, stolen)
@@ -324,7 +324,7 @@ def test_a_credential_that_just_does():
 
 @pytest.mark.parametrize("kind", ["credential", "signature", "both"])
 def test_an_advert_of_another_profile_is_of_no_use_here(kind):
-    """A7: without a name that somebody vouches for, nobody has signed anything."""
+    """A7: without a name that the issuer vouches for, no client has signed anything."""
     session, roster = advertised()
     bare = {"credential": {"credential": None}, "signature": {"signature": b""}}
     changes = bare.get(kind, {"credential": None, "signature": b""})
@@ -502,7 +502,7 @@ WITHOUT_1 = encode_set({0, 2, 3, 4, 5}, CLIENTS)
 
 
 def test_two_sets_u2_are_not_signed_alike():
-    """A11: whoever saw another U2 has signed another context."""
+    """A11: a client that saw another U2 has signed another context."""
     session = delivered(OTHER_U2)
     signatures = signed(session, lambda _: WITHOUT_1, [0, 2, 3, 4, 5])
     before = dict(session.clients)
@@ -579,7 +579,7 @@ ANY = accepting(session_of().parameters)
 
 
 def agreed(bitmap=ALL_CLIENTS):
-    """Return a session in which everybody has signed, and what they have."""
+    """Return a session in which all clients have signed, and what they have."""
     session = delivered()
     return session, signed(session, lambda _: bitmap)
 
@@ -600,7 +600,7 @@ def restarted(session, number):
 SECOND = [
     HALVES[0],
     HALVES[1],
-    encode_set({0, 1}, CLIENTS),  # too small: compared before it is judged
+    encode_set({0, 1}, CLIENTS),  # too small: compared before it is checked
     b"",
     ALL_CLIENTS + b"\0",
 ]
@@ -740,7 +740,7 @@ NOT_ASCENDING = tuple(RosterProof(n, bytes(32), bytes(64)) for n in (5, 4))
     ],
 )
 def test_signers_are_strictly_ascending(encode):
-    """Nobody is counted twice."""
+    """No client is counted twice."""
     session, signatures = agreed()
     lie = Received(Envelope(Quorum, encode(signatures)))
     assert codes(session, lie) == {ErrorCode.BAD_ENCODING}

@@ -4,8 +4,8 @@ In every profile.
 
 Real clients and a real aggregator over mutual TLS, journals in SQLite, uploads on disk,
 noise from the real sampler; asyncio in debug mode describes every callback.  Everything
-that anybody could read afterwards is gathered: log records with tracebacks, standard
-output and error, errors and their next steps, representations of whatever the
+that an attacker could read afterwards is gathered: log records with tracebacks,
+standard output and error, errors and their next steps, representations of whatever the
 programs hand to the application, receipts.  Then every secret that ever existed is
 rebuilt from the journals and searched for.
 """

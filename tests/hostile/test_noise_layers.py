@@ -167,7 +167,7 @@ def test_a_seed_that_does_not_fit_is_not_subtracted_and_ends_nothing(task):
     def tamper(number, data):
         if number == 3:  # its last layer: zeros
             return data[:-32] + bytes(32)
-        if number == 5:  # all of them: those of nobody
+        if number == 5:  # all of them: those of no client
             return data[: -32 * len(asked)] + b"x" * 32 * len(asked)
         return data
 

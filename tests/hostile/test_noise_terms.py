@@ -1,4 +1,4 @@
-"""What U2 settles about the noise: in ctx2, and judged at both ends."""
+"""What U2 settles about the noise: in ctx2, and checked at both ends."""
 
 from dataclasses import replace
 from functools import partial
@@ -56,7 +56,7 @@ def test_a_session_with_noise_ends_with_the_sum():
 
 
 def test_the_server_ends_a_session_whose_losses_the_noise_does_not_bear():
-    """R3.5-1: the parameters alone would let it go on."""
+    """R3.5-1: the parameters alone would let it continue."""
     session = session_of(tolerating(1))
     assert run_session(session, LOST).code is ErrorCode.TOO_MANY_DROPOUTS
     assert "at most 1" in session.server_state.outcome.reason

@@ -88,7 +88,7 @@ def ask(session, number, survivors):
     if held is None or not revealed:
         return {}
     head = -(-len(held.dealers) // 8)
-    assert not any(revealed[:head])  # nobody is absent
+    assert not any(revealed[:head])  # no client is absent
     parts = [
         revealed[low : low + SHARE_SIZE]
         for low in range(head, len(revealed), SHARE_SIZE)

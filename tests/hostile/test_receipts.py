@@ -127,7 +127,7 @@ def with_own_sampler(parameters):
 
 
 class LyingSession(InProcessSession):
-    """Clients that follow the protocol, and a server that judges no noise."""
+    """Clients that follow the protocol, and a server that checks no noise."""
 
     def __init__(self, parameters, terms=b""):
         possible = parameters

@@ -4,8 +4,8 @@ One client hears each script of up to four messages; meanwhile the server does o
 three things with the others: it stops, it unmasks without this client's input, or with
 it.  The knowledge ledger says what server and colluder can compute in the end.
 
-What must hold: as long as the server tells the truth, nobody is in more sums than it
-has paid for, and whoever is in none has paid for none.  A server that lies gains a sum
+What must hold: as long as the server tells the truth, no client is in more sums than it
+has paid for, and one that is in none has paid for none.  A server that lies gains a sum
 in two cells only, which profile 1 states: it tells a client whose input it unmasks that
 it does not.  In the other profiles it gains nothing in any cell.
 """
@@ -214,7 +214,7 @@ class Finding(NamedTuple):
     script: tuple[str, ...]
     world: str
     cell: tuple[ReachedStage, Fate | None]
-    charge: Charge | None  # None while the session goes on
+    charge: Charge | None  # None while the session continues
     sums: int  # known ones with the client in them
     is_truthful: bool
     broken: tuple[Claim, ...]
@@ -258,7 +258,7 @@ def test_the_scripts_reach_every_cell(findings):
     fates = (*Fate, None)
     standings = set(ReachedStage) - {
         ReachedStage.SIGNED
-    }  # nobody signs in this profile
+    }  # no client signs in this profile
     assert set(cells) == {(standing, fate) for standing in standings for fate in fates}
     for (standing, fate), charges in cells.items():
         expected = charge_after(Profile.HONEST_CURIOUS_SERVER, standing, fate)

@@ -1,6 +1,6 @@
-"""An aggregator whose book is put back, between the sum that it can know and its end.
+"""An aggregator whose store is restored, between the sum that it can know and its end.
 
-The book is put back to before U3; the answers of two clients and the share of a
+The store is restored to before U3; the answers of two clients and the share of a
 colluder, enough for the sum, stay on the old disk.  One client has not been asked yet.
 """
 

@@ -1,4 +1,4 @@
-"""A state that is put back from an older copy of itself, on either side.
+"""A state that is restored from an older copy of itself, on either side.
 
 What must hold: it is refused until a person accepts it; a session that was open in it
 sends nothing more; and every input of that session counts as summed.
@@ -128,10 +128,10 @@ def test_a_server_that_was_restored_ends_its_session_as_if_all_had_been_summed(
         return manual_clock.run(collected)
 
     assert fates() == [Fate.INCLUDED] * len(everybody)
-    # The task goes on with a number of its own, and the session has used its part.
+    # The task continues with a number of its own, and the session has used its part.
     again, _ = run(server_store=restored)
     number = again.sums[0].descriptor.session_number
-    assert number > 1_577_836_800  # nobody has seen it: the year 2020
+    assert number > 1_577_836_800  # no client has seen it: the year 2020
     assert ask(restored.read(ReadTally(Role.SERVER, TASK_ID))).spent == 2
     assert fates() == [Fate.INCLUDED] * len(everybody)  # from the receipt, too
     ask(restored.close())
@@ -150,7 +150,7 @@ def test_a_restored_client_never_answers_from_memory(tmp_path, parameters, recor
     store = CopyingStore(path, copy, records=records, make=LastingStore.make)
     first, _ = run(parameters, client_stores={VICTIM: store})
     store.inner.end()
-    # Whoever steals the disk of a client that has answered finds no seed any more.
+    # A thief of the disk of a client that has answered finds no seed any more.
     (seed,) = store.seeds
     assert (seed in copy.read_bytes()) == (records != ANSWERED)
 

@@ -1,4 +1,4 @@
-"""Hostile clients: a bad message is refused, costs nobody else, and is no crash."""
+"""Hostile clients: a bad message is refused, costs no other client, and is no crash."""
 
 from dataclasses import replace
 
@@ -92,7 +92,7 @@ def refused(session, event):
 
 
 def finish(session, last):
-    """Go on from an open round to the end; everybody's input must be in the sum."""
+    """Continue from an open round to the end; all inputs must be in the sum."""
     session.close(last)
     for which in CLIENT_ROUNDS[CLIENT_ROUNDS.index(last) + 1 :]:
         session.play(which)
@@ -470,7 +470,7 @@ def test_a_ring_client_whose_holders_all_lost_their_upload_ends_the_session():
 
 @pytest.mark.parametrize("which", CLIENT_ROUNDS[1:])
 def test_messages_of_unknown_and_of_excluded_clients_are_refused(which):
-    """Client i stops after round i; whoever was left out cannot come back."""
+    """Client i stops after round i; a client that dropped out cannot come back."""
     session = new_session()
     seen = {}
 

@@ -3,7 +3,7 @@
 Profile malicious-server, cohorts of up to seven clients, every number of colluders.
 The server shows each honest client one of two or three sets U3, or none; colluders sign
 whatever helps it, and it passes on what signatures it has.  It must not get answers for
-two sets, nor t shares of both secrets of anybody (R5.4-6, R5.5-1 to R5.5-4).
+two sets, nor t shares of both secrets of a client (R5.4-6, R5.5-1 to R5.5-4).
 
 Cases that differ only in who is who are played once.  What a client says is asked of
 the real state machine, each question once.
@@ -86,7 +86,7 @@ class Cohort:
 
     @property
     def honest(self) -> range:
-        """Everybody but the colluders."""
+        """All clients but the colluders."""
         return range(self.clients - self.colluders)
 
     def step(self, state, message):
@@ -234,7 +234,7 @@ def seats_among(views: int, *, silent: bool) -> list[Seat]:
 def splits(cohort: Cohort) -> Iterator[tuple[list[View], list[Seat]]]:
     """Yield every split of a cohort, up to who is who.
 
-    Colluders stand in every view: there they sign, and elsewhere they help nobody.
+    Colluders stand in every view: there they sign, and elsewhere they help no client.
     """
     colluders = set(range(len(cohort.honest), cohort.clients))
     for count, silent in ((2, True), (3, cohort.clients < 5)):
@@ -289,7 +289,7 @@ SPLITTABLE = [(n, c) for n, c in COHORTS if c + 2 < n <= 6]
 
 @pytest.mark.parametrize(("clients", "colluders"), SPLITTABLE)
 def test_a_quorum_of_one_less_is_too_small(clients, colluders, monkeypatch):
-    cohort = Cohort(clients, colluders)  # its rosters were judged by the rules
+    cohort = Cohort(clients, colluders)  # its rosters were checked by the rules
     smaller = property(lambda parameters: parameters.threshold - 1)
     monkeypatch.setattr(ProtocolParameters, "quorum", smaller)
     assert set(breaches(cohort)) == {TWO_SETS}
@@ -307,7 +307,7 @@ def test_a_threshold_of_one_less_is_too_small(clients, colluders, monkeypatch):
 
 # --- one client, asked for anything in any order ------------------------------------
 
-# Everybody, and two ways to leave one out.
+# All clients, and two ways to leave one out.
 VIEWS = (frozenset(range(4)), frozenset({0, 1, 2}), frozenset({0, 2, 3}))
 
 
@@ -367,7 +367,7 @@ def histories(cohort: Cohort, length: int) -> Iterator[list[Envelope]]:
     """Ask client 0 for anything, in any order; yield all that it has sent, each time.
 
     It may die after each request that it has recorded, before or after it has sent
-    something: who goes on is whoever the record gives.  A request that it has not
+    something: the record says who continues.  A request that it has not
     recorded was not answered either, and is as if it had not been made.
     """
     requests = [Survivors(cohort.bitmap(view)) for view in VIEWS]

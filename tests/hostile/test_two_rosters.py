@@ -340,11 +340,11 @@ class LyingServer:
         return {name for name in honest if self.plan.home[name] != which}
 
     def charged(self) -> dict[str, int]:
-        """Return what the clients' books say."""
+        """Return what the clients' stores say."""
         return {name: 1 for name, _ in self.masked}
 
     def receipt(self, which: str, quorum: Quorum | None = None) -> bytes:
-        """Return a receipt of one roster, with a sum that no verifier can judge."""
+        """Return a receipt of one roster, with a sum that no verifier can check."""
         sets, parameters = self.plan.sets[which], self.parameters
         return AuditReceipt(
             writer=WrittenBy.SERVER,

@@ -1,4 +1,4 @@
-"""An aggregator of few files against strangers who come in numbers, over real TLS."""
+"""An aggregator of few files against many unknown peers, over real TLS."""
 
 import asyncio
 import contextlib

@@ -1,9 +1,9 @@
 """One fault of any kind, in any round, and a task with noise has all its sums.
 
-Processes die without a word and start again on their disks; clients go on by the rules
-of their program, which nobody looks after.  What must hold: every sum that was wanted,
-exact over the clients that its receipt names; each of these clients has it; and nobody
-has given more inputs than the budget covers.
+Processes die without a word and start again on their disks; clients continue by the
+rules of their program, without an operator.  What must hold: every sum that was
+wanted, exact over the clients that its receipt names; each of these clients has it;
+and no client has given more inputs than the budget covers.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ CALLS = {
     Round.MASKED_INPUT_COLLECTION: UploadChunk,
     Round.UNMASKING: RevealShares,
 }
-# Somebody in the middle: others have sent their message of the round, others have not.
+# A client in the middle: others have sent their message of the round, others have not.
 VICTIM = 2
 LONGER_THAN_A_ROUND = 400.0
 
@@ -68,12 +68,12 @@ class FullDisk(CrashSwitch):
 
 
 class Unattended(Deployment):
-    """A deployment whose processes a supervisor starts again, and nobody else."""
+    """A deployment whose processes a supervisor starts again, and no other party."""
 
     def __init__(self, *args, fault, **options):
         super().__init__(*args, fault_of=self.fault_at, **options)
         self.fault, self.has_happened = fault, False
-        self.cut_until = 0.0  # for everybody
+        self.cut_until = 0.0  # for all parties
         self.upload_cut_until = 0.0  # for one client's uploads
         self.processes = {}
         self.outcomes = {number: {} for number in range(self.clients)}
@@ -180,7 +180,7 @@ class ClientDiskIsFull(At):
 
 
 class EverybodyIsCutOff(At):
-    meets = None  # whoever is the first, so that nobody has sent anything
+    meets = None  # the first client, so that none has sent anything
 
     def strike(self, world):
         world.cut_until = world.clock.now() + LONGER_THAN_A_ROUND

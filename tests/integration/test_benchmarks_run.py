@@ -1,4 +1,4 @@
-"""No benchmark has rotted: all run at tiny sizes.  What they measure is not judged."""
+"""No benchmark has rotted: all run at tiny sizes.  What they measure is not checked."""
 
 import json
 import os

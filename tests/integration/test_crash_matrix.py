@@ -2,9 +2,9 @@
 
 A crash point lies before and after each thing that outlives a process: a write to the
 journal or the spool, a message to a peer.  Each test kills one process at one of them,
-starts it again on the same disk, and lets the task go on.
+starts it again on the same disk, and lets the task continue.
 
-What must hold: the same sum as without the crash, or a typed abort; nobody ever sends
+What must hold: the same sum as without the crash, or a typed abort; no client sends
 two different messages for the same round; and the server knows no more than that sum
 together with one client, another one at every point (`Deployment.run` checks it).
 """

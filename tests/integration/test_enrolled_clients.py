@@ -1,7 +1,7 @@
 """Profile `malicious-server`, end to end in one process: enrolled clients, six rounds.
 
 What the state machines check is tested beside them; here it is what stands around
-them: who judges the offer, which list is read, what is stored and sent again.
+them: who checks the offer, which list is read, what is stored and sent again.
 """
 
 from collections import Counter
@@ -210,7 +210,7 @@ def test_a_list_that_is_never_handed_out_ends_the_wait_for_it():
     assert error.code is ErrorCode.BAD_CREDENTIAL
     assert "revocation list 3" in str(error)
     assert "not now" in str(error)
-    # It costs an attempt, so that nobody is kept asking for ever.
+    # It costs an attempt, so that no client asks for ever.
     assert after_error(error, ErrorStage.JOINED) is NextAction.NEXT_ATTEMPT
 
 

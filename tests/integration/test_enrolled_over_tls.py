@@ -160,7 +160,7 @@ async def test_files_that_do_not_belong_together_are_found_before_anything_is_sa
     tls, enrolled, tmp_path
 ):
     made, _ = enrolled
-    server = secagg.Server(None)  # nobody is asked
+    server = secagg.Server(None)  # no peer is asked
     server.transport = type("", (), {"address": "127.0.0.1:9"})
     for changes in (
         {"credential": made.credential("bob")},

@@ -37,7 +37,7 @@ def free_port():
 
 
 def await_listener(port):
-    """Connect until somebody listens: the workers have just been told to."""
+    """Connect until a worker listens: the workers have just been told to."""
     is_open = False
     while not is_open:
         with socket.socket() as probe:

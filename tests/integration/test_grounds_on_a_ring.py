@@ -1,6 +1,6 @@
-"""What is said of a session on a ring: "certified" only where nobody could cut it.
+"""What is said of a session on a ring: "certified" only where it could not be cut.
 
-The same small cohort three times: everybody with everybody; on a ring that no one
+The same small cohort three times: all with all; on a ring that no one
 colluder can cut; and on one that four might, with a chance that was accepted.
 """
 
@@ -70,7 +70,7 @@ def test_server_and_clients_check_alike_what_a_session_may_have_shown(
 
 
 def test_a_client_that_forgot_its_ring_claims_no_certainty():
-    """Once it has answered it keeps the answer only; a new process cannot judge."""
+    """Once it has answered it keeps the answer only; a new process cannot check."""
     switch = CrashSwitch()
     run(SAFE, client_crash={3: switch})
     answer = max(i for i, point in enumerate(switch.points) if "RevealShares" in point)

@@ -195,7 +195,7 @@ async def test_a_request_outside_its_limits_reaches_no_service(service):
 
 
 async def test_refused_calls_are_counted_before_they_are_decoded(service, caplog):
-    """By code, whoever refuses them; their caller has one line of the log."""
+    """By code, whatever refuses them; their caller has one line of the log."""
     caplog.set_level("INFO", logger="secagg")
     named = ((TEST_IDENTITY_KEY, "c"),)
     async with (

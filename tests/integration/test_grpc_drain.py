@@ -216,7 +216,7 @@ async def test_each_step_of_a_stop_is_said_once_and_in_its_order(caplog):
     caplog.set_level("INFO")
     server = await serving(ScriptedService())
     await server.announce_stop()
-    for _ in range(2):  # whoever works with the server, and whoever has opened it
+    for _ in range(2):  # a user of the server, and the one that has opened it
         await server.stop(0.0)
     events = [getattr(each, "event", None) for each in caplog.records]
     assert [each for each in events if each and each.startswith("transport_")] == [

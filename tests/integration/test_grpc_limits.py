@@ -54,7 +54,7 @@ def serving(service, limits=GENEROUS, clock=None, admission=None):
         insecure_for_tests=True,
         limits=limits,
         admission=admission,
-        clock=clock or ManualClock(),  # moved by nobody else
+        clock=clock or ManualClock(),  # moved by the test alone
     )
 
 
@@ -91,7 +91,7 @@ async def test_without_a_relay_grpc_itself_takes_no_more_connections_than_told()
                 assert await said_to(second)
                 assert not await said_to(third)
             is_in = False
-            while not is_in:  # soon: whoever leaves makes room
+            while not is_in:  # soon: a caller that leaves makes room
                 with socket.socket() as fourth:
                     is_in = bool(await said_to(fourth))
 
@@ -122,7 +122,7 @@ async def test_calls_at_once_are_limited_for_each_client_alone():
 
 
 async def test_no_body_is_asked_for_before_its_sender_is_known_and_admitted():
-    """Whoever may not call cannot make the server wait for 4 MiB, nor hold them."""
+    """A caller without rights cannot make the server wait for 4 MiB, nor hold them."""
     gate = Gate()
     service = ScriptedService(script={AdvertiseKeys: gate})
     limits = CallLimits(calls_at_once=1, calls_per_second=1e6, burst=1000)

@@ -103,7 +103,7 @@ async def test_an_expired_client_says_so_before_it_connects(deployment):
     past = dt.datetime.now(dt.UTC) - dt.timedelta(days=10)
     issued = deployment.ours.issue_client("late", days=5, now=past)
     late = deployment.load(issued, Role.CLIENT, now=past)
-    # Nothing listens there, and it would be UNREACHABLE for everybody else.
+    # Nothing listens there, and it would be UNREACHABLE for all others.
     async with GrpcConnection(Address("127.0.0.1", 1), identity=late) as connection:
         with pytest.raises(ServiceError, match=r"leaf-.*\.pem expired on") as caught:
             await connection.call(AdvertiseKeys(SESSION, b"advert"))
@@ -122,7 +122,7 @@ async def test_an_expired_client_is_refused_at_the_handshake(deployment):
 
 
 async def test_a_client_of_another_trust_domain_is_unauthenticated(deployment):
-    # The same authority key, but names of somebody else's deployment.
+    # The same authority key, but names of another party's deployment.
     elsewhere = dataclasses.replace(deployment.ours, trust_domain="elsewhere.example")
     guest = deployment.cheat(elsewhere.issue_client("client-7"))
     async with calling(deployment.server(), guest) as (service, connection):
@@ -169,7 +169,7 @@ async def test_a_second_uri_is_refused_and_not_skipped(deployment):
 
 
 async def test_every_method_refuses_a_caller_without_an_identity():
-    """Plaintext for tests stands in for a certificate that names nobody."""
+    """Plaintext for tests stands in for a certificate that names no client."""
     service = ScriptedService()
     async with await GrpcServer.start(
         service, LOOPBACK, insecure_for_tests=True

@@ -1,4 +1,4 @@
-"""A load test in small: two aggregators and a crowd of clients as real processes."""
+"""A load test in small: two aggregators and a client pool as real processes."""
 
 import asyncio
 import json

@@ -161,7 +161,7 @@ def test_tasks_survive_kill_9_and_every_view_agrees(site, tell):
 
     server.send_signal(signal.SIGKILL)
     server.wait(TIMEOUT_SECONDS)
-    # The book of a dead aggregator says what was said, and the socket is dead too.
+    # The store of a dead aggregator says what was said, and the socket is dead too.
     dead = tell("status")
     assert dead["server"]["is_running"] is False
     states = {each["task"]: each["state"] for each in dead["tasks"]}

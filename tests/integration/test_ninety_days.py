@@ -196,7 +196,7 @@ async def test_ninety_days_renew_everything_without_a_restart(tmp_path, caplog):
             world.operate(day)
             for _ in range(DAY // STEP):
                 clock.advance(STEP)
-                for _ in range(4):  # everybody who woke up takes a turn
+                for _ in range(4):  # all that woke up take a turn
                     await asyncio.sleep(0)
             ours = running.identity
             presented.add(ours.certificate_chain)

@@ -65,7 +65,7 @@ def vector_of(name):
 
 
 async def contribute(connection, name, place):
-    """Open the client anew on its own state, and give once."""
+    """Open the client again on its own state, and give once."""
     async with Client(
         connection,
         task="t",
@@ -97,7 +97,7 @@ async def taken(server, task, sums):
 async def test_four_sums_of_which_each_client_is_in_two(tmp_path):
     seen = Counter()
     for number, cohort in enumerate(COHORTS):
-        # Server and clients begin anew for every sum: only what is stored counts.
+        # Server and clients begin again for every sum: only what is stored counts.
         async with Server(None, state_dir=tmp_path / "server") as server:
             task = await server.add_task("t", PREPARED, invited=frozenset(NAMES))
             assert task.released_before == number
@@ -152,7 +152,7 @@ async def test_a_client_ends_by_itself_when_the_server_says_that_it_has_given():
 
 @pytest.fixture(name="greedy")
 async def _greedy():
-    """A server of its own that offers session after session to everybody."""
+    """A server of its own that offers session after session to all clients."""
     aggregator = Aggregator(inline_store(), UploadSpool(MemoryBlobs()))
 
     async def start(parameters):

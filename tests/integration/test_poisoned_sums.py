@@ -120,7 +120,7 @@ class OftenRestarted(Deployment):
             if not self.serving.cancelled():
                 return self.serving.result()
             self.aggregator = None
-            self.server_process.kill()  # it has gone: nobody waits for its answers
+            self.server_process.kill()  # it has gone: no caller waits for its answers
             self.server_process = CrashSwitch()
             self.server_restarts += 1
             await self.clock.sleep_until(self.clock.now() + RESTART_SECONDS)
@@ -161,7 +161,7 @@ class FallsSilentOnce(CrashingStore):
 
 
 def test_a_beginning_is_stored_before_it_is_made(monkeypatch):
-    """Also by a book that says nothing of it: it is counted once."""
+    """Also by a store that says nothing of it: it is counted once."""
     compute, stored = MaskExecutor.compute_sum, []
     store = FallsSilentOnce()
 

@@ -1,4 +1,4 @@
-"""Aggregators whose book is in PostgreSQL, as processes: kill -9 in between."""
+"""Aggregators whose store is in PostgreSQL, as processes: kill -9 in between."""
 
 import asyncio
 import json
@@ -117,7 +117,7 @@ def test_a_killed_replica_is_noticed_by_no_client(
 
     give(1)
     give_up = time.monotonic() + TIMEOUT_SECONDS
-    # The first advert is in the book, the round waits for the second.
+    # The first advert is in the store, the round waits for the second.
     while asyncio.run(fetch(postgres_url, "SELECT count(*) FROM secagg.record")) != 1:
         assert time.monotonic() < give_up
     servers[1].kill()
@@ -133,7 +133,7 @@ def test_a_killed_replica_is_noticed_by_no_client(
     assert np.array_equal(np.load(total), np.full(16, 3))
     assert asyncio.run(fetch(postgres_url, "SELECT count(*) FROM secagg.session")) == 1
     assert not list(tmp_path.glob("server-*/book.sqlite3"))
-    # An operator reads the same book when nothing runs.
+    # An operator reads the same store when nothing runs.
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
     for verb in (("status",), ("state", "check")):

@@ -107,7 +107,7 @@ def stored_receipt(deployment, number=VICTIM):
 
 
 def commitment_to(verdict):
-    """What whoever has the whole roster commits to."""
+    """What a client with the whole roster commits to."""
     descriptor, roster = verdict.descriptor, RosterFrame.decode(verdict.receipt.view)
     tree = context.roster_tree(
         context.session_context(descriptor), roster, descriptor.parameters.suite
@@ -207,7 +207,7 @@ def test_a_receipt_is_the_same_whenever_its_client_was_killed(at):
     deployment, endings = run(RING, CLIENTS, client_crash={VICTIM: switch})
     assert switch.is_dead
     (other,) = {ending.audit for number, ending in endings.items() if number != VICTIM}
-    # A client that died after its last word has no outcome, its book has the receipt.
+    # A client that died after its last word has no outcome, its store has the receipt.
     assert stored_receipt(deployment) == other
     if isinstance(endings[VICTIM], SessionOutcome):
         assert endings[VICTIM].audit == other
@@ -333,7 +333,7 @@ def server_points():
 
 @pytest.mark.parametrize("at", server_points())
 def test_a_sum_is_certified_on_both_sides_whenever_the_server_was_killed(at):
-    """R5.8-1: a server that goes on with a session knows what it has subtracted."""
+    """R5.8-1: a server that continues with a session knows what it has subtracted."""
     deployment, endings = run(
         LAYERED, 5, fault_of=loses_one, max_attempts=1, server_crash=CrashSwitch(at)
     )
@@ -356,7 +356,7 @@ def test_a_sum_is_certified_on_both_sides_whenever_the_server_was_killed(at):
 
 
 class Disk(CrashingStore):
-    """A book that notes what it was told to keep, and when what was replaced."""
+    """A store that notes what it was told to keep, and when what was replaced."""
 
     def __init__(self):
         super().__init__(LastingStore.make(), CrashSwitch())

@@ -1,8 +1,8 @@
-"""Several aggregators of one book: they crash, are cut off, and hear nothing.
+"""Several aggregators of one store: they crash, are cut off, and hear nothing.
 
 Every call of a client goes to a replica that chance names.  Whatever happens, each sum
-is exact, each session is opened, closed and charged once, and nobody sends two messages
-for one round (`Deployment.run` checks what the aggregators may know).
+is exact, each session is opened, closed and charged once, and no client sends two
+messages for one round (`Deployment.run` checks what the aggregators may know).
 """
 
 import asyncio
@@ -56,7 +56,7 @@ PARAMETERS = parameters_for(CLIENTS, dimension=7, threshold=3, colluders=1)
 
 
 # Until the clients of a replica that has died are at work at another one: they come
-# back within two seconds, and find what nobody announced after two more at the latest.
+# back within two seconds, and find what was not announced after two more at most.
 RECOVERY_SECONDS = 2.0 + 2.0
 
 
@@ -111,7 +111,7 @@ def assert_safe(deployment):
 @pytest.mark.parametrize("replicas", [2, 3])
 @pytest.mark.parametrize("deaf", [frozenset(), frozenset({0, 1, 2})], ids=str)
 def test_replicas_do_the_work_of_one(replicas, deaf):
-    # Longer than a lease lasts that nobody renews.
+    # Longer than a lease lasts without renewal.
     deployment, endings = run(
         replicas=replicas, sessions=3, deaf=deaf, taking_seconds=40.0
     )
@@ -120,7 +120,7 @@ def test_replicas_do_the_work_of_one(replicas, deaf):
 
 
 def test_a_sum_that_finds_no_room_is_taken_by_a_replica_that_has_some():
-    """At once: while one waits for its disk it keeps nobody from the sum."""
+    """At once: while one waits for its disk it keeps no other from the sum."""
     roomy, _ = run(replicas=2, sessions=3)
     full = roomy.given[0][0]  # the first to take a sum finds no room
     deployment, endings = run(replicas=2, sessions=3, full={full})
@@ -170,10 +170,10 @@ def run_without_deaths():
 
 @pytest.mark.parametrize("at", range(0, run_without_deaths()[1], 7))
 def test_a_replica_that_dies_is_not_missed(at):
-    """Nor waited for: the others go on at once.
+    """Nor waited for: the others continue at once.
 
-    Its clients try again within two seconds, and whoever has to look for what was not
-    announced does so every two seconds.  What it had a lease of, the book sees to be
+    Its clients try again within two seconds, and a replica that polls for what was not
+    announced does so every two seconds.  What it had a lease of, the store sees to be
     free.
     """
     switch = CrashSwitch(at)
@@ -211,7 +211,7 @@ def away():
 
 
 class UploadsAway(UploadSpool):
-    """Gives no upload to whoever reads it for the first sum."""
+    """Gives no upload to the reader of the first sum."""
 
     def __init__(self):
         super().__init__(MemoryBlobs())
@@ -299,7 +299,7 @@ def test_no_replica_ends_while_the_store_is_away_for_a_moment(call, monkeypatch)
 
 
 def one_more(name, store, spool, clock, **options):
-    """Return an aggregator that shares a book and a spool."""
+    """Return an aggregator that shares a store and a spool."""
     workers = Workers(general=InlineExecutor())
     return Aggregator(
         cast("Store", SharedStore(store, clock, entropy_of(f"turns of {name}"), [])),
@@ -336,7 +336,7 @@ def test_who_was_cut_off_continues_with_what_others_have_opened_since():
 
 @pytest.mark.parametrize("is_waited_for", [True, False])
 def test_a_failed_refresh_of_tasks_is_reported_to_no_client(monkeypatch, is_waited_for):
-    """Whoever asks hears what is known; who has gone leaves no trace in the log."""
+    """A caller hears what is known; one that has gone leaves no trace in the log."""
     hearing = 60.0 if is_waited_for else 0.0
     monkeypatch.setattr("secagg.server.aggregator.HEARING_SECONDS", hearing)
     looks, escaped = [], []
@@ -360,7 +360,7 @@ def test_a_failed_refresh_of_tasks_is_reported_to_no_client(monkeypatch, is_wait
 
     aggregator = None
     manual_clock.run(main)
-    gc.collect()  # a task that nobody has asked is reported when it goes
+    gc.collect()  # a task that no caller has asked is reported when it goes
     assert looks
     assert escaped == []
 

@@ -169,7 +169,7 @@ def test_a_restart_waits_for_no_client_that_knows_the_end(disk):
 
 def test_a_restart_waits_until_all_clients_are_back(disk):
     sums = []
-    # All are cut off when there is a sum: the process that released it waits in vain.
+    # All are cut off when there is a sum: the process that released it waits.
     run(
         disk,
         sums=sums,

@@ -122,7 +122,7 @@ async def test_a_revoked_client_is_gone_within_a_minute_and_others_stay(
         await pass_time(clock, LOOK_EVERY_SECONDS - 1)
         assert not service.ended
         await pass_time(clock, 1)
-        await service.until(lambda: service.ended)  # nobody had to call
+        await service.until(lambda: service.ended)  # without a call
         with pytest.raises(ServiceError):  # of the call, the connection, or the next
             await streams[0]
         for attempt in (one.call(CALL), next_of(one)):
@@ -142,7 +142,7 @@ async def test_a_revoked_client_is_gone_within_a_minute_and_others_stay(
 
 @pytest.mark.parametrize("relay", ["on", "off"])
 async def test_a_connection_ends_with_its_certificate(deployment, relay):
-    """TLS has judged it when the connection was made, and does so no second time."""
+    """TLS has checked it when the connection was made, and does so no second time."""
     ends, lasts = deployment.client("ends"), deployment.longer_client("lasts")
     clock = ManualClock(date=ends.not_valid_after.timestamp() - 2 * LOOK_EVERY_SECONDS)
     service = Silent()
@@ -154,7 +154,7 @@ async def test_a_connection_ends_with_its_certificate(deployment, relay):
         await one.call(CALL)
         assert not service.ended
         await pass_time(clock, LOOK_EVERY_SECONDS)
-        await service.until(lambda: service.ended)  # nobody had to call
+        await service.until(lambda: service.ended)  # without a call
         with pytest.raises(ServiceError):
             await streams[0]
         # Not UNAUTHENTICATED, after which a client would stay away for good.

@@ -61,7 +61,7 @@ def test_clients_that_draw_their_neighbours_get_their_sum_and_can_show_it():
     deployment, endings = deploy(payload=b"a query")
     assert_exact(deployment, range(CLIENTS))
     assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
-    # That nobody stands apart is probable and never certain.
+    # That no client stands apart is probable and never certain.
     assert not any(ending.is_certain for ending in endings.values())
     of_server = verified(deployment.sums[0].audit)
     assert of_server.finding is Finding.AGREED

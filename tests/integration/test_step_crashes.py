@@ -1,7 +1,7 @@
 """A process that dies at any write of any call says nothing twice in two ways.
 
 Every disk operation of the product that lasts is a crash point: the process dies right
-before it, or right after it.  The next process goes on over the same directory, with a
+before it, or right after it.  The next process resumes over the same directory, with a
 new vector each time it is asked for one.
 """
 

@@ -1,4 +1,4 @@
-"""A book that refuses, goes away or fails over under an aggregator that lives on.
+"""A store that refuses, goes away or fails over under an aggregator that lives on.
 
 Everything is in one process and on a virtual clock; real databases are restarted and
 promoted by `make fail-over`.
@@ -40,7 +40,7 @@ PARAMETERS = with_noise(
 
 
 class Between:
-    """Stands before a book or a spool; `strike` is told of every call, twice."""
+    """Stands before a store or a spool; `strike` is told of every call, twice."""
 
     def __init__(self, inner, strike):
         self.inner, self.strike = inner, strike
@@ -108,12 +108,12 @@ class Refusing(Struck):
             )
 
 
-# Longer than anybody is patient with a disk that refuses.
+# Longer than any timeout for a disk that refuses.
 AWAY_SECONDS = 90.0
 
 
 class Away(Struck):
-    """The book goes away at a point, and comes back after a while."""
+    """The store goes away at a point, and comes back after a while."""
 
     at, since = -1, None
 
@@ -133,7 +133,7 @@ class Away(Struck):
 
 
 class FailedOver(Away):
-    """The book comes back as one that may have forgotten what it was told."""
+    """The store comes back as one that may have forgotten what it was told."""
 
     def begin(self):
         super().begin()
@@ -144,7 +144,7 @@ class FailedOver(Away):
 
 
 class FailedOverTwice(FailedOver):
-    """It goes away again before the session that it has put back is ended."""
+    """It goes away again before the session that it has restored is ended."""
 
     is_first = True
 
@@ -245,7 +245,7 @@ def test_one_refusal_ends_no_aggregator(at):
     assert_served(deployment, endings, sums=1)
     (released,) = deployment.sums
     assert released.survivors == CLIENTS
-    # Nor is a session left behind that began although the book had refused it.
+    # Nor is a session left behind that began although the store had refused it.
     assert not ask(deployment.server_store.inner.read(ListSessions(role=Role.SERVER)))
 
 
@@ -264,7 +264,7 @@ def test_an_outage_of_the_store_is_noticed_by_no_client(at):
             ListSessions(role=Role.SERVER, state=SessionState.ALL)
         )
     )
-    assert len(rows) == SUMS  # the sessions that were open went on
+    assert len(rows) == SUMS  # the sessions that were open continued
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_sessions_that_were_open_at_a_fail_over_end_and_others_follow(kind, at):
         receipt = SessionReceipt.decode(ask(store.read(LoadSession(key))).receipt)
         assert receipt.outcome_name in {"released", "STORAGE_FAILED"}
         if receipt.outcome_name == "STORAGE_FAILED":
-            # Nobody knows what was sent: every input counts as summed.
+            # It is unknown what was sent: every input counts as summed.
             assert receipt.was_restored
             assert ask(store.read(LoadSession(key))).spent
 

@@ -43,7 +43,7 @@ LATE = 3
 
 
 async def persist(deployment, number, *, attempts=1):
-    """Run a client as a program does that nobody looks after."""
+    """Run a client as a program without an operator does."""
     entropy = SeededEntropy(SecretBytes(bytes(32)), b"jitter")
     attempts = AttemptCounter(attempts, Backoff(entropy))
     while True:
@@ -291,7 +291,7 @@ def test_sums_are_kept_for_their_time_however_many_follow(keep_seconds, kept):
 
     deployment = manual_clock.run(main)
     assert len(deployment.spool.session_ids()) == kept
-    # The book's clock stands still; without a time there is no promise.
+    # The store's clock stands still; without a time there is no promise.
     promised = 1_000_000 + int(keep_seconds) if keep_seconds else 0
     for released in deployment.sums:
         assert released.receipt.outcome.kept_until == promised
@@ -380,7 +380,7 @@ def test_a_session_that_fails_warns_with_its_reason_and_who_was_lost(caplog):
 
 
 def test_a_client_that_waited_for_a_silent_server_keeps_its_place():
-    """It has joined, and the session goes on waiting for it."""
+    """It has joined, and the session continues waiting for it."""
     is_silent = False
 
     def answer(answered):

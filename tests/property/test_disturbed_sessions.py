@@ -1,7 +1,7 @@
 """Sessions of every kind, disturbed in every way: the exact sum, or a typed end.
 
 Clients are lost, restarted, heard twice and out of order; the server is restarted;
-corrupt clients send garbage, complain about anybody and answer anything; a server that
+corrupt clients send garbage, complain and answer at will; a server that
 is not trusted changes what it says.  Whatever comes of it, a sum is exact over U3,
 every honest client ends with a code, the ledger finds nothing that should not be known,
 the receipts of the server and of every honest client hold, and say the same of a sum,
@@ -70,7 +70,7 @@ def complete(draw):
 
 @st.composite
 def ring(draw):
-    """Draw a cohort on a ring; so small, it is unmasked only if nobody could cut it."""
+    """Draw a cohort on a ring; so small, it is unmasked only if it could not be cut."""
     clients = draw(st.integers(8, 12), label="clients")
     threshold = draw(st.integers(2, 3), label="threshold")
     corrupt = draw(st.integers(0, threshold - 1), label="corrupt")
@@ -235,7 +235,7 @@ class Play:
         )
 
     def run(self):
-        """Play all rounds; everybody who lives is told how it ended."""
+        """Play all rounds; all clients that live are told how it ended."""
         session = self.session
         for which in self.rounds:
             if server.is_over(session.server_state):
@@ -254,7 +254,7 @@ class Play:
         return [n for n in self.numbers if self.lasts[n] >= which]
 
     def play(self, which):
-        """Let everybody act, and deliver what they say in any order."""
+        """Let all parties act, and deliver what they say in any order."""
         session, pending = self.session, []
         for number in self.alive(which):
             if (number, which) in self.restarts:
@@ -290,7 +290,7 @@ class Play:
             yield number, Received(Envelope.of(complaint), identity_of(number))
 
     def deliver(self, number, event):
-        """Hand the server a message; it refuses those of nobody it should hear."""
+        """Hand the server a message; it refuses none that it should accept."""
         try:
             self.session.to_server(event)
         except RemoteProtocolError:
@@ -345,7 +345,7 @@ def exact_sum(session, numbers):
 
 
 def verdict_of(parameters, receipt):
-    """Judge a receipt as anybody can."""
+    """Check a receipt as any reader can."""
     tail = parameters.tail
     return verify_receipt(
         receipt.encode(),

@@ -1,7 +1,7 @@
 """Any mixture of lost calls, repeats, silent clients and crashes, found by search.
 
 Invariants of every run: each released sum is exactly the sum of the inputs of the
-clients that its receipt counts; everything else ends in a typed error; nobody ever
+clients that its receipt counts; everything else ends in a typed error; no client ever
 sends two different messages for the same round; nothing secret is left behind; and
 server and colluders together know the released sums, and at most one for each session
 that their members have paid for (`Deployment.run` checks it).

@@ -1,4 +1,4 @@
-"""Whatever is planned, a client with default settings judges, in bounded time.
+"""Whatever is planned, a client with default settings checks, in bounded time.
 
 Planner and client count an answer's cost by one rule; a block that a plan leads to is
 read, let through by the guard, and costs at most the epsilon that was asked for. What
@@ -26,7 +26,7 @@ from secagg.distributed_dp.noise_block import (
 )
 from secagg.errors import RemoteProtocolError
 
-# Two of its words are dear alone: coordinates above a step, and orders behind a coin.
+# Two of its words are expensive alone: coordinates above a step, orders with selection.
 COARSE = {
     "clients": 162,
     "dimension": 92_454_665,

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 _HEAD = """# Rules and entries
 
-You look up which rule is enforced at which entry of the product, outside of the state machines.
+You look up which rule is enforced at which entry, outside of the state machines.
 The state machines check the rules that they cite alike at every entry.
 Made from `tests/architecture/rules.toml` by `python -m tests.rules.page`.
 

@@ -23,7 +23,7 @@ from tests.rules.breaches import BREACHES, sound, sound_enrolled, sound_pair
 
 
 def checked(request, *, without=None):
-    """Judge a request by all checks, or by all but one."""
+    """Check a request by all checks, or by all but one."""
     is_pair = not isinstance(request, GateRequest)
     checks = PAIR_CHECKS if is_pair else GATE_CHECKS
     assert without is None or without in {check.name for check in checks}

@@ -120,7 +120,7 @@ def sent_by(mechanism, roster, clients, rate=Fraction(1)):
 
 
 def left_of(mechanism, sent, removed):
-    """What is left of uploads after these layers of everybody were taken back."""
+    """What is left of uploads after these layers of all clients were taken back."""
     total, given = sent
     layers = [each[i] for each in given for i in removed]
     total = total - mechanism.layer_noise(layers, start=0, count=SESSIONS)
@@ -196,7 +196,7 @@ def test_three_percent_less_noise_would_be_noticed(mechanism):
 def test_sampled_participation_fails_the_same_test(mechanism, coins):
     """The number of inputs tells u's coin, so u hides behind its coin no more.
 
-    Everybody else takes part; u does by its coin, and brings its vector and its noise.
+    All others take part; u does by its coin, and brings its vector and its noise.
     """
     without_u = noise_of(mechanism, 4, 0, range(3))[:COINS]
     with_u = noise_of(mechanism, 5, 0, range(4))[:COINS]

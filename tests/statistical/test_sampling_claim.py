@@ -2,7 +2,7 @@
 
 A task as publications run it: every user joins a session by a coin of its own, and who
 joins adds a share of the noise. Readers see the sums and, as every mean needs, how many
-inputs each has. Differential privacy grants them everybody else's data, too; here all
+inputs each has. Differential privacy grants them all others' data, too; here all
 others hold the vector w, and u holds x, orthogonal to it. Then the number of inputs
 less the sum along w is u's coin in noise, the same in both worlds, and tells when to
 look along x. Amplification assumed that nothing tells.

@@ -1,7 +1,7 @@
 """The noise of whole sessions against the law that their certificates state.
 
 Clients contribute zeros, so that a released sum is its noise.  It must follow the
-Skellam law of the certificate's variance, whoever was lost, silent or lied.  Seeds are
+Skellam law of the certificate's variance, whatever clients did.  Seeds are
 fixed; each test was to fail with a chance of 1e-6 when they were chosen.
 """
 

@@ -4,7 +4,7 @@ Rule 1: vectors, noise and rotations come from seeds that never change.  Where n
         are chosen, a share of 12,288 independent entries has a deviation of 0.2
         percent: one outside of 94 to 96 percent is a false alarm once in 10^5.
 Rule 2: the error is stated by the code that states it of a session, from the
-        certificate of its sets, and judged against the sum of the vectors themselves.
+        certificate of its sets, and checked against the sum of the vectors themselves.
 """
 
 from fractions import Fraction

@@ -205,7 +205,7 @@ def test_nothing_is_encoded_before_the_unit_is_known(prepared):
 
 
 def test_two_units_are_two_sessions(prepared):
-    """Whoever was told another unit has other keys and masks."""
+    """A client that was told another unit has other keys and masks."""
     units = prepared.noised.units
     one, other = (offer(prepared, unit_terms(u)) for u in (units.start, units.lowest))
     assert one.session_id != other.session_id

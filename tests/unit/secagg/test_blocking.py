@@ -1,4 +1,4 @@
-"""The façade for scripts: same names, same floors, no event loop of the caller's."""
+"""The façade for scripts: same names, same limits, no event loop of the caller's."""
 
 import io
 import signal

@@ -208,7 +208,7 @@ BOUNDS = [
 
 @pytest.fixture
 def no_odds(monkeypatch):
-    """Every drawn graph holds together; what follows from odds is tried below."""
+    """Every drawn graph holds together; what follows by chance is tried below."""
     judged = EdgeBound(corrupt_holders=0, set_apart=0, cut_bits=math.inf)
     monkeypatch.setattr(module, "judge_edges", lambda **_: judged)
 

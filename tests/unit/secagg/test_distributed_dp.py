@@ -236,7 +236,7 @@ def test_no_figure_of_a_ring_is_stated_without_what_it_adds_to_delta(task):
     report = on_ring.report()
     assert report.grounds() == f"{word}, with {on_ring.graph_delta:.3g} added to delta"
     assert report.to_dict()["grounds"] == report.grounds()
-    # One session whose ring nobody could have cut, and one that somebody might have.
+    # One session whose ring could not be cut, and one whose ring might be.
     assert report.grounds(graph_delta=0.0) == word
     one = report.grounds(graph_delta=2.0**-40)
     assert one == f"{word}, with 9.09e-13 added to delta"
@@ -437,7 +437,7 @@ def test_a_certificate_follows_from_the_sets():
 
 
 def test_numbers_that_no_theorem_takes_are_the_servers_fault(task):
-    """The mechanism is built, and states no release: found before it is judged."""
+    """The mechanism is built, and states no release: found before it is checked."""
     mechanism = json.loads(task.parameters.noise_block)["mechanism"]
     lying = mechanism | {"rounding_bias": 5e-324}
     with pytest.raises(RemoteProtocolError, match="rounding_bias") as caught:

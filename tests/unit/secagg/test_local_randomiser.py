@@ -99,7 +99,7 @@ def test_what_is_encoded_is_what_the_randomiser_draws(task):
     assert np.array_equal(given.vector.residues, expected.vector.residues)
     bare = without.encode(vector, session_id=session_id, secrets=secrets)
     assert not np.array_equal(given.vector.residues, bare.vector.residues)
-    # Its owner is told of the bound of the randomiser, and nobody else.
+    # Its owner is told of the bound of the randomiser, and no other party.
     assert given.shortened_by == pytest.approx(np.linalg.norm(vector) / 2.0, rel=1e-5)
 
 

@@ -284,8 +284,8 @@ def test_every_message_stands_in_one_row_of_its_own_round():
     assert not FROM_CLIENTS & FROM_SERVER
     for which, row in ROUNDS.items():
         for kind in (*row.opened_by, row.message):
-            # The set that is agreed on opens Unmasking where nobody signs it, and the
-            # roster ShareKeys where nobody draws on it.
+            # The agreed set opens Unmasking where clients do not sign it, and the
+            # roster ShareKeys where clients do not draw on it.
             both = (kind, which) in {
                 (Survivors, Round.UNMASKING),
                 (Roster, Round.SHARE_KEYS),

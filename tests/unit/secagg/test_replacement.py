@@ -111,7 +111,7 @@ def test_zeros_are_what_a_vector_of_zeros_is(name):
     good = np.eye(task.dim)[0]
     given = encode(task, good)
     assert given.replaced is None
-    # A task that judges a vector before it is joined encodes it afterwards.
+    # A task that checks a vector before it is joined encodes it afterwards.
     task.check_vector(good)
 
 

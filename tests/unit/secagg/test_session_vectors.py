@@ -545,7 +545,7 @@ def compare_update(ours, row, round_number):
     if not is_member:
         assert update.open().code == ErrorCode.SESSION_OVER
     else:
-        # On a ring the server shows everybody its neighbourhood.
+        # On a ring the server shows each client its neighbourhood.
         assert update == opening(session, row, round_number, whole=False)
 
 
@@ -603,13 +603,13 @@ def test_our_server_refuses_with_the_recorded_code_and_continues(case):
             ours.receive(case["round"], case["sender"], message, view)
         assert refused.value.code == case["code"]
     assert ours.state is before
-    ours.receive_all(case["open"])  # everybody else, and the sender once more
+    ours.receive_all(case["open"])  # all others, and the sender once more
     ours.close(case["open"])
     assert not isinstance(ours.state, server.Failed)
 
 
 def refuse_upload(ours, case):
-    # The state machine judges the size; what has the right size is then read through
+    # The state machine checks the size; what has the right size is then read through
     # before the state machine hears of it.
     message, parameters = bytes_of(case, "message"), ours.parameters
     if len(message) != packed_size(parameters.dimension, parameters.bits):

@@ -51,7 +51,7 @@ class ObservedSession(observed_session.ObservedSession):
         return run_session(self, lost_before)
 
     def reach(self, last: Round, lost: Mapping[int, Round] | None = None) -> None:
-        """Run until everybody has sent its message of a round; leave that one open."""
+        """Run until all clients have sent their message of a round; leave that open."""
         for which in rounds_of(self.parameters.profile):
             self.play(
                 which,

@@ -97,7 +97,7 @@ def an_answer_is_forgotten(patch):
 
 
 def a_client_deals_under_two_rosters(observe):
-    """Its state is put back in between; the colluders change places."""
+    """Its state is restored in between; the colluders change places."""
     session = observe(9, threshold=5, corrupt={6, 7, 8}, min_clients=6)
     session.reach(Round.ADVERTISE_KEYS)
     adverts = [session.clients[number].advert for number in range(9)]
@@ -250,7 +250,7 @@ def the_server_restarts_clients_and_shows_another_set(observe):
 
 
 def what_is_signed_is_not_recorded(patch):
-    """Whoever comes back from a restart has seen no U3, signs it, and answers it."""
+    """After a restart a client has seen no U3, signs it, and answers it."""
     table, signed = client.TRANSITIONS[MALICIOUS], {}
     sign, answer = table[Masked, Survivors], table[Signed, Quorum]
 

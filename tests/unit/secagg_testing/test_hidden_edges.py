@@ -24,7 +24,7 @@ MODULUS = 1 << 20
 
 
 def drawn_session(number):
-    """Return a session in which everybody has drawn, and whom the fewest drew."""
+    """Return a session in which all clients have drawn, and whom the fewest drew."""
     session = ObservedSession(
         sparse_parameters_for(
             CLIENTS, dimension=CLIENTS, degree=DEGREE, losses=LOSSES, threshold=2
@@ -42,8 +42,8 @@ def drawn_session(number):
 def attacked():
     """Return a session in which one client's edges are hidden, and that client."""
     # A victim that leaves is lost too.  Who draws whom follows from the hash of the
-    # offer: 29 of 100 sessions have somebody whom fewer drew than may be lost, and of
-    # 64 none has with odds of 1 in 10^9, in every run or in none.
+    # offer: 29 of 100 sessions have a client that fewer drew than may be lost, and of
+    # 64 none has with a probability of 1 in 10^9, in every run or in none.
     session, victim = next(
         (session, victim)
         for session, victim in map(drawn_session, range(1, 65))

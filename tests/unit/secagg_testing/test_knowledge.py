@@ -82,7 +82,7 @@ def test_a_colluder_silent_at_the_end_gets_a_sum_from_an_aborted_session(observe
     honest = (0, 1, 2, 3)
     assert sums_of(session) == [(session.names(honest), session.sum_of(honest))]
     assert claims_broken(session) == set()
-    # A book that gives the session back because it was aborted.
+    # A store that gives the session back because it was aborted.
     assert claims_broken(session, charged={}) == {Claim.BUDGET}
 
 
@@ -202,7 +202,7 @@ def test_a_threshold_that_the_colluders_reach_gives_them_both_secrets(observe, r
     session.reach(Round.SHARE_KEYS)
     with pytest.raises(ForbiddenKnowledgeError) as caught:
         check(session.facts, charged={})
-    # Whoever has both colluders among its neighbours.
+    # A client that has both colluders among its neighbours.
     harmed = {v.who[0] for v in caught.value.violations}
     assert harmed == session.names({ring[11], ring[2]})
     assert {v.claim for v in caught.value.violations} == {Claim.ONE_SECRET}
@@ -423,7 +423,7 @@ def test_layers_that_were_given_away_are_noise_no_more(observe, lost, gives_all)
         7, threshold=4, corrupt={6}, min_survivors=5, ladder=3, read_noise=read
     )
     session.run(dict.fromkeys(lost, Round.MASKED_INPUT_COLLECTION))
-    # Where nobody is lost, all of it is to be given away.
+    # Where no client is lost, all of it is to be given away.
     assert claims_broken(session) == ({Claim.NOISE} if gives_all and lost else set())
 
 

@@ -1,7 +1,7 @@
 """Signatures, credentials, requests and revocation lists: `enrolment.json`.
 
 Rule 1: a class of signatures on which libraries differ has a row of its own, made by
-        whoever knows the private scalar, so that nothing but the class is wrong.
+        an attacker who knows the private scalar: nothing but the class is wrong.
 """
 
 import hashlib
@@ -236,7 +236,7 @@ def refused(
 
 
 def credentials() -> list[dict[str, Any]]:
-    """One client's, judged by the trust of TRUST at SESSION_END."""
+    """One client's, checked by the trust of TRUST at SESSION_END."""
     me = "Client-1_b.c"
     revoked = frozenset(REVOCATIONS.serials)
     torsion = encode_point(TORSION)

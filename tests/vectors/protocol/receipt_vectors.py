@@ -1,6 +1,6 @@
 """Receipts, and what a verifier says of them: `receipts.json`.
 
-Rule 1: what is altered gets its hash made anew, so that the step shows that sees it.
+Rule 1: what is altered gets its hash made again, so that the step shows that sees it.
 """
 
 import hashlib

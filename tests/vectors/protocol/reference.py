@@ -312,13 +312,13 @@ class Parameters:
         )
 
     def edges_are_safe(self, count: int) -> bool:
-        """§11.4 at a size of the roster, as a client judges it."""
+        """§11.4 at a size of the roster, as a client checks it."""
         from reference_edges import are_safe  # noqa: PLC0415 - built on this
 
         return are_safe(self, count, self.graph_bits + 1)
 
     def is_drawn_safely(self, count: int) -> bool:
-        """E1 of §11.2 at a size of the roster, as a client judges it."""
+        """E1 of §11.2 at a size of the roster, as a client checks it."""
         from reference_ring import corrupt_holders  # noqa: PLC0415 - built on this
 
         bits = corrupt_holders(count, self.degree, self.threshold, self.colluders)

@@ -1,4 +1,4 @@
-"""§5.9 and §11.4, slowly: edges that clients draw, what covers them, and its odds."""
+"""§5.9 and §11.4, slowly: edges that clients draw, what covers them, and chances."""
 
 import itertools
 import math
@@ -46,7 +46,7 @@ def corrupt_holders(rules: ref.Parameters, count: int, bits: float) -> int:
 
 
 def set_apart(rules: ref.Parameters, count: int, bits: float) -> int:
-    """s0 - 1: how many may stand apart, and nobody sees it."""
+    """s0 - 1: how many may stand apart unseen."""
     honest, k = count - rules.colluders, rules.degree
     lost = min(rules.max_losses, count - rules.min_survivors)
     every = math.comb(count - 1, k)

@@ -157,7 +157,7 @@ UNIT_KEYS = {"start", "lowest", "highest", "quantile"}
 def check_block(offer: Offer) -> None:
     """R3.5-4, R3.2-10, R3.5-6 and R3.5-3; of a randomiser only that it is an object.
 
-    The numbers of a mechanism are judged where other parts of the offer name them.
+    The numbers of a mechanism are checked where other parts of the offer name them.
     """
     if not offer.parameters.noise_block:
         return

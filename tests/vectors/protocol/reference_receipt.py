@@ -1,4 +1,4 @@
-"""§5.8: what is left of a session, for anybody to judge."""
+"""§5.8: what is left of a session, for any reader to check."""
 
 import itertools
 import json

@@ -258,7 +258,7 @@ class View:
     def draw_graph(self, count: int) -> None:
         degree = self.offer.parameters.degree
         if self.is_sparse:
-            self.set_edges(b"", {})  # nobody has drawn yet
+            self.set_edges(b"", {})  # no client has drawn yet
             return
         self.neighbours = neighbours(degree, count)
         self.receivers = self.neighbours
@@ -656,7 +656,7 @@ class Client:
         return self._signature(self.view.set_to_sign())
 
     def _answer_set(self, survivors: bytes) -> bytes:
-        """Unmasking where nobody signs."""
+        """Unmasking where clients do not sign."""
         self._check_set(survivors)
         return self._answer()
 

@@ -272,7 +272,7 @@ def server_contradictions(run: Run, signed: Run) -> Iterator[dict[str, Any]]:
     named = ("R5-1 a second, different message", ref.EQUIVOCATION)
     for round_number in ref.ROUNDS[ref.CURIOUS]:
         message = run.bytes_of(me, FIELDS[round_number])
-        # In the middle of an advert is a key: it is compared before it is judged.
+        # In the middle of an advert is a key: it is compared before it is checked.
         other = flipped(message, len(message) // 2)
         yield server_case(run, me, round_number, named, other, after=(me,))
     other = flipped(signed.bytes_of("ben", "signature"), 0)

@@ -492,7 +492,7 @@ def signed() -> Plan:
 
 
 def signed_by_all() -> Plan:
-    """Profile 2, as small as it gets, and nobody is lost."""
+    """Profile 2, as small as it gets, and no client is lost."""
     rules = parameters(
         profile=ref.MALICIOUS,
         modulus=2**16,

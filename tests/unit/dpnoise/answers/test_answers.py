@@ -60,7 +60,7 @@ def test_the_intervals_of_a_plan_hold_where_no_noise_is_taken_back():
     arriving = max(n * rule.session(n).upload for n in range(20, 41))
     assert made.most_noise_mse == float(arriving)
     assert made.to_dict()["most_noise_mse"] == made.most_noise_mse
-    # A full session that loses nobody keeps half of that.
+    # A full session that loses no client keeps half of that.
     assert made.forecast.noise_mse < 0.51 * made.most_noise_mse
     central = plan(clients=40, dimension=8, epsilon=3.0, delta=1e-6, l2_clip=1.0)
     assert central.most_noise_mse == pytest.approx(central.forecast.noise_mse)

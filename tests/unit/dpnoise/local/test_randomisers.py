@@ -139,7 +139,7 @@ class ForcedDraws(Draws):
         self._forced, self.open, self.probability = list(forced), 0, Fraction(1)
 
     def below(self, bound):
-        if not self._forced:  # the first choice that nobody has made: how many ways?
+        if not self._forced:  # the first choice that is still open: how many ways?
             self.open = self.open or bound
             return 0
         self.probability /= bound

@@ -1,4 +1,4 @@
-"""What a local level means for somebody who wants the data back."""
+"""What a local level means for an attacker who wants the data back."""
 
 import math
 

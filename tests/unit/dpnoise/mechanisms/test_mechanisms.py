@@ -534,7 +534,7 @@ def test_the_digests_of_a_session_are_those_of_its_draws():
         skellam_table(variance).digest for variance in (noise.base, *noise.layers)
     )
     assert len(digests) == noise.draws == 5
-    # Where nobody may be lost there is nothing to take back.
+    # Where no client may be lost there is nothing to take back.
     assert chosen.session(9).layers == ()
 
 
@@ -617,7 +617,7 @@ def test_ddgauss_states_the_roster_that_cuts_its_noise_into_most_shares():
     few = make_mechanism(
         parameters("ddgauss", noise_rule=rule("ddgauss", loss_fraction=Fraction(0)))
     ).event()
-    # Of 12 clients nobody may be lost: 12 - 2 - 1 shares of 27/9.
+    # Of 12 clients none may be lost: 12 - 2 - 1 shares of 27/9.
     assert (few.num_noise_shares, few.local_noise_variance) == (9, Fraction(3))
 
 

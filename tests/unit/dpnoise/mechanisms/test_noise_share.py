@@ -166,7 +166,7 @@ def test_a_roster_that_leaves_no_share_to_count_is_refused():
         with pytest.raises(ParameterError, match="leaves no other client") as caught:
             question(200)
         assert caught.value.parameter == "min_survivors"
-    # Where all but nobody collude, more survivors do not help.
+    # Where all but none collude, more survivors do not help.
     crowded = dataclasses.replace(GOOD, colluder_fraction=Fraction(999, 1000))
     with pytest.raises(ParameterError, match="leaves no other client") as caught:
         crowded.session(200)

@@ -129,7 +129,7 @@ def calls_of(action):
         if event in {"call", "c_call"}:
             seen.append((event, frame.f_code.co_qualname, frame.f_lineno))
 
-    gc.disable()  # whoever listens to its collections would be seen, too
+    gc.disable()  # its own hooks would be seen, too
     sys.setprofile(note)
     try:
         action()

@@ -1,4 +1,4 @@
-"""Which accountants a plan asks: in time for it, and for the clients who judge it."""
+"""Which accountants a plan asks: in time for it, and for the clients who check it."""
 
 from fractions import Fraction
 

@@ -99,7 +99,7 @@ def test_two_clients_of_whom_a_part_colludes_are_told_that_none_may():
     ],
 )
 def test_a_theorem_that_does_not_cover_a_plan_speaks_of_what_was_asked_for(asked):
-    """Its own parameters are those of a release, which nobody has typed."""
+    """Its own parameters are those of a release, which no user has typed."""
     asked = VECTORS | {"clients": 100, "dimension": 4096} | asked
     with pytest.raises(TheoremNotApplicableError, match="name no accountant") as caught:
         plan(**asked)

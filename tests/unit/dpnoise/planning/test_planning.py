@@ -82,7 +82,7 @@ def test_one_share_is_the_required_noise_over_the_shares_that_count():
     share = made.parameters.noise_rule.session(100).base
     assert exact <= share <= exact + Fraction(1, 1 << 20)
     assert made.share_at_largest == float(share)
-    # 79 of 80 clients less ten colluders count, too: nobody of them may be lost.
+    # 79 of 80 clients less ten colluders count, too: none of them may be lost.
     assert made.parameters.noise_rule.session(80).base == share
     assert made.share_at_smallest == made.share_at_largest
 
@@ -108,7 +108,7 @@ def test_noise_for_losses_that_did_not_happen_is_in_no_figure(min_survivors):
     ratio = made.forecast.noise_mse / careless.forecast.noise_mse
     assert 1.0 <= ratio <= (1.025 if min_survivors >= 70 else 1.045)
     assert made.to_dict()["expected_mse"] == made.forecast.expected_mse
-    # The modulus has room for the noise of whoever takes nothing back.
+    # The modulus has room for the noise when nothing is taken back.
     assert made.forecast.sum_stddev > 1.02 * careless.forecast.sum_stddev
 
 

@@ -188,7 +188,7 @@ def test_a_wasteful_grid_is_left_though_the_next_is_too_expensive_to_tabulate():
 
 
 def test_a_selection_that_always_succeeds_is_not_drawn():
-    # Tasks always state a rate; behind a true coin this accountant is too dear here.
+    # Tasks always state a rate; with a real selection this accountant costs too much.
     asked = CELL | {"dimension": 32, "scale_factor": 27.0, "bits": 16}
     made = plan(**asked, accountant="mixture-rdp", selection_rate=Fraction(1))
     assert made.noise_variance == plan(**asked, accountant="mixture-rdp").noise_variance

@@ -1,4 +1,4 @@
-"""The stream of random bits: positions, separate labels, silence on secrets."""
+"""The stream of random bits: positions, separate labels, no word of secrets."""
 
 import copy
 import hashlib

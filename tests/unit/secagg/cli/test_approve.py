@@ -1,4 +1,4 @@
-"""`secagg plan --approve`: what is judged, and the hash that is printed."""
+"""`secagg plan --approve`: what is checked, and the hash that is printed."""
 
 import json
 from dataclasses import replace

@@ -172,7 +172,7 @@ def test_a_renewed_certificate_is_the_same_client_with_its_key_or_a_new_one(
     assert again.not_valid_after > first.not_valid_after
     fresh = asked(run, directory="new")
     words = ("pki", "renew", "pki", NAME, "--request", fresh["request"])
-    run(*words, code=EXIT_BAD_CERTIFICATE)  # nobody has confirmed it
+    run(*words, code=EXIT_BAD_CERTIFICATE)  # without a confirmation
     run(*words, "--fingerprint", fresh["fingerprint"])
     (Path("new") / "ca.pem").write_bytes(Path("pki/ca.pem").read_bytes())
     assert loaded(directory="new").identity == first.identity
@@ -264,7 +264,7 @@ def published(number, serials, reason="unspecified"):
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda lines: lines[1:],  # another authority's, or nobody's
+        lambda lines: lines[1:],  # another authority's, or of no authority
         lambda lines: [*lines, lines[-1]],
         lambda lines: [*lines, published(1, ["ab"])],
         lambda lines: [*lines, published(2, [])],  # the list before it is missing

@@ -179,7 +179,7 @@ async def test_a_service_joins_no_session_with_a_bad_file_and_looks_again(
 
 
 async def test_a_service_continues_after_zeros(run, prepared, tmp_path, monkeypatch):
-    """A file that vanished after it was judged is no reason to be missing."""
+    """A file that vanished after it was checked is no reason to be missing."""
     task = await run.server.add_task("t", prepared, steps=2)
     np.save(tmp_path / "x-1.npy", [1.0, 0.0])
     np.save(tmp_path / "x-2.npy", [1.0, 0.0])

@@ -386,7 +386,7 @@ def test_on_a_terminal_the_plan_is_shown_and_offered_only_where_asked(
 
     monkeypatch.setattr("typer.confirm", refuse)
     words = ["tasks", "add", str(place / "task.toml")]
-    # Nobody was asked: that would have ended with 58.
+    # No server was asked: that would have ended with 58.
     assert main([*words, "--config", str(place / "server.toml")]) == 130
     assert "epsilon" in capsys.readouterr().out
 

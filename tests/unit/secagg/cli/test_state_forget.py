@@ -1,4 +1,4 @@
-"""To begin anew: a mark is removed, a state never."""
+"""To begin again: a mark is removed, a state never."""
 
 import asyncio
 import json

@@ -90,7 +90,7 @@ def text_of(sections):
 
 
 class House:
-    """Two organisations, their certificates, and settings files of everybody."""
+    """Two organisations, their certificates, and all settings files."""
 
     def __init__(self, place):
         self.place = place
@@ -506,7 +506,7 @@ def test_an_aggregator_that_cannot_print_continues(house, monkeypatch, part):
     monkeypatch.setattr(service, "run_until_signalled", stopped_at_once)
     sections = house.aggregator(part)
     if part == "leader":
-        sections["helper"]["address"] = "127.0.0.1:1"  # which nobody calls here
+        sections["helper"]["address"] = "127.0.0.1:1"  # which is not called here
     path = house.written(part, sections)
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         monkeypatch.setattr(sys, "stdout", full)
@@ -746,7 +746,7 @@ def test_a_revoked_client_loses_its_access_within_a_minute(house, part):
     sections["server"] |= {"revoked": str(revoked), "listen": "127.0.0.1:0"}
     sections["server"]["max_revocation_days"] = 0.01  # 864 seconds
     if part == "leader":
-        sections["helper"]["address"] = "127.0.0.1:1"  # which nobody calls here
+        sections["helper"]["address"] = "127.0.0.1:1"  # which is not called here
     certificate = Path(house.caller(part, "a")["certificate"]).read_bytes()
 
     async def main_task():

@@ -149,7 +149,7 @@ class Cohort:
             for _ in range(self.sessions):
                 try:
                     self.gifts[number].append(await one.contribute(vector))
-                except Exception as error:  # noqa: BLE001 - judged by the test
+                except Exception as error:  # noqa: BLE001 - checked by the test
                     self.gifts[number].append(error)
 
     def _watched(self, number, connection):

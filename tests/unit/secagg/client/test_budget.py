@@ -75,11 +75,11 @@ async def test_a_task_gets_as_many_sessions_as_it_claims_and_its_spare_ones(offe
     with pytest.raises(BudgetSpentError, match="covers 3") as caught:
         await judged(store, sessions[3])
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
-    # An interrupted session goes on: it is charged already.
+    # An interrupted session continues: it is charged already.
     await judged(store, sessions[0])
     await store.commit(SettleCharge(settlement_of(sessions[0], Charge.GIVEN_BACK)))
     await judged(store, sessions[3])
-    # Of a session that was given back not the budget judges, but its number.
+    # Of a session that was given back not the budget checks, but its number.
     await judged(store, sessions[0])
 
 

@@ -135,7 +135,7 @@ async def test_a_client_that_starts_again_does_not_compute_epsilon_again(
     monkeypatch.setattr("secagg.distributed_dp.report.make_accountant", forbidden)
     report.statement.cache_clear()
     running = await start(aggregator, sessions=2)
-    # Its budget is spent: it says so after judging the offer, and not before.
+    # Its budget is spent: it says so after checking the offer, and not before.
     with pytest.raises(RemoteProtocolError, match="budget covers 1"):
         await contribute("alice")
     running.cancel()

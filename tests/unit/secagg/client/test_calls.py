@@ -1,4 +1,4 @@
-"""What a client fetches is judged before it is used."""
+"""What a client fetches is checked before it is used."""
 
 import asyncio
 import hashlib
@@ -180,7 +180,7 @@ class Stream(InMemoryConnection):
 
 
 def test_a_round_that_the_profile_leaves_out_needs_no_stream_of_its_own():
-    """A roster opens ChooseEdges by name; whoever draws nobody is in ShareKeys."""
+    """A roster opens ChooseEdges by name; a client that draws none is in ShareKeys."""
     roster = Envelope(Roster, b"")
 
     async def follow(clock):

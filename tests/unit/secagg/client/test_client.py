@@ -1,4 +1,4 @@
-"""A client keeps its floors, whoever builds it and whatever carries its calls."""
+"""A client keeps its limits, whatever builds it and carries its calls."""
 
 import asyncio
 import threading
@@ -115,7 +115,7 @@ async def contribute(aggregator, name, vector, **more):
 
 
 async def refuse(aggregator, given=None, **more):
-    """Have somebody give who must refuse what is offered, before a key is made."""
+    """Have a client contribute; it must refuse the offer before a key is made."""
     connection = OffersOnly(aggregator, "alice")
     async with Client(
         connection, task="t", privacy_limits=given or privacy_limits(), **more
@@ -164,7 +164,7 @@ async def test_clients_of_one_process_can_share_their_threads(aggregator):
                 contribute(aggregator, each, vector, threads=pool) for each in NAMES
             ]
             await asyncio.gather(*given)
-        # Nobody has closed it, and all have worked on it.
+        # It is not closed, and all have worked on it.
         assert used == {pool.submit(threading.current_thread).result()}
 
 
@@ -184,7 +184,7 @@ async def test_a_session_beyond_the_budget_is_refused_before_a_key_is_made(aggre
 
 
 async def test_exact_sums_are_refused_by_a_client_that_has_not_waived_noise(aggregator):
-    # Whatever the cohort's policy says of noise, the floors decide.
+    # Whatever the cohort's policy says of noise, the limits decide.
     async with Serving(aggregator, COHORT):
         with pytest.raises(RemoteProtocolError, match="without noise") as caught:
             await refuse(aggregator, cohort=ClientPolicy(require_noise=False))
@@ -437,7 +437,7 @@ async def test_a_client_computes_epsilon_itself(aggregator, monkeypatch):
 
 
 async def gather_all(aggregator, *makers, **more):
-    """Let everybody give to all sessions; return what each got back."""
+    """Let all clients give to all sessions; return what each got back."""
 
     async def everything(name, make):
         async with client(aggregator, name, **more) as one:
@@ -468,7 +468,7 @@ async def test_a_client_gives_a_new_vector_to_every_session_until_the_task_is_ov
 
 
 async def test_contributions_end_with_the_budget(aggregator, caplog):
-    """A task that goes on for others would only be refused from then on."""
+    """A task that continues for others would only be refused from then on."""
     async with Serving(aggregator, noised(steps=2, spare=1), sessions=3):
         vector = np.ones(DIMENSION)
         for given in await gather_all(aggregator, *[lambda _: vector] * 3):
@@ -530,7 +530,7 @@ async def test_receipts_stay_no_longer_than_the_owner_keeps_them(aggregator):
 async def test_what_a_task_itself_admits_is_refused_before_epsilon_is_computed(
     aggregator, monkeypatch, given, complaint
 ):
-    """Some noise takes minutes to judge, and a server chooses which it offers."""
+    """Some noise takes minutes to check, and a server chooses which it offers."""
 
     def compute(*_):
         raise AssertionError("epsilon was computed")

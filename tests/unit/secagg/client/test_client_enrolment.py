@@ -1,4 +1,4 @@
-"""What a client makes of the enrolment that an offer names, over its own book."""
+"""What a client makes of the enrolment that an offer names, over its own store."""
 
 import dataclasses
 import time
@@ -71,7 +71,7 @@ async def store():
 
 
 async def admitted(store, trust, data, *, enrolment=ENROLMENT, now=NOW):
-    """Judge an offer as a client does, with the list's bytes at hand or without."""
+    """Check an offer as a client does, with the list's bytes at hand or without."""
     parameters = signing_parameters_for(5, dimension=2, tail=MaliciousParameters(trust))
     offer = offer_of(parameters, session_end=SESSION_END)
     request = GateRequest(

@@ -1,7 +1,7 @@
 """A client accepts as many sparse graphs of a task as delta counts on, and no more.
 
 Colluders see the ring together with the roster and can end every session whose ring
-does not suit them, before anybody is charged: what counts is the roster.
+does not suit them, before any client is charged: what counts is the roster.
 """
 
 from dataclasses import replace
@@ -55,7 +55,7 @@ def _store():
 
 
 class Party:
-    """Client 0 with a book of its own, the others inside a driver."""
+    """Client 0 with a store of its own, the others inside a driver."""
 
     def __init__(self, store, *, parameters=RING, aggregator="aggregator"):
         self.store, self.parameters, self.aggregator = store, parameters, aggregator

@@ -313,7 +313,7 @@ def test_a_policy_that_became_stricter_ends_an_interrupted_session():
     assert_left(deployment, endings, ErrorCode.POLICY_VIOLATION)
 
 
-# --- silence --------------------------------------------------------------------------
+# --- no answer ----------------------------------------------------------------------
 
 
 def test_an_aggregator_that_forgot_the_session_ends_it():
@@ -329,7 +329,7 @@ def test_an_aggregator_that_vanishes_costs_a_deadline():
         raise ServiceError("gone", code=ErrorCode.UNREACHABLE)
 
     deployment, endings = run(both(vanish))
-    # The place in it is kept until somebody says that it is over.
+    # The place in it is kept until the server says that it is over.
     assert isinstance(endings[VICTIM], ServiceError)
     assert endings[VICTIM].code is ErrorCode.UNREACHABLE
     assert endings[VICTIM].next_step

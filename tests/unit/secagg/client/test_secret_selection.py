@@ -198,7 +198,7 @@ async def test_only_a_client_with_a_fixed_time_may_skip_the_making(
     given = await asyncio.gather(*(contribute(f"client-{n}") for n in range(CLIENTS)))
     await serving
     assert len(made) == asked
-    # A session is a session: whoever was not asked has spent as much as the others.
+    # A session is a session: a client not asked has spent as much as the others.
     assert {one.sessions_left for one in given} == {3}
     # Made vectors were too long, and zeros are not: where some are not made, it would
     # tell whose.

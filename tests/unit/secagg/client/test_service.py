@@ -116,7 +116,7 @@ def test_whatever_passes_is_waited_for_and_the_next_session_is_taken():
     asked, given, failed, error = served(*PASSING, 3, *PASSING, 0)
     assert error is None
     assert (len(asked), given) == (2 * len(PASSING) + 2, 2)
-    assert failed == PASSING * 2  # whoever writes receipts hears of each
+    assert failed == PASSING * 2  # a writer of receipts is told of each
 
 
 @pytest.mark.parametrize("final", FINAL, ids=str)

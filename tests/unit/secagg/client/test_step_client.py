@@ -264,7 +264,7 @@ def test_a_session_whose_receipt_was_purged_is_an_old_number(tmp_path):
     assert caught.value.code is ErrorCode.REPLAYED_SESSION
 
 
-# --- rows 3 to 5: judging and joining -------------------------------------------------
+# --- rows 3 to 5: checking and joining ------------------------------------------------
 
 
 def test_a_client_needs_limits_of_privacy():

@@ -94,7 +94,7 @@ def stored_at(directory, *, accept_restored=False):
 
 
 async def check(total, offered):
-    """Judge a task as the gate does, and write nothing."""
+    """Check a task as the gate does, and write nothing."""
     holder = await total.holder()
     claim = claim_for(total.rules, offered, trust_domain=None, holder=holder)
     check_claim(total.rules.budget, await total.claims(), claim)

@@ -409,7 +409,7 @@ def test_a_vector_that_cannot_be_made_is_zeros_with_noise_and_an_error_without(k
         with pytest.raises(kind, match="sensor"):
             await phones.visit("ann")
         del phones.make_vector
-        assert (await phones.visit("ann")).has_sent  # the session goes on
+        assert (await phones.visit("ann")).has_sent  # the session continues
 
     parameters = with_noise(parameters_for(4, dimension=5, threshold=3))
     make = Phones.make_vector

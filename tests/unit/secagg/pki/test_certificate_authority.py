@@ -250,7 +250,7 @@ def test_the_name_is_read_from_the_certificate(authority):
         [CLIENT, SERVER_NAME],
         [CLIENT, DNS("*.deployment.example.server.secagg.internal")],
         [CLIENT, DNS(SERVER_NAME.value + "\0.evil")],
-        # An aggregator that could pose as another one, and one that nobody recognises.
+        # An aggregator that could pose as another one, and one that no client knows.
         [SERVER, SERVER_NAME, DNS("b.deployment.example.server.secagg.internal")],
         [SERVER, DNS("agg.elsewhere.example.server.secagg.internal")],
         [SERVER, DNS("*.deployment.example.server.secagg.internal")],

@@ -33,7 +33,7 @@ def test_what_expires_is_said_at_once_daily_and_louder_in_its_last_week(
     tmp_path, caplog
 ):
     loaded, said = identity(tmp_path, leaf_days=90), ExpiryWarnings()
-    for hours in range(100 * 24):  # as often as nobody will look
+    for hours in range(100 * 24):  # more often than any operator looks
         said.warn(loaded, loaded.not_valid_after - dt.timedelta(days=100 - hours / 24))
     assert expiring(caplog) == [f"path={tmp_path / 'server.pem'}"] * 30
     levels = [record.levelname for record in caplog.records]

@@ -42,7 +42,7 @@ def test_at_most_c_honest_clients_are_lost_and_c_plus_one_attempts_suffice(histo
         assert before <= out
         assert all(not out.isdisjoint(pair) for pair in fresh)
         assert len(out & honest) <= colluders
-        # Every attempt that complaints ended has cost the adversary somebody.
+        # Every attempt that complaints ended has cost the adversary a client.
         assert len(out & corrupt) > len(before & corrupt)
     assert costly <= colluders
 
@@ -94,5 +94,5 @@ def test_who_accuses_many_that_deal_garbage_is_not_taken_for_corrupt():
 
 
 def test_as_many_as_may_be_corrupt_are_enough_to_leave_out():
-    # One client with two opponents is the one colluder; nobody goes beside it.
+    # One client with two opponents is the one colluder; no other one is excluded.
     assert excluded({("x", "h0"), ("x", "h1")}, colluders=1) == {"x"}

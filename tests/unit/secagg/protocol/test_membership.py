@@ -1,4 +1,4 @@
-"""Adverts of enrolled clients: keys that sign are judged by their signatures (R2.1-5).
+"""Adverts of enrolled clients: keys that sign are checked by their signatures (R2.1-5).
 
 What is refused, with which code and naming whom, is what the rules give in their order:
 each credential with its key, one after the other, and then each signature.

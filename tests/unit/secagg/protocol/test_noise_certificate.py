@@ -27,7 +27,7 @@ def test_everything_follows_from_the_sets_and_the_layers():
     assert CERTIFICATE.present == 6 * Fraction(9, 4)
     assert CERTIFICATE.total == 8 * 3 - 8 * Fraction(1, 4) - 7 * Fraction(1, 2)
     assert CERTIFICATE.suffices
-    # Who may be missing unseen has added no noise that anybody can count on.
+    # Who may be missing unseen has added no noise that counts.
     assert replace(CERTIFICATE, unseen=2).present == 4 * Fraction(9, 4)
     assert not replace(CERTIFICATE, unseen=1).suffices
     assert not replace(CERTIFICATE, required=Fraction(14)).suffices

@@ -35,7 +35,7 @@ ROSTER = Roster(tuple(advert_of(number) for number in ALL_CLIENTS))
 
 
 class Dealt:
-    """The shares of everybody's self-mask seed, and how to lose or spoil them."""
+    """The shares of all clients' self-mask seed, and how to lose or spoil them."""
 
     def __init__(self, graph):
         self.graph = graph

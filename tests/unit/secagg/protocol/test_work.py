@@ -1,4 +1,4 @@
-"""Work is done once: per round for everybody, per message, never per question."""
+"""Work is done once: per round for all clients, per message, never per question."""
 
 import subprocess
 import sys

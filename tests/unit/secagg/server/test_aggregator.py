@@ -471,7 +471,7 @@ def test_round_zero_waits_beyond_its_deadline_and_says_for_how_many():
 
 
 def test_a_session_that_waits_too_long_for_its_rounds_is_replaced_by_another():
-    """Its end is part of its name and cannot be moved; nobody is to blame."""
+    """Its end is part of its name and cannot be moved; no party is to blame."""
 
     async def test(world):
         running = world.start()
@@ -500,7 +500,7 @@ def test_a_session_that_waits_too_long_for_its_rounds_is_replaced_by_another():
 
 def test_no_round_lasts_beyond_the_end_of_the_session():
     # R5-7
-    """An aggregator that comes back after it asks nobody for another input."""
+    """An aggregator that comes back after it asks no client for another input."""
 
     async def test(world):
         running = world.start()
@@ -841,7 +841,7 @@ def test_bytes_that_arrive_extend_the_round_by_one_deadline_at_most():
         opened = world.clock.now()
         for name in ("a", "b"):
             await world.upload(name, VECTOR)
-        # c sends a byte now and then, and would go on for ever
+        # c sends a byte now and then, and would continue for ever
         for offset in range(SIZE):
             try:
                 await world.upload(
@@ -1301,7 +1301,7 @@ def test_a_repeated_message_is_acknowledged_while_there_is_a_record_of_it():
         assert await code_of(second, advert) is ErrorCode.SESSION_OVER
         assert await code_of(second, other) is ErrorCode.SESSION_OVER
         assert await code_of(second, ending) is None
-        # When that is gone as well, nobody knows the session.
+        # When that is gone as well, no replica knows the session.
         await world.store.commit(PurgeReceipts(Retention(keep_receipts=0)))
         third = await next_process()
         for request in (advert, other, ending):
@@ -1352,7 +1352,7 @@ def test_no_caller_is_kept_waiting_longer_than_it_asked_for(wait_ms, answered):
         told, instant = await asking(world, "a", wait_ms=wait_ms)
         assert isinstance(told, Wait)
         assert instant == begun + answered
-        # Whoever has waited asks again at once.
+        # A client that has waited asks again at once.
         assert (told.retry_after_seconds < 0.1) == (answered > 0)
 
     scenario(test)
@@ -1370,7 +1370,7 @@ def test_questions_that_wait_are_bounded_per_client_and_in_all():
             told, instant = await asking(world, name)
             assert isinstance(told, Wait)
             assert instant == begun
-        held[0].cancel()  # whoever goes away leaves its place
+        held[0].cancel()  # a caller that goes away leaves its place
         await asyncio.wait({held[0]})
         assert (await asking(world, "c"))[1] == begun + 30
 

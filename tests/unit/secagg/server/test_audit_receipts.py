@@ -1,4 +1,4 @@
-"""What a server leaves of its sessions for anybody to judge."""
+"""What a server leaves of its sessions for any reader to check."""
 
 import asyncio
 import hashlib
@@ -294,7 +294,7 @@ def test_the_command_names_the_step_that_fails(tmp_path, capsys):
 
 
 def test_what_a_receipt_holds_are_no_secrets():
-    """Roster, sets and signatures were sent to everybody; nothing else is in it."""
+    """Roster, sets and signatures were sent to all clients; nothing else is in it."""
     fields = set(AuditReceipt.__dataclass_fields__)
     assert fields == {
         *("writer", "offer", "view", "edge_root", "sharers", "survivors", "quorum"),
@@ -401,7 +401,7 @@ def test_a_certificate_counts_who_may_be_missing_unseen():
     key = session.parameters.trust.enrolment_key
     verdict = verify_receipt(receipt.encode(), enrolment_key=key, noise=NOISE)
     assert verdict.finding is Finding.AGREED
-    # As if nobody could be missing: layers less, and more noise than there may be.
+    # As if no client could be missing: layers less, and more noise than there may be.
     bold = session.task.session_noise(14).removed_layers(1)
     assert list(bold) != stated["removed"]
     for lie in ({"unseen": 0}, {"removed": list(bold), "given": [13] * len(bold)}):

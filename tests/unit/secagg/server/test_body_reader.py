@@ -9,7 +9,7 @@ from secagg.server.call_guards import MESSAGES_OF_ONE_CALLER, BodyReader
 
 
 class Sender:
-    """A call's message, and whether anybody has asked for it."""
+    """A call's message, and whether any handler has asked for it."""
 
     def __init__(self, body=b"body"):
         self.body, self.asked, self.sent = body, asyncio.Event(), asyncio.Event()
@@ -79,7 +79,7 @@ async def test_an_upload_keeps_its_turn_until_it_is_answered():
         for _ in range(10):
             await asyncio.sleep(0)
         assert not second.asked.is_set()
-        # One waits; whoever comes now is told so before anything is received.
+        # One waits; the next caller is told so before anything is received.
         third = Sender(b"3")
         with pytest.raises(ServiceError, match="too many messages wait") as caught:
             await ask(reader, third)

@@ -1,4 +1,4 @@
-"""A bell wakes everybody who listened, in time, with one timer for all."""
+"""A notifier wakes all subscribers, in time, with one timer for all."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ def test_it_rings_for_all_when_the_first_of_them_must_hear_it():
         await asyncio.wait({*first, late})
         assert heard == [begun + 15] * 4
         await clock.sleep_until(begun + 1000)
-        assert len(asyncio.all_tasks()) == 1  # nobody waits: no timer either
+        assert len(asyncio.all_tasks()) == 1  # no subscriber waits: no timer either
 
     manual_clock.run(main)
 

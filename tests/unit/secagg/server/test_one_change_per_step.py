@@ -1,4 +1,4 @@
-"""What the server writes with each step, and what it does when the book disagrees."""
+"""What the server writes with each step, and what it does when the store disagrees."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ from secagg.storage.queries import ReadTally
 from secagg.wire.calls import RevealShares, ShareKeys, UploadChunk
 
 CLIENTS = 4
-# So often a client repeats a call in vain until the round is closed without it.
+# So often a client repeats a call without success until the round is closed without it.
 FIRST_SESSION = 12
 PARAMETERS = parameters_for(CLIENTS, dimension=7, threshold=3)
 

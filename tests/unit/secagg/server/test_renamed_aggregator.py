@@ -1,4 +1,4 @@
-"""A renamed aggregator does not go on with sessions that are open (R5.0-6)."""
+"""A renamed aggregator does not continue with sessions that are open (R5.0-6)."""
 
 import asyncio
 

@@ -29,7 +29,7 @@ async def test_sigusr1_asks_to_finish_sessions_first_and_only_while_a_server_lis
     [
         (0, 0, None),
         (3, 3, None),
-        (4, 4, None),  # all there: what is left is nobody's concern
+        (4, 4, None),  # all there: what is left does not matter
         (3, 1, None),  # two have failed, three are missing, and three are left
         (4, 3, (2, 2)),
         (6, 3, (0, 2)),

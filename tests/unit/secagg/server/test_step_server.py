@@ -194,7 +194,7 @@ def test_a_client_that_was_away_while_others_signed_is_shown_the_sets_first():
     assert Envelope(Quorum, session.server.update_for("dan")[1:]).open()
     late = session.hand("dan", shown)
     with pytest.raises(RemoteProtocolError) as caught:
-        session.send("dan", late)  # its signature comes too late, and it goes on
+        session.send("dan", late)  # its signature comes too late, and it continues
     assert caught.value.code is ErrorCode.DEADLINE
     session.turn("dan")
     assert session.last["dan"].round is Round.UNMASKING

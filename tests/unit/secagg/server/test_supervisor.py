@@ -226,7 +226,7 @@ async def test_a_paused_task_admits_no_client_to_a_session_that_has_room(world):
         while [live.progress.joined for live in world.server.live()] != [2]:
             await world.states()
         assert await is_offered()
-        # Enough have joined: the session goes on, and the door is closed.
+        # Enough have joined: the session continues, and the door is closed.
         await world.ask("task.pause", task="t", reason="lunch")
         assert [live.progress.joined for live in world.server.live()] == [2]
         assert not await is_offered()
@@ -417,7 +417,7 @@ async def test_a_newer_revocation_list_is_taken_up_without_a_restart(world, capl
         publish()
         await world.keeper.renew_lists()
         await number_is(2)
-        path.write_bytes(older)  # clients would refuse whoever goes back
+        path.write_bytes(older)  # clients would refuse a server that goes back
         await world.keeper.renew_lists()
         await number_is(2)
         assert await world.states() == {"t": "running"}
@@ -579,7 +579,7 @@ async def test_a_pause_that_was_written_and_not_done_is_done_by_the_next_process
         paused = replace(row.task, state=TaskState.PAUSED, reason="lunch")
         assert await store.commit(PutTask(paused, expect_version=row.version))
     async with world.running():
-        # The session waits for clients that nobody lets in.
+        # The session waits for clients that are not admitted.
         shown = await until(world, "t", running=[])
         assert (shown["state"], shown["sessions_opened"]) == ("paused", 1)
 
@@ -907,7 +907,7 @@ async def test_no_client_comes_before_all_tasks_are_there(world, monkeypatch):
 
     async def listen(server):
         seen.append(sorted(server._tasks))
-        # Whoever looks already is told that it starts.
+        # A watcher is told that it starts.
         assert (await world.ask("status"))["server"]["address"] is None
         await opened(server)
 
@@ -938,16 +938,16 @@ def test_no_task_name_leads_out_of_its_folder(tmp_path, name):
 
 def test_different_tasks_have_different_folders():
     names = ["a", "A", "a/b", "a%2Fb", "x" * 300, "x" * 301]
-    names += [folder_of(name) for name in names[4:]]  # nobody can take another's
+    names += [folder_of(name) for name in names[4:]]  # no task can take another's
     assert len({folder_of(name) for name in names}) == len(names)
 
 
-# --- several servers of one book ------------------------------------------------------
+# --- several servers of one store -----------------------------------------------------
 
 
 @pytest.fixture
 async def worlds(tmp_path, monkeypatch, postgres_url):
-    """Two aggregators that share a book and blobs, and run."""
+    """Two aggregators that share a store and blobs, and run."""
     monkeypatch.setattr("secagg.server.server.SETTLE_SECONDS", 0.0)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "marks"))
     database = await asyncpg.connect(postgres_url)

@@ -1,4 +1,4 @@
-"""An aggregator and its clients in one process keep the floors of the product."""
+"""An aggregator and its clients in one process keep the limits of the product."""
 
 import warnings
 
@@ -89,7 +89,7 @@ async def test_server_and_clients_state_the_same_noise_of_a_sum(monkeypatch):
     async with secagg.local(task, clients=4, privacy_limits=privacy_limits) as cohort:
         released = await cohort.sum([np.ones(1000) / 16] * 4)
     noise = released.receipt.noise
-    # Nobody was lost: everybody gives all its layers away, and v/3 is left of v/2.
+    # No client was lost: all layers are taken back, and v/3 is left of v/2.
     assert (noise.sharers, noise.survivors, noise.removed) == (4, 4, (0, 1, 2))
     assert noise.given == (4, 4, 4)
     assert noise.required <= noise.present < noise.required * 1.0001

@@ -55,7 +55,7 @@ def test_four_layers_keep_two_and_a_half_percent_at_most_and_never_too_little(
     noise = session.noise
     assert (noise.sharers, noise.losses) == (CLIENTS, losses)
     assert noise.required <= noise.present <= noise.required * Fraction("1.025")
-    # Nobody colludes and everybody answers: what is in the sum is one share more.
+    # No client colludes and all answer: what is in the sum is one share more.
     assert noise.total == noise.present + noise.kept
 
 

@@ -168,7 +168,7 @@ def test_a_piece_of_an_upload_that_is_gone_is_damage(place, check):
 
 
 def put_back(place):
-    """Leave the book as it was before its last commits, as without its WAL."""
+    """Leave the store as it was before its last commits, as without its WAL."""
     store = place / "state" / "store.sqlite3"
     with closing(sqlite3.connect(store)) as database:
         database.execute("UPDATE store SET generation = 0")

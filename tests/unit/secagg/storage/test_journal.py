@@ -182,7 +182,7 @@ def test_what_is_left_of_a_client_that_answered_survives_as_a_header():
 
 
 def test_a_client_may_complain_about_several_dealers():
-    """The book takes one record of a kind from each sender, but for complaints."""
+    """The store takes one record of a kind from each sender, but for complaints."""
     complaints = [
         Received(Envelope.of(Complaint(ErrorCode.BAD_SHARE_CIPHERTEXT, accused)), "me")
         for accused in (1, 2)

@@ -1,4 +1,4 @@
-"""A book in a file stays on a disk of its own machine."""
+"""A store in a file stays on a disk of its own machine."""
 
 from pathlib import Path
 

@@ -40,7 +40,7 @@ async def test_a_caller_that_is_cancelled_together_with_a_hint_is_cancelled():
 
 
 class Deaf:
-    """A connection on which nobody can listen."""
+    """A connection on which no process can listen."""
 
     is_terminated = False
 

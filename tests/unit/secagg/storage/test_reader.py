@@ -1,4 +1,4 @@
-"""Looking into a book that nobody has open."""
+"""Looking into a store that no process has open."""
 
 import sqlite3
 from contextlib import closing
@@ -53,7 +53,7 @@ async def test_a_reader_sees_what_the_store_says_and_changes_nothing(tmp_path):
             reader._connection._database.execute("DELETE FROM task")
     assert seen == known
     assert path.read_bytes() == before
-    # And whoever comes next finds nobody in the way.
+    # And the next process finds no other in the way.
     store = await open_store(f"sqlite:{path}")
     assert (await store.read(ListTasks()))[0].task == TASK
     await store.close()

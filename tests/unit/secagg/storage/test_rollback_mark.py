@@ -1,4 +1,4 @@
-"""A book that was set back, copied or exchanged is noticed before it says a word."""
+"""A store that was restored, copied or exchanged is noticed before it says a word."""
 
 import asyncio
 import errno
@@ -68,7 +68,7 @@ def record(number):
 
 
 async def begun(state, mark):
-    """A book that was used and closed; return the position of its session."""
+    """A store that was used and closed; return the position of its session."""
     store = await opening(state, mark)
     at = await begin(store)
     await store.close()
@@ -164,7 +164,7 @@ async def test_half_a_mark_lets_nothing_pass_that_a_whole_one_refuses(
     newer, older = sorted(
         (0, SLOT_BYTES), key=lambda at: -Mark.decode(data[at : at + 32]).generation
     )
-    # The newer is lost: the book may be as far as it was, and no less.
+    # The newer is lost: the store may be as far as it was, and no less.
     for lost in (flipped(data, newer + 8), data[:newer] if newer else b"?" + data[1:]):
         mark.write_bytes(lost)
         assert RollbackMark(mark).read() == newest
@@ -183,7 +183,7 @@ async def test_a_new_store_that_never_committed_needs_no_mark(state, mark):
 
 
 async def test_the_mark_is_there_before_the_first_commit(state, mark):
-    """Else a crash right after that commit would look like a copied book."""
+    """Else a crash right after that commit would look like a copied store."""
     store = await opening(state, mark)
     assert generation(mark) == 0
     await store.close()
@@ -232,7 +232,7 @@ async def test_a_crash_between_commit_and_mark_is_harmless(
         with pytest.raises(ServiceError):
             await step(store, at, records=(record(1),))
     await store.close()
-    # The book is ahead of its mark; nobody has heard of the record.
+    # The store is ahead of its mark; no process has heard of the record.
     survivor = await opening(tmp_path / "as it was", mark)
     stored = await survivor.read(LoadSession("a"))
     assert stored.records == (record(1),)
@@ -260,12 +260,12 @@ async def test_a_full_disk_under_the_mark_fails_the_commit(
         assert caught.value.code is ErrorCode.STORAGE_FAILED
         assert "free space" in caught.value.next_step
         assert mark.read_bytes() == before
-        # Whatever is read now might be told to somebody: nothing is.
+        # Whatever is read now might be told to a client: nothing is.
         with pytest.raises(ServiceError, match="No space left"):
             await store.read(LoadSession("a"))
         with pytest.raises(ServiceError, match="No space left"):
             await step(store, at)
-    # Nothing is known, so it is loaded and judged again: it was stored after all.
+    # Nothing is known, so it is loaded and checked again: it was stored after all.
     stored = await store.read(LoadSession("a"))
     assert mark.read_bytes() != before
     assert stored.records[-1] == record(1)
@@ -370,7 +370,7 @@ async def test_two_copies_of_one_store_never_run_at_once(
         await opening(copy, mark)
     assert caught.value.code is ErrorCode.STORAGE_FAILED
     assert "Stop the other process" in caught.value.next_step
-    # Accepting what was put back does not stop a process that still runs, either.
+    # Accepting what was restored does not stop a process that still runs, either.
     with pytest.raises(ServiceError, match="is in use"):
         await opening(copy, mark, accept_restored=True)
     await step(first, at, records=(record(1),))
@@ -442,7 +442,7 @@ async def test_a_mark_whose_rename_was_not_made_durable_is_made_again(
 async def test_a_mark_that_did_not_reach_the_disk_is_written_again(
     state, mark, monkeypatch, arrived
 ):
-    """Half a mark of this process's own is no mark that somebody has put there."""
+    """Half a mark of this process's own is no mark that an operator has put there."""
     store = await opening(state, mark)
     await begin(store)
 
@@ -554,7 +554,7 @@ def test_a_mark_that_is_cut_anywhere_says_what_was_sent_and_nothing_less(mark, w
             mark.write_bytes(content)
             found = RollbackMark(mark).read()
             assert found in (sent, Mark(store_id, sent.generation + 1), cut)
-            # The commit came before the write: its book is let in.
+            # The commit came before the write: its store is let in.
             refuse_restored(cut, found, mark)
             with pytest.raises(ServiceError, match="older state was restored"):
                 refuse_restored(Mark(store_id, sent.generation - 1), found, mark)

@@ -283,7 +283,7 @@ def test_two_processes_take_the_chunks_of_one_upload(tmp_path):
     assert send(one, 0, DATA[:1000]) == 1000
     assert send(other, 1000, DATA[1000:2000]) == 2000
     assert send(one, 1000, DATA[1000:2000]) == 2000
-    # Its answer was lost, and the sender goes on elsewhere with other cuts.
+    # Its answer was lost, and the sender continues elsewhere with other cuts.
     assert send(one, 1500, DATA[1500:]) == len(DATA)
     other.commit(SESSION, "u", DIGEST)
     one.commit(SESSION, "u", DIGEST)

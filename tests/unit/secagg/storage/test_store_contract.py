@@ -1,4 +1,4 @@
-"""What every book promises, run against every implementation.
+"""What every store promises, run against every implementation.
 
 A further implementation adds its address to `address_of` and has to pass everything.
 """
@@ -86,7 +86,7 @@ KEY = BudgetKey(trust_domain="domain", aggregator="aggregator", task="task")
 
 
 async def emptied(url):
-    """Leave a database without a book, perhaps with tables for one."""
+    """Leave a database without a store, perhaps with tables for one."""
     database = await asyncpg.connect(url)
     if await database.fetchval("SELECT to_regclass('secagg.store')") is not None:
         tables = await database.fetch(
@@ -321,7 +321,7 @@ async def test_a_timer_that_is_early_is_told_how_long_and_closes_nothing(store, 
     clock.seconds += 40
     answer = await append(store, at, closed(), due=True)
     assert answer == behind(at, seconds_left=20.0)
-    # Somebody's upload has moved the deadline meanwhile.
+    # An upload has moved the deadline meanwhile.
     await append(store, at, deadline_seconds=30.0)
     clock.seconds += 25
     assert isinstance(await append(store, at, closed(), due=True), MissedRecords)
@@ -825,7 +825,7 @@ async def test_a_resealed_session_holds_its_new_content_only(store):
     assert (stored.chain, stored.round) == (resealed.chain, 2)
     start_of_new = chain_start("a", session(header=b"answer"))
     assert resealed.chain == chain_next(start_of_new, 0, advert("x", b"sent"))
-    # It goes on from there, and from nowhere else.
+    # It continues from there, and from nowhere else.
     old = await append(store, at, closed())
     assert (old.whole, old.records) == (True, (advert("x", b"sent"),))
     assert isinstance(await append(store, start, closed()), MissedRecords)

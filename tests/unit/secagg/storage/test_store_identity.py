@@ -1,4 +1,4 @@
-"""Aggregators of one book serve under one name."""
+"""Aggregators of one store serve under one name."""
 
 import pytest
 

@@ -165,7 +165,7 @@ ANSWERING = (
     "wire/limits.py",
 )
 UNUSUAL = {
-    # Before there is a name nobody can be at fault.
+    # Before there is a name no party can be at fault.
     ("UNAUTHENTICATED", "ServiceError"),
     # A chunk beyond the size that was announced is a lie, a gap is an accident.
     ("UPLOAD_CORRUPT", "RemoteProtocolError"),

@@ -34,7 +34,7 @@ def test_no_share_leaves_for_another_than_the_one_that_has_made_the_offer(turned
         summing = asyncio.ensure_future(house.leader.next_sum())
         way = Turned(house.way_to(turned, "c0"))
         client = house.client("c0", **{turned: way})
-        # The way turns when the offer has been judged: names are compared at each call.
+        # The way turns after the offer was checked: names are compared at each call.
         judged = client._judged
 
         async def judge(*offers):

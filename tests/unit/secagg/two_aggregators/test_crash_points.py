@@ -131,7 +131,7 @@ class Mortal:
 
 
 def session(part, at, other):
-    """Run one session; return what came of it, and whether anybody died."""
+    """Run one session; return what came of it, and whether any party died."""
     switch = CrashSwitch(at)
 
     async def main(clock):

@@ -49,7 +49,7 @@ def chunk(session_id, data):
 def test_a_leader_that_only_asks_does_not_fill_the_helpers_store(
     monkeypatch, asked, left
 ) -> None:
-    """Nor when it steps over numbers at which somebody might look."""
+    """Nor when it steps over numbers that an operator might look at."""
     monkeypatch.setattr(party, "KEPT", Retention(keep_receipts=3))
     monkeypatch.setattr(party, "_PURGED_EVERY", 5)
 
@@ -146,10 +146,10 @@ def test_a_leader_cannot_use_up_all_session_numbers() -> None:
         with pytest.raises(RemoteProtocolError) as refused:
             await house.helper.answer("leader", GetOffer(TASK, (1 << 63) - 1))
         assert refused.value.code is ErrorCode.BAD_CONFIG
-        # One that is ahead, because this helper has lost its book, is caught up with.
+        # One that is ahead, because this helper has lost its store, is caught up with.
         offer = await house.helper.answer("leader", GetOffer(TASK, 41))
         assert offer.session_number == 42
-        # So is one whose book was put back before, and numbered by the clock.
+        # So is one whose store was restored before, and numbered by the clock.
         offer = await house.helper.answer("leader", GetOffer(TASK, int(time.time())))
         assert offer.session_number > 1_700_000_000
 
@@ -185,7 +185,7 @@ def test_a_helper_cannot_use_up_all_session_numbers(lie) -> None:
 
 
 def test_a_leader_stands_on_a_helper_that_numbers_by_the_clock() -> None:
-    """Its book was put back; so it does for one with no book."""
+    """Its store was restored; so it does for one with no store."""
 
     async def main(clock):
         house = TwoAggregators(clock, noise_for())

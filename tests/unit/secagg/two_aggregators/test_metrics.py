@@ -1,4 +1,4 @@
-"""What leader and helper tell whoever scrapes them, on a clock by hand."""
+"""What leader and helper tell a scraper, on a clock by hand."""
 
 import asyncio
 import re
@@ -99,7 +99,7 @@ def test_what_fails_is_counted_by_its_code() -> None:
         house, scraped = houses(clock)
         with pytest.raises(SessionAbortedError):
             await house.leader.next_sum()
-        # The leader goes on without the helper's session, whatever it held.
+        # The leader continues without the helper's session, whatever it held.
         with pytest.raises(SessionAbortedError):
             await house.leader.next_sum()
         with pytest.raises(SecAggError):
@@ -160,7 +160,7 @@ def test_a_helper_that_is_paused_answers() -> None:
             await house.leader.next_sum()
         assert one.value.code is ErrorCode.DEADLINE
         paused = (await scraped())[0]
-        # Its silence of before would otherwise be told for as long as it is paused.
+        # Its downtime of before would otherwise be told for as long as it is paused.
         house.leader._helper_answers = False
         await house.leader.say(TaskState.PAUSED)
         waiting = asyncio.ensure_future(house.leader.next_sum())

@@ -29,7 +29,7 @@ ZEROS = np.zeros(5)
 
 
 class Unheard(Between):
-    """A way to the helper on which seeds are lost, and nobody notices."""
+    """A way to the helper on which seeds are lost unnoticed."""
 
     async def call(self, request):
         if isinstance(request, UploadChunk):
@@ -122,7 +122,7 @@ def test_a_helper_that_has_lost_the_session_does_not_end_the_leader(tmp_path):
         await clock.sleep_until(clock.now() + 1.0)
         giving = asyncio.ensure_future(program.give("a", "b", "c"))
         await clock.sleep_until(clock.now() + 100.0)
-        await house.helper._give_up(house.helper._live)  # put back from a backup
+        await house.helper._give_up(house.helper._live)  # restored from a backup
         house.helper._live = None
         lost = await giving
         await program.give("e", "f", "g", "h")
@@ -136,7 +136,7 @@ def test_a_helper_that_has_lost_the_session_does_not_end_the_leader(tmp_path):
 
 
 def test_a_helper_that_lies_ends_the_leader(tmp_path):
-    """Somebody has to look: every further session would cost clients their budget."""
+    """An operator has to look: further sessions would cost clients their budget."""
 
     def stranger(piece):
         part = NoisyShare.decode(piece.data)

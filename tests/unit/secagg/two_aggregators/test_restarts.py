@@ -1,4 +1,4 @@
-"""Aggregators that end at any point and come back from their books."""
+"""Aggregators that end at any point and come back from their stores."""
 
 import asyncio
 from dataclasses import replace
@@ -75,7 +75,7 @@ def storage(clock, *, crashes=False):
 
 @pytest.mark.parametrize("place", [0, 1], ids=["leader", "helper"])
 def test_who_ends_before_its_sum_draws_the_same_noise_again(monkeypatch, place) -> None:
-    """The set and the noise seed were in the book before the noise was in a sum."""
+    """The set and the noise seed were in the store before the noise was in a sum."""
     drawn = []
     mechanism = type(noise_for().mechanism)
     add_noise = mechanism.add_noise
@@ -197,7 +197,7 @@ def test_a_helper_that_comes_back_is_asked_for_its_next_session() -> None:
 
 @pytest.mark.parametrize("place", [0, 1], ids=["leader", "helper"])
 def test_a_session_that_was_restored_is_ended(place) -> None:
-    """Nobody knows for whom it was answered since."""
+    """It is unknown for whom it was answered since."""
 
     async def main(clock):
         house = TwoAggregators(clock, noise_for())
@@ -301,7 +301,7 @@ def test_two_processes_under_one_name_are_one_client(drawn, slow) -> None:
     assert released.inputs == 3
     refused = [each for each in given[:2] if isinstance(each, Exception)]
     assert ErrorCode.EQUIVOCATION in {each.code for each in refused}
-    # Whoever was told of a sum is in it with its own vector.
+    # A client that was told of a sum is in it with its own vector.
     told = VECTORS[:2]
     told += [
         vector
@@ -315,7 +315,7 @@ def test_two_processes_under_one_name_are_one_client(drawn, slow) -> None:
 
 
 def test_who_has_lost_the_answer_to_the_last_share_gets_the_sum() -> None:
-    """The leader has it in its book, and may be done when it is asked again."""
+    """The leader has it in its store, and may be done when it is asked again."""
 
     async def main(clock):
         house = TwoAggregators(clock, noise_for())
@@ -418,7 +418,7 @@ def test_a_leader_that_lost_the_answer_of_its_disk_asks_the_store(is_written) ->
 
     inputs, seconds = run(main)
     assert inputs == 4
-    assert seconds < 60  # who had all shares waits for nobody
+    assert seconds < 60  # it had all shares and waits for none
 
 
 def test_a_helper_whose_answer_changes_is_not_believed() -> None:
@@ -473,7 +473,7 @@ def test_after_a_session_that_failed_the_next_one_stands_on_a_new_one() -> None:
 
 
 def test_who_uploads_at_once_is_in_the_sum() -> None:
-    """Old sums are removed while the book is slow: not the shares of the new one."""
+    """Old sums are removed while the store is slow: not the shares of the new one."""
 
     async def main(clock):
         house = TwoAggregators(clock, noise_for())
@@ -615,7 +615,7 @@ def test_a_helper_that_could_not_store_its_answer_takes_no_more_seeds() -> None:
 
 @pytest.mark.parametrize("turns", range(8))
 def test_who_hangs_up_leaves_no_half_written_share(turns) -> None:
-    """A call that its caller gave up is finished: book and memory agree."""
+    """A call that its caller gave up is finished: store and memory agree."""
 
     async def main(clock):
         house = TwoAggregators(clock, noise_for())
@@ -693,7 +693,7 @@ def test_a_session_keeps_its_own_terms_when_the_settings_change(
 
 
 def test_a_helper_whose_settings_were_corrected_is_accepted() -> None:
-    """Its open session is of the wrong ones, and nobody will ever use it."""
+    """Its open session is of the wrong ones, and it will never be used."""
 
     async def main(clock):
         wrong, right = noise_for(rho=0.25), noise_for()

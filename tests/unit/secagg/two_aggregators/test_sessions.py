@@ -233,7 +233,7 @@ def test_a_session_that_a_crash_left_open_is_ended_and_stays_charged() -> None:
     assert [each.state for each in charges] == [ChargeState.KEPT]
 
 
-# --- a client judges ------------------------------------------------------------------
+# --- a client checks ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -404,7 +404,7 @@ def test_the_helper_answers_one_set_alone_and_that_one_again(drawn) -> None:
         with pytest.raises(RemoteProtocolError) as refused:
             await house.helper.answer("leader", other)
         assert refused.value.code is ErrorCode.EQUIVOCATION
-        # Nobody but the leader reads the helper's part.
+        # Only the leader reads the helper's part.
         with pytest.raises(RemoteProtocolError) as foreign:
             await house.helper.answer(
                 "client-0", FetchChunk(asked.session_id, Blob.SUM, 0)

@@ -105,7 +105,7 @@ def check(places, capsys):
 
 
 async def shares_of_four(pair):
-    """Leave the session when four of five shares are in the leader's book."""
+    """Leave the session when four of five shares are in the leader's store."""
     summing = asyncio.ensure_future(pair.leader.next_sum())
     giving = [
         asyncio.ensure_future(pair.client(f"client-{place}").contribute(vector))
@@ -142,7 +142,7 @@ def test_shares_that_a_leader_has_accepted_are_asked_for(places, check):
     shutil.rmtree(places.state("leader") / "spool")
     code, complaints = check("leader")
     assert (code, len(complaints)) == (77, 4)
-    assert check("helper") == (0, [])  # its clients' shares lie in its book
+    assert check("helper") == (0, [])  # its clients' shares lie in its store
 
 
 def test_a_share_that_has_changed_is_damage(places, check):

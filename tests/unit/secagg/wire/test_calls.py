@@ -77,7 +77,7 @@ DESCRIPTOR = offer_of(
 
 # --- requests -------------------------------------------------------------------------
 
-# Nothing follows the end, so nobody asks for it.
+# Nothing follows the end, so no client asks for it.
 NAMED = (None, *(each for each in Round if each is not Round.FINISHED))
 
 EXAMPLES = [

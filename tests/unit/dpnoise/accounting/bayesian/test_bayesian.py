@@ -79,7 +79,7 @@ def test_people_at_the_clip_cost_the_worst_case_of_their_orders():
         (10 * order * (order + 1) / 32 - math.log(DELTA)) / order for order in ORDERS
     )
     assert stated.epsilon == pytest.approx(closed, rel=1e-12)
-    # And that is above the exact figure for everybody, which stands beside it.
+    # And that is above the exact figure for all clients, which stands beside it.
     assert stated.worst_case.epsilon < closed
     assert stated.worst_case.delta == DELTA
     exact = math.sqrt(10) / 4  # one Gaussian release at this multiple of its clip
@@ -202,7 +202,7 @@ def following_failure(epsilon, *, edge, first, second):
 
 
 def test_distances_that_follow_the_noise_break_the_average_but_not_the_quantile():
-    # Whoever the first release has shown most is the only one in the second.
+    # A client that the first release has shown most is the only one in the second.
     first, second, edge, delta = 18.4, 4.6, 40.0, 1e-8
     picked = stats.norm.sf((edge - first) / math.sqrt(2 * first))
     averaged = min(

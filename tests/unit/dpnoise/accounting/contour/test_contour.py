@@ -447,7 +447,7 @@ def test_searches_bound_the_one_direction_that_clearly_decides():
     assert bound.delta(1.7) == likely
     assert bound.contours_bounded == 2
 
-    # Where all of the norm may be one coordinate's, nobody can tell beforehand.
+    # Where all of the norm may be one coordinate's, the norm is unknown beforehand.
     even = contour_bound.__wrapped__(
         SkellamMixtureEvent(1, Fraction(495), 2280.0, 47.7), whole_curve=False
     )

@@ -247,7 +247,7 @@ def test_no_noise_to_speak_of_hides_nothing():
 
 @pytest.mark.parametrize("variance", ["7/65536", "1/100", "1", "200"])
 def test_grids_stay_short_however_long_and_rare_the_losses_are(variance):
-    """Products take the square of a grid's length, and anybody may ask for them."""
+    """Products take the square of a grid's length, and any caller may ask for them."""
     law = IntegerLaw("skellam", Fraction(variance))
     longest = 2 * (1 << 14) + 1
     assert power_pair(shift_pair(law, 1), 27).losses.size <= longest

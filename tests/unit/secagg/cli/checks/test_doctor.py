@@ -93,7 +93,7 @@ def authorities():
 @pytest.fixture
 def place(tmp_path, authorities, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "marks"))
-    # How fast the disk of a busy machine is, is not judged here.
+    # How fast the disk of a busy machine is, is not checked here.
     monkeypatch.setattr(state_checks, "_SLOW_DISK_SECONDS", math.inf)
     ours, theirs = authorities
     pki = tmp_path / "pki"
@@ -356,7 +356,7 @@ async def test_claims_on_data_are_looked_at(place):
 
 
 async def test_shared_claims_are_looked_at_in_turn(tmp_path, monkeypatch):
-    """Whoever reads them out of turn has a client refused that has its turn."""
+    """A read out of turn has a client refused that has its turn."""
     shared = tmp_path / "shared"
     store = await open_state(shared)
     await store.close()

@@ -494,7 +494,7 @@ def with_task_file(place, payload):
 def test_no_task_of_a_folder_hands_out_the_key_of_its_server(
     place, monkeypatch, capsys
 ):
-    """The paths of a task are judged wherever it comes from."""
+    """The paths of a task are checked wherever it comes from."""
     with_task_file(place, "../pki/server.key")
     checked = []
 
@@ -535,7 +535,7 @@ def test_a_start_warns_of_a_state_that_others_may_read(place, capsys):
     (place / "settings.toml").write_text(TEXTS["client"])
     wide(place, None)
     code, _, text = ended(capsys, *COMMANDS["client"])
-    assert code == 58, text  # goes on, and reaches no aggregator
+    assert code == 58, text  # continues, and reaches no aggregator
     assert "other users may use" in text
 
 

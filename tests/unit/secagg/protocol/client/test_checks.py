@@ -60,7 +60,7 @@ def test_two_quorums_overlap_in_an_honest_client_or_the_roster_is_refused():
 
 
 def ring(graph_bits, clients=12, **overrides):
-    """Return a session on a ring whose odds are about 2^-4."""
+    """Return a session on a ring whose failure probability is about 2^-4."""
     parameters = parameters_for(
         clients,
         dimension=4,

@@ -237,7 +237,7 @@ def demands(draw):
 
 
 def accepted(wanted, chosen):
-    """The parameters of such a cohort, as the stricter of the two sides judges them."""
+    """The parameters of such a cohort, as the stricter of the two sides checks them."""
     losses = min(wanted.max_losses, wanted.max_clients - wanted.min_survivors)
     return ProtocolParameters(
         modulus=1 << 20,
@@ -472,7 +472,7 @@ def test_drawn_rings_keep_to_the_failure_probability(clients, c, losses):
     alive = sum(np.roll(~lost, s, axis=1).astype(int) for s in near)
     gone = bad | lost
     empty = np.logical_and.reduce([np.roll(gone, -s, axis=1) for s in range(reach)])
-    # A window counts where it begins right after somebody honest and alive.
+    # A window counts where it begins right after an honest, live client.
     gaps = (empty & ~np.roll(gone, 1, axis=1)).sum(axis=1)
     broken = ((corrupt >= chosen.threshold) & ~bad).any(axis=1).sum()
     assert broken < 105

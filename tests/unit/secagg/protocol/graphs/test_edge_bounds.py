@@ -116,7 +116,7 @@ def test_numbers_that_describe_no_graph_promise_nothing():
     for degree in (0, -1, 9, 10):
         odds = log_set_apart(clients=9, degree=degree, colluders=2, losses=1)
         assert odds.tolist() == [0, 0, 0, 0, -math.inf]
-    # Nobody is left to stand apart.
+    # No client is left to stand apart.
     for degree in (0, 4):
         for losses in (3, 4, 6, 20):
             odds = log_set_apart(clients=9, degree=degree, colluders=5, losses=losses)

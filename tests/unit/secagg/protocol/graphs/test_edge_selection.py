@@ -235,7 +235,7 @@ RECEIVER = LISTS[0].drawn[0]
 
 
 def without_edge(lists, drawer, drawn):
-    """Return lists in which a drawer has drawn somebody else, and says so nowhere."""
+    """Return lists in which a drawer has drawn another client, and says so nowhere."""
     drew = lists[drawer].drawn
     other = next(n for n in range(SIZE) if n not in {drawer, *drew})
     changed = tuple(sorted({*drew, other} - {drawn}))
@@ -305,7 +305,7 @@ def drawn_by(lists):
 
 
 def test_more_drawers_than_the_cap_are_refused_before_any_is_verified():
-    # R5.9-7: with signatures of nobody, which would be found next.
+    # R5.9-7: with signatures of no client, which would be found next.
     lists = {n: Edges((0, *LISTS[n].drawn[-2:]), bytes(64)) for n in range(1, SIZE)}
     tail = replace(PARAMETERS.tail, in_cap=SIZE - 2)
     capped = replace(PARAMETERS, tail=tail)

@@ -111,7 +111,7 @@ def is_cut(bad, n, k):
 
 @pytest.mark.parametrize("n", [8, 11, 13])
 def test_planned_cuts_are_counted_on_every_choice_of_bad_clients(n):
-    """The formula is the mean number of pairs of windows without anybody good."""
+    """The formula is the mean number of pairs of windows without an honest client."""
     for k in range(2, n - 1, 2):
         windows = [
             sum(1 << (start + step) % n for step in range(k // 2)) for start in range(n)
@@ -152,7 +152,7 @@ def test_what_cannot_happen_is_minus_infinity():
         -math.inf
     )
     assert log_planned_cut(clients=50, degree=8, colluders=4, losses=3) == -math.inf
-    # Everybody is everybody's neighbour.
+    # All clients are neighbours.
     assert log_planned_cut(clients=9, degree=8, colluders=9, losses=0) == -math.inf
     assert log_short_of_holders(clients=50, degree=8, threshold=4, losses=4) == (
         -math.inf
@@ -160,7 +160,7 @@ def test_what_cannot_happen_is_minus_infinity():
 
 
 def test_numbers_that_describe_no_ring_promise_nothing():
-    """Settings and offers are judged by all rules, also when one has failed."""
+    """Settings and offers are checked by all rules, also when one has failed."""
     assert log_corrupt_holders(clients=9, degree=8, threshold=4, colluders=9) == 0
     for degree in (9, 10):
         ring = {"clients": 9, "degree": degree, "threshold": 4}

@@ -412,7 +412,7 @@ def test_a_cohort_of_colluders_promises_nothing():
 
 @pytest.mark.parametrize("size", range(1, 10))
 def test_nothing_cuts_a_ring_on_which_all_clients_are_neighbours(size):
-    """Numbers that describe no ring are judged, too, and raise nothing."""
+    """Numbers that describe no ring are checked, too, and raise nothing."""
     living = np.ones(size, np.bool_)
     for colluders in (0, 1, size):
         assert cannot_be_cut(living, degree=8, colluders=colluders)

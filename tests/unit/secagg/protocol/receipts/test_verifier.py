@@ -184,7 +184,7 @@ def test_a_flaw_has_the_code_of_the_rule_that_is_broken(name):
 
 
 def promising(receipt, monkeypatch, **changes):
-    """The same receipt of an offer that nobody has judged."""
+    """The same receipt of an offer without checks."""
     monkeypatch.setattr(ProtocolParameters, "check_possible", lambda self, **_: self)
     descriptor = SessionDescriptor.decode(receipt.offer)
     parameters = replace(descriptor.parameters, **changes)

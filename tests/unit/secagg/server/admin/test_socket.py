@@ -43,7 +43,7 @@ async def test_a_request_as_the_socket_closes_is_not_waited_for(listening, turns
     serving.cancel()
     await pass_turns(MANY_TURNS)
     is_let_go = serving.done()
-    writer.close()  # the other end of a watch, if it goes on
+    writer.close()  # the other end of a watch, if it continues
     await asyncio.wait({serving})
     assert is_let_go
 

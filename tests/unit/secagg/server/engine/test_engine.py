@@ -39,7 +39,7 @@ async def test_a_caller_who_is_cancelled_as_the_answer_comes_is_cancelled(turns)
         workers.answer.set_result(7)
         for _ in range(turns):
             await asyncio.sleep(0)
-        if running.done():  # nobody was left to be cancelled
+        if running.done():  # nothing was left to be cancelled
             assert running.result() == 7
             return
         running.cancel()

@@ -294,7 +294,7 @@ async def test_probes_tell_a_process_that_lives_from_one_that_can_serve(
             assert "secagg_is_ready 0.0" in scraped
             assert "secagg_task_slot_seconds" in scraped
             assert await health(world) == health_pb2.HealthCheckResponse.NOT_SERVING
-            # A book that says nothing at all takes its own readings with it.
+            # A store that says nothing at all takes its own readings with it.
             monkeypatch.setattr(ListTasks, "run", refuse)
             answer = await get(watched.metrics, "/metrics")
             assert answer.status_code == HTTPStatus.OK

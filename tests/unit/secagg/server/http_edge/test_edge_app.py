@@ -326,7 +326,7 @@ async def test_a_bad_signature_under_a_known_credential_costs_its_address_only()
         await edge.ask(broken(edge, "R10.3-13 signature"))
     newcomer = edge.signed(identity=unknown(1))
     assert (await edge.ask(newcomer, peer="198.51.100.1")).status == 200
-    # Nor is it remembered as verified because somebody has shown it.
+    # Nor is it remembered as verified because a caller has shown it.
     stranger = Edge()
     copied = stranger.signed(identity=unknown(1))
     copied.headers["signature"] = stranger.signed().headers["signature"]
@@ -512,7 +512,7 @@ async def test_stopping_ends_held_answers_and_holds_none():
     assert (answer.status, answer.code) == (503, ErrorCode.SHUTTING_DOWN)
     answer = await edge.ask(edge.signed(GetUpdate(SESSION, None, 30_000)))
     assert (answer.status, answer.code) == (503, ErrorCode.SHUTTING_DOWN)
-    assert (await edge.ask()).status == 200  # what is not held goes on
+    assert (await edge.ask()).status == 200  # what is not held continues
 
 
 async def test_calls_of_callers_who_are_unwelcome_end():

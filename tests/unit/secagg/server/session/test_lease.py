@@ -1,4 +1,4 @@
-"""One of those who share a book takes a session's last steps; the others wait."""
+"""One of those who share a store takes a session's last steps; the others wait."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ from secagg.storage.leases import AcquireLease, Leases, RenewLease
 
 
 class SharedStore:
-    """The leases of a book that several share, and nothing else of it."""
+    """The leases of a store that several share, and nothing else of it."""
 
     def __init__(self, clock, *, is_shared=True):
         self.is_shared = is_shared
@@ -78,7 +78,7 @@ def test_a_holder_that_lives_keeps_it_and_one_that_lets_go_is_followed_at_once()
         assert await waiting
         assert (clock.now(), other.looks) == (before, 1)
         await other.lease.let_go()
-        assert len(asyncio.all_tasks()) == 1  # nobody renews it
+        assert len(asyncio.all_tasks()) == 1  # no task renews it
 
     manual_clock.run(main)
 

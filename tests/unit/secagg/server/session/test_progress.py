@@ -1,4 +1,4 @@
-"""Whoever watches sessions misses no change of any."""
+"""A watcher of sessions misses no change of any."""
 
 import asyncio
 

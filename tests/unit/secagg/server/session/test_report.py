@@ -59,7 +59,10 @@ def test_a_sum_leaves_a_dated_report_with_every_round():
     assert report["opened"] == "2001-09-09T01:46:40+00:00"
     assert report["ended"] == "2001-09-09T01:47:41+00:00"
     assert report["seconds"] == 61.5
-    assert set(report["counts"].values()) == {4, 0}  # nobody signs in this profile
+    assert set(report["counts"].values()) == {
+        4,
+        0,
+    }  # clients do not sign in this profile
     assert report["counts"]["in_the_sum"] == 4
     assert {"ADVERTISE_KEYS", "UNMASKING", "SUMMING"} <= set(
         report["seconds_of_rounds"]
@@ -192,7 +195,7 @@ def test_a_damaged_report_is_reported_as_missing(tmp_path, text):
 
 
 async def first_joined(server):
-    """Wait until somebody waits in a session, and return it."""
+    """Wait until a client waits in a session, and return it."""
     async for progress in server.progress():
         if progress.joined:
             return progress

@@ -1,4 +1,4 @@
-"""The state of one session: nobody waits for ever, and nothing is taken twice."""
+"""The state of one session: no caller waits for ever, and nothing is taken twice."""
 
 import asyncio
 
@@ -38,7 +38,7 @@ class HeldStore:
 
 
 async def opened(clock, clients=CLIENTS):
-    """Return a session's state, its book, and the adverts of all clients."""
+    """Return a session's state, its store, and the adverts of all clients."""
     parameters = parameters_for(clients, dimension=4, threshold=2)
     session = InProcessSession(parameters, [np.zeros(4, np.uint32)] * clients)
     inner = inline_store()
@@ -78,7 +78,7 @@ def test_a_cancelled_check_leaves_no_caller_waiting(when):
         answers = await asyncio.gather(*sending, return_exceptions=True)
         assert {type(each) for each in answers} == {ServiceError}
         assert {each.code for each in answers} == {ErrorCode.STORAGE_FAILED}
-        # Whoever sends again is served, stored before or not; nothing is taken twice.
+        # A repeated message is answered, stored before or not; none is taken twice.
         store.may_go_on.set()
         again = await asyncio.gather(*map(durable.submit, adverts))
         assert again.count(True) == CLIENTS - (when == "while it writes")
@@ -107,7 +107,7 @@ def test_messages_that_arrive_during_a_commit_are_checked_together():
 
 
 class HeldOpenStore:
-    """A book that others may write to."""
+    """A store that others may write to."""
 
     is_shared = True
 
@@ -207,7 +207,7 @@ def test_a_session_that_another_party_has_ended_accepts_nothing_more():
 
 
 class SlowStore:
-    """A book that takes a while for every commit, and remembers how many records."""
+    """A store that takes a while for every commit, and remembers how many records."""
 
     def __init__(self, store, clock):
         self._store, self._clock = store, clock
@@ -236,13 +236,13 @@ def test_who_comes_soon_after_a_commit_shares_the_next_one_if_others_may_come():
             answered(adverts[1], sent=0.02),
             answered(adverts[2], sent=0.04),
         ) == [0.01, 0.06, 0.06]
-        # The last one that can come holds nobody up.
+        # The last one that can come holds no caller up.
         assert await asyncio.gather(
             answered(adverts[3], sent=0.06),
             answered(adverts[4], sent=0.07),
             answered(adverts[5], sent=0.08),
         ) == [0.09, 0.09, 0.09]
-        # Long after a commit nobody is waited for.
+        # Long after a commit no caller is waited for.
         assert await answered(adverts[0], sent=1.0) == 1.0
         assert store.commits == [1, 2, 3]
 

@@ -17,7 +17,7 @@ from secagg.wire.calls import UploadChunk
 
 
 class HeldThread(Executor):
-    """A thread whose calls fail when somebody says so."""
+    """A thread whose calls fail when the test says so."""
 
     def __init__(self):
         self.asked = []

@@ -37,7 +37,7 @@ def test_disputes_add_up_over_sessions():
     facts = TaskHistory().after(disputing(("a", "b")))
     assert facts.excluded == {"a", "b"}
     facts = facts.after(SUM).after(disputing(("c", "a"), ("c", "b")))
-    assert facts.excluded == {"a", "b"}  # c is in no pair with anybody who is in
+    assert facts.excluded == {"a", "b"}  # c is in no pair with an included client
     facts = facts.after(disputing(("c", "d")))
     # Three opponents, two colluders: c is proven corrupt, and d stays.
     assert facts.excluded == {"a", "b", "c"}
@@ -66,7 +66,7 @@ def test_too_few_that_are_left_end_a_task_and_suspects_do_not():
     assert facts.absent_from_next(None, min_clients=9) == {"a", "b"}
     assert facts.absent_from_next(invited, min_clients=3) == {"a", "b"}
     assert facts.absent_from_next(invited, min_clients=4) == {"a"}
-    # Who invites too few waits for them: nobody is in dispute.
+    # A task that invites too few waits for them: no client is in dispute.
     assert TaskHistory().absent_from_next(frozenset("a"), min_clients=2) == set()
     with pytest.raises(SessionAbortedError, match=r"4 of the invited.*: a$") as error:
         facts.absent_from_next(invited, min_clients=5)

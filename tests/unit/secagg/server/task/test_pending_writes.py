@@ -1,4 +1,4 @@
-"""Files that a disk refuses are written later, and somebody is told meanwhile."""
+"""Files that a disk refuses are written later, and the operator is told meanwhile."""
 
 import asyncio
 import logging

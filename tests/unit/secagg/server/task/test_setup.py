@@ -158,11 +158,11 @@ def test_a_degree_that_is_left_open_is_the_smallest_that_is_safe(tmp_path):
         tmp_path, WIDE, "cohort.degree=auto", "cohort.graph_bits=80"
     ).parameters
     assert stricter.degree > found.degree
-    # Somebody else's threshold asks for another degree.
+    # Another task's threshold asks for another degree.
     wanted = f"cohort.threshold={found.threshold + 5}"
     other = prepare(tmp_path, WIDE, "cohort.degree=auto", wanted).parameters
     assert (other.threshold, other.degree > found.degree) == (found.threshold + 5, True)
-    # What was found is what anybody may write down, and one step less is refused.
+    # What was found is what an operator may write down, and one step less is refused.
     written = f"cohort.degree={found.degree}", f"cohort.threshold={found.threshold}"
     assert prepare(tmp_path, WIDE, *written).parameters == found
     fewer = f"cohort.threshold={found.threshold - 1}"

@@ -125,7 +125,7 @@ async def test_a_session_is_a_trace_of_its_rounds_that_names_no_client(caplog):
         if line.startswith("secagg_calls_total{")
     )
     assert set(points) <= {m.name for m in METRICS if m.kind is not Kind.GAUGE}
-    # Nobody is named, and no input leaves.
+    # No client is named, and no input leaves.
     said = "".join(each.to_json() for each in collected.spans) + repr(points)
     assert not [name for name in NAMES if name in said]
     # Whole numbers: any four digits stand in some instant or identifier by chance.

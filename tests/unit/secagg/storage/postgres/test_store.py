@@ -1,4 +1,4 @@
-"""What only a book in PostgreSQL can get wrong; the rest is in the contract suite."""
+"""What only a store in PostgreSQL can get wrong; the rest is in the contract suite."""
 
 import asyncio
 import importlib.resources
@@ -58,7 +58,7 @@ WAITING = (
 
 @pytest.fixture
 async def empty(postgres_url):
-    """The address of a database without a book, and nobody finds what was left."""
+    """The address of a database without a store, and the next test finds nothing."""
     await sql(postgres_url, "DROP SCHEMA IF EXISTS secagg CASCADE")
     yield postgres_url
     await sql(postgres_url, "DROP SCHEMA IF EXISTS secagg CASCADE")
@@ -128,7 +128,7 @@ async def test_five_processes_that_start_together_migrate_once(empty):
 
 
 async def cut_off(url, store):
-    """End the book's connection, as a network or a restart of the database does."""
+    """End the store's connection, as a network or a restart of the database does."""
     is_cut = asyncio.Event()
     store.engine.link._connection.add_termination_listener(lambda _: is_cut.set())
     await sql(
@@ -151,7 +151,7 @@ async def test_a_lost_connection_is_made_again_and_forgets_nothing(empty):
 async def test_the_lease_of_a_lost_replica_is_free_unless_no_replica_is_back_yet(
     empty,
 ):
-    """A holder is known by its connection; a database that starts anew has none."""
+    """A holder is known by its connection; a database that starts again has none."""
     started = (
         await sql(empty, "SELECT extract(epoch FROM pg_postmaster_start_time())::float")
     )[0][0]
@@ -205,7 +205,7 @@ async def test_an_unavailable_database_is_dialled_by_one_caller_at_a_time(
 
 @pytest.fixture
 async def network(empty):
-    """A network between a book and its database, which may swallow everything."""
+    """A network between a store and its database, which may swallow everything."""
     place = urlsplit(empty)
     there = f"{parse_qs(place.query)['host'][0]}/.s.PGSQL.5432"
     passes = asyncio.Event()
@@ -327,13 +327,13 @@ async def test_a_replica_that_lost_the_store_to_another_does_not_write(
     assert isinstance(await append(successor, at, record(2)), Committed)
     await successor.close()
     monkeypatch.undo()
-    answer = await append(zombie, at, record(1))  # it has the book again
+    answer = await append(zombie, at, record(1))  # it has the store again
     assert isinstance(answer, MissedRecords)
     assert answer.records == (record(2),)
     await zombie.close()
 
 
-# --- set back, exchanged, failed over -------------------------------------------------
+# --- restored, exchanged, failed over -------------------------------------------------
 
 
 async def test_every_commit_is_counted_once(empty):
@@ -439,7 +439,7 @@ async def test_nothing_of_an_ended_session_is_left_in_the_tables(empty):
     await store.close()
 
 
-# --- what is no book, and no server for one -------------------------------------------
+# --- what is no store, and no server for one ------------------------------------------
 
 
 async def test_a_newer_schema_is_refused(empty):
@@ -603,7 +603,7 @@ class Clock:
 
 @pytest.fixture
 async def shared(empty, tmp_path):
-    """Opens a book that others may have open too, with a mark of each one's own."""
+    """Opens a store that others may have open too, with a mark of each one's own."""
     opened = []
 
     async def share(name, **more):
@@ -741,7 +741,7 @@ async def test_a_machine_without_a_mark_is_let_in_by_those_at_work_only(
     await one.commit(Heartbeat(replica("one")))
     two = await shared("two", now=clock)
     await begin(two, key="b", number=2)
-    clock.seconds += 60  # nobody has been heard of
+    clock.seconds += 60  # no process has been heard of
     with pytest.raises(ServiceError, match="rollback mark") as caught:
         await shared("three", now=clock)
     assert caught.value.code is ErrorCode.RESTORED_STATE
@@ -857,12 +857,12 @@ async def test_time_without_any_replica_counts_for_no_deadline(shared, empty):
     clock.seconds += 14
     await one.commit(Heartbeat(replica("one")))
     clock.seconds += 100
-    # Its timer fires before it has said that it is back: nobody could answer.
+    # Its timer fires before it has said that it is back: no process could answer.
     early = await append(one, at, record(1), due=True)
     spent = await append(one, at, record(1), due=True, spend=True)
     assert isinstance(early, MissedRecords)
     assert early.records == ()
-    assert spent == early  # more than a plain step is judged by the same rule
+    assert spent == early  # more than a plain step is checked by the same rule
     await one.commit(Heartbeat(replica("one")))
     assert (await one.read(LoadSession("a"))).seconds_left == 46.0
     clock.seconds += 46
@@ -927,7 +927,7 @@ async def test_replicas_are_listed_with_their_downtime(shared):
 
 
 async def test_of_two_names_that_come_at_once_one_is_refused(shared, empty):
-    """Both are held up before they say so, and go on together."""
+    """Both are held up before they say so, and continue together."""
     clock = Clock()
     stores = [await shared(name, now=clock) for name in ("one", "two")]
     others = [
@@ -974,6 +974,6 @@ async def test_no_writer_changes_a_restored_session_unnoticed(shared, empty):
     known = {"expect": at.sequence, "previous": at.chain}
     with pytest.raises(StoreFailoverError):
         await one.read(ReadMissed("a", **known))
-    # Whoever knows it may look, and write.
+    # A process that knows it may read and write.
     assert (await two.read(ReadMissed("a", **known, restored=True))).records == ()
     assert isinstance(await append(two, at, record(1), restored=True), Committed)

@@ -222,7 +222,7 @@ async def test_changes_that_arrive_while_one_is_written_wait_for_each_other(
 
 
 class Held:
-    """Stops every transaction where it begins, until it may go on."""
+    """Stops every transaction where it begins, until it may continue."""
 
     def __init__(self, monkeypatch):
         self.started, self.may_go_on = threading.Event(), threading.Event()
@@ -522,7 +522,7 @@ async def test_a_crash_before_the_log_is_erased_is_made_good(path, monkeypatch):
     await successor.close()
 
 
-# --- what is no book ------------------------------------------------------------------
+# --- what is no store -----------------------------------------------------------------
 
 
 async def refused(path, **options):
@@ -594,7 +594,7 @@ async def test_a_store_of_another_release_is_named():
 
 
 async def filled(path):
-    """A book with something in every table; return what it says."""
+    """A store with something in every table; return what it says."""
     store = await opening(path)
     at = await begin(store, deadline_seconds=60.0, round=0)
     at = await step(

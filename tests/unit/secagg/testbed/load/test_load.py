@@ -190,7 +190,7 @@ def test_traffic_is_that_of_the_mean_client_call_by_call():
         {"traffic": [{"GetUpdate": [3, 30, 60], "GetOffer": [1, 6, 160]}]},
         {"traffic": [{"GetOffer": [1, 6, 164]}]},
     ]
-    # In the order of the table of calls, without those that nobody made.
+    # In the order of the table of calls, without those that were not made.
     expected = (
         CallTraffic("GetOffer", 1.0, 6.0, 162.0),
         CallTraffic("GetUpdate", 1.5, 15.0, 30.0),

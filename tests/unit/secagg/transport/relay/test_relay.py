@@ -1,4 +1,4 @@
-"""Connections before anybody is known: who waits, who passes, who is turned away.
+"""Connections before a client is known: who waits, who passes, who is turned away.
 
 The inside is a plain echo here; `tests/integration/test_admission.py` has gRPC's TLS.
 """
@@ -219,7 +219,7 @@ async def test_nothing_is_dialled_before_the_hello_is_whole():
 @pytest.mark.parametrize("opening", [b"GET / HTTP/1.1\r\n\r\n", HELLO + bytes(5000)])
 async def test_what_is_no_hello_is_closed_and_logged(opening, caplog):
     caplog.set_level(logging.INFO)
-    admission = AdmissionLimits(relay="on", handshakes=0)  # nobody's turn comes
+    admission = AdmissionLimits(relay="on", handshakes=0)  # no turn comes
     async with relaying(admission) as (relay, inside):
         visitor = await Visitor.come(relay, opening)
         assert await visitor.end() == b""
@@ -328,7 +328,7 @@ async def test_a_stalling_client_pool_makes_room_for_a_single_client(
         honest = await Visitor.come(relay, HELLO, host="127.0.0.9")
         assert await honest.answer(len(HELLO)) == HELLO
         assert await crowd[0].end() == b""
-        # Of one address each, nobody is more of a crowd than the other.
+        # Of one address each, no peer is in a larger group than the other.
         if "most" in limits:
             assert await is_turned_away(relay)
             assert relay.refused[Rejection.TOTAL] == 1
@@ -356,7 +356,7 @@ async def test_addresses_take_turns_when_handshakes_are_short():
         await until(lambda: len(relay._queued.get("127.0.0.1", ())) == 3)
         honest = await Visitor.come(relay, HELLO, host="127.0.0.9")
         await until(lambda: "127.0.0.9" in relay._queued)
-        for _ in range(2):  # one of the crowd goes first, then the other address
+        for _ in range(2):  # one of the larger group goes first, then the other address
             relay.known(await inside.peers.get(), "c")
         assert await honest.answer(len(HELLO)) == HELLO
         assert relay._queued.keys() == {"127.0.0.1"}
@@ -397,7 +397,7 @@ async def test_a_revoked_client_is_dropped_by_name_and_certificate():
             assert await each.answer(10) == b"still here"
         relay.end_known(lambda *_: True)
         assert relay.refused == {Rejection.REVOKED: 4}
-        assert relay.connections == 1  # whoever is not known yet
+        assert relay.connections == 1  # a caller that is not known yet
 
 
 async def test_each_connection_is_passed_on_from_an_address_of_its_own():
@@ -410,7 +410,7 @@ async def test_each_connection_is_passed_on_from_an_address_of_its_own():
             sources.add(ipaddress.ip_address(peer.split(":")[1]))
             visitor.leave()
             await until(lambda: not relay.connections)
-            relay.known(peer, "c")  # too late: nobody is closed for it
+            relay.known(peer, "c")  # too late: no connection is closed for it
         assert len(sources) == 3
         assert min(sources) > ipaddress.ip_address("127.1.0.0")
         assert not relay._of_identity
