@@ -267,7 +267,7 @@ def test_what_is_said_or_heard_twice_is_one_fact(observe):
         roster = session.server_state.cohort.roster
         session.facts.said_roster(*to, roster.encode())
         (answer,) = session.tell(number, Survivors(bitmap))
-        session.facts.said_sharers(*to, bitmap)
+        session.facts.said_share_holders(*to, bitmap)
         session.facts.heard_vector(*to, vector.residues)
         session.facts.heard(*to, answer.envelope)
         # Read under the set that came with it, not under a later one.
@@ -523,7 +523,7 @@ def test_what_no_client_can_read_is_passed_over(observe):
     to = (session.session_id, identity_of(0))
     for roster in (b"noise", Roster(()).encode()):
         session.facts.said_roster(*to, roster)
-    session.facts.said_sharers(*to, b"too long")
+    session.facts.said_share_holders(*to, b"too long")
     session.facts.said_survivors(*to, b"too long")
     session.facts.heard_answer(*to, b"no survivors were named")
     session.facts.said_survivors(*to, encode_set(range(3), 3))
