@@ -9,7 +9,8 @@ from secagg_testing.cohorts import one_hot, parameters_for
 
 from secagg.crypto.modular import bit_width
 from secagg.protocol import masking
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import machine as client_machine
+from secagg.protocol.client import states as client
 from secagg.protocol.events import MaskAndUpload, Received
 from secagg.protocol.messages import Envelope, Round, Upload
 from secagg.protocol.packing import pack
@@ -76,7 +77,7 @@ def _record_upload(session: InProcessSession, number: int, digest: bytes) -> Non
     state = session.clients[number]
     if not isinstance(state, client.ReadyForInput):
         raise TypeError("a client that has uploaded is ready for its input")
-    named = Upload(session.packed_bytes, digest, client.view(state))
+    named = Upload(session.packed_bytes, digest, client_machine.view(state))
     upload = Envelope.of(named)
     session.to_server(Received(upload, identity_of(number)))
 

@@ -48,7 +48,8 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.protocol import refund
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import machine as client_machine
+from secagg.protocol.client import states as client
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import (
     AbortRequested,
@@ -388,7 +389,7 @@ class OpenClient:
             if stored.restored:
                 await self._ended_unknown(session)
                 continue
-            if client.is_over(session.state):
+            if client_machine.is_over(session.state):
                 error = await self._concluded_error(session)
                 if not found:
                     raise error
@@ -537,7 +538,7 @@ class OpenClient:
         One whose sum was released and never fetched is resumed from its answer.
         """
         live = self._live.get(offered.session_id)
-        if live is not None and client.is_over(live.session.state):
+        if live is not None and client_machine.is_over(live.session.state):
             del self._live[offered.session_id]
             return None
         return live
@@ -572,7 +573,9 @@ class OpenClient:
         if stored.restored:
             await self._ended_unknown(session)
             raise SessionAbortedError(UNKNOWN_PAST.reason, code=UNKNOWN_PAST.code)
-        if client.is_over(session.state):  # the owner's rules have become stricter
+        if client_machine.is_over(
+            session.state
+        ):  # the owner's rules have become stricter
             raise await self._concluded_error(session)
         try:
             admitted = await self._admission.check_again(
@@ -659,7 +662,7 @@ class OpenClient:
             await session.apply(Received(envelope))
             if isinstance(session.state, client.Completed):
                 return await self._released(live, concludes=concludes)
-            if client.is_over(session.state):
+            if client_machine.is_over(session.state):
                 raise await self._concluded_error(session, envelope)
             if isinstance(session.state, client.Answered):
                 self._note_answer(live, before)
@@ -849,7 +852,7 @@ class OpenClient:
         """End a session for this client, unless that has been done."""
         if record_key(self._identity, session.session_id) not in self._ends:
             return
-        if not client.is_over(session.state):
+        if not client_machine.is_over(session.state):
             await session.apply(AbortRequested(error.code, str(error)))
         await self._erased(session)
         self._forget(session)

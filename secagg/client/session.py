@@ -40,7 +40,8 @@ from secagg.errors import (
     RemoteProtocolError,
 )
 from secagg.protocol import refund
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import machine as client_machine
+from secagg.protocol.client import states as client
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import (
     ClientEvent,
@@ -173,7 +174,9 @@ class ClientSession:
         session = cls(
             descriptor,
             identity,
-            client.step(client.start(read_noise_terms), offered, policy=policy).state,
+            client_machine.step(
+                client_machine.start(read_noise_terms), offered, policy=policy
+            ).state,
             seed=seed,
             store=store,
             policy=policy,
@@ -312,7 +315,10 @@ class ClientSession:
     @property
     def has_bound(self) -> bool:
         """Whether an input is bound to its masks, so that it may have left."""
-        return isinstance(self._state, client.Masked | client.Signed | client.Answered)
+        return isinstance(
+            self._state,
+            client.Masked | client.Signed | client.Answered,
+        )
 
     @property
     def needs_input(self) -> bool:
@@ -324,18 +330,18 @@ class ClientSession:
         """What is shown before an input is bound, 32 bytes (R5.3-14)."""
         if not isinstance(self._state, client.ReadyForInput):
             raise InternalError("a view is shown when the set U2 is known")
-        return client.view(self._state)
+        return client_machine.view(self._state)
 
     @property
     def noise_secrets(self) -> NoiseSecrets:
         """What this client's noise is drawn from: the same after a restart."""
         if not isinstance(self._state, client.ReadyForInput) or self._seed is None:
             raise InternalError("noise is drawn when the set U2 is known")
-        return client.noise_secrets(self._state, self._seed)
+        return client_machine.noise_secrets(self._state, self._seed)
 
     def pending_outputs(self) -> tuple[ClientOutput, ...]:
         """Return what must be sent, perhaps again."""
-        return client.pending_outputs(self._state)
+        return client_machine.pending_outputs(self._state)
 
     async def apply(
         self,
@@ -362,11 +368,11 @@ class ClientSession:
                 resume from the store.
         """
         # Key agreement with every neighbour, or the digest of a long vector.
-        step = client.step(self._state, event, policy=self._policy)
+        step = client_machine.step(self._state, event, policy=self._policy)
         if first is not None:
             first(step.state, step.outputs)
         if not step.is_repeat:
-            if not client.is_over(step.state):  # the end is written by `end_as`
+            if not client_machine.is_over(step.state):  # the end is written by `end_as`
                 await self._commit(await self._change_of(event, step.state))
             self._state = step.state
             if isinstance(step.state, client.Answered):
@@ -526,11 +532,15 @@ def _rebuilt(
             _check_is_over(begun.offered.descriptor, now)
         return begun, begun.offered.descriptor, _IDENTITY_LOST, begun.offered.seed
     offered = begun.resumed(own, None if enrolment is None else enrolment.verified)
-    state = client.step(client.start(read_noise_terms), offered, policy=policy).state
+    state = client_machine.step(
+        client_machine.start(read_noise_terms), offered, policy=policy
+    ).state
     for record in stored.records:
-        if client.is_over(state):
+        if client_machine.is_over(state):
             break  # the policy is stricter than when the session was accepted
-        state = client.step(state, decode_client_event(record), policy=policy).state
+        state = client_machine.step(
+            state, decode_client_event(record), policy=policy
+        ).state
     return begun, offered.descriptor, state, offered.seed
 
 

@@ -19,7 +19,7 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey
 from secagg.crypto.transcript import domain_tag
 from secagg.errors import ErrorCode
-from secagg.protocol.client import machine
+from secagg.protocol.client import states
 from secagg.protocol.context import session_context
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.enrolment.credential import Credential
@@ -507,7 +507,7 @@ def confused(run: Run, update: bytes, how: str) -> bytes:
     bitmap, bundles = _delivery(update)
     names, own = _names(run), _own(run)
     state = run.peers[names[0]].state
-    if not isinstance(state, machine.Shared):
+    if not isinstance(state, states.Shared):
         raise TypeError("the peer has not shared")
     header = {"abscissa": (0, own, own + 2), "sender": (1, own, own + 1)}.get(
         how, (0, own, own + 1)

@@ -20,7 +20,7 @@ from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import NoisyTask, plan, read_noise_terms, subtract_layers
 from secagg.distributed_dp.plain_sums import encode_integers
-from secagg.protocol.client import machine
+from secagg.protocol.client import machine, states
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import (
     ClientOutput,
@@ -261,7 +261,7 @@ class Peer:
         self._offer = offer
         self._seed = SecretBytes(sha256(seed + name.encode()).digest())
         self._revoked = revoked
-        self.state: machine.ClientState = machine.start(read_noise_terms)
+        self.state: states.ClientState = machine.start(read_noise_terms)
         self.residues: npt.NDArray[Any] | None = None
         self._secrets: NoiseSecrets | None = None
 
@@ -281,7 +281,7 @@ class Peer:
         envelope = Envelope(KINDS[update[0]], update[1:])
         said = self._apply(Received(envelope))
         state = self.state
-        if isinstance(state, machine.ReadyForInput):
+        if isinstance(state, states.ReadyForInput):
             said += self._apply(InputReady(self._input(state)))
         return self._messages(said)
 
@@ -308,7 +308,7 @@ class Peer:
             case _:
                 return np.zeros(self._offer.parameters.dimension, dtype=np.int64)
 
-    def _input(self, state: machine.ReadyForInput) -> Any:
+    def _input(self, state: states.ReadyForInput) -> Any:
         parameters = self._offer.parameters
         if not parameters.noise_block:
             vector: Any = encode_integers(self.vector(), parameters)

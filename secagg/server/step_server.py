@@ -61,7 +61,8 @@ from secagg.protocol.messages import (
     Upload,
 )
 from secagg.protocol.packing import pack, packed_size, unpack
-from secagg.protocol.server import machine as server
+from secagg.protocol.server import machine as server_machine
+from secagg.protocol.server import states as server
 from secagg.protocol.server.handlers import check_view
 from secagg.server.session.report import SessionFacts, SessionReceipt
 from secagg.server.task.outputs import ReleasedSum, released_sum
@@ -112,9 +113,9 @@ class StepServer:
     Example:
         server = secagg.StepServer(task, aggregator="hub", task_id="sums",
                                    session_number=1)
-        server.receive("phone-7", message)
-        server.close_round()
-        update = server.update_for("phone-7")
+        server_machine.receive("phone-7", message)
+        server_machine.close_round()
+        update = server_machine.update_for("phone-7")
     """
 
     def __init__(  # noqa: PLR0913 - what a session consists of for its server
@@ -161,7 +162,7 @@ class StepServer:
             parameters=parameters,
         )
         self.offer: Final = self.descriptor.encode()
-        self._state: server.ServerState = server.start(
+        self._state: server.ServerState = server_machine.start(
             self.descriptor,
             packed_bytes=self._packed_bytes,
             invited=None if invited is None else frozenset(invited),
@@ -181,12 +182,12 @@ class StepServer:
     @property
     def is_over(self) -> bool:
         """Whether the session has ended, with a sum or without."""
-        return server.is_over(self._state)
+        return server_machine.is_over(self._state)
 
     @property
     def is_round_full(self) -> bool:
         """Whether every client that can answer in this round has answered."""
-        return server.is_round_full(self._state)
+        return server_machine.is_round_full(self._state)
 
     @property
     def missing(self) -> frozenset[str]:
@@ -282,7 +283,7 @@ class StepServer:
                 neighbours (`ClientPolicy.whole_roster`).
         """
         state = self._state
-        envelope = server.update_for(state, name, after)
+        envelope = server_machine.update_for(state, name, after)
         # Where clients draw their neighbours, the roster was complete a round earlier.
         if (
             whole
@@ -354,7 +355,7 @@ class StepServer:
     def _step(self, event: ServerEvent) -> bool:
         """Apply an event; return whether it was new."""
         before = self._state
-        step = server.step(before, event)
+        step = server_machine.step(before, event)
         self._state = step.state
         if type(step.state) is not type(before):
             seconds, self._opened_at = monotonic() - self._opened_at, monotonic()

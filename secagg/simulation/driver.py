@@ -23,6 +23,12 @@ from secagg.distributed_dp import read_noise_terms, subtract_layers
 from secagg.errors import ErrorCode, InternalError
 from secagg.protocol import masking
 from secagg.protocol.client import machine as client
+from secagg.protocol.client.states import (
+    ClientState,
+    ReadyForInput,
+    ReadyForNoisedInput,
+    ReadyForPlainInput,
+)
 from secagg.protocol.context import view_of
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import (
@@ -49,7 +55,8 @@ from secagg.protocol.packing import pack, packed_size, unpack
 from secagg.protocol.parameters import Graph, ProtocolParameters
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.rounds import rounds_of
-from secagg.protocol.server import machine as server
+from secagg.protocol.server import machine as server_machine
+from secagg.protocol.server import states as server
 from secagg.protocol.server.states import RosterFixed
 from secagg.simulation.enrolled import membership_of
 
@@ -113,7 +120,7 @@ class InProcessSession:
     _accepting: ClientPolicy = field(init=False, repr=False)
     descriptor: SessionDescriptor = field(init=False)
     server_state: server.ServerState = field(init=False)
-    clients: dict[int, client.ClientState] = field(init=False)
+    clients: dict[int, ClientState] = field(init=False)
     uploads: dict[bytes, bytes] = field(init=False, default_factory=dict)
     dropped: dict[str, str] = field(init=False, default_factory=dict)
     total: Residues | None = field(init=False, default=None)
@@ -130,7 +137,7 @@ class InProcessSession:
             payload_hash=b"",
             parameters=self.parameters,
         )
-        self.server_state = server.start(
+        self.server_state = server_machine.start(
             self.descriptor,
             packed_bytes=self.packed_bytes,
             read_noise=self.read_noise,
@@ -148,7 +155,7 @@ class InProcessSession:
 
     def step_server(self, event: ServerEvent) -> tuple[ServerOutput, ...]:
         """Apply an event at the server, and return its outputs."""
-        result = server.step(self.server_state, event)
+        result = server_machine.step(self.server_state, event)
         self.server_state = result.state
         return result.outputs
 
@@ -189,7 +196,7 @@ class InProcessSession:
 
     def fetch(self, number: int) -> Envelope | None:
         """Ask the server for a client's update."""
-        return server.update_for(self.server_state, identity_of(number))
+        return server_machine.update_for(self.server_state, identity_of(number))
 
     def compute_sum(self, job: ComputeSum) -> Residues:
         """Add up the uploads and remove the masks."""
@@ -233,7 +240,7 @@ class InProcessSession:
         outputs = self.to_client(number, Received(envelope))
         if isinstance(
             self.clients[number],
-            client.ReadyForPlainInput | client.ReadyForNoisedInput,
+            ReadyForPlainInput | ReadyForNoisedInput,
         ):
             outputs += self.supply_input(number)
         return outputs
@@ -243,7 +250,7 @@ class InProcessSession:
         given, state = self.inputs[number], self.clients[number]
         if not callable(given):
             return self.to_client(number, InputReady(PlainVector(given)))
-        if not isinstance(state, client.ReadyForInput):
+        if not isinstance(state, ReadyForInput):
             raise InternalError("noise is drawn when the set U2 is known")
         vector = given(state.delivered.ctx2)
         return self.to_client(number, InputReady(vector))
@@ -307,7 +314,7 @@ class SessionResult:
     total: Residues | None
     survivors: tuple[int, ...]
     code: ErrorCode | None
-    client_states: dict[int, client.ClientState]
+    client_states: dict[int, ClientState]
 
 
 def run_session(
@@ -326,7 +333,7 @@ def run_session(
         return [n for n in session.clients if lost.get(n, Round.FINISHED + 1) > which]
 
     for which in rounds_of(session.parameters.profile):
-        if not server.is_over(session.server_state):
+        if not server_machine.is_over(session.server_state):
             session.play(which, alive(which))
             session.close(which)
     for number in alive(Round.FINISHED):

@@ -29,6 +29,7 @@ from secagg.distributed_dp import NoisyTask, subtract_layers
 from secagg.errors import SessionAbortedError
 from secagg.protocol import masking
 from secagg.protocol.client import machine as client
+from secagg.protocol.client import states as client_states
 from secagg.protocol.events import (
     ClientEvent,
     ClientOutput,
@@ -44,7 +45,7 @@ from secagg.protocol.messages import Advert, Envelope, Round, Shares, Upload
 from secagg.protocol.noise_terms import NoiseCertificate, NoiseSecrets
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.rounds import ROUNDS
-from secagg.protocol.server import machine as server
+from secagg.protocol.server import states as server_states
 from secagg.simulation.driver import InProcessSession, Residues, run_session
 from secagg.simulation.losses import LossPlan
 from secagg.simulation.measurement import CostReport, Meter, held_bytes
@@ -116,7 +117,7 @@ def simulate_session(
     )
     session.on_progress = on_progress
     result = run_session(session, losses.losses)
-    if isinstance(session.server_state, server.Failed):
+    if isinstance(session.server_state, server_states.Failed):
         failed = session.server_state.outcome
         raise SessionAbortedError(failed.reason, code=failed.code)
     return SimulatedSession(
@@ -189,7 +190,7 @@ class _MeasuredSession(InProcessSession):
 
     def supply_input(self, number: int) -> tuple[ClientOutput, ...]:
         state = self.clients[number]
-        if self._task is None or not isinstance(state, client.ReadyForInput):
+        if self._task is None or not isinstance(state, client_states.ReadyForInput):
             return super().supply_input(number)
         vector = np.zeros(self._task.dim)
         vector[number % vector.size] = 1.0
@@ -219,11 +220,14 @@ class _MeasuredSession(InProcessSession):
             kept = held_bytes(state)
             self.meter.client_state_bytes = max(kept, self.meter.client_state_bytes)
         # Equal views of n clients would take O(n^2) memory in one process.
-        if isinstance(state, client.EdgesChosen):
+        if isinstance(state, client_states.EdgesChosen):
             self._adverts = self._adverts or state.roster.adverts
             roster = replace(state.roster, adverts=self._adverts)
             self.clients[number] = replace(state, roster=roster)
-        if isinstance(state, client.Shared) and self.parameters.is_complete_graph:
+        if (
+            isinstance(state, client_states.Shared)
+            and self.parameters.is_complete_graph
+        ):
             self._adverts = self._adverts or state.roster.adverts
             shared = replace(state.roster, adverts=self._adverts)
             self.clients[number] = replace(state, roster=shared)

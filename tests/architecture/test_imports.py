@@ -30,14 +30,8 @@ def modules():
                 yield found.name
 
 
-# Public modules beside the table of `secagg`, and two that join states, handlers and
-# tables to one machine.
-LISTED = {
-    "secagg.advanced",
-    "secagg.blocking",
-    "secagg.protocol.client.machine",
-    "secagg.protocol.server.machine",
-}
+# Public modules beside the table of `secagg`.
+LISTED = {"secagg.advanced", "secagg.blocking"}
 # Packages that load modules of their own at once; may only shrink.
 EAGER = {"secagg.simulation", "secagg.two_aggregators"}
 

@@ -38,7 +38,8 @@ from secagg.errors import (
     SecAggError,
     ServiceError,
 )
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import machine as client_machine
+from secagg.protocol.client import states as client
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.enrolment.credential import Credential, CredentialRequest
 from secagg.protocol.enrolment.revocation_list import RevocationList
@@ -608,13 +609,13 @@ def test_damaged_messages_end_a_session_by_name_or_not_at_all(what, numbers, bud
 def tell_client(scene, envelope):
     """A client continues, stays, or leaves with a code; it raises nothing."""
     before = scene.state
-    result = client.step(before, Received(envelope), policy=scene.policy)
-    if isinstance(result.state, client.Failed) and not client.is_over(before):
+    result = client_machine.step(before, Received(envelope), policy=scene.policy)
+    if isinstance(result.state, client.Failed) and not client_machine.is_over(before):
         assert {type(output) for output in result.outputs} == {Finish}
         assert result.state.reason.isprintable()
     elif type(result.state) is not type(before):
         # Whatever it has accepted, it can be told again.
-        assert client.step(
+        assert client_machine.step(
             result.state, Received(envelope), policy=scene.policy
         ).is_repeat
 

@@ -9,11 +9,12 @@ from secagg.crypto.key_agreement import KeyPair
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol import share_bundles
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import states as client_states
 from secagg.protocol.client.checks import check_roster
 from secagg.protocol.events import AbortRequested, Received
 from secagg.protocol.messages import Aborted, Envelope, Fate, Round
 from secagg.protocol.server import machine as server
+from secagg.protocol.server import states as server_states
 from secagg.simulation.driver import InProcessSession
 
 CLIENTS, LOSSES = 12, 3
@@ -41,7 +42,7 @@ def session():
 def drawn(session):
     """Return what client 0 has drawn, and will send."""
     outputs = session.act(0, Round.CHOOSE_EDGES)
-    assert isinstance(session.clients[0], client.EdgesChosen)
+    assert isinstance(session.clients[0], client_states.EdgesChosen)
     return outputs
 
 
@@ -53,7 +54,7 @@ def test_as_many_lists_as_the_sum_needs_are_enough(session, missing, goes_on):
     session.play(Round.CHOOSE_EDGES, range(needed - missing))
     assert server.progress(session.server_state).needed == needed
     session.close(Round.CHOOSE_EDGES)
-    assert isinstance(session.server_state, server.ShareKeys) is goes_on
+    assert isinstance(session.server_state, server_states.ShareKeys) is goes_on
 
 
 @pytest.mark.usefixtures("drawn")
@@ -61,7 +62,7 @@ def test_who_has_drawn_can_be_told_that_it_is_over(session):
     over = Aborted(Fate.NEVER_FIXED, ErrorCode.CANCELLED, "the operator has ended it")
     session.to_client(0, Received(Envelope.of(over)))
     state = session.clients[0]
-    assert isinstance(state, client.Failed)
+    assert isinstance(state, client_states.Failed)
     assert (state.code, state.reason) == (over.code, over.reason)
 
 
@@ -69,7 +70,7 @@ def test_who_has_drawn_can_be_told_that_it_is_over(session):
 def test_who_has_drawn_can_leave(session):
     session.to_client(0, AbortRequested(ErrorCode.DEADLINE, "the round takes too long"))
     state = session.clients[0]
-    assert isinstance(state, client.Failed)
+    assert isinstance(state, client_states.Failed)
     assert state.code is ErrorCode.DEADLINE
 
 
@@ -118,4 +119,4 @@ def test_who_was_drawn_by_few_holds_few_shares_and_stays():
     fewest = min(drawers, key=drawers.get)
     assert drawers[fewest] < PARAMETERS.degree
     session.update(fewest)
-    assert isinstance(session.clients[fewest], client.Masked)
+    assert isinstance(session.clients[fewest], client_states.Masked)

@@ -17,7 +17,8 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.transcript import decode_set, encode_set
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.protocol import share_bundles
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import machine as client_machine
+from secagg.protocol.client import states as client
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import (
     AbortRequested,
@@ -263,7 +264,9 @@ def test_garbage_costs_a_dealer_its_holder_and_not_the_client_its_session(
     outputs = session.to_client(0, event)
     code = ErrorCode.BAD_SHARE_CIPHERTEXT
     assert said_of(outputs) == [Complaint(code, index) for index in accused]
-    assert client.pending_outputs(session.clients[0]) == outputs  # after a restart
+    assert (
+        client_machine.pending_outputs(session.clients[0]) == outputs
+    )  # after a restart
     assert isinstance(session.clients[0], client.ReadyForPlainInput)
 
 

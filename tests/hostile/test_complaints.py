@@ -6,7 +6,8 @@ import pytest
 from secagg_testing.cohorts import one_hot, parameters_for
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import machine as client_machine
+from secagg.protocol.client import states as client
 from secagg.protocol.events import Received, Send
 from secagg.protocol.messages import (
     BUNDLE_BYTES,
@@ -17,7 +18,8 @@ from secagg.protocol.messages import (
     Shares,
 )
 from secagg.protocol.rounds import DropReason
-from secagg.protocol.server import machine as server
+from secagg.protocol.server import machine as server_machine
+from secagg.protocol.server import states as server
 from secagg.simulation import InProcessSession, identity_of
 
 CLIENTS, THRESHOLD, MODULUS = 7, 3, 1 << 20
@@ -61,7 +63,7 @@ def played(session, *, complain=True, silent=()):
 
 def accuse(session, number, accused, code=GARBAGE):
     event = Received(Envelope.of(Complaint(code, accused)), identity_of(number))
-    return server.step(session.server_state, event)
+    return server_machine.step(session.server_state, event)
 
 
 @pytest.mark.parametrize("lost", [(), (0,)], ids=["dealer stays", "dealer lost"])
@@ -145,7 +147,7 @@ def test_a_complaint_is_repeated_until_it_is_acknowledged_and_never_changed():
     with pytest.raises(RemoteProtocolError) as caught:
         accuse(session, 1, 2, ErrorCode.SHARE_CONFUSION)
     assert caught.value.code is ErrorCode.EQUIVOCATION
-    before = server.fork(session.server_state)
+    before = server_machine.fork(session.server_state)
     accuse(session, 1, 3)
     assert before != session.server_state  # a fork does not share what grows
     played(session)
@@ -160,7 +162,7 @@ def test_a_complaint_names_what_is_wrong_with_a_bundle(code):
     session = uploading(())
     data = code.to_bytes(2, "big") + (2).to_bytes(4, "big")
     with pytest.raises(RemoteProtocolError) as caught:
-        server.step(
+        server_machine.step(
             session.server_state, Received(Envelope(Complaint, data), identity_of(1))
         )
     assert caught.value.code is ErrorCode.BAD_ENCODING
@@ -182,8 +184,8 @@ def test_a_restarted_client_complains_again_also_when_its_input_is_bound():
     session = uploading((1,))
     outputs = session.to_client(1, Received(session.fetch(1)))
     complaint = outputs[0]
-    assert client.pending_outputs(session.clients[1]) == (complaint,)
+    assert client_machine.pending_outputs(session.clients[1]) == (complaint,)
     session.supply_input(1)
     assert isinstance(session.clients[1], client.Masked)
-    assert client.pending_outputs(session.clients[1]) == (complaint,)
+    assert client_machine.pending_outputs(session.clients[1]) == (complaint,)
     assert replace(complaint.envelope.open(), accused=0) == complaint.envelope.open()

@@ -14,7 +14,8 @@ from secagg_testing.hidden_edges import hiding_trees
 from secagg_testing.observed_session import ObservedSession
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import machine as client_machine
+from secagg.protocol.client import states as client
 from secagg.protocol.client.checks import check_edge_odds
 from secagg.protocol.events import Finish, Received, RoundClosed, SessionOffered
 from secagg.protocol.graphs.edge_selection import EdgeTrees, sign_edges
@@ -119,7 +120,9 @@ def test_who_sends_no_list_is_out_of_everything():
     assert caught.value.code is ErrorCode.DEADLINE
     # Even with bundles that it might have made.
     session.play(Round.SHARE_KEYS, [1])
-    bundles = session.client_journals[1] and client.pending_outputs(session.clients[1])
+    bundles = session.client_journals[1] and client_machine.pending_outputs(
+        session.clients[1]
+    )
     with pytest.raises(RemoteProtocolError) as caught:
         session.to_server(Received(bundles[0].envelope, identity_of(0)))
     assert caught.value.code is ErrorCode.SESSION_OVER
@@ -129,14 +132,14 @@ def test_a_restarted_client_draws_the_same_neighbours_again():
     # R5.9-1
     session = played(Round.ADVERTISE_KEYS)
     sent = session.act(3, Round.CHOOSE_EDGES)
-    state = client.start(session.read_noise)
+    state = client_machine.start(session.read_noise)
     for event in session.client_journals[3]:
         again = event
         if isinstance(event, SessionOffered):
             again = replace(event)
         policy = accepting(session.parameters)
-        state = client.step(state, again, policy=policy).state
-    assert client.pending_outputs(state) == sent
+        state = client_machine.step(state, again, policy=policy).state
+    assert client_machine.pending_outputs(state) == sent
     assert state.edges == session.clients[3].edges
 
 
@@ -199,7 +202,7 @@ def test_two_roots_give_masks_that_do_not_cancel():
         session.server_state.cohort, {(drawer, receiver)}, session.parameters.suite
     )
     session.to_client(receiver, Received(Envelope.of(trees.published(receiver))))
-    bundles = client.pending_outputs(session.clients[receiver])
+    bundles = client_machine.pending_outputs(session.clients[receiver])
     assert session.clients[receiver].roster.edge_root == trees.root
     # Its bundles fit, but from here on it is in another session than all others.
     session.send(receiver, bundles)

@@ -6,7 +6,7 @@ import pytest
 from secagg_testing.cohorts import one_hot, parameters_for, signing_parameters_for
 
 from secagg.errors import ErrorCode, LocalProtocolError
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import states as client_states
 from secagg.protocol.events import AbortRequested, Received, RoundClosed, SumComputed
 from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Round
 from secagg.protocol.parameters import Profile
@@ -111,10 +111,10 @@ def test_a_sum_that_could_be_known_is_thrown_away_only_on_purpose():
 # --- what clients believe ------------------------------------------------------------
 
 STATES = {
-    client.Advertised: (Round.SHARE_KEYS, False),
-    client.Shared: (Round.MASKED_INPUT_COLLECTION, False),
-    client.Masked: (Round.UNMASKING, False),
-    client.Answered: (Round.UNMASKING, True),
+    client_states.Advertised: (Round.SHARE_KEYS, False),
+    client_states.Shared: (Round.MASKED_INPUT_COLLECTION, False),
+    client_states.Masked: (Round.UNMASKING, False),
+    client_states.Answered: (Round.UNMASKING, True),
 }
 
 
@@ -132,24 +132,26 @@ def after(session, message):
     return session.clients[0]
 
 
-@pytest.mark.parametrize("kind", [client.Advertised, client.Shared])
+@pytest.mark.parametrize("kind", [client_states.Advertised, client_states.Shared])
 def test_a_sum_is_not_believed_before_an_input_is_in(kind):
     # R5.6-1
     ended = after(in_state(kind), SUM)
-    assert isinstance(ended, client.Failed)
+    assert isinstance(ended, client_states.Failed)
     assert (ended.code, ended.charge) == (ErrorCode.UNEXPECTED_MESSAGE, Charge.NEVER)
 
 
 def test_a_sum_is_believed_from_masked_and_answered():
-    for kind in (client.Masked, client.Answered):
-        assert after(in_state(kind), SUM) == client.Completed(SUM, Charge.KEPT)
+    for kind in (client_states.Masked, client_states.Answered):
+        assert after(in_state(kind), SUM) == client_states.Completed(SUM, Charge.KEPT)
 
 
 @pytest.mark.parametrize("fate", [Fate.INCLUDED, Fate.NOT_INCLUDED])
 @pytest.mark.parametrize("count", [0, 1, 2, 3, CLIENTS, CLIENTS + 1, 2**32 - 1])
 def test_a_sum_that_cannot_be_is_not_believed_from_masked(fate, count):
     # R5.6-4: the threshold is 3, and all have sent their bundles.
-    ended = after(in_state(client.Masked), replace(SUM, fate=fate, survivors=count))
+    ended = after(
+        in_state(client_states.Masked), replace(SUM, fate=fate, survivors=count)
+    )
     if fate is Fate.INCLUDED and 3 <= count <= CLIENTS:
         assert ended.outcome.survivors == count
     else:
@@ -159,9 +161,11 @@ def test_a_sum_that_cannot_be_is_not_believed_from_masked(fate, count):
 def test_a_sum_of_fewer_than_the_fewest_survivors_is_not_believed():
     # R5.6-4: the threshold is 3, and no sum has fewer than 5 inputs.
     for count, is_possible in ((4, False), (5, True)):
-        session = played(STATES[client.Masked][0], min_clients=5, min_survivors=5)
+        session = played(
+            STATES[client_states.Masked][0], min_clients=5, min_survivors=5
+        )
         ended = after(session, replace(SUM, survivors=count))
-        assert isinstance(ended, client.Completed) is is_possible
+        assert isinstance(ended, client_states.Completed) is is_possible
 
 
 def test_a_client_outside_the_roster_is_told_so_in_every_round():
@@ -184,10 +188,10 @@ def test_where_clients_sign_who_has_not_signed_has_no_sum(fate, count):
             break
         session.play(which)
         session.close(which)
-    assert isinstance(session.clients[0], client.Masked)
+    assert isinstance(session.clients[0], client_states.Masked)
     ended = after(session, replace(SUM, fate=fate, survivors=count))
     is_plausible = fate is Fate.INCLUDED and 4 <= count <= 6
-    assert isinstance(ended, client.Failed)
+    assert isinstance(ended, client_states.Failed)
     assert ended.charge is Charge.KEPT
     assert ended.code is (
         ErrorCode.SESSION_OVER if is_plausible else ErrorCode.U3_INVALID
@@ -197,8 +201,8 @@ def test_where_clients_sign_who_has_not_signed_has_no_sum(fate, count):
 @pytest.mark.parametrize("count", [0, CLIENTS - 1, CLIENTS + 1])
 def test_a_sum_of_others_than_were_answered_for_is_a_lie(count):
     # R5.6-2
-    ended = after(in_state(client.Answered), replace(SUM, survivors=count))
-    assert isinstance(ended, client.Failed)
+    ended = after(in_state(client_states.Answered), replace(SUM, survivors=count))
+    assert isinstance(ended, client_states.Failed)
     assert (ended.code, ended.charge) == (ErrorCode.U3_INVALID, Charge.KEPT)
 
 
@@ -212,8 +216,8 @@ def test_a_sum_of_others_than_were_answered_for_is_a_lie(count):
     ids=lambda lie: f"{type(lie).__name__} {lie.fate.name}",
 )
 def test_a_client_that_has_answered_does_not_believe_that_it_is_not_included(lie):
-    ended = after(in_state(client.Answered), lie)
-    assert isinstance(ended, client.Failed)
+    ended = after(in_state(client_states.Answered), lie)
+    assert isinstance(ended, client_states.Failed)
     assert (ended.code, ended.charge) == (ErrorCode.U3_INVALID, Charge.KEPT)
 
 
@@ -221,22 +225,24 @@ def test_a_client_that_has_answered_does_not_believe_that_it_is_not_included(lie
 @pytest.mark.parametrize("code", [ErrorCode.CANCELLED, ErrorCode.SESSION_OVER])
 def test_of_an_abort_the_fate_decides_and_never_the_code(fate, code):
     charges = {
-        client.Advertised: Charge.NEVER,
-        client.Shared: Charge.NEVER,
-        client.Masked: Charge.KEPT if fate is Fate.INCLUDED else Charge.GIVEN_BACK,
-        client.Answered: Charge.KEPT,
+        client_states.Advertised: Charge.NEVER,
+        client_states.Shared: Charge.NEVER,
+        client_states.Masked: Charge.KEPT
+        if fate is Fate.INCLUDED
+        else Charge.GIVEN_BACK,
+        client_states.Answered: Charge.KEPT,
     }
     for kind, charge in charges.items():
         assert after(in_state(kind), Aborted(fate, code, "")).charge is charge
 
 
 def test_an_end_that_the_server_did_not_state_gives_nothing_back():
-    for kind in (client.Masked, client.Answered):
+    for kind in (client_states.Masked, client_states.Answered):
         session = in_state(kind)
         session.to_client(0, AbortRequested(ErrorCode.DEADLINE, "unreachable"))
         assert session.clients[0].charge is Charge.KEPT
-    garbage = after(in_state(client.Masked), SUM)
+    garbage = after(in_state(client_states.Masked), SUM)
     assert garbage.charge is Charge.KEPT
-    session = in_state(client.Masked)
+    session = in_state(client_states.Masked)
     session.to_client(0, Received(Envelope(Aborted, b"\0")))
     assert session.clients[0].charge is Charge.KEPT

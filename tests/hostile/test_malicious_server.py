@@ -18,7 +18,9 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.transcript import decode_set, encode_set
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol import agreement
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import machine as client_machine
+from secagg.protocol.client import states as client
+from secagg.protocol.client.handlers import input_digest
 from secagg.protocol.client.states import Answered, Masked, Signed
 from secagg.protocol.enrolment.credential import Credential
 from secagg.protocol.events import (
@@ -568,7 +570,9 @@ def test_two_sets_u3_never_get_two_quorums(silent):
 def forged(session, bitmap):
     """Return the colluder's signature of a set that it was not shown."""
     state = session.clients[COLLUDER]
-    step = client.step(state, Received(Envelope.of(Survivors(bitmap))), policy=ANY)
+    step = client_machine.step(
+        state, Received(Envelope.of(Survivors(bitmap))), policy=ANY
+    )
     return step.outputs[0].envelope.open().signature
 
 
@@ -586,14 +590,14 @@ def agreed(bitmap=ALL_CLIENTS):
 
 def restarted(session, number):
     """Rebuild a client from its journal, as after kill -9."""
-    state = client.start()
+    state = client_machine.start()
     for event in session.client_journals[number]:
         record = (
-            InputBound(client.input_digest(event.vector))
+            InputBound(input_digest(event.vector))
             if isinstance(event, InputReady)
             else event
         )
-        state = client.step(state, record, policy=ANY).state
+        state = client_machine.step(state, record, policy=ANY).state
     return state
 
 
@@ -630,7 +634,7 @@ def test_the_same_question_again_gets_the_same_answer():
         first[number] = tell(session, number, quorum(signatures))
         assert tell(session, number, quorum(signatures)) == []
     for number in HONEST:
-        pending = client.pending_outputs(restarted(session, number))
+        pending = client_machine.pending_outputs(restarted(session, number))
         assert [output.envelope.open() for output in pending] == first[number]
     fewer = dict(list(signatures.items())[1:])
     assert codes(session, quorum(fewer)) == {ErrorCode.EQUIVOCATION}
@@ -639,7 +643,7 @@ def test_the_same_question_again_gets_the_same_answer():
 def test_what_a_client_has_signed_is_the_same_after_a_restart():
     session, signatures = agreed()
     for number in HONEST:
-        (output,) = client.pending_outputs(restarted(session, number))
+        (output,) = client_machine.pending_outputs(restarted(session, number))
         assert output.envelope.open() == Consistency(signatures[number])
 
 

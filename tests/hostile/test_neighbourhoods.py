@@ -13,7 +13,7 @@ from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.key_agreement import KeyPair
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import states as client_states
 from secagg.protocol.context import roster_context
 from secagg.protocol.events import Received
 from secagg.protocol.messages import (
@@ -190,7 +190,7 @@ def test_a_broken_neighbourhood_is_refused(case):
     change, code = BROKEN[case]
     session = sharing()
     state = told(session, 4, change(shown(session, 4)).encode())
-    assert isinstance(state, client.Failed)
+    assert isinstance(state, client_states.Failed)
     assert state.code is code
 
 
@@ -204,7 +204,7 @@ def test_on_the_complete_graph_a_neighbourhood_is_refused():
         CLIENTS, names.index(identity_of(0)), dict(enumerate(whole.adverts)), seed, ()
     ).encode()
     state = told(session, 0, part)
-    assert isinstance(state, client.Failed)
+    assert isinstance(state, client_states.Failed)
     assert state.code is ErrorCode.POLICY_VIOLATION
     assert "reads the whole roster" in state.reason
 
@@ -213,11 +213,11 @@ def test_a_client_may_insist_on_the_whole_roster():
     session = sharing()
     session.policy = replace(accepting(session.parameters), whole_roster=True)
     state = told(session, 0, session.fetch(0).data)
-    assert isinstance(state, client.Failed)
+    assert isinstance(state, client_states.Failed)
     assert state.code is ErrorCode.POLICY_VIOLATION
     assert "whole" in state.reason
     state = told(session, 1, session.server_state.opening.data)
-    assert isinstance(state, client.Shared)
+    assert isinstance(state, client_states.Shared)
     assert not ClientPolicy().whole_roster
 
 
@@ -249,7 +249,7 @@ def test_what_no_rule_can_see_gives_another_context_and_opens_nothing(forge):
     session.close(Round.SHARE_KEYS)
     session.update(4)
     state = session.clients[4]
-    assert isinstance(state, client.Failed)
+    assert isinstance(state, client_states.Failed)
     assert state.code is ErrorCode.BAD_SHARE_CIPHERTEXT
 
 

@@ -37,7 +37,8 @@ from secagg.crypto.shamir import SHARE_SIZE
 from secagg.distributed_dp import NoisyTask, plan, read_noise_terms
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.pki.certificate_authority import CertificateAuthority
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import machine as client_machine
+from secagg.protocol.client import states as client
 from secagg.protocol.client.handlers import _own_secrets
 from secagg.protocol.client.states import ReadyForInput
 from secagg.protocol.masking import input_masks
@@ -388,9 +389,9 @@ class Run:
         files = None if own is None else own.identity
         offered = decode_offer(header).resumed(files, None)
         yield "seed", offered.seed.reveal()
-        state = client.start(read_noise_terms)
+        state = client_machine.start(read_noise_terms)
         for event in (offered, *map(decode_client_event, records)):
-            state = client.step(state, event, policy=POLICY).state
+            state = client_machine.step(state, event, policy=POLICY).state
             if isinstance(state, client.Advertised):
                 for name, secret in zip(
                     ("encryption key", "masking key", "self-mask seed"),

@@ -16,12 +16,13 @@ from secagg.crypto.transcript import domain_tag
 from secagg.distributed_dp import NoisyTask, plan
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.client import machine as client
+from secagg.protocol.client import states as client_states
 from secagg.protocol.events import ComputeSum, InputReady, Received
 from secagg.protocol.messages import Envelope, Round, Shares
 from secagg.protocol.noise_terms import layer_secret, noise_secrets
 from secagg.protocol.profiles import MaliciousParameters, RoundDeadlines
 from secagg.protocol.rounds import DropReason
-from secagg.protocol.server import machine as server
+from secagg.protocol.server import states as server_states
 from secagg.simulation import InProcessSession, run_session
 from secagg.simulation.driver import identity_of
 from secagg.simulation.enrolled import simulated_trust
@@ -105,7 +106,9 @@ def run(task, lost=(), tamper=lambda _number, data: data, silent=()):
     absent = dict.fromkeys(lost, Round.MASKED_INPUT_COLLECTION)
     absent |= dict.fromkeys(silent, Round.UNMASKING)
     result = run_session(session, absent)
-    assert isinstance(session.server_state, server.Completed), session.server_state
+    assert isinstance(session.server_state, server_states.Completed), (
+        session.server_state
+    )
     return session, result
 
 
@@ -231,7 +234,7 @@ def test_a_client_takes_no_roster_with_other_numbers_of_commitments(task):
             object.__setattr__(advert, "noise_commitments", ())
     session.close(Round.ADVERTISE_KEYS)
     session.update(0)
-    assert isinstance(session.clients[0], client.Failed)
+    assert isinstance(session.clients[0], client_states.Failed)
     assert session.clients[0].code is ErrorCode.BAD_ENCODING
 
 
@@ -241,7 +244,7 @@ def test_a_client_gives_away_nothing_but_the_layers_that_its_own_count_names(tas
     asked = task.session_noise(CLIENTS).removed_layers(2)
     assert 0 < len(asked) < LADDER + 1
     state = session.clients[0]
-    assert isinstance(state, client.Completed)
+    assert isinstance(state, client_states.Completed)
     answers = session.job.noise.seeds
     assert {layer for layer, _ in answers} == set(asked)
 

@@ -9,7 +9,8 @@ from secagg_testing.observed_session import ObservedSession
 
 from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import machine as client_machine
+from secagg.protocol.client import states as client
 from secagg.protocol.events import InputReady, NoisyVector, Received
 from secagg.protocol.messages import Envelope, Round, Survivors
 from secagg.protocol.server import machine as server
@@ -92,7 +93,7 @@ def test_both_ends_ask_for_the_size_of_u2():
 def test_a_client_that_draws_other_noise_is_refused_before_its_vector_counts():
     # R5.3-14
     session = session_of()
-    session.clients[2] = client.start(
+    session.clients[2] = client_machine.start(
         lambda parameters, sharers: any_noise(parameters, sharers + 1)
     )
     with pytest.raises(RemoteProtocolError) as caught:
@@ -111,7 +112,7 @@ def test_a_client_that_draws_other_noise_has_masks_that_do_not_cancel():
     """Another build, or another |U2| told: garbage, and never a sum with less noise."""
     session = session_of()
     session.takes_every_view = True
-    session.clients[2] = client.start(
+    session.clients[2] = client_machine.start(
         lambda parameters, sharers: any_noise(parameters, sharers + 1)
     )
     masked(session)
@@ -135,14 +136,16 @@ def test_a_reader_that_refuses_ends_the_session_for_this_client():
         session.clients[0],
         facts=replace(session.clients[0].facts, read_noise=refuse),
     )
-    step = client.step(alone, Received(session.fetch(0)), policy=session._accepting)
+    step = client_machine.step(
+        alone, Received(session.fetch(0)), policy=session._accepting
+    )
     assert isinstance(step.state, client.Failed)
     assert step.state.code is ErrorCode.BAD_CONFIG
 
 
 def test_a_core_without_a_reader_takes_no_part_in_noise():
     session = session_of()
-    session.clients[0] = client.start()
+    session.clients[0] = client_machine.start()
     session.server_state = server.start(
         session.descriptor, packed_bytes=session.packed_bytes
     )

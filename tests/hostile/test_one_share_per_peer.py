@@ -16,6 +16,7 @@ from secagg.crypto.shamir import SHARE_SIZE
 from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode
 from secagg.protocol.client import machine as client
+from secagg.protocol.client.handlers import input_digest
 from secagg.protocol.client.states import Answered, Failed, Masked
 from secagg.protocol.events import InputBound, InputReady, Received, Send
 from secagg.protocol.messages import Envelope, Round, Shares, Survivors, rank_key
@@ -153,7 +154,7 @@ def replay(session, number):
     state = client.start()
     for event in session.client_journals[number]:
         record = (
-            InputBound(client.input_digest(event.vector))
+            InputBound(input_digest(event.vector))
             if isinstance(event, InputReady)
             else event
         )

@@ -36,7 +36,8 @@ from secagg.distributed_dp import (
 from secagg.distributed_dp.noise_block import decode_block
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.pki.key_files import key_text
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import machine as client_machine
+from secagg.protocol.client import states as client
 from secagg.protocol.events import InputReady, NoisyVector, PlainVector, Received, Send
 from secagg.protocol.messages import (
     Delivery,
@@ -345,7 +346,7 @@ def takes_part(parameters, terms, sharers, survivors):
         )
     except RemoteProtocolError:
         return False
-    session.clients[0] = client.start(NOISE.terms)
+    session.clients[0] = client_machine.start(NOISE.terms)
     session.play(Round.ADVERTISE_KEYS)
     if isinstance(session.clients[0], client.Failed):
         return False

@@ -22,7 +22,8 @@ from secagg_testing.observed_session import ObservedSession
 
 from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import machine as client_machine
+from secagg.protocol.client import states as client
 from secagg.protocol.events import AbortRequested, MaskAndUpload, Received
 from secagg.protocol.messages import (
     Aborted,
@@ -132,7 +133,7 @@ class Run:
             self.standing = ReachedStage.MASKED
         elif isinstance(self.state, client.Answered):
             self.standing = ReachedStage.ANSWERED
-        self.is_over = client.is_over(self.state)
+        self.is_over = client_machine.is_over(self.state)
         if self.is_over and isinstance(saying, Released | Aborted):
             self.told = saying.fate  # also one that this client cannot believe
             if isinstance(saying, Released) and saying.fate is Fate.NOT_INCLUDED:

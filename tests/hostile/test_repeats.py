@@ -14,7 +14,9 @@ from secagg_testing.cohorts import (
 )
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import machine as client_machine
+from secagg.protocol.client import states as client
+from secagg.protocol.client.handlers import input_digest
 from secagg.protocol.events import (
     AbortRequested,
     InputBound,
@@ -28,7 +30,8 @@ from secagg.protocol.events import (
 from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Round, Shares
 from secagg.protocol.refund import Charge
 from secagg.protocol.rounds import rounds_of
-from secagg.protocol.server import machine as server
+from secagg.protocol.server import machine as server_machine
+from secagg.protocol.server import states as server
 
 CLIENTS = 5
 PLAIN = parameters_for(
@@ -74,7 +77,7 @@ def played(name, rounds=None):
 
 
 def step(session, state, event):
-    return client.step(state, event, policy=session._accepting)
+    return client_machine.step(state, event, policy=session._accepting)
 
 
 @EVERY
@@ -95,8 +98,10 @@ def test_a_message_is_repeated_or_contradicted_in_every_later_state(name):
             assert isinstance(left, client.Failed)
             assert left.code is ErrorCode.EQUIVOCATION
             tried.add((type(state), event.envelope.kind))
-    table = client.TRANSITIONS[CASES[name].profile]
-    repeats = {row for row, edge in table.items() if edge.handler is client.repeat}
+    table = client_machine.TRANSITIONS[CASES[name].profile]
+    repeats = {
+        row for row, edge in table.items() if edge.handler is client_machine.repeat
+    }
     unused = (
         client.ReadyForNoisedInput if name != "noised" else client.ReadyForPlainInput
     )
@@ -117,7 +122,7 @@ def test_the_same_input_is_masked_again_and_another_is_not_bound_twice(name):
     again = step(session, masked, InputReady(vector))
     assert again.is_repeat
     assert [type(output) for output in again.outputs] == [MaskAndUpload]
-    replayed = step(session, ready, InputBound(client.input_digest(vector)))
+    replayed = step(session, ready, InputBound(input_digest(vector)))
     assert replayed.state == masked
     assert replayed.outputs == ()
 
@@ -142,15 +147,17 @@ def test_a_sum_that_could_be_known_is_thrown_away_on_purpose_only():
         session.play(which)
         if which is not Round.UNMASKING:
             session.close(which)
-    summing = server.step(session.server_state, RoundClosed(Round.UNMASKING)).state
+    summing = server_machine.step(
+        session.server_state, RoundClosed(Round.UNMASKING)
+    ).state
     assert isinstance(summing, server.Summing)
-    assert not server.is_round_full(summing)
+    assert not server_machine.is_round_full(summing)
     late = Received(Envelope(Shares, b"late"), "client-00009")
     with pytest.raises(RemoteProtocolError) as caught:
-        server.step(summing, late)
+        server_machine.step(summing, late)
     assert caught.value.code is ErrorCode.DEADLINE
     thrown = AbortRequested(ErrorCode.CANCELLED, "meant", discard_unmasked=True)
-    ended = server.step(summing, thrown).state
+    ended = server_machine.step(summing, thrown).state
     assert isinstance(ended, server.Failed)
     assert ended.was_unmasked
 
@@ -166,7 +173,7 @@ def test_from_when_on_a_session_is_paid_for(name):
     )
     spent = {}
     for which in rounds_of(CASES[name].profile):
-        spent[which] = server.spends_session(session.server_state)
+        spent[which] = server_machine.spends_session(session.server_state)
         session.play(which)
         session.close(which)
     first = Round.MASKED_INPUT_COLLECTION
@@ -182,9 +189,9 @@ def test_a_round_needs_as_many_as_the_sum_needs(joined):
     session.play(Round.ADVERTISE_KEYS)
     session.close(Round.ADVERTISE_KEYS)
     session.play(Round.SHARE_KEYS, range(joined))
-    now = server.progress(session.server_state)
+    now = server_machine.progress(session.server_state)
     assert (now.answered, now.needed) == (joined, 4)
-    assert not server.is_round_full(session.server_state)
+    assert not server_machine.is_round_full(session.server_state)
     session.close(Round.SHARE_KEYS)
     ended = isinstance(session.server_state, server.Failed)
     assert ended == (joined < 4)
@@ -195,18 +202,18 @@ def test_a_round_needs_as_many_as_the_sum_needs(joined):
 def test_a_round_is_full_when_all_clients_have_answered():
     session = RecordedSession(PLAIN, [vector_of(PLAIN, n) for n in range(CLIENTS)])
     session.play(Round.ADVERTISE_KEYS, range(CLIENTS - 1))
-    assert not server.is_round_full(session.server_state)
+    assert not server_machine.is_round_full(session.server_state)
     session.play(Round.ADVERTISE_KEYS, [CLIENTS - 1])
-    assert server.is_round_full(session.server_state)
+    assert server_machine.is_round_full(session.server_state)
 
 
 @pytest.mark.parametrize(("invited", "expected"), [(None, 5), (3, 2), (4, 3), (9, 5)])
 def test_no_client_waits_for_those_that_may_not_come(invited, expected):
     names = invited and frozenset(f"client-{n:05d}" for n in range(invited))
-    state = server.start(
+    state = server_machine.start(
         RecordedSession(PLAIN, []).descriptor,
         packed_bytes=10,
         invited=names,
         excluded=frozenset({"client-00000"}),
     )
-    assert server.progress(state).expected == expected
+    assert server_machine.progress(state).expected == expected

@@ -17,7 +17,7 @@ from secagg_testing.inline_store import ask, inline_store
 from secagg.client.contribution import SessionOutcome
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol import refund
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import states as client_states
 from secagg.protocol.messages import Aborted, Fate, Round
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
@@ -167,7 +167,7 @@ def test_a_restored_client_never_answers_from_memory(tmp_path, parameters, recor
     assert forsaken not in {sid for sid, _ in again.links[VICTIM].distinct_messages()}
     rows = ask(restored.read(ListSessions(role=Role.CLIENT, state=SessionState.ENDED)))
     ended = decode_ending(ask(restored.read(LoadSession(rows[-1].key))).receipt).state
-    assert isinstance(ended, client.Failed)
+    assert isinstance(ended, client_states.Failed)
     assert ended.code is ErrorCode.RESTORED_STATE
     assert ended.charge is refund.Charge.KEPT
     restored.end()

@@ -8,13 +8,15 @@ from secagg_testing.cohorts import LENIENT_POLICY, one_hot, parameters_for
 from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.client import checks
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import machine as client_machine
+from secagg.protocol.client import states as client
 from secagg.protocol.events import Received
 from secagg.protocol.messages import Envelope, Round, Survivors
 from secagg.protocol.parameters import Graph
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.server import handlers as server_rounds
-from secagg.protocol.server import machine as server
+from secagg.protocol.server import machine as server_machine
+from secagg.protocol.server import states as server
 from secagg.simulation import InProcessSession, identity_of
 
 CLIENTS, DEGREE, MODULUS = 12, 4, 1 << 20
@@ -81,7 +83,9 @@ def test_a_client_checks_u3_by_its_own_ring_before_it_answers():
         number = session.roster[min(survivors)]
         bitmap = encode_set(survivors, CLIENTS)
         event = Received(Envelope.of(Survivors(bitmap)))
-        state = client.step(session.clients[number], event, policy=LENIENT_POLICY).state
+        state = client_machine.step(
+            session.clients[number], event, policy=LENIENT_POLICY
+        ).state
         if answers:
             assert isinstance(state, client.Answered)
         else:
@@ -142,7 +146,7 @@ def test_the_server_demands_a_little_more_than_a_client(monkeypatch):
     for module in (server, server_rounds):
         monkeypatch.setattr(module, "server_demand", demanded)
     with pytest.raises(RemoteProtocolError) as caught:
-        server.start(offer_of(wide(200)), packed_bytes=1)
+        server_machine.start(offer_of(wide(200)), packed_bytes=1)
     assert caught.value.code is ErrorCode.BAD_CONFIG
     assert asked == [14]
 

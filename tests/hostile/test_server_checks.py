@@ -37,7 +37,8 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.parameters import Profile
 from secagg.protocol.rounds import DropReason, rounds_of
-from secagg.protocol.server import machine as server
+from secagg.protocol.server import machine as server_machine
+from secagg.protocol.server import states as server
 from secagg.simulation import identity_of
 
 CLIENT_ROUNDS = rounds_of(Profile.HONEST_CURIOUS_SERVER)
@@ -82,7 +83,7 @@ def sent_by(sender, message):
 def refused(session, event):
     """Return the code of a refusal; the state must be as before, and still work."""
     before = session.server_state
-    unchanged = server.fork(before)
+    unchanged = server_machine.fork(before)
     with pytest.raises(RemoteProtocolError) as caught:
         session.to_server(event)
     assert session.server_state is before
@@ -159,14 +160,14 @@ def test_a_full_session_and_an_uninvited_client_are_refused():
         ({"late"}, {"late"}, False),  # PROTOCOL §5.7
         (None, {"late"}, False),
     ):
-        session.server_state = server.start(
+        session.server_state = server_machine.start(
             session.descriptor,
             packed_bytes=28,
             invited=invited and frozenset(invited),
             excluded=frozenset(out),
         )
         if is_welcome:
-            server.step(session.server_state, sent_by("late", late))
+            server_machine.step(session.server_state, sent_by("late", late))
         else:
             assert refused(session, sent_by("late", late)) is ErrorCode.NOT_INVITED
 
@@ -196,7 +197,7 @@ def test_a_retry_is_a_no_op_and_a_contradiction_is_a_violation(which):
 
     run_until(session, which, remember)
     event = seen[0]
-    before = server.fork(session.server_state)
+    before = server_machine.fork(session.server_state)
     session.to_server(event)
     assert session.server_state == before
     other = sent_by(event.sender, contradicting(event.envelope.open()))
@@ -485,7 +486,7 @@ def test_messages_of_unknown_and_of_excluded_clients_are_refused(which):
     for sender in ("stranger", *excluded):
         event = replace(seen[6], sender=sender)
         assert refused(session, event) is ErrorCode.SESSION_OVER
-        assert server.update_for(session.server_state, sender).kind is Aborted
+        assert server_machine.update_for(session.server_state, sender).kind is Aborted
 
 
 @pytest.mark.parametrize("seed", [b"", b"s" * 31])
@@ -505,7 +506,7 @@ def test_an_operator_can_abort_in_every_round_and_all_clients_are_told():
         for number in session.clients:
             told = session.fetch(number).open()
             assert told == Aborted(fate, ErrorCode.CANCELLED, "maintenance")
-        assert server.pending_outputs(session.server_state) == ()
+        assert server_machine.pending_outputs(session.server_state) == ()
 
 
 def test_a_finished_session_refuses_messages_and_keeps_no_secret():
@@ -514,7 +515,7 @@ def test_a_finished_session_refuses_messages_and_keeps_no_secret():
     run_until(session, Round.UNMASKING, lambda _, e: seen.append(e) or e)
     session.close(Round.UNMASKING)
     for event in seen:  # R5-1: acknowledged once, acknowledged to the end
-        assert server.step(session.server_state, event).is_repeat
+        assert server_machine.step(session.server_state, event).is_repeat
         other = sent_by(event.sender, contradicting(event.envelope.open()))
         assert refused(session, other) is ErrorCode.EQUIVOCATION
         stranger = replace(event, sender="stranger")
@@ -522,7 +523,7 @@ def test_a_finished_session_refuses_messages_and_keeps_no_secret():
     assert not hasattr(session.server_state, "job")
     assert not hasattr(session.server_state, "shares")
     assert session.fetch(0).kind is Released
-    assert server.is_over(session.server_state)
+    assert server_machine.is_over(session.server_state)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -547,13 +548,13 @@ def test_any_event_in_any_state_gives_a_legal_state_or_a_documented_error(data):
     )
     before = session.server_state
     try:
-        result = server.step(before, event)
+        result = server_machine.step(before, event)
     except (RemoteProtocolError, LocalProtocolError):
         return
     what = event.envelope.kind if isinstance(event, Received) else type(event)
     assert (
         type(result.state)
-        in server.TRANSITIONS[before.session.descriptor.parameters.profile][
+        in server_machine.TRANSITIONS[before.session.descriptor.parameters.profile][
             type(before), what
         ].may_enter
     )

@@ -26,7 +26,9 @@ from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode
 from secagg.protocol.agreement import sign_context
 from secagg.protocol.client import checks
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import machine as client_machine
+from secagg.protocol.client import states as client
+from secagg.protocol.client.handlers import input_digest
 from secagg.protocol.client.states import Failed, Masked, Signed
 from secagg.protocol.context import unmask_context
 from secagg.protocol.events import InputBound, InputReady, Received, Send, Step
@@ -92,7 +94,7 @@ class Cohort:
     def step(self, state, message):
         """Tell a client something; return what it is then, and what it sends."""
         event = Received(Envelope.of(message))
-        result = client.step(state, event, policy=self.policy)
+        result = client_machine.step(state, event, policy=self.policy)
         sent = [o.envelope.open() for o in result.outputs if isinstance(o, Send)]
         return result.state, sent
 
@@ -352,14 +354,14 @@ def test_an_answer_is_of_the_set_that_was_signed(four, view):
 
 def replayed(cohort: Cohort, number: int, said: tuple) -> client.ClientState:
     """Rebuild a client from its journal, as after kill -9."""
-    state = client.start()
+    state = client_machine.start()
     for event in (*cohort.journals[number], *said):
         record = (
-            InputBound(client.input_digest(event.vector))
+            InputBound(input_digest(event.vector))
             if isinstance(event, InputReady)
             else event
         )
-        state = client.step(state, record, policy=cohort.policy).state
+        state = client_machine.step(state, record, policy=cohort.policy).state
     return state
 
 
@@ -380,10 +382,10 @@ def histories(cohort: Cohort, length: int) -> Iterator[list[Envelope]]:
             return
         for request in requests:
             event = Received(Envelope.of(request))
-            result = client.step(state, event, policy=cohort.policy)
+            result = client_machine.step(state, event, policy=cohort.policy)
             after = replayed(cohort, 0, (*said, event))
             assert after == result.state
-            again = client.pending_outputs(after)
+            again = client_machine.pending_outputs(after)
             yield from ask((*said, event), sent + sent_in((*result.outputs, *again)))
 
     yield from ask((), [])
@@ -412,12 +414,12 @@ def test_no_order_of_requests_and_restarts_gives_two_signatures_or_two_answers(f
 
 
 def test_a_client_that_does_not_record_what_it_signs_is_found(four, monkeypatch):
-    row = client.TRANSITIONS[Profile.MALICIOUS_SERVER][Masked, Survivors]
+    row = client_machine.TRANSITIONS[Profile.MALICIOUS_SERVER][Masked, Survivors]
 
     def agree(state, event, policy):
         return Step(state, row.handler(state, event, policy).outputs)
 
-    forgetful = client.Edge(agree, {Masked})
-    table = client.TRANSITIONS[Profile.MALICIOUS_SERVER]
+    forgetful = client_machine.Edge(agree, {Masked})
+    table = client_machine.TRANSITIONS[Profile.MALICIOUS_SERVER]
     monkeypatch.setitem(table, (Masked, Survivors), forgetful)
     assert contradictions(list(histories(four, 2))) == {Consistency}

@@ -31,7 +31,8 @@ from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode
 from secagg.protocol import agreement, masking
 from secagg.protocol.agreement import sign_context
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import machine as client_machine
+from secagg.protocol.client import states as client
 from secagg.protocol.client.states import Failed, ReadyForInput, Signed
 from secagg.protocol.context import mask_context, unmask_context
 from secagg.protocol.events import (
@@ -181,7 +182,9 @@ class LyingServer:
             OFFERED_AT,
             membership_of(name, self.serials[name]),
         )
-        result = client.step(client.start(), offered, policy=self.policy)
+        result = client_machine.step(
+            client_machine.start(), offered, policy=self.policy
+        )
         self.states[name, which] = result.state
         (sent,) = result.outputs
         self.facts.heard(self.session_id, name, sent.envelope)
@@ -224,7 +227,7 @@ class LyingServer:
         entry = self.plan.inputs.get(name, 1)
         vector = PlainVector(word_dtype(modulus).type([entry] * DIMENSION))
         state = self.states[name, which]
-        result = client.step(state, InputReady(vector), policy=self.policy)
+        result = client_machine.step(state, InputReady(vector), policy=self.policy)
         self.states[name, which] = result.state
         (output,) = result.outputs
         assert isinstance(output, MaskAndUpload)
@@ -302,7 +305,9 @@ class LyingServer:
         envelope = Envelope.of(message)
         self.facts.said(self.session_id, name, envelope)
         event = Received(envelope)
-        result = client.step(self.states[name, which], event, policy=self.policy)
+        result = client_machine.step(
+            self.states[name, which], event, policy=self.policy
+        )
         self.states[name, which] = result.state
         sent = [each.envelope for each in result.outputs if isinstance(each, Send)]
         for each in sent:

@@ -24,7 +24,7 @@ from secagg_testing.lossy_connection import Fault
 
 from secagg.client.contribution import SessionOutcome
 from secagg.client.participation import receipt_of
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import states as client_states
 from secagg.protocol.events import PlainVector
 from secagg.protocol.profiles import MaliciousParameters
 from secagg.protocol.rounds import rounds_of
@@ -206,7 +206,7 @@ def test_a_client_killed_anywhere_never_contradicts_itself(parameters, at):
                 store.read(ListSessions(role=Role.CLIENT, state=SessionState.ENDED))
             )
             outcome = decode_ending(ask(store.read(LoadSession(row.key))).receipt).state
-            assert isinstance(outcome, client.Completed)
+            assert isinstance(outcome, client_states.Completed)
         else:
             assert isinstance(ending, SessionOutcome)
 

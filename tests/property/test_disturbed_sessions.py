@@ -28,7 +28,9 @@ from secagg.crypto.modular import add_into, reduce_in_place, zeros
 from secagg.crypto.shamir import SHARE_SIZE
 from secagg.distributed_dp import TaskNoiseVerifier, subtract_layers
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import machine as client_machine
+from secagg.protocol.client import states as client
+from secagg.protocol.client.handlers import input_digest
 from secagg.protocol.events import (
     ComputeSum,
     InputBound,
@@ -49,7 +51,8 @@ from secagg.protocol.profiles import Profile
 from secagg.protocol.receipts.receipt import Outcome
 from secagg.protocol.receipts.verifier import Finding, verify_receipt
 from secagg.protocol.rounds import rounds_of
-from secagg.protocol.server import machine as server
+from secagg.protocol.server import machine as server_machine
+from secagg.protocol.server import states as server
 from secagg.server.session.report import SessionFacts
 from secagg.simulation.driver import accepting, identity_of
 
@@ -153,7 +156,7 @@ class Disturbed(ObservedSession):
 
     def to_client(self, number, event):
         """Apply an event at a client and note what it has accepted."""
-        was_over = client.is_over(self.clients[number])
+        was_over = client_machine.is_over(self.clients[number])
         outputs = super().to_client(number, event)
         if not was_over and not isinstance(self.clients[number], client.Failed):
             self.accepted.setdefault(number, []).append(event)
@@ -238,7 +241,7 @@ class Play:
         """Play all rounds; all clients that live are told how it ended."""
         session = self.session
         for which in self.rounds:
-            if server.is_over(session.server_state):
+            if server_machine.is_over(session.server_state):
                 break
             self.play(which)
             if self.draw(st.booleans(), label="server restarts"):
@@ -301,27 +304,27 @@ class Play:
 
 def replayed_client(session, number):
     """Rebuild a client from its journal, as after kill -9."""
-    state = client.start(session.read_noise)
+    state = client_machine.start(session.read_noise)
     for event in session.client_journals.get(number, ()):
         record = (
-            InputBound(client.input_digest(event.vector))
+            InputBound(input_digest(event.vector))
             if isinstance(event, InputReady)
             else event
         )
         policy = accepting(session.parameters)
-        state = client.step(state, record, policy=policy).state
+        state = client_machine.step(state, record, policy=policy).state
     return state
 
 
 def replayed_server(session):
     """Rebuild the server from its journal."""
-    state = server.start(
+    state = server_machine.start(
         session.descriptor,
         packed_bytes=session.packed_bytes,
         read_noise=session.read_noise,
     )
     for event in session.journal:
-        state = server.step(state, event).state
+        state = server_machine.step(state, event).state
     return state
 
 

@@ -12,12 +12,14 @@ from secagg_testing.cohorts import RecordedSession, one_hot, parameters_for
 from secagg_testing.observed_session import ObservedSession
 
 from secagg.errors import ErrorCode
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import machine as client_machine
+from secagg.protocol.client import states as client
 from secagg.protocol.events import Received, RoundClosed, Send
 from secagg.protocol.messages import Advert, Bundles, Round, Shares
 from secagg.protocol.parameters import Profile
 from secagg.protocol.rounds import rounds_of
-from secagg.protocol.server import machine as server
+from secagg.protocol.server import machine as server_machine
+from secagg.protocol.server import states as server
 from secagg.simulation import InProcessSession, run_session
 from secagg.simulation.driver import accepting
 
@@ -76,7 +78,7 @@ def test_any_losses_on_the_complete_graph_give_the_survivors_sum(data, modulus):
         assert result.total.tolist() == expected_sum(result.survivors, 11, modulus)
         assert all(
             isinstance(state, client.Completed)
-            for number, state in result.client_states.items()
+            for number, state in result.client.items()
             if number in result.survivors
         )
     else:
@@ -88,7 +90,7 @@ def test_any_losses_on_the_complete_graph_give_the_survivors_sum(data, modulus):
             ErrorCode.U3_TOO_SMALL,
             ErrorCode.TOO_FEW_ANSWERS,
         }
-        for state in result.client_states.values():
+        for state in result.client.values():
             # Round 1 can end without a session for a client; everywhere else the
             # client is told.
             assert isinstance(state, client.Failed)
@@ -219,7 +221,7 @@ def test_replaying_the_accepted_events_rebuilds_the_server(cut_after):
     state = replayed(session, session.journal[:cut_after])
     assert state == replayed(session, session.journal[:cut_after])
     for event in session.journal[cut_after:]:
-        state = server.step(state, event).state
+        state = server_machine.step(state, event).state
     assert state == session.server_state
 
 
@@ -231,9 +233,9 @@ def recorded_session():
 
 
 def replayed(session, events):
-    state = server.start(session.descriptor, packed_bytes=session.packed_bytes)
+    state = server_machine.start(session.descriptor, packed_bytes=session.packed_bytes)
     for event in events:
-        state = server.step(state, event).state
+        state = server_machine.step(state, event).state
     return state
 
 
@@ -248,12 +250,12 @@ def test_batches_on_forks_end_as_events_one_by_one(data, refused):
     committed, done, attempt = replayed(session, []), [], 0
     while pending:
         batch = pending[: data.draw(st.integers(1, len(pending)), label="batch")]
-        ahead = server.fork(committed)
+        ahead = server_machine.fork(committed)
         assert ahead == committed
         for event in batch:
-            ahead = server.step(ahead, event).state
+            ahead = server_machine.step(ahead, event).state
             if isinstance(event, Received):
-                assert server.step(ahead, event).is_repeat
+                assert server_machine.step(ahead, event).is_repeat
         assert committed == replayed(session, done)
         if attempt not in refused:
             committed, done, pending = ahead, done + batch, pending[len(batch) :]
@@ -274,10 +276,10 @@ def test_a_repeated_message_says_so_and_changes_nothing():
     state = replayed(session, [])
     for event in session.journal:
         before = state
-        state = server.step(before, event).state
+        state = server_machine.step(before, event).state
         if isinstance(event, Received):
             assert state is before
-            again = server.step(server.fork(state), event)
+            again = server_machine.step(server_machine.fork(state), event)
             assert again.is_repeat
             assert again.outputs == ()
             assert again.state == state
@@ -293,9 +295,9 @@ def test_replaying_a_clients_journal_gives_the_same_bytes():
 
 
 def sent_by(session, number):
-    state, sent = client.start(), []
+    state, sent = client_machine.start(), []
     for event in session.client_journals[number]:
-        result = client.step(state, event, policy=accepting(session.parameters))
+        result = client_machine.step(state, event, policy=accepting(session.parameters))
         sent += [each.envelope for each in result.outputs if isinstance(each, Send)]
         state = result.state
     return sent

@@ -32,7 +32,8 @@ from secagg.protocol.messages import Envelope, Round, Survivors
 from secagg.protocol.noise_terms import NoiseTerms
 from secagg.protocol.profiles import Profile
 from secagg.protocol.rounds import rounds_of
-from secagg.protocol.server import machine as server
+from secagg.protocol.server import machine as server_machine
+from secagg.protocol.server import states as server
 from secagg.server.aggregator import Aggregator
 from secagg.server.session.runner import MOST_ATTEMPTS
 from secagg.server.session.state import DurableState, JournalPosition
@@ -282,9 +283,9 @@ def answers_before_it_has_stored(monkeypatch):
 def opens_a_round_before_it_is_stored(monkeypatch):
     async def applied_in_haste(self, make_event, _lease):
         event = make_event(self._state)
-        if event is None or server.is_over(self._state):
+        if event is None or server_machine.is_over(self._state):
             return
-        step = server.step(server.fork(self._state), event)
+        step = server_machine.step(server_machine.fork(self._state), event)
         self._enter(event, step)
         await self._commit(
             Change(key=self._key, records=(record_of(event),), round=step.state.ROUND)
@@ -317,7 +318,7 @@ def forgets_the_last_record_at_a_restart(monkeypatch):
 
 
 def takes_a_repetition_for_equivocation(monkeypatch):
-    step = server.step
+    step = server_machine.step
 
     def suspicious(state, event):
         taken = step(state, event)

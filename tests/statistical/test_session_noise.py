@@ -24,7 +24,7 @@ from secagg.protocol.profiles import (
     MaliciousParameters,
     RoundDeadlines,
 )
-from secagg.protocol.server import machine as server
+from secagg.protocol.server import states as server_states
 from secagg.simulation import InProcessSession, run_session
 from secagg.simulation.driver import identity_of
 from secagg.simulation.enrolled import simulated_trust
@@ -115,7 +115,9 @@ def test_a_sum_holds_the_noise_of_its_certificate(task, absent, lost, silent, fo
         | dict.fromkeys(lost, Round.MASKED_INPUT_COLLECTION)
         | dict.fromkeys(silent, Round.UNMASKING),
     )
-    assert isinstance(session.server_state, server.Completed), session.server_state
+    assert isinstance(session.server_state, server_states.Completed), (
+        session.server_state
+    )
     removal = session.job.noise
     given = Counter(layer for layer, _ in removal.seeds) if removal else {}
     certificate = task.certificate(

@@ -35,7 +35,6 @@ from secagg.protocol.client.handlers import (
     agree,
     choose_edges,
     complaints_of,
-    input_digest,
     mask_noised,
     mask_plain,
     open_bundles,
@@ -210,32 +209,6 @@ def _charge_of(state: ClientState, fate: Fate | None) -> Charge:
 def ignore(state: Completed | Failed, _: ClientEvent, __: ClientPolicy) -> ClientStep:
     """Ignore an event that arrives after the end."""
     return Step(state, is_repeat=True)
-
-
-__all__ = [
-    "TRANSITIONS",
-    "Advertised",
-    "Answered",
-    "ClientState",
-    "Completed",
-    "EdgesChosen",
-    "Failed",
-    "Idle",
-    "Masked",
-    "ReadyForInput",
-    "ReadyForNoisedInput",
-    "ReadyForPlainInput",
-    "Shared",
-    "Signed",
-    "input_digest",
-    "is_over",
-    "noise_secrets",
-    "pending_outputs",
-    "resume_answered",
-    "start",
-    "step",
-    "view",
-]
 
 
 class Edge(NamedTuple):

@@ -100,31 +100,6 @@ from secagg.protocol.server.unmasking import (
     record_signature,
 )
 
-__all__ = [
-    "TRANSITIONS",
-    "AdvertiseKeys",
-    "ChooseEdges",
-    "Completed",
-    "ConsistencyCheck",
-    "Failed",
-    "MaskedInputCollection",
-    "Progress",
-    "ServerState",
-    "ShareKeys",
-    "Summing",
-    "Unmasking",
-    "ending_for",
-    "fork",
-    "is_over",
-    "is_round_full",
-    "pending_outputs",
-    "progress",
-    "spends_session",
-    "start",
-    "step",
-    "update_for",
-]
-
 
 class Edge(NamedTuple):
     """One row of the protocol: the handler of an event, and the states it may enter."""

@@ -17,7 +17,8 @@ from secagg.errors import RemoteProtocolError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Envelope, Round
 from secagg.protocol.rounds import DropReason
-from secagg.protocol.server import machine as server
+from secagg.protocol.server import machine as server_machine
+from secagg.protocol.server import states as server
 from secagg.runtime import log_events as telemetry
 from secagg.server.telemetry.measures import Measures
 
@@ -277,7 +278,7 @@ class SessionEvents:
             progress: The session's progress in the new state.
             seconds: How long the former state lasted.
         """
-        counts = server.progress(before)
+        counts = server_machine.progress(before)
         match state:
             case server.Completed():
                 self.write(telemetry.SESSION_COMPLETED, reason=progress.reason)
@@ -306,6 +307,6 @@ class SessionEvents:
         if isinstance(before, server.Summing):
             self._measures.summed(seconds)
             return
-        counts = server.progress(before)
+        counts = server_machine.progress(before)
         is_full = counts.answered >= counts.expected
         self._measures.closed(counts.round, seconds, is_full=is_full)

@@ -20,7 +20,8 @@ from secagg.protocol.enrolment.revocation_list import (
 from secagg.protocol.enrolment.verification import VerifiedCredentials
 from secagg.protocol.messages import MAX_IDENTITY_BYTES
 from secagg.protocol.packing import packed_size
-from secagg.protocol.server import machine as server
+from secagg.protocol.server import machine as server_machine
+from secagg.protocol.server import states as server
 from secagg.storage.journal import StoredEvent, decode_server_event
 from secagg.storage.rows import StoredSession
 
@@ -66,7 +67,7 @@ class SessionRecord:
                 does not name; no such session can exist.
         """
         parameters = self.descriptor.parameters
-        return server.start(
+        return server_machine.start(
             self.descriptor,
             packed_bytes=packed_size(parameters.dimension, parameters.bits),
             invited=self.invited,

@@ -53,7 +53,8 @@ from secagg.protocol.messages import (
 from secagg.protocol.noise_terms import NoiseCertificate
 from secagg.protocol.receipts.receipt import AuditReceipt, Dispute, Outcome, WrittenBy
 from secagg.protocol.rounds import ROUNDS, DropReason
-from secagg.protocol.server import machine as server
+from secagg.protocol.server import machine as server_machine
+from secagg.protocol.server import states as server
 from secagg.protocol.server.states import RosterFixed
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.files import replace_file
@@ -399,7 +400,7 @@ class SessionFacts:
             self._seen = replace(
                 self._seen, sharers=state.bitmap, edge_root=state.cohort.edge_root
             )
-        self.is_spent = self.is_spent or server.spends_session(state)
+        self.is_spent = self.is_spent or server_machine.spends_session(state)
         if isinstance(state, server.ConsistencyCheck | server.Unmasking):
             survivors = encode_set(state.survivors, len(state.cohort.roster))
             parameters = self._descriptor.parameters
@@ -448,7 +449,7 @@ class SessionFacts:
         self, state: server.ServerState, *, upload_bytes: int
     ) -> SessionProgress:
         """Return the session's progress."""
-        now = server.progress(state)
+        now = server_machine.progress(state)
         phase, reason = SessionPhase.COLLECTING, ""
         if isinstance(state, server.Summing):
             phase = SessionPhase.SUMMING
@@ -479,7 +480,10 @@ class SessionFacts:
         return None if before is None else before - is_spent
 
     def receipt(
-        self, state: server.Completed | server.Failed, *, was_restored: bool
+        self,
+        state: server.Completed | server.Failed,
+        *,
+        was_restored: bool,
     ) -> SessionReceipt:
         """Return the receipt of the session."""
         ctx0 = context.session_context(self._descriptor)

@@ -61,7 +61,8 @@ from secagg.protocol.messages import (
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.receipts.receipt import AuditReceipt
 from secagg.protocol.server import handlers as server_rounds
-from secagg.protocol.server import machine as server
+from secagg.protocol.server import machine as server_machine
+from secagg.protocol.server import states as server
 from secagg.protocol.server.states import RosterFixed, ServerStep
 from secagg.runtime import log_events as telemetry
 from secagg.server.dependencies import ServerDependencies
@@ -587,7 +588,7 @@ class SessionRunner:
         """Whether every client that can answer has, and no upload is missing."""
         is_open = isinstance(self._state, server.MaskedInputCollection)
         is_whole = not (is_open and self._uploads.missing)
-        return is_whole and server.is_round_full(self._state)
+        return is_whole and server_machine.is_round_full(self._state)
 
     async def _check_uploader(self, identity: str, view: bytes) -> None:
         """Refuse a client that cannot upload now, before any byte is read."""
@@ -772,7 +773,7 @@ class SessionRunner:
             await self._refuse_lost_inputs()
         await self._timer.begin()
         while not self.is_over:
-            job = next(iter(server.pending_outputs(self._state)), None)
+            job = next(iter(server_machine.pending_outputs(self._state)), None)
             if isinstance(job, ComputeSum):
                 await self._sum.release(job)
             elif await self._timer.is_ripe():
@@ -916,7 +917,9 @@ class SessionRunner:
     def _closing(self, closed: Round) -> MakeEvent:
         """Return what closes a round, unless it is closed."""
 
-        def make(state: server.ServerState) -> RoundClosed | AbortRequested | None:
+        def make(
+            state: server.ServerState,
+        ) -> RoundClosed | AbortRequested | None:
             if closed is not state.ROUND or isinstance(state, server.Summing):
                 return None
             if self._timer.is_too_late(state):

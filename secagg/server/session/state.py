@@ -33,7 +33,8 @@ from secagg.errors import (
 from secagg.protocol.events import Received, RoundClosed, ServerEvent
 from secagg.protocol.messages import Round
 from secagg.protocol.rounds import ROUNDS
-from secagg.protocol.server import machine as server
+from secagg.protocol.server import machine as server_machine
+from secagg.protocol.server import states as server
 from secagg.protocol.server.states import ServerStep
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock, is_set_before
@@ -238,7 +239,7 @@ class DurableState:
     @property
     def is_over(self) -> bool:
         """Whether the session has ended."""
-        return self.receipt is not None or server.is_over(self._state)
+        return self.receipt is not None or server_machine.is_over(self._state)
 
     def replay(self, events: Iterable[StoredEvent]) -> None:
         """Apply what the store holds already."""
@@ -246,7 +247,7 @@ class DurableState:
             if isinstance(event, SumAttempt | RefusalNoted):
                 self._enter_note(event)
             else:
-                self._enter(event, server.step(self._state, event))
+                self._enter(event, server_machine.step(self._state, event))
 
     async def submit(self, event: Received) -> bool:
         """Accept a client's message; return when it is durable.
@@ -397,7 +398,7 @@ class DurableState:
         """Wait for messages that come soon, if the last commit has just ended."""
         if self._gathering_ends <= self._clock.now():
             return
-        counts = server.progress(self._state)
+        counts = server_machine.progress(self._state)
         self._expected = counts.expected - counts.answered
         if len(self._waiting) < self._expected:
             self._all_here.clear()
@@ -442,7 +443,7 @@ class DurableState:
         self, batch: list[_Waiting]
     ) -> tuple[server.ServerState, list[Received]]:
         """Return the state after a batch, and the messages that lead there."""
-        state = server.fork(self._state)
+        state = server_machine.fork(self._state)
         accepted: list[Received] = []
         if self.receipt is not None:
             for message in batch:
@@ -453,7 +454,7 @@ class DurableState:
                 continue
             message.refusal = None
             try:
-                step = server.step(state, message.event)
+                step = server_machine.step(state, message.event)
             except RemoteProtocolError as error:
                 message.refusal = error
                 continue
@@ -484,19 +485,27 @@ class DurableState:
             due = (
                 self._store.is_shared
                 and isinstance(event, RoundClosed)
-                and (bool(event.missing) or not server.is_round_full(self._state))
+                and (
+                    bool(event.missing) or not server_machine.is_round_full(self._state)
+                )
             )
             known = self._position
-            step = await self._workers.run(server.step, server.fork(self._state), event)
+            step = await self._workers.run(
+                server_machine.step, server_machine.fork(self._state), event
+            )
             opened = step.state
-            seconds = None if server.is_over(opened) else self._seconds_of(opened.ROUND)
+            seconds = (
+                None
+                if server_machine.is_over(opened)
+                else self._seconds_of(opened.ROUND)
+            )
             done = await self._commit(
                 Change(
                     key=self._key,
                     records=(record_of(event),),
                     round=opened.ROUND,
                     deadline_seconds=seconds,
-                    spend=server.spends_session(opened),
+                    spend=server_machine.spends_session(opened),
                     due=due,
                     lease=lease,
                 )
@@ -586,15 +595,15 @@ class DurableState:
         self._position = JournalPosition(behind.sequence, behind.chain)
 
     async def _apply(self, behind: MissedRecords) -> None:
-        self._state = server.fork(self._state)
+        self._state = server_machine.fork(self._state)
         for event in map(decode_server_event, behind.records):
             if isinstance(event, SumAttempt | RefusalNoted):
                 self._enter_note(event)
             elif isinstance(event, Received):
-                self._enter(event, server.step(self._state, event))
+                self._enter(event, server_machine.step(self._state, event))
             else:  # heavy; clients see the old state meanwhile
-                fork = server.fork(self._state)
-                step = await self._workers.run(server.step, fork, event)
+                fork = server_machine.fork(self._state)
+                step = await self._workers.run(server_machine.step, fork, event)
                 self._enter(event, step)
 
     def _enter_note(self, note: SumAttempt | RefusalNoted) -> None:

@@ -34,7 +34,8 @@ from secagg.protocol.messages import Round
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.profiles import MAX_DEADLINE_SECONDS
 from secagg.protocol.rounds import ROUNDS, rounds_of
-from secagg.protocol.server import machine as server
+from secagg.protocol.server import machine as server_machine
+from secagg.protocol.server import states as server
 from secagg.protocol.server.states import RosterFixed
 from secagg.runtime.clock import Clock, is_set_before
 from secagg.server.session.state import DurableState, patiently
@@ -62,7 +63,7 @@ def is_below_min_clients(state: server.ServerState) -> bool:
     """Whether AdvertiseKeys is open and has too few clients to close successfully."""
     if not isinstance(state, server.AdvertiseKeys):
         return False
-    now = server.progress(state)
+    now = server_machine.progress(state)
     return now.answered < now.needed
 
 
@@ -123,7 +124,7 @@ def wait_of(
     closes_in_seconds = min(max(0.0, closes_in_seconds), MAX_DEADLINE_SECONDS)
     if not isinstance(state, server.AdvertiseKeys):
         return Wait(retry_after_seconds, closes_in_seconds=closes_in_seconds)
-    now = server.progress(state)
+    now = server_machine.progress(state)
     return Wait(
         retry_after_seconds,
         joined=now.answered,
@@ -316,7 +317,7 @@ class RoundTimer:
             self._deadline = min(now + lasts, self._last())
         self._attention.clear()
         if (
-            server.is_over(self._state)
+            server_machine.is_over(self._state)
             or self._is_full()
             or self._durable.has_failed_over
         ):
@@ -400,7 +401,7 @@ class RoundTimer:
     async def _give_time(self) -> None:
         """Give the open round its whole time, in the store too (rule 2)."""
         self.open_round()
-        if server.is_over(self._state) or not self._joined.is_set():
+        if server_machine.is_over(self._state) or not self._joined.is_set():
             return
         await self._put_deadline(self._deadline - self.opened_at)
 

@@ -25,7 +25,8 @@ from secagg.protocol.messages import (
     Roster,
     Round,
 )
-from secagg.protocol.server import machine as server
+from secagg.protocol.server import machine as server_machine
+from secagg.protocol.server import states as server
 from secagg.protocol.server.machine import ending_for
 from secagg.server.session.report import SessionReceipt
 from secagg.wire.calls import Blob, BlobChunk, FetchChunk, Wait
@@ -65,22 +66,25 @@ class ReadableUpdates:
                 self._opened_by[Blob.DELIVERY] = state
             case server.Unmasking():
                 self._opened_by[Blob.QUORUM] = state
-        if server.is_over(state):
+        if server_machine.is_over(state):
             self._opened_by.clear()
             self._kept.clear()
 
     def update_for(
-        self, state: server.ServerState, identity: str, after: Round | None = None
+        self,
+        state: server.ServerState,
+        identity: str,
+        after: Round | None = None,
     ) -> Envelope | None:
-        """Return what `server.update_for` returns, without encoding it again."""
+        """Return the result of `machine.update_for`, without encoding it again."""
         # All other updates are encoded once for all clients, or have a few bytes.
         if not isinstance(state, server.ShareKeys | server.MaskedInputCollection):
-            return server.update_for(state, identity, after)
+            return server_machine.update_for(state, identity, after)
         # The content for each client is fixed when the round opens.
         key = state.ROUND, identity
         update = self._kept.pop(key, None)
         if update is None:
-            update = server.update_for(state, identity)
+            update = server_machine.update_for(state, identity)
             if update is None or update.kind is Aborted:
                 return update
             if len(self._kept) >= KEPT_UPDATES:
@@ -104,7 +108,7 @@ class ReadableUpdates:
                 BAD_ENCODING beyond the object's end, and for an object that no session
                 of this release has.
         """
-        if server.is_over(state):
+        if server_machine.is_over(state):
             raise session_is_over(identity)
         opened_by = self._opened_by.get(request.blob)
         # A state that is not durable yet does not exist for clients.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.protocol.agreement import sign_bundles
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import states as client_states
 from secagg.protocol.events import (
     ClientEvent,
     ClientOutput,
@@ -71,7 +71,7 @@ class ObservedSession(RecordedSession):
                     self.charged[name] = 1
         ended = self.clients[number]
         if (
-            isinstance(ended, client.Completed | client.Failed)
+            isinstance(ended, client_states.Completed | client_states.Failed)
             and ended.charge is Charge.GIVEN_BACK
         ):
             self.charged.pop(name, None)
@@ -92,7 +92,7 @@ class ObservedSession(RecordedSession):
     def _spoilt(self, dealer: int, envelope: Envelope) -> Envelope:
         """Change the bundles of those who shall get garbage."""
         state = self.clients[dealer]
-        if dealer not in self.garbage or not isinstance(state, client.Shared):
+        if dealer not in self.garbage or not isinstance(state, client_states.Shared):
             return envelope
         sealed = bytearray(Bundles.decode(envelope.data).sealed)
         view = state.roster

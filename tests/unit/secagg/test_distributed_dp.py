@@ -30,7 +30,8 @@ from secagg.errors import (
     RemoteProtocolError,
     ServiceError,
 )
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import states as client_states
+from secagg.protocol.client.handlers import input_digest
 from secagg.protocol.events import NoisyVector
 from secagg.protocol.messages import Round
 from secagg.protocol.noise_terms import NoiseSecrets
@@ -153,8 +154,8 @@ def test_a_restarted_client_encodes_the_same_residues(task):
     first = encoded(task, b"s" * 32)[0]
     second = encoded(task, b"s" * 32)[0]
     other = encoded(task, b"t" * 32)[0]
-    assert client.input_digest(first) == client.input_digest(second)
-    assert client.input_digest(first) != client.input_digest(other)
+    assert input_digest(first) == input_digest(second)
+    assert input_digest(first) != input_digest(other)
 
 
 def test_the_client_learns_by_what_factor_its_vector_was_shortened(task):
@@ -481,7 +482,7 @@ def test_the_noised_vector_goes_through_the_noised_row_only(task):
         session.play(which)
         session.close(which)
     session.update(0)
-    assert isinstance(session.clients[0], client.Masked)
+    assert isinstance(session.clients[0], client_states.Masked)
 
 
 def test_a_block_that_would_keep_a_client_busy_for_minutes_is_bad_config(task):

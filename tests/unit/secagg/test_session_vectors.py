@@ -30,7 +30,8 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol import context, masking, rounds
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import machine as client_machine
+from secagg.protocol.client import states as client
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.enrolment.credential import (
     ClientIdentity,
@@ -67,7 +68,8 @@ from secagg.protocol.noise_terms import NoiseTerms, no_noise
 from secagg.protocol.packing import pack, packed_size, unpack
 from secagg.protocol.profiles import HonestCuriousParameters, Profile, Trust
 from secagg.protocol.rounds import ROUNDS, DropReason
-from secagg.protocol.server import machine as server
+from secagg.protocol.server import machine as server_machine
+from secagg.protocol.server import states as server
 from secagg.server.engine.mask_removal import check_packed_vector
 
 SESSIONS = {
@@ -144,10 +146,10 @@ class VectorClient:
         monkeypatch.setattr("secagg.protocol.client.handlers.SeededEntropy", scripted)
         self.session, self.row = session, row
         self.parameters = descriptor_of(session).parameters
-        self.state = client.start(noise_reader(session))
+        self.state = client_machine.start(noise_reader(session))
 
     def step(self, event):
-        result = client.step(self.state, event, policy=POLICY)
+        result = client_machine.step(self.state, event, policy=POLICY)
         self.state = result.state
         return result.outputs
 
@@ -336,7 +338,9 @@ def test_our_client_checks_an_offer_before_it_makes_a_key(case):
         case["now"],
         membership_of(session, row),
     )
-    state = client.step(client.start(no_noise), offered, policy=POLICY).state
+    state = client_machine.step(
+        client_machine.start(no_noise), offered, policy=POLICY
+    ).state
     assert getattr(state, "code", 0) == case["code"]
 
 
@@ -377,7 +381,7 @@ def test_a_client_that_replays_its_journal_has_signed_the_same_set(monkeypatch):
         for round_number in (Round.SHARE_KEYS, Round.MASKED_INPUT_COLLECTION):
             replayed.take(round_number)
         replayed.take(Round.CONSISTENCY_CHECK)
-        (pending,) = client.pending_outputs(replayed.state)
+        (pending,) = client_machine.pending_outputs(replayed.state)
         assert pending.envelope.data.hex() == row["signature"]
         shown = bytes_of(session, "u2" if lies else "u3")
         outputs = replayed.step(Received(Envelope(Survivors, shown)))
@@ -385,7 +389,7 @@ def test_a_client_that_replays_its_journal_has_signed_the_same_set(monkeypatch):
             assert replayed.state.code == ErrorCode.EQUIVOCATION
         else:
             assert outputs == ()
-            assert client.pending_outputs(replayed.state) == (pending,)
+            assert client_machine.pending_outputs(replayed.state) == (pending,)
 
 
 def restarted(monkeypatch, case):
@@ -402,7 +406,7 @@ def restarted(monkeypatch, case):
 def said_again(ours, which):
     if which == Round.MASKED_INPUT_COLLECTION:
         return ours.mask()  # its input is not stored: the application gives it again
-    (output,) = client.pending_outputs(ours.state)
+    (output,) = client_machine.pending_outputs(ours.state)
     return output.envelope.data
 
 
@@ -434,9 +438,9 @@ def test_our_client_complains_and_answers_as_recorded(monkeypatch, case):
     outputs = ours.step(Received(Envelope(Delivery, bytes_of(case, "delivery"))))
     said = [output.envelope.open().encode().hex() for output in outputs]
     assert said == case["complaints"]
-    assert client.pending_outputs(ours.state) == outputs
+    assert client_machine.pending_outputs(ours.state) == outputs
     ours.supply_input()
-    assert client.pending_outputs(ours.state) == outputs
+    assert client_machine.pending_outputs(ours.state) == outputs
     (answer,) = ours.step(Received(Envelope(Survivors, bytes_of(case, "u3"))))
     assert answer.envelope.data.hex() == case["answer"]
 
@@ -464,7 +468,7 @@ class VectorServer:
         self.session = session
         self.parameters = descriptor_of(session).parameters
         size = packed_size(self.parameters.dimension, self.parameters.bits)
-        self.state = server.start(
+        self.state = server_machine.start(
             descriptor_of(session),
             packed_bytes=size,
             revoked=revoked_in(session),
@@ -472,7 +476,7 @@ class VectorServer:
         )
 
     def step(self, event):
-        result = server.step(self.state, event)
+        result = server_machine.step(self.state, event)
         self.state = result.state
         return result.outputs
 
@@ -502,7 +506,7 @@ class VectorServer:
         return self
 
     def update(self, identity):
-        return server.update_for(self.state, identity)
+        return server_machine.update_for(self.state, identity)
 
 
 def server_event(round_number, identity, message, view=b""):
@@ -558,7 +562,7 @@ def test_who_was_away_while_others_signed_gets_the_set_before_the_quorum():
         (Round.MASKED_INPUT_COLLECTION, "u3"),
         (Round.CONSISTENCY_CHECK, "quorum"),
     ):
-        update = server.update_for(ours.state, late["identity"], after)
+        update = server_machine.update_for(ours.state, late["identity"], after)
         assert update.data.hex() == session[name]
 
 

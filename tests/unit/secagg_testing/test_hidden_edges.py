@@ -12,7 +12,7 @@ from secagg_testing.hidden_edges import hiding_trees
 from secagg_testing.knowledge.claims import ForbiddenKnowledgeError
 from secagg_testing.observed_session import ObservedSession
 
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import states as client_states
 from secagg.protocol.events import Received
 from secagg.protocol.graphs.edge_selection import _Reader
 from secagg.protocol.messages import Envelope, Round
@@ -82,7 +82,7 @@ def finish(session, clients):
 def test_a_drawer_that_does_not_look_is_unnoticed_not_in_the_sum(monkeypatch):
     monkeypatch.setattr(_Reader, "check_drawn", lambda *_: None)
     session, victim, others = attacked()
-    assert isinstance(session.clients[victim], client.Shared)
+    assert isinstance(session.clients[victim], client_states.Shared)
     finish(session, [victim, *others])
     assert session.parameters.most_set_apart(CLIENTS) == 0
     with pytest.raises(ForbiddenKnowledgeError, match="all honest clients of U3") as no:
@@ -93,7 +93,7 @@ def test_a_drawer_that_does_not_look_is_unnoticed_not_in_the_sum(monkeypatch):
 
 def test_a_drawer_that_looks_leaves_and_one_sum_is_left():
     session, victim, others = attacked()
-    assert isinstance(session.clients[victim], client.Failed)
+    assert isinstance(session.clients[victim], client_states.Failed)
     assert not server.is_over(session.server_state)
     finish(session, others)
     (read,) = session.check()

@@ -21,7 +21,7 @@ from secagg.crypto.transcript import encode_set
 from secagg.distributed_dp import read_noise_terms
 from secagg.errors import ErrorCode
 from secagg.protocol.client import handlers as client_rounds
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import states as client_states
 from secagg.protocol.membership import signed_advert
 from secagg.protocol.messages import Roster, Round, Survivors
 from secagg.protocol.profiles import Profile
@@ -596,7 +596,7 @@ def substituted(observe, *victims, clients=7, **parameters):
     for number in honest:
         for output in session.tell(number, Roster(tuple(adverts))):
             session.message(number, output)
-    assert all(isinstance(session.clients[n], client.Shared) for n in honest)
+    assert all(isinstance(session.clients[n], client_states.Shared) for n in honest)
     return session
 
 

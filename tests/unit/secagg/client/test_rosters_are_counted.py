@@ -16,7 +16,7 @@ from secagg.client.budget import max_rosters_of
 from secagg.client.session import ClientSession
 from secagg.crypto.entropy import SystemEntropy
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import states as client_states
 from secagg.protocol.events import AbortRequested, Received
 from secagg.protocol.messages import Round
 from secagg.simulation import identity_of
@@ -88,7 +88,9 @@ class Party:
         self.driver.play(Round.ADVERTISE_KEYS, range(1, CLIENTS))
         self.driver.close(Round.ADVERTISE_KEYS)
         await self.session.apply(Received(self.driver.fetch(0)))
-        assert isinstance(self.session.state, client.Shared | client.EdgesChosen)
+        assert isinstance(
+            self.session.state, client_states.Shared | client_states.EdgesChosen
+        )
         return self
 
     async def leave(self):
@@ -135,7 +137,7 @@ async def test_the_count_is_on_the_disk_before_shares_leave(store):
         trust_domain=None,
         now=OFFERED_AT,
     )
-    assert isinstance(resumed.state, client.Shared)
+    assert isinstance(resumed.state, client_states.Shared)
     assert await party.count() == 1  # the same ring
 
 
@@ -148,7 +150,7 @@ async def test_a_roster_that_is_refused_is_not_counted(store):
     roster = party.driver.fetch(0).open()
     others = replace(roster, graph_seed=bytes(32))
     await party.session.apply(Received(party.driver.fetch(0).of(others)))
-    assert isinstance(party.session.state, client.Failed)
+    assert isinstance(party.session.state, client_states.Failed)
     assert await party.count() == 0
 
 

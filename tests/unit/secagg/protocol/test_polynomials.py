@@ -7,7 +7,8 @@ from secagg_testing.cohorts import one_hot, parameters_for
 from secagg.crypto.canonical import Reader
 from secagg.crypto.shamir import reconstruct
 from secagg.protocol import share_bundles
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import machine as client_machine
+from secagg.protocol.client import states as client
 from secagg.protocol.events import Received
 from secagg.protocol.messages import Envelope, Roster, Round
 from secagg.protocol.policy import ClientPolicy
@@ -32,7 +33,7 @@ def dealt_on(state: client.Advertised, roster: Roster, policy: ClientPolicy):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(share_bundles, "seal", seal)
         event = Received(Envelope.of(roster))
-        shared = client.step(state, event, policy=policy).state
+        shared = client_machine.step(state, event, policy=policy).state
     assert isinstance(shared, client.Shared)
     return plain, shared.self_mask_seed
 

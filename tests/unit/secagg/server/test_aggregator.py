@@ -21,7 +21,8 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.protocol.client import machine as client
+from secagg.protocol.client import machine as client_machine
+from secagg.protocol.client import states as client
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import Received, SessionOffered
 from secagg.protocol.messages import (
@@ -119,8 +120,8 @@ class World:
         )
         assert isinstance(self.descriptor, SessionDescriptor)
         seed = SecretBytes(hashlib.sha256(name.encode()).digest())
-        result = client.step(
-            client.start(),
+        result = client_machine.step(
+            client_machine.start(),
             SessionOffered(
                 self.descriptor, name, "aggregator", seed, int(self.clock.date())
             ),
@@ -160,7 +161,7 @@ class World:
         return Envelope(reference.kind, whole)
 
     def step(self, name, event):
-        result = client.step(self.states[name], event, policy=LENIENT_POLICY)
+        result = client_machine.step(self.states[name], event, policy=LENIENT_POLICY)
         self.states[name] = result.state
         return result.outputs
 
@@ -185,7 +186,11 @@ class World:
 
     def view(self, name):
         state = self.states.get(name)
-        return client.view(state) if isinstance(state, client.ReadyForInput) else b""
+        return (
+            client_machine.view(state)
+            if isinstance(state, client.ReadyForInput)
+            else b""
+        )
 
     def asking(self, name):
         return GetUploadStatus(self.id, self.view(name) or NO_VIEW)
