@@ -133,18 +133,23 @@ def several_rosters() -> Iterator[Claim]:
         z3.And(two_quorums, 2 * t == enrolled + corrupt, both <= corrupt),
         is_possible=True,
     )
-    n, c, signers, sharers = z3.Ints("n c signers sharers")
+    n, c, signers, share_holders = z3.Ints("n c signers share holders")
     # The honest signers of one ctx3, and another U2 that holds none of them.
     apart = z3.And(
-        c >= 0, c < n, t <= n, signers >= t - c, sharers <= n - signers, 2 * t > n + c
+        c >= 0,
+        c < n,
+        t <= n,
+        signers >= t - c,
+        share_holders <= n - signers,
+        2 * t > n + c,
     )
     yield Claim(
         "another U2 of t members holds an honest signer (R5.3-5)",
-        z3.And(apart, sharers >= t),
+        z3.And(apart, share_holders >= t),
     )
     yield Claim(
         "... and with t - 1 members it need not",
-        z3.And(apart, t >= 2, sharers >= t - 1),
+        z3.And(apart, t >= 2, share_holders >= t - 1),
         is_possible=True,
     )
     yield Claim(

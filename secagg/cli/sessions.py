@@ -495,7 +495,7 @@ def _facts(verdict: "Verdict") -> dict[str, object]:
         "proof": None if cost is None else cost.proof,
         "delta": None if cost is None else cost.delta,
         "joined": verdict.clients,
-        "shared": len(verdict.sharers),
+        "shared": len(verdict.share_holders),
         "survivors": len(verdict.survivors),
         "signed": len(verdict.signers),
         "outcome": receipt.outcome.name.lower(),

@@ -68,8 +68,8 @@ def seen_with(
             shown = EdgesPublished.decode(envelope.data)
             seen = replace(seen, edge_root=shown.edge_root)
         elif envelope.kind is Delivery:
-            sharers = Delivery.decode(envelope.data).sharers
-            seen = replace(seen, sharers=sharers)
+            share_holders = Delivery.decode(envelope.data).share_holders
+            seen = replace(seen, share_holders=share_holders)
         elif envelope.kind is Survivors:
             seen = replace(seen, survivors=envelope.data)
         elif envelope.kind is Quorum:
@@ -128,8 +128,8 @@ def certificate_of(
         clients = seen.view.clients
     else:
         clients = RosterFrame.decode(seen.view or b"").size
-    sharers, survivors = _size(seen.sharers), _size(seen.survivors)
-    return certify(parameters, clients, sharers, survivors)
+    share_holders, survivors = _size(seen.share_holders), _size(seen.survivors)
+    return certify(parameters, clients, share_holders, survivors)
 
 
 def _view(descriptor: SessionDescriptor, data: bytes) -> bytes | RosterCommitment:

@@ -42,7 +42,7 @@ def subtract_layers(
         return
     mechanism = decode_block(removal.noise_block).mechanism
     try:
-        noise = mechanism.session(removal.sharers)
+        noise = mechanism.session(removal.share_holders)
         layers = [(noise.layers[layer], seed.reveal()) for layer, seed in removal.seeds]
     except (DPNoiseError, IndexError) as error:
         raise bad_block(str(error)) from None
@@ -53,41 +53,43 @@ def subtract_layers(
 
 
 @lru_cache(maxsize=256)  # every client of a simulated session needs the same
-def read_noise_terms(parameters: ProtocolParameters, sharers: int) -> NoiseTerms:
+def read_noise_terms(parameters: ProtocolParameters, share_holders: int) -> NoiseTerms:
     """Return what |U2| determines about the noise of a session, for the core.
 
     Args:
         parameters: With a noise block.
-        sharers: |U2|.
+        share_holders: |U2|.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; the block is malformed, or describes no noise
             for so many share holders.
     """
     task = NoisyTask.from_parameters(parameters)
-    noise = task.session_noise(sharers)
+    noise = task.session_noise(share_holders)
     return NoiseTerms(
-        context=task.noise_context(sharers),
+        context=task.noise_context(share_holders),
         tolerated_losses=noise.tolerated_losses,
         reveals=_reveals(noise),
     )
 
 
-def table_hashes(parameters: ProtocolParameters, sharers: int) -> tuple[bytes, ...]:
+def table_hashes(
+    parameters: ProtocolParameters, share_holders: int
+) -> tuple[bytes, ...]:
     """Return the hashes of the tables that noise is drawn with here, 32 bytes each.
 
     None for a task without noise.
 
     Args:
         parameters: Of the session.
-        sharers: |U2|.
+        share_holders: |U2|.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; the block describes no noise for so many.
     """
     if not parameters.noise_block:
         return ()
-    return NoisyTask.from_parameters(parameters).table_hashes(sharers)
+    return NoisyTask.from_parameters(parameters).table_hashes(share_holders)
 
 
 def _reveals(noise: SessionNoise) -> tuple[tuple[int, ...], ...]:
@@ -164,14 +166,14 @@ def following_terms(
 
 
 def certify(
-    parameters: ProtocolParameters, clients: int, sharers: int, survivors: int
+    parameters: ProtocolParameters, clients: int, share_holders: int, survivors: int
 ) -> NoiseCertificate:
     """Return the noise that a sum must hold, for receipts and their verifiers.
 
     Args:
         parameters: With a noise block.
         clients: |U1|.
-        sharers: |U2|.
+        share_holders: |U2|.
         survivors: |U3|.
 
     Raises:
@@ -179,7 +181,9 @@ def certify(
             such sets.
     """
     task = NoisyTask.from_parameters(parameters)
-    return task.certificate(clients=clients, sharers=sharers, survivors=survivors)
+    return task.certificate(
+        clients=clients, share_holders=share_holders, survivors=survivors
+    )
 
 
 class TaskNoiseVerifier:
@@ -201,9 +205,9 @@ class TaskNoiseVerifier:
         """
         NoisyTask.of_session(offer)
 
-    def terms(self, parameters: ProtocolParameters, sharers: int) -> NoiseTerms:
+    def terms(self, parameters: ProtocolParameters, share_holders: int) -> NoiseTerms:
         """Return what |U2| determines about the noise, as `read_noise_terms`."""
-        return read_noise_terms(parameters, sharers)
+        return read_noise_terms(parameters, share_holders)
 
     def cost(self, offer: SessionDescriptor) -> NoiseCost:
         """Compute what the noise of a task costs; takes up to seconds.
@@ -225,11 +229,7 @@ class TaskNoiseVerifier:
             str(stated.proof),
         )
 
-    def certificate(
-        self, parameters: ProtocolParameters, clients: int, sharers: int, survivors: int
-    ) -> NoiseCertificate:
-        """Return the noise that a sum must hold, as `certify`."""
-        return certify(parameters, clients, sharers, survivors)
+    certificate = staticmethod(certify)
 
 
 def central_gaussian_variance(made: "Plan") -> float:

@@ -385,7 +385,7 @@ class NoisyTask:
             RemoteProtocolError: BAD_CONFIG; for so many share holders there is no
                 noise.
         """
-        noise = self.session_noise(secrets.sharers)
+        noise = self.session_noise(secrets.share_holders)
         sent, shortened_by = self._sent(vector), None
         try:
             if (randomiser := self.randomiser) is not None:
@@ -425,17 +425,17 @@ class NoisyTask:
         )
         return selected / over
 
-    def session_noise(self, sharers: int) -> SessionNoise:
+    def session_noise(self, share_holders: int) -> SessionNoise:
         """Return the noise of each client of a session, as exact rationals (R3.5-1).
 
         Args:
-            sharers: |U2|.
+            share_holders: |U2|.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG; the rule has no answer for so many.
         """
         try:
-            return self.mechanism.session(sharers)
+            return self.mechanism.session(share_holders)
         except DPNoiseError as error:
             raise bad_block(str(error)) from None
 
@@ -443,7 +443,7 @@ class NoisyTask:
         self,
         *,
         clients: int,
-        sharers: int,
+        share_holders: int,
         survivors: int,
         given: Mapping[int, int] | None = None,
     ) -> NoiseCertificate:
@@ -451,7 +451,7 @@ class NoisyTask:
 
         Args:
             clients: |U1|.
-            sharers: |U2|.
+            share_holders: |U2|.
             survivors: |U3|.
             given: From how many survivors each layer was subtracted; None if only the
                 server knows.
@@ -460,10 +460,10 @@ class NoisyTask:
             RemoteProtocolError: BAD_CONFIG; the rule has no answer for such sets, or
                 more was subtracted than survivors can have revealed.
         """
-        noise = self.session_noise(sharers)
+        noise = self.session_noise(share_holders)
         unseen = self.parameters.most_set_apart(clients)  # R5.9-13
         try:
-            removed = noise.removed_layers(sharers - survivors + unseen)
+            removed = noise.removed_layers(share_holders - survivors + unseen)
         except DPNoiseError as error:
             raise bad_block(str(error)) from None
         counts = None
@@ -472,7 +472,7 @@ class NoisyTask:
             if not given.keys() <= set(removed) or max(counts, default=0) > survivors:
                 raise bad_block("noise was subtracted that no survivor was asked for")
         return NoiseCertificate(
-            sharers=sharers,
+            share_holders=share_holders,
             survivors=survivors,
             unseen=unseen,
             colluders=noise.colluders,
@@ -523,40 +523,40 @@ class NoisyTask:
             error = error.with_flaw("the clip moves, so that it shortens some vectors")
         return error
 
-    def table_hashes(self, sharers: int) -> tuple[bytes, ...]:
+    def table_hashes(self, share_holders: int) -> tuple[bytes, ...]:
         """Return the hashes of the tables that noise is drawn with, 32 bytes each.
 
         The laws of R14.7-2, as R14.8-1, R14.8-2 and R14.8-4 write them down.
 
         Args:
-            sharers: |U2|.
+            share_holders: |U2|.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG; the rule has no answer for so many, or
                 no sampler holds such noise.
         """
-        noise = self.session_noise(sharers)
+        noise = self.session_noise(share_holders)
         try:
             return tuple(self.mechanism.sampler_digests(noise))
         except DPNoiseError as error:
             raise bad_block(str(error)) from None
 
-    def noise_context(self, sharers: int) -> bytes:
+    def noise_context(self, share_holders: int) -> bytes:
         """Return 32 bytes that cover how noise is drawn, PROTOCOL §3.5.
 
         Args:
-            sharers: |U2|.
+            share_holders: |U2|.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG; the rule has no answer for so many, or
                 no sampler holds such noise.
         """
-        noise = self.session_noise(sharers)
+        noise = self.session_noise(share_holders)
         entries = {
             "base": rational_text(noise.base),
             "layers": [rational_text(layer) for layer in noise.layers],
-            "roster": sharers,
-            "tables": [digest.hex() for digest in self.table_hashes(sharers)],
+            "roster": share_holders,
+            "tables": [digest.hex() for digest in self.table_hashes(share_holders)],
         }
         return hash_parts(
             "noise-context", canonical_json(entries), suite=self.parameters.suite

@@ -102,7 +102,7 @@ def _leaf(ctx0: bytes, index: int, advert: bytes, suite: CipherSuite) -> bytes:
 
 def mask_context(
     ctx1: bytes,
-    sharers: bytes,
+    share_holders: bytes,
     suite: CipherSuite,
     *,
     edge_root: bytes = b"",
@@ -112,12 +112,13 @@ def mask_context(
 
     Args:
         ctx1: Of the roster.
-        sharers: Bitmap of U2.
+        share_holders: Bitmap of U2.
         suite: Of the session.
         edge_root: Covers all drawn edges, 32 bytes; b"" in a profile that draws none.
         noise_context: 32 bytes; b"" for a task without noise.
     """
-    return hash_parts("ctx2", ctx1, edge_root, sharers, noise_context, suite=suite)
+    parts = ctx1, edge_root, share_holders, noise_context
+    return hash_parts("ctx2", *parts, suite=suite)
 
 
 def view_of(ctx2: bytes, suite: CipherSuite) -> bytes:

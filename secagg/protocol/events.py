@@ -239,13 +239,13 @@ class NoiseRemoval:
 
     Attributes:
         noise_block: Of the session; determines how noise is drawn.
-        sharers: |U2|; determines how much.
+        share_holders: |U2|; determines how much.
         seeds: For each layer of each client the number of the layer, and its seed bound
             to ctx2.
     """
 
     noise_block: bytes
-    sharers: int
+    share_holders: int
     seeds: tuple[tuple[int, SecretBytes], ...]
 
 

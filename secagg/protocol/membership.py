@@ -116,15 +116,15 @@ def check_form(advert: Advert, profile: Profile) -> None:
     """
     is_enrolled = advert.credential is not None and bool(advert.signature)
     is_bare = advert.credential is None and not advert.signature
-    if is_enrolled if profile.has_identities else is_bare:
+    has_keys = profile.has_identities
+    if is_enrolled if has_keys else is_bare:
         return
-    wanted = "a credential and a signature" if profile.has_identities else "neither"
+    wanted = "a credential and a signature" if has_keys else "neither"
+    code = ErrorCode.BAD_CREDENTIAL if has_keys else ErrorCode.BAD_SIGNATURE
     raise RemoteProtocolError(
         f"an advert of profile {profile.label} has {wanted}, that of "
         f"{advert.identity!r} is of another profile",
-        code=ErrorCode.BAD_CREDENTIAL
-        if profile.has_identities
-        else ErrorCode.BAD_SIGNATURE,
+        code=code,
         sender=advert.identity,
     )
 

@@ -588,7 +588,7 @@ class Delivery:
     """Opens MaskedInputCollection; server to each client of U2 (PROTOCOL §5.3).
 
     Attributes:
-        sharers: Bitmap of U2 over the roster.
+        share_holders: Bitmap of U2 over the roster.
         bundles: The sealed bundles addressed to the reader, one per neighbour in U2, in
             order of index, without separators.
     """
@@ -596,12 +596,12 @@ class Delivery:
     KIND: ClassVar[int] = 6
     ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
 
-    sharers: bytes
+    share_holders: bytes
     bundles: bytes = field(default=b"", repr=False)
 
     def encode(self) -> bytes:
         """Return the canonical encoding."""
-        return Writer().blob(self.sharers).blob(self.bundles).getvalue()
+        return Writer().blob(self.share_holders).blob(self.bundles).getvalue()
 
     @classmethod
     def decode(cls, data: bytes) -> Self:

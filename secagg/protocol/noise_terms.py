@@ -69,13 +69,13 @@ class NoiseSecrets:
     """The secrets from which one client draws the noise of one session.
 
     Attributes:
-        sharers: |U2|, which determines how much noise that is.
+        share_holders: |U2|, which determines how much noise that is.
         context: ctx2, which covers U2.
         seed: 32 bytes, bound to ctx2: another U2 gets other noise and other rounding.
         layers: The same for each layer of noise, from the g_i of the advert.
     """
 
-    sharers: int
+    share_holders: int
     context: bytes
     seed: SecretBytes = field(repr=False)
     layers: tuple[SecretBytes, ...] = field(default=(), repr=False)
@@ -85,7 +85,7 @@ def noise_secrets(
     seed: SecretBytes,
     layer_seeds: Sequence[SecretBytes],
     *,
-    sharers: int,
+    share_holders: int,
     context: bytes,
     suite: CipherSuite,
 ) -> NoiseSecrets:
@@ -94,12 +94,12 @@ def noise_secrets(
     Args:
         seed: The client's seed of the session.
         layer_seeds: g_i of each layer.
-        sharers: |U2|.
+        share_holders: |U2|.
         context: ctx2.
         suite: The session's suite.
     """
     return NoiseSecrets(
-        sharers=sharers,
+        share_holders=share_holders,
         context=context,
         # Component 0 is the noise that is never removed, and the rounding.
         seed=noise_seed(seed, context=context, component=0, suite=suite),
@@ -143,7 +143,7 @@ def no_noise(_: ProtocolParameters, __: int) -> NoiseTerms:
 
 def noise_terms(
     parameters: ProtocolParameters,
-    sharers: int,
+    share_holders: int,
     read_noise: NoiseReader,
     *,
     clients: int,
@@ -152,14 +152,15 @@ def noise_terms(
 
     Args:
         parameters: Of the session.
-        sharers: |U2|.
+        share_holders: |U2|.
         read_noise: Reads the noise block.
         clients: n.
     """
     if not parameters.noise_block:
-        return NoiseTerms(b"", tolerated_losses=sharers)
+        return NoiseTerms(b"", tolerated_losses=share_holders)
     # R5.9-13: a client that a server can omit from the sum counts as a dropout.
-    return read_noise(parameters, sharers).after(parameters.most_set_apart(clients))
+    terms = read_noise(parameters, share_holders)
+    return terms.after(parameters.most_set_apart(clients))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,7 @@ class NoiseCertificate:
     `NoisyTask.certificate` makes it.
 
     Attributes:
-        sharers: |U2|, among whom noise was divided.
+        share_holders: |U2|, among whom noise was divided.
         survivors: |U3|, whose noise is in the sum.
         unseen: Most honest clients that a server that lies can omit from the sum
             without being noticed, in the profile with drawn neighbours; counted as
@@ -205,7 +206,7 @@ class NoiseCertificate:
             only the server knows.
     """
 
-    sharers: int
+    share_holders: int
     survivors: int
     unseen: int
     colluders: int
@@ -218,7 +219,7 @@ class NoiseCertificate:
     @property
     def losses(self) -> int:
         """|U2 minus U3|."""
-        return self.sharers - self.survivors
+        return self.share_holders - self.survivors
 
     @property
     def kept(self) -> Fraction:
@@ -255,7 +256,7 @@ class NoiseCertificate:
     def to_dict(self) -> dict[str, object]:
         """Return the certificate as JSON values; rationals become "p/q"."""
         return {
-            "sharers": self.sharers,
+            "sharers": self.share_holders,
             "survivors": self.survivors,
             "losses": self.losses,
             "unseen": self.unseen,
@@ -280,7 +281,7 @@ class NoiseCertificate:
         """
         given = document["given"]
         made = cls(
-            sharers=int(document["sharers"]),
+            share_holders=int(document["sharers"]),
             survivors=int(document["survivors"]),
             unseen=int(document["unseen"]),
             colluders=int(document["colluders"]),

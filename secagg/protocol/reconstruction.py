@@ -101,7 +101,7 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
     session_id: bytes,
     roster: Roster,
     graph: SharingGraph,
-    sharers: frozenset[int],
+    share_holders: frozenset[int],
     survivors: frozenset[int],
     answers: Mapping[int, Answer],
 ) -> ReconstructedSecrets:
@@ -112,7 +112,7 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
         session_id: Enters the commitments.
         roster: U1 with the adverts.
         graph: Which client holds whose shares.
-        sharers: U2.
+        share_holders: U2.
         survivors: U3.
         answers: The answer of each client in U5.
 
@@ -139,7 +139,7 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
     secrets: dict[int, SecretBytes] = {}
     suspects: set[int] = set()
     disputes: set[tuple[int, int]] = set()
-    pending = sorted(sharers)
+    pending = sorted(share_holders)
     while pending:
         batch = table.reconstruct(pending, parameters.threshold, suspects)
         secrets |= {
@@ -192,7 +192,7 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
                     if peer in survivors
                 ),
             )
-            for index in sorted(sharers - survivors)
+            for index in sorted(share_holders - survivors)
         ),
         liars=frozenset(suspects),
         disputes=frozenset(disputes),

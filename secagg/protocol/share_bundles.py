@@ -220,7 +220,7 @@ def collect(  # noqa: PLR0913 - everything that opening depends on
     *,
     session_id: bytes,
     roster: RosterView,
-    sharers: AbstractSet[int],
+    share_holders: AbstractSet[int],
     channels: Mapping[int, SecretBytes],
     own_shares: bytes,
     bundles: bytes,
@@ -235,7 +235,7 @@ def collect(  # noqa: PLR0913 - everything that opening depends on
         parameters: Threshold and suite.
         session_id: For key derivation.
         roster: This client's view of U1; every bundle must be bound to its context.
-        sharers: U2.
+        share_holders: U2.
         channels: X25519 secret with each neighbour.
         own_shares: Own pair of shares, or b"" if a dealer keeps none.
         bundles: As delivered, length already checked.
@@ -252,7 +252,7 @@ def collect(  # noqa: PLR0913 - everything that opening depends on
     faults: dict[int, ErrorCode] = {}
     position = 0
     for dealer in graph.dealers(index):
-        if dealer not in sharers:
+        if dealer not in share_holders:
             continue
         if dealer == index:
             pair = own_shares

@@ -183,7 +183,7 @@ class _MeasuredSession(InProcessSession):
         sent = self.server_state.session.accepted
         return self._task.certificate(
             clients=len(sent[Round.ADVERTISE_KEYS]),
-            sharers=len(sent[Round.SHARE_KEYS]),
+            share_holders=len(sent[Round.SHARE_KEYS]),
             survivors=survivors,
             given=self._given,
         )

@@ -267,7 +267,7 @@ def encode_answered(descriptor: SessionDescriptor, state: Answered) -> bytes:
     writer.text(state.facts.identity).u8(len(state.accepted))
     for opened, digest in sorted(state.accepted.items()):
         writer.u8(opened).fixed(digest)
-    writer.u32(state.sharers).blob(state.survivors)
+    writer.u32(state.share_holders).blob(state.survivors)
     return writer.blob(state.answer).getvalue()
 
 
@@ -294,7 +294,7 @@ def _answered(reader: Reader, _: str) -> tuple[SessionDescriptor, Answered]:
         descriptor,
         identity,
         accepted=accepted,
-        sharers=reader.u32(),
+        share_holders=reader.u32(),
         survivors=_blob(reader),
         answer=_blob(reader),
     )

@@ -200,15 +200,15 @@ def flip(data, position):
             ErrorCode.U2_TOO_SMALL,
         ),
         (
-            lambda d: Delivery(d.sharers, d.bundles[:-1]),
+            lambda d: Delivery(d.share_holders, d.bundles[:-1]),
             ErrorCode.BAD_SHARE_CIPHERTEXT,
         ),
         (
-            lambda d: Delivery(d.sharers, d.bundles + d.bundles[:BUNDLE_BYTES]),
+            lambda d: Delivery(d.share_holders, d.bundles + d.bundles[:BUNDLE_BYTES]),
             ErrorCode.BAD_SHARE_CIPHERTEXT,
         ),
         (
-            lambda d: Delivery(d.sharers + b"\0", d.bundles),
+            lambda d: Delivery(d.share_holders + b"\0", d.bundles),
             ErrorCode.BAD_ENCODING,
         ),
         (lambda d: Delivery(b"\xff", d.bundles), ErrorCode.BAD_ENCODING),
@@ -256,7 +256,7 @@ def test_garbage_costs_a_dealer_its_holder_and_not_the_client_its_session(
     change, accused
 ):
     session, honest = shared()
-    event = received(Delivery(honest.sharers, change(honest.bundles)))
+    event = received(Delivery(honest.share_holders, change(honest.bundles)))
     if accused is None:  # fewer than t are of use: the others saw another roster
         assert refusal(session, 0, event) is ErrorCode.BAD_SHARE_CIPHERTEXT
         assert repr(identity_of(2)) in session.clients[0].reason
@@ -280,7 +280,7 @@ def test_a_bundle_reflected_to_its_sender_does_not_authenticate():
     honest = session.fetch(0).open()
     # Client 0's own bundle for client 1, sent back to it in place of client 1's.
     own = outputs[0].envelope.open().sealed[:BUNDLE_BYTES]
-    reflected = Delivery(honest.sharers, own + honest.bundles[BUNDLE_BYTES:])
+    reflected = Delivery(honest.share_holders, own + honest.bundles[BUNDLE_BYTES:])
     (complaint,) = said_of(session.to_client(0, received(reflected)))
     assert complaint == Complaint(ErrorCode.BAD_SHARE_CIPHERTEXT, 1)
 
@@ -305,7 +305,7 @@ def resealed(position, value):
     inside[position : position + len(value)] = value
     bundle = seal(key, bytes(inside), data)
     return session, received(
-        Delivery(honest.sharers, bundle + honest.bundles[BUNDLE_BYTES:])
+        Delivery(honest.share_holders, bundle + honest.bundles[BUNDLE_BYTES:])
     )
 
 
@@ -327,7 +327,7 @@ def test_a_bundle_that_contradicts_itself_is_confusion(position, value):
 def test_a_second_different_delivery_is_equivocation():
     session, honest = shared()
     session.update(0)
-    indices = set(decode_set(honest.sharers, CLIENTS)) - {4}
+    indices = set(decode_set(honest.share_holders, CLIENTS)) - {4}
     other = Delivery(encode_set(indices, CLIENTS), honest.bundles[: 3 * BUNDLE_BYTES])
     assert refusal(session, 0, received(other)) is ErrorCode.EQUIVOCATION
 

@@ -241,20 +241,24 @@ LIES = {
         {
             GetUpdate: instead(
                 Delivery,
-                lambda u: Delivery(without(u.sharers, VICTIM), u.bundles),
+                lambda u: Delivery(without(u.share_holders, VICTIM), u.bundles),
             )
         },
         ErrorCode.SELF_MISSING,
     ),
     "U2 with this client alone": (
-        {GetUpdate: instead(Delivery, lambda u: Delivery(only_me(u.sharers), b""))},
+        {
+            GetUpdate: instead(
+                Delivery, lambda u: Delivery(only_me(u.share_holders), b"")
+            )
+        },
         ErrorCode.U2_TOO_SMALL,
     ),
     "bundles of which none opens": (
         {
             GetUpdate: instead(
                 Delivery,
-                lambda u: Delivery(u.sharers, bytes(len(u.bundles))),
+                lambda u: Delivery(u.share_holders, bytes(len(u.bundles))),
             )
         },
         ErrorCode.BAD_SHARE_CIPHERTEXT,
@@ -263,7 +267,7 @@ LIES = {
         {
             GetUpdate: instead(
                 Delivery,
-                lambda u: Delivery(u.sharers, u.bundles[96:] + u.bundles[:96]),
+                lambda u: Delivery(u.share_holders, u.bundles[96:] + u.bundles[:96]),
             )
         },
         ErrorCode.BAD_SHARE_CIPHERTEXT,
@@ -272,7 +276,7 @@ LIES = {
         {
             GetUpdate: instead(
                 Delivery,
-                lambda u: Delivery(bytes([u.sharers[0] | 0x80]), u.bundles),
+                lambda u: Delivery(bytes([u.share_holders[0] | 0x80]), u.bundles),
             )
         },
         ErrorCode.BAD_ENCODING,
@@ -349,7 +353,7 @@ def test_whatever_the_server_says_the_client_leaves_with_a_code(lies, code):
 
 def test_a_changed_bundle_is_complained_about_and_the_sum_is_released():
     def change(delivery):
-        return Delivery(delivery.sharers, flipped(delivery.bundles))
+        return Delivery(delivery.share_holders, flipped(delivery.bundles))
 
     deployment, endings = run({GetUpdate: instead(Delivery, change)})
     assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
@@ -509,7 +513,7 @@ def test_another_view_after_a_restart_is_refused_or_never_seen(kind):
         if isinstance(update, Roster):
             fewer = tuple(a for a in update.adverts if a.identity != "client-0")
             return Roster(fewer[:VICTIM] + fewer[VICTIM:])
-        return Delivery(without(update.sharers, 0), update.bundles[96:])
+        return Delivery(without(update.share_holders, 0), update.bundles[96:])
 
     for at in range(POINTS.index("after AdvertiseKeys"), len(POINTS), 2):
         switch = CrashSwitch(at)

@@ -492,7 +492,9 @@ def test_bundles_that_were_swapped_name_their_dealers_and_cost_no_client_the_ses
             told.bundles[i * BUNDLE_BYTES :][:BUNDLE_BYTES] for i in (0, 1)
         )
         rest = told.bundles[2 * BUNDLE_BYTES :]
-        said = tell(session, number, Delivery(told.sharers, second + first + rest))
+        said = tell(
+            session, number, Delivery(told.share_holders, second + first + rest)
+        )
         code = ErrorCode.BAD_SHARE_CIPHERTEXT
         dealers = [n for n in session.clients if n != number][:2]
         assert said == [Complaint(code, dealer) for dealer in dealers]

@@ -139,7 +139,10 @@ def test_survivors_take_back_what_the_losses_have_not_made_necessary(task, lost)
     assert result.total.tolist() == (left % MODULUS).tolist()
     assert not session.dropped.keys() & {identity_of(number) for number in alive}
     certificate = task.certificate(
-        clients=CLIENTS, sharers=CLIENTS, survivors=len(alive), given=given or None
+        clients=CLIENTS,
+        share_holders=CLIENTS,
+        survivors=len(alive),
+        given=given or None,
     )
     assert certificate.required <= certificate.present
     assert certificate.present <= certificate.required * Fraction("1.04")
@@ -155,7 +158,7 @@ def test_what_is_left_has_the_variance_of_the_certificate(task):
     scale = task.mechanism.parameters.scale_factor
     given = Counter(layer for layer, _ in session.job.noise.seeds)
     total = task.certificate(
-        clients=CLIENTS, sharers=CLIENTS, survivors=9, given=given
+        clients=CLIENTS, share_holders=CLIENTS, survivors=9, given=given
     ).total
     assert total == 9 * noise.kept(1)
     # Rounding adds less than a quarter for each client.
@@ -182,7 +185,7 @@ def test_a_seed_that_does_not_fit_is_not_subtracted_and_ends_nothing(task):
     # Their inputs are in the sum, and more noise than was needed.
     assert result.survivors == tuple(range(9))
     certificate = task.certificate(
-        clients=CLIENTS, sharers=CLIENTS, survivors=9, given=given
+        clients=CLIENTS, share_holders=CLIENTS, survivors=9, given=given
     )
     noise = task.session_noise(CLIENTS)
     unsubtracted = 2 * sum(noise.layers[i] for i in asked) - sum(
@@ -256,7 +259,7 @@ def test_a_roster_without_dropouts_has_nothing_to_take_back(task):
     assert result.survivors == tuple(range(4, 10))
     assert session.job.noise is None
     assert result.total.tolist() == uploaded(session, result.survivors).tolist()
-    certificate = task.certificate(clients=6, sharers=6, survivors=6, given={})
+    certificate = task.certificate(clients=6, share_holders=6, survivors=6, given={})
     assert certificate.suffices
     assert certificate.layers == ()
 
@@ -271,7 +274,11 @@ def test_a_layer_is_drawn_from_what_section_6_7_says():
         found = layer_secret(SecretBytes(seed), layer, context=ctx2, suite=suite)
         assert found.reveal() == expected
     all_alike = noise_secrets(
-        SecretBytes(seed), [SecretBytes(seed)] * 2, sharers=3, context=ctx2, suite=suite
+        SecretBytes(seed),
+        [SecretBytes(seed)] * 2,
+        share_holders=3,
+        context=ctx2,
+        suite=suite,
     )
     drawn_from = {all_alike.seed.reveal(), *(s.reveal() for s in all_alike.layers)}
     assert len(drawn_from) == 3

@@ -24,8 +24,8 @@ MODULUS, BLOCK = PARAMETERS.modulus, PARAMETERS.noise_block
 def tolerating(losses):
     """Read a block that tolerates so many losses, whatever the parameters say."""
 
-    def read(parameters, sharers):
-        return replace(any_noise(parameters, sharers), tolerated_losses=losses)
+    def read(parameters, share_holders):
+        return replace(any_noise(parameters, share_holders), tolerated_losses=losses)
 
     return read
 
@@ -81,9 +81,9 @@ def test_a_client_reveals_nothing_for_losses_that_the_noise_does_not_bear():
 def test_both_ends_ask_for_the_size_of_u2():
     asked = []
 
-    def read(parameters, sharers):
-        asked.append(sharers)
-        return any_noise(parameters, sharers)
+    def read(parameters, share_holders):
+        asked.append(share_holders)
+        return any_noise(parameters, share_holders)
 
     session = session_of(read)
     run_session(session, {5: Round.SHARE_KEYS})
@@ -94,7 +94,7 @@ def test_a_client_that_draws_other_noise_is_refused_before_its_vector_counts():
     # R5.3-14
     session = session_of()
     session.clients[2] = client_machine.start(
-        lambda parameters, sharers: any_noise(parameters, sharers + 1)
+        lambda parameters, share_holders: any_noise(parameters, share_holders + 1)
     )
     with pytest.raises(RemoteProtocolError) as caught:
         masked(session)
@@ -113,7 +113,7 @@ def test_a_client_that_draws_other_noise_has_masks_that_do_not_cancel():
     session = session_of()
     session.takes_every_view = True
     session.clients[2] = client_machine.start(
-        lambda parameters, sharers: any_noise(parameters, sharers + 1)
+        lambda parameters, share_holders: any_noise(parameters, share_holders + 1)
     )
     masked(session)
     contexts = [state.delivered.ctx2 for state in session.clients.values()]

@@ -140,7 +140,7 @@ def test_what_is_kept_after_the_answer_is_enough_and_holds_no_secret(session):
         session.descriptor,
         state.facts.identity,
         accepted=state.accepted,
-        sharers=state.sharers,
+        share_holders=state.share_holders,
         survivors=state.survivors,
         answer=state.answer,
     )

@@ -63,8 +63,8 @@ _HAS_OTHER_TABLES = ContextVar("_HAS_OTHER_TABLES", default=False)
 def tables_by_client(monkeypatch):
     """Let a client that says so draw its noise with other tables than all others."""
 
-    def read(parameters, sharers):
-        terms = read_noise_terms(parameters, sharers)
+    def read(parameters, share_holders):
+        terms = read_noise_terms(parameters, share_holders)
         if not _HAS_OTHER_TABLES.get():
             return terms
         return replace(terms, context=sha256(terms.context).digest())

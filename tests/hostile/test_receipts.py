@@ -160,7 +160,7 @@ def receipt_of(  # noqa: PLR0913 - one keyword per respect in which receipts dif
     parameters,
     *,
     terms=b"",
-    sharers=ALL_CLIENTS,
+    share_holders=ALL_CLIENTS,
     survivors=ALL_CLIENTS,
     writer=WrittenBy.CLIENT,
     sum_hash=bytes(32),
@@ -172,7 +172,7 @@ def receipt_of(  # noqa: PLR0913 - one keyword per respect in which receipts dif
         writer=writer,
         offer=offer.encode(),
         view=roster_for(parameters).encode(),
-        sharers=encode_set(sharers, CLIENTS),
+        share_holders=encode_set(share_holders, CLIENTS),
         survivors=encode_set(survivors, CLIENTS),
         outcome=Outcome.RELEASED,
         sum_hash=sum_hash,
@@ -256,7 +256,9 @@ def test_noise_that_every_client_refuses_is_refused_offline(lie):
     for writer in WrittenBy:
         receipt = receipt_of(parameters, terms=terms, writer=writer)
         assert refusal_of(receipt) == (step, code)
-        early = replace(receipt, sharers=b"", survivors=b"", outcome=Outcome.ABORTED)
+        early = replace(
+            receipt, share_holders=b"", survivors=b"", outcome=Outcome.ABORTED
+        )
         early = replace(early, code=ErrorCode.CANCELLED, size=0)
         assert refusal_of(early) == (step, code)
         assert refusal_of(replace(early, view=None)) == (step, code)
@@ -326,7 +328,7 @@ def test_noise_must_suffice_after_the_losses_that_a_receipt_shows(
 # --- what passes, a client would have taken part in -----------------------------------
 
 
-def takes_part(parameters, terms, sharers, survivors):
+def takes_part(parameters, terms, share_holders, survivors):
     """Whether a client with no limits of its own answers for these sets."""
     session = LyingSession(parameters, terms)
     try:
@@ -358,9 +360,9 @@ def takes_part(parameters, terms, sharers, survivors):
     bundles = b"".join(
         delivery.bundles[size * place : size * (place + 1)]
         for place, number in enumerate(range(1, CLIENTS))
-        if number in sharers
+        if number in share_holders
     )
-    shown = Delivery(encode_set(sharers, CLIENTS), bundles)
+    shown = Delivery(encode_set(share_holders, CLIENTS), bundles)
     session.to_client(0, Received(Envelope.of(shown)))
     state = session.clients[0]
     if isinstance(state, client.Failed):
@@ -430,8 +432,10 @@ def lies(draw):
     return parameters, terms, ALL_CLIENTS - unshared, ALL_CLIENTS - unshared - lost
 
 
-def passes(parameters, terms, sharers, survivors):
-    receipt = receipt_of(parameters, terms=terms, sharers=sharers, survivors=survivors)
+def passes(parameters, terms, share_holders, survivors):
+    receipt = receipt_of(
+        parameters, terms=terms, share_holders=share_holders, survivors=survivors
+    )
     try:
         verify_receipt(receipt.encode(), noise=NOISE)
     except ReceiptError as error:
@@ -487,7 +491,7 @@ def answered_apart(monkeypatch, prefix, first, value, trust=None):
         writer=WrittenBy.CLIENT,
         offer=session.descriptor.encode(),
         view=shown[Roster],
-        sharers=Delivery.decode(shown[Delivery]).sharers,
+        share_holders=Delivery.decode(shown[Delivery]).share_holders,
         survivors=shown[Survivors],
         quorum=shown[Quorum],
         outcome=Outcome.RELEASED,
@@ -565,7 +569,7 @@ def test_the_quorum_of_a_revoked_client_is_invalid_where_the_list_is_given(
 
 
 DIFFERENT = {
-    "U2": ({"sharers": ALL_CLIENTS - {5}, "survivors": ALL_CLIENTS - {5}}, "U2"),
+    "U2": ({"share_holders": ALL_CLIENTS - {5}, "survivors": ALL_CLIENTS - {5}}, "U2"),
     "U3": ({"survivors": ALL_CLIENTS - {5}}, "U3"),
     "sum": ({"sum_hash": bytes([1] * 32)}, "sum"),
 }

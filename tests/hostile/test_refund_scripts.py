@@ -155,7 +155,7 @@ class Run:
 
     @property
     def has_shared(self):
-        return READER in self.session.server_state.sharers
+        return READER in self.session.server_state.share_holders
 
     def go_on(self):
         """Let the others upload, and answer what this world asks."""

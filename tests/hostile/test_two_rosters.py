@@ -79,7 +79,7 @@ class Sets:
     """What one roster's clients are shown, by name."""
 
     roster: frozenset[str]
-    sharers: frozenset[str]
+    share_holders: frozenset[str]
     survivors: frozenset[str]
 
 
@@ -205,17 +205,17 @@ class LyingServer:
         """Open uploads; of who has not dealt there is garbage."""
         order = self.names(which)
         for name in self.readers(which, self.plan.sets[which].roster):
-            sharers = self.plan.shown(name, which).sharers
+            share_holders = self.plan.shown(name, which).share_holders
             bundles = b""
             for dealer in order:
-                if dealer in sharers and dealer != name:
+                if dealer in share_holders and dealer != name:
                     place = [each for each in order if each != dealer].index(name)
                     dealt = self.dealt.get((dealer, which))
                     sealed = bytes(BUNDLE_BYTES * len(order))
                     sealed = sealed if dealt is None else dealt.sealed
                     bundles += sealed[place * BUNDLE_BYTES :][:BUNDLE_BYTES]
             said = self.tell(
-                name, which, Delivery(self.bitmap(which, sharers), bundles)
+                name, which, Delivery(self.bitmap(which, share_holders), bundles)
             )
             self.complaints[which] += sum(isinstance(each, Complaint) for each in said)
             if isinstance(self.states[name, which], ReadyForInput):
@@ -281,7 +281,7 @@ class LyingServer:
         suite = self.parameters.suite
         ctx2 = mask_context(
             self.contexts[which],
-            self.bitmap(which, view.sharers),
+            self.bitmap(which, view.share_holders),
             suite,
             edge_root=b"",
             noise_context=b"",
@@ -355,7 +355,7 @@ class LyingServer:
             writer=WrittenBy.SERVER,
             offer=self.descriptor.encode(),
             view=self.rosters[which].encode(),
-            sharers=self.bitmap(which, sets.sharers),
+            share_holders=self.bitmap(which, sets.share_holders),
             survivors=self.bitmap(which, sets.survivors),
             quorum=(quorum or self.quorums[which]).encode(),
             outcome=Outcome.RELEASED,
@@ -403,7 +403,7 @@ def read_by(server: LyingServer) -> tuple[int, bool]:
         given = 0
         for who, which in server.answered:
             sets = plan.shown(who, which)
-            is_asked = which == plan.home[name] and name in sets.sharers
+            is_asked = which == plan.home[name] and name in sets.share_holders
             if who not in plan.corrupt and is_asked:
                 given += (name in sets.survivors) is lives
         return len(plan.corrupt) + given >= threshold
@@ -416,11 +416,11 @@ def read_by(server: LyingServer) -> tuple[int, bool]:
     rows = []
     for name, which in vectors:
         row = {} if is_known(name, lives=True) else {("self", name): 1}
-        sharers = plan.shown(name, which).sharers
-        for other in sharers - {name}:
+        share_holders = plan.shown(name, which).share_holders
+        for other in share_holders - {name}:
             if not key_known[name] and not key_known[other]:
                 pair = tuple(sorted((name, other)))
-                mask = ("pair", which, tuple(sorted(sharers)), pair)
+                mask = ("pair", which, tuple(sorted(share_holders)), pair)
                 row[mask] = 1 if name == pair[0] else -1
         rows.append(row)
     found, agreed = null_combinations(rows), agreed_sums(server, vectors)
@@ -434,7 +434,8 @@ def agreed_sums(server: LyingServer, vectors) -> list[list[Fraction]]:
         answers = [name for name, where in server.answered if where == which]
         honest = view.survivors - plan.corrupt
         if any(plan.shown(name, which) == view for name in answers) and all(
-            (name, which) in vectors and plan.shown(name, which).sharers == view.sharers
+            (name, which) in vectors
+            and plan.shown(name, which).share_holders == view.share_holders
             for name in honest
         ):
             sums.append([Fraction(w == which and n in honest) for n, w in vectors])
@@ -614,9 +615,9 @@ def split_schedule(chance: Chance) -> Schedule:
     shared = [EVERY_SHARED[chance.below(len(EVERY_SHARED))] for _ in range(count)]
     made = schedule(parameters, own, shared, colluders)
     for which, sets in made.sets.items():
-        sharers = chance.part_of(sets.sharers, kept=made.corrupt)
-        survivors = chance.part_of(sets.survivors & sharers, kept=made.corrupt)
-        made.others[which] = Sets(sets.roster, sharers, survivors)
+        share_holders = chance.part_of(sets.share_holders, kept=made.corrupt)
+        survivors = chance.part_of(sets.survivors & share_holders, kept=made.corrupt)
+        made.others[which] = Sets(sets.roster, share_holders, survivors)
     made.misled = chance.part_of(frozenset(made.home), percent=35)
     return made
 

@@ -290,7 +290,7 @@ def test_the_payload_reaches_the_application_and_is_bound_to_the_session():
     assert {payload for payload, _ in seen.values()} == {b"the model" * 300_000}
     assert len({secrets.seed.reveal() for _, secrets in seen.values()}) == 4
     assert all(len(secrets.seed) == 32 for _, secrets in seen.values())
-    assert all(secrets.sharers == 4 for _, secrets in seen.values())
+    assert all(secrets.share_holders == 4 for _, secrets in seen.values())
 
 
 def test_nothing_secret_is_left_when_a_session_has_ended():

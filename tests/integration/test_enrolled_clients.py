@@ -85,8 +85,8 @@ def test_enrolled_clients_get_their_sum():
     assert_exact(deployment, range(CLIENTS))
     assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
     for ending in endings.values():
-        sharers = AuditReceipt.decode(ending.audit).sharers
-        assert sum(byte.bit_count() for byte in sharers) == CLIENTS
+        share_holders = AuditReceipt.decode(ending.audit).share_holders
+        assert sum(byte.bit_count() for byte in share_holders) == CLIENTS
 
 
 def test_a_list_is_read_and_remembered_by_every_client():

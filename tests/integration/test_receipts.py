@@ -124,9 +124,9 @@ def test_every_client_shows_what_the_server_shows(parameters, clients):
         own, server = verified(ending.audit), verified(released.audit)
         assert own.descriptor == server.descriptor
         assert own.finding is server.finding
-        assert (own.clients, own.sharers, own.survivors, own.signers) == (
+        assert (own.clients, own.share_holders, own.survivors, own.signers) == (
             server.clients,
-            server.sharers,
+            server.share_holders,
             server.survivors,
             server.signers,
         )
@@ -174,7 +174,7 @@ def test_no_signed_set_can_be_replaced_by_computing_the_hash_again():
         replace(receipt, survivors=bytes([receipt.survivors[0] ^ 1])),
         replace(
             receipt,
-            sharers=bytes([receipt.sharers[0] ^ 1]),
+            share_holders=bytes([receipt.share_holders[0] ^ 1]),
             survivors=bytes([receipt.survivors[0] ^ 1]),
         ),
     )
@@ -272,14 +272,14 @@ def test_a_refused_quorum_is_in_no_receipt_and_what_was_signed_is():
 
 def test_an_aborted_session_leaves_a_receipt_of_how_far_it_came():
     deployment, endings = told(
-        Delivery, lambda it: replace(it, sharers=b"\x00"), SIGNED, 5
+        Delivery, lambda it: replace(it, share_holders=b"\x00"), SIGNED, 5
     )
     assert not isinstance(endings[VICTIM], SessionOutcome)
     own = verified(stored_receipt(deployment))
     assert own.finding is Finding.NO_SUM
     assert own.receipt.outcome is Outcome.ABORTED
     assert own.receipt.code == endings[VICTIM].code
-    assert (own.clients, own.receipt.sharers) == (5, b"")
+    assert (own.clients, own.receipt.share_holders) == (5, b"")
 
 
 def test_a_sum_without_this_clients_answer_is_not_vouched_for():
@@ -288,7 +288,9 @@ def test_a_sum_without_this_clients_answer_is_not_vouched_for():
     descriptor = endings[VICTIM].descriptor
     released = Released(Fate.INCLUDED, bytes(32), whole.size, 5, 1_800_000_000)
     ended = Completed(released, refund.Charge.KEPT)
-    seen = replace(seen_at_offer(descriptor), view=whole.view, sharers=whole.sharers)
+    seen = replace(
+        seen_at_offer(descriptor), view=whole.view, share_holders=whole.share_holders
+    )
     own = concluded(seen, descriptor, ended, has_answered=False)
     assert (own.outcome, own.code) == (Outcome.ABORTED, ErrorCode.SESSION_OVER)
     assert verified(own.encode()).finding is Finding.NO_SUM
@@ -302,7 +304,7 @@ def test_a_client_computes_its_own_certificate_of_noise():
     seen = replace(
         seen_at_offer(descriptor),
         view=whole.view,
-        sharers=b"\x0f\xff",
+        share_holders=b"\x0f\xff",
         survivors=b"\x0f\xf7",
     )
     released = Released(Fate.INCLUDED, whole.sum_hash, whole.size, 11, 1_800_000_000)
@@ -411,7 +413,7 @@ def test_an_aborted_session_leaves_a_receipt_at_the_server_too(parameters, clien
     assert server.receipt.code == ErrorCode.U3_TOO_SMALL
     own = verified(stored_receipt(deployment))
     assert own.descriptor == server.descriptor
-    assert (own.clients, own.sharers) == (server.clients, server.sharers)
+    assert (own.clients, own.share_holders) == (server.clients, server.share_holders)
 
 
 def test_a_server_that_is_killed_writes_the_same_receipt_again():

@@ -386,7 +386,7 @@ def check_receipts(play, state):
             shown = verdict_of(parameters, receipt_of(session, number, ended))
             if shown.receipt.outcome is Outcome.RELEASED:
                 assert shown.survivors == of_server.survivors
-                assert shown.sharers == of_server.sharers
+                assert shown.share_holders == of_server.share_holders
                 assert shown.receipt.sum_hash == of_server.receipt.sum_hash
 
 

@@ -78,7 +78,7 @@ def test_any_losses_on_the_complete_graph_give_the_survivors_sum(data, modulus):
         assert result.total.tolist() == expected_sum(result.survivors, 11, modulus)
         assert all(
             isinstance(state, client.Completed)
-            for number, state in result.client.items()
+            for number, state in result.client_states.items()
             if number in result.survivors
         )
     else:
@@ -90,7 +90,7 @@ def test_any_losses_on_the_complete_graph_give_the_survivors_sum(data, modulus):
             ErrorCode.U3_TOO_SMALL,
             ErrorCode.TOO_FEW_ANSWERS,
         }
-        for state in result.client.values():
+        for state in result.client_states.values():
             # Round 1 can end without a session for a client; everywhere else the
             # client is told.
             assert isinstance(state, client.Failed)

@@ -123,7 +123,7 @@ def test_a_restart_inside_a_round_changes_nothing(kind, direction, monkeypatch):
         replay(self, events)
         state = self._state
         is_fixed = isinstance(state, server.ConsistencyCheck | server.Unmasking)
-        lost = len(state.sharers - state.survivors) if is_fixed else None
+        lost = len(state.share_holders - state.survivors) if is_fixed else None
         resumed.add(("server", state.ROUND, lost))
 
     async def looked_for(self, task):
@@ -150,8 +150,11 @@ def grows_its_survivors_at_a_restart(monkeypatch):
     def replayed_and_grown(self, events):
         replay(self, events)
         state = self._state
-        if isinstance(state, server.Unmasking) and state.survivors < state.sharers:
-            more = {min(state.sharers - state.survivors)}
+        if (
+            isinstance(state, server.Unmasking)
+            and state.survivors < state.share_holders
+        ):
+            more = {min(state.share_holders - state.survivors)}
             grown = state.survivors | more
             bitmap = encode_set(grown, len(state.cohort.roster))
             shown = Envelope.of(Survivors(bitmap))

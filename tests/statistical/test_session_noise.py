@@ -122,7 +122,7 @@ def test_a_sum_holds_the_noise_of_its_certificate(task, absent, lost, silent, fo
     given = Counter(layer for layer, _ in removal.seeds) if removal else {}
     certificate = task.certificate(
         clients=CLIENTS,
-        sharers=CLIENTS - len(absent),
+        share_holders=CLIENTS - len(absent),
         survivors=len(result.survivors),
         given=given,
     )

@@ -77,7 +77,7 @@ def errors_of(made, *, lost=0, mute=0, vector_of=dense, repeats=REPEATS):
         found.append(encoder.decode(total, public_seed=public) - true)
     certificate = noised.certificate(
         clients=roster,
-        sharers=roster,
+        share_holders=roster,
         survivors=arrived,
         given=dict.fromkeys(removed, arrived - mute),
     )

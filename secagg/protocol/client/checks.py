@@ -299,13 +299,13 @@ def check_delivery(
         RemoteProtocolError: BAD_ENCODING, SELF_MISSING, U2_TOO_SMALL or
             BAD_SHARE_CIPHERTEXT.
     """
-    sharers = check_sharers(
-        parameters, roster_size=roster_size, index=index, bitmap=delivery.sharers
+    share_holders = check_share_holders(
+        parameters, roster_size=roster_size, index=index, bitmap=delivery.share_holders
     )
-    senders = sum(sender in sharers for sender in graph.senders(index))
+    senders = sum(sender in share_holders for sender in graph.senders(index))
     # PROTOCOL §11: with fewer holders left, the secrets of this client could never be
     # rebuilt.
-    holders = sum(holder in sharers for holder in graph.holders(index))
+    holders = sum(holder in share_holders for holder in graph.holders(index))
     if holders < parameters.threshold:
         raise ErrorCode.U2_TOO_SMALL.error(
             f"{holders} holders of this client's shares are left, "
@@ -316,10 +316,10 @@ def check_delivery(
             f"expected {senders} bundles of {BUNDLE_BYTES} bytes, "
             f"got {len(delivery.bundles)} bytes",
         )
-    return sharers
+    return share_holders
 
 
-def check_sharers(
+def check_share_holders(
     parameters: ProtocolParameters,
     *,
     roster_size: int,
@@ -340,17 +340,17 @@ def check_sharers(
     Raises:
         RemoteProtocolError: BAD_ENCODING, SELF_MISSING or U2_TOO_SMALL.
     """
-    sharers = _decode_bitmap(bitmap, roster_size, "U2")
-    if index is not None and index not in sharers:
+    share_holders = _decode_bitmap(bitmap, roster_size, "U2")
+    if index is not None and index not in share_holders:
         raise ErrorCode.SELF_MISSING.error(
             "this client is not in U2, but received shares",
         )
     needed = max(parameters.threshold, parameters.min_survivors)
-    if len(sharers) < needed:
+    if len(share_holders) < needed:
         raise ErrorCode.U2_TOO_SMALL.error(
-            f"{len(sharers)} clients shared their keys, {needed} are needed",
+            f"{len(share_holders)} clients shared their keys, {needed} are needed",
         )
-    return sharers
+    return share_holders
 
 
 def check_survivors(
@@ -358,7 +358,7 @@ def check_survivors(
     *,
     roster_size: int,
     index: int | None,
-    sharers: AbstractSet[int],
+    share_holders: AbstractSet[int],
     bitmap: bytes,
 ) -> ClientBitmap:
     """Check U3 before this client reveals a share (PROTOCOL §5.5).
@@ -371,7 +371,7 @@ def check_survivors(
             TOO_MANY_DROPOUTS.
     """
     survivors = _decode_bitmap(bitmap, roster_size, "U3")  # R5.4-1
-    if not survivors <= sharers:  # R5.4-2, with the next
+    if not survivors <= share_holders:  # R5.4-2, with the next
         raise ErrorCode.U3_INVALID.error("U3 names a client that is not in U2")
     if index is not None and index not in survivors:
         raise ErrorCode.U3_INVALID.error(
@@ -388,7 +388,7 @@ def check_survivors(
             f"{missing} clients of the roster are declared dropped, at most "
             f"{parameters.max_losses} are allowed",
         )
-    lost = len(sharers) - len(survivors)
+    lost = len(share_holders) - len(survivors)
     if lost > parameters.max_dropouts:
         raise ErrorCode.TOO_MANY_DROPOUTS.error(
             f"{lost} clients are declared dropped, at most {parameters.max_dropouts} "
@@ -397,21 +397,21 @@ def check_survivors(
     return survivors
 
 
-def check_noise_suffices(noise: NoiseTerms, *, sharers: int, survivors: int) -> None:
+def check_noise_suffices(noise: NoiseTerms, share_holders: int, survivors: int) -> None:
     """Check that the survivors carry the noise that the offer states (R3.5-1).
 
     Args:
         noise: What |U2| determines.
-        sharers: |U2|.
+        share_holders: |U2|.
         survivors: |U3|.
 
     Raises:
         RemoteProtocolError: TOO_MANY_DROPOUTS.
     """
-    lost = sharers - survivors
+    lost = share_holders - survivors
     if lost > noise.tolerated_losses:  # R3.5-1
         raise ErrorCode.TOO_MANY_DROPOUTS.error(
-            f"{lost} of {sharers} clients are declared dropped, the noise of the "
+            f"{lost} of {share_holders} clients are declared dropped, the noise of the "
             f"others suffices for {noise.tolerated_losses} dropouts",
         )
 

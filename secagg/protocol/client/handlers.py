@@ -352,7 +352,7 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
     """Check U2 and open the bundles of other clients (PROTOCOL §5.3)."""
     facts, roster = state.facts, state.roster
     delivery = Delivery.decode(event.envelope.data)
-    sharers = check_delivery(
+    share_holders = check_delivery(
         facts.parameters,
         roster_size=roster.size,
         graph=roster.graph,
@@ -365,17 +365,17 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
         facts.parameters,
         session_id=facts.session_id,
         roster=roster,
-        sharers=sharers,
+        share_holders=share_holders,
         channels=state.channels,
         own_shares=state.own_shares,
         bundles=delivery.bundles,
     )
     noise = noise_terms(
-        facts.parameters, len(sharers), facts.read_noise, clients=roster.size
+        facts.parameters, len(share_holders), facts.read_noise, clients=roster.size
     )
     ctx2 = context.mask_context(
         roster.ctx1,
-        delivery.sharers,
+        delivery.share_holders,
         facts.parameters.suite,
         edge_root=roster.edge_root,  # R5.9-12
         noise_context=noise.context,
@@ -391,7 +391,7 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
         peers=tuple(
             (peer, roster.adverts[peer].masking_key)
             for peer in roster.graph.mask_peers(roster.index)
-            if peer in sharers
+            if peer in share_holders
         ),
     )
     # Rule 6: the parameters choose the state, and the state chooses the rows.
@@ -404,7 +404,7 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
                 roster_size=roster.size,
                 graph=roster.graph,
                 index=roster.index,
-                sharers=sharers,
+                share_holders=share_holders,
                 noise=noise,
                 ctx2=ctx2,
                 held=held,
@@ -502,12 +502,10 @@ def _checked_survivors(state: Masked, event: Received) -> ClientBitmap:
         state.facts.parameters,
         roster_size=delivered.roster_size,
         index=delivered.index,
-        sharers=delivered.sharers,
+        share_holders=delivered.share_holders,
         bitmap=event.envelope.data,
     )
-    check_noise_suffices(
-        delivered.noise, sharers=len(delivered.sharers), survivors=len(survivors)
-    )
+    check_noise_suffices(delivered.noise, len(delivered.share_holders), len(survivors))
     check_ring_survivors(state.facts.parameters, delivered.graph, survivors)
     return survivors
 
@@ -530,7 +528,7 @@ def agree(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
             ctx1=delivered.agreement.ctx1,
             ctx3=ctx3,
             signature=signed.signature,
-            sharers=len(delivered.sharers),
+            share_holders=len(delivered.share_holders),
             held=delivered.held,
             layer_seeds=delivered.layer_seeds,
             noise=delivered.noise,
@@ -546,13 +544,13 @@ def agree(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
 def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
     """Check U3 and reveal one share for each dealer (PROTOCOL §5.5)."""
     survivors = _checked_survivors(state, event)
-    delivered = state.delivered
     return _answered(
         state,
         event,
+        state.delivered,
+        survivors,
         bitmap=event.envelope.data,
-        sharers=len(delivered.sharers),
-        answer=_revealed(delivered, len(delivered.sharers), survivors),
+        share_holders=len(state.delivered.share_holders),
     )
 
 
@@ -571,36 +569,33 @@ def reveal_agreed(state: Signed, event: Received, _: ClientPolicy) -> ClientStep
     return _answered(
         state,
         event,
+        state,
+        state.members,
         bitmap=state.survivors,
-        sharers=state.sharers,
-        answer=_revealed(state, state.sharers, state.members),
+        share_holders=state.share_holders,
     )
 
 
-def _revealed(
-    holding: Delivered | Signed, sharers: int, survivors: ClientBitmap
-) -> bytes:
-    """Return one share for each dealer, and layers of noise (R5.5-9)."""
-    # The number of dropouts decides, and this client has counted them itself.
-    layers = holding.noise.revealed(sharers - len(survivors))
-    return holding.held.answer(survivors) + b"".join(
-        holding.layer_seeds[layer].reveal() for layer in layers
-    )
-
-
-def _answered(
+def _answered(  # noqa: PLR0913 - the sets of a session, each named
     state: Masked | Signed,
     event: Received,
+    holding: Delivered | Signed,
+    survivors: ClientBitmap,
     *,
     bitmap: bytes,
-    sharers: int,
-    answer: bytes,
+    share_holders: int,
 ) -> ClientStep:
+    """Answer with one share for each dealer, and layers of noise (R5.5-9)."""
+    # The number of dropouts decides, and this client has counted them itself.
+    layers = holding.noise.revealed(share_holders - len(survivors))
+    answer = holding.held.answer(survivors) + b"".join(
+        holding.layer_seeds[layer].reveal() for layer in layers
+    )
     return Step(
         Answered(
             state.facts,
             _with(state.accepted, event),
-            sharers=sharers,
+            share_holders=share_holders,
             survivors=bitmap,
             answer=answer,
         ),

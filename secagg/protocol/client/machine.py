@@ -136,7 +136,7 @@ def _read_release(state: Masked | Signed | Answered, event: Received) -> Release
                 f"has vouched for {vouched}",
             )
         return released
-    parameters, most = state.facts.parameters, len(state.delivered.sharers)
+    parameters, most = state.facts.parameters, len(state.delivered.share_holders)
     least = max(parameters.threshold, parameters.min_survivors)
     if not least <= released.survivors <= most:
         raise ErrorCode.U3_INVALID.error(
@@ -388,7 +388,7 @@ def noise_secrets(state: ReadyForInput, seed: SecretBytes) -> NoiseSecrets:
     return noise_terms.noise_secrets(
         seed,
         delivered.layer_seeds,
-        sharers=len(delivered.sharers),
+        share_holders=len(delivered.share_holders),
         context=delivered.ctx2,
         suite=state.facts.parameters.suite,
     )
@@ -404,7 +404,7 @@ def resume_answered(  # noqa: PLR0913 - the fields of one state
     identity: str,
     *,
     accepted: Mapping[Round, bytes],
-    sharers: int,
+    share_holders: int,
     survivors: bytes,
     answer: bytes,
 ) -> Answered:
@@ -418,13 +418,13 @@ def resume_answered(  # noqa: PLR0913 - the fields of one state
         descriptor: The offer.
         identity: The client's own name.
         accepted: `Answered.accepted`.
-        sharers: `Answered.sharers`.
+        share_holders: `Answered.share_holders`.
         survivors: `Answered.survivors`.
         answer: `Answered.answer`.
     """
     facts = session_facts(descriptor, identity)
     return Answered(
-        facts, accepted, sharers=sharers, survivors=survivors, answer=answer
+        facts, accepted, share_holders=share_holders, survivors=survivors, answer=answer
     )
 
 

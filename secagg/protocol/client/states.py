@@ -111,7 +111,7 @@ class Delivered:
         roster_size: |U1|.
         graph: Which clients share with which.
         index: Own roster index.
-        sharers: U2.
+        share_holders: U2.
         noise: What |U2| determines about the noise.
         ctx2: Context of U2.
         held: The shares of other clients.
@@ -123,7 +123,7 @@ class Delivered:
     roster_size: int
     graph: SharingGraph
     index: int
-    sharers: ClientBitmap
+    share_holders: ClientBitmap
     noise: NoiseTerms
     ctx2: bytes
     held: HeldShares
@@ -169,7 +169,7 @@ class Signed:
         accepted: Digest of the message that opened each round.
         survivors: Bitmap of the U3 that was signed.
         members: The same as indices.
-        sharers: |U2|.
+        share_holders: |U2|.
         ctx1: Context of the roster: all of U3 must have signed it (R5.3-13).
         ctx3: What was signed.
         signature: 64 bytes, as sent.
@@ -185,7 +185,7 @@ class Signed:
     accepted: Accepted
     survivors: bytes
     members: ClientBitmap
-    sharers: int
+    share_holders: int
     ctx1: bytes
     ctx3: bytes
     signature: bytes
@@ -202,7 +202,7 @@ class Answered:
     Attributes:
         facts: Public facts.
         accepted: Digest of the message that opened each round.
-        sharers: |U2|.
+        share_holders: |U2|.
         survivors: Bitmap of the U3 that was answered; no other may follow.
         answer: The answer, as sent.
     """
@@ -211,7 +211,7 @@ class Answered:
 
     facts: SessionFacts
     accepted: Accepted
-    sharers: int
+    share_holders: int
     survivors: bytes
     answer: bytes = field(repr=False)
 

@@ -111,7 +111,7 @@ class AuditReceipt:
         view: The roster as it was received, or what commits to it; None if U1 was never
             fixed, or the writer left before.
         edge_root: Empty in profiles without drawn edges.
-        sharers: Bitmap of U2; empty if it was never fixed.
+        share_holders: Bitmap of U2; empty if it was never fixed.
         survivors: Bitmap of U3; empty if it was never fixed.
         quorum: The quorum message; empty without one.
         outcome: How the session ended.
@@ -127,7 +127,7 @@ class AuditReceipt:
     offer: bytes
     view: bytes | RosterCommitment | None = None
     edge_root: bytes = b""
-    sharers: bytes = b""
+    share_holders: bytes = b""
     survivors: bytes = b""
     quorum: bytes = b""
     outcome: Outcome
@@ -147,7 +147,7 @@ class AuditReceipt:
                 writer.u8(_View.COMMITMENT).u32(clients).fixed(top).blob(graph_seed)
             case roster:
                 writer.u8(_View.ROSTER).blob(roster)
-        writer.blob(self.edge_root).blob(self.sharers).blob(self.survivors)
+        writer.blob(self.edge_root).blob(self.share_holders).blob(self.survivors)
         writer.blob(self.quorum).u8(self.outcome).u16(self.code)
         writer.fixed(self.sum_hash).u64(self.size).blob(self.certificate)
         writer.u32(len(self.disputes))
@@ -191,7 +191,7 @@ class AuditReceipt:
             offer=rest(),
             view=_read_view(reader, rest),
             edge_root=rest(),
-            sharers=rest(),
+            share_holders=rest(),
             survivors=rest(),
             quorum=rest(),
             outcome=Outcome(reader.u8()),

@@ -41,7 +41,7 @@ from secagg.protocol.client.checks import (
     check_overlap,
     check_ring,
     check_ring_survivors,
-    check_sharers,
+    check_share_holders,
     check_shown,
     check_size,
     check_survivors,
@@ -80,7 +80,7 @@ class NoiseVerifier(Protocol):
         """Refuse a noise block or noise terms that no client accepts (BAD_CONFIG)."""
         ...
 
-    def terms(self, parameters: ProtocolParameters, sharers: int) -> NoiseTerms:
+    def terms(self, parameters: ProtocolParameters, share_holders: int) -> NoiseTerms:
         """Return what |U2| determines about the noise."""
         ...
 
@@ -89,7 +89,11 @@ class NoiseVerifier(Protocol):
         ...
 
     def certificate(
-        self, parameters: ProtocolParameters, clients: int, sharers: int, survivors: int
+        self,
+        parameters: ProtocolParameters,
+        clients: int,
+        share_holders: int,
+        survivors: int,
     ) -> NoiseCertificate:
         """Return the noise that a sum over such sets must hold."""
         ...
@@ -148,7 +152,7 @@ class Verdict:
         ctx1: Covers offer and roster, 32 bytes; empty without a view.
         clients: n; 0 without a view.
         names: By roster index; empty if the writer has not read the whole roster.
-        sharers: U2 as roster indices.
+        share_holders: U2 as roster indices.
         survivors: U3 as roster indices.
         signers: The signers, as roster indices.
         cost: The cost of the task to a client; None without noise.
@@ -160,7 +164,7 @@ class Verdict:
     ctx1: bytes
     clients: int
     names: tuple[str, ...]
-    sharers: frozenset[int]
+    share_holders: frozenset[int]
     survivors: frozenset[int]
     signers: frozenset[int]
     cost: NoiseCost | None
@@ -237,7 +241,7 @@ class _Reading:
         self._ctx1 = b""
         self._terms = NoiseTerms(b"", tolerated_losses=0)
         self._cost: NoiseCost | None = None
-        self._sharers: AbstractSet[int] = frozenset()
+        self._share_holders: AbstractSet[int] = frozenset()
         self._survivors: AbstractSet[int] = frozenset()
         self._signers: frozenset[int] = frozenset()
 
@@ -278,7 +282,8 @@ class _Reading:
         if root and (not is_drawn or self._receipt.view is None):
             raise _flaw("it has an edge root, but no client drew edges")
         # A client that left between the edges and U2 knows only the edge root.
-        if len(root) != DIGEST_BYTES and (root or (is_drawn and self._receipt.sharers)):
+        is_due = root or (is_drawn and self._receipt.share_holders)
+        if is_due and len(root) != DIGEST_BYTES:
             raise _flaw("no edge root covers the drawn edges")
 
     def check_credentials(
@@ -310,30 +315,30 @@ class _Reading:
         """Read U2 and U3, as far as they were fixed, and the noise that they carry."""
         receipt, parameters = self._receipt, self._parameters
         self._check_block()
-        if receipt.survivors and not receipt.sharers:
+        if receipt.survivors and not receipt.share_holders:
             raise _flaw("it has U3 and no U2")
-        if not receipt.sharers:
+        if not receipt.share_holders:
             return
         if self._graph is None:
             raise _flaw("it has U2 and no roster")
-        self._sharers = check_sharers(
+        self._share_holders = check_share_holders(
             parameters,
             roster_size=self._clients,
             index=None,
-            bitmap=receipt.sharers,
+            bitmap=receipt.share_holders,
         )
-        self._terms = self._settled(len(self._sharers))
+        self._terms = self._settled(len(self._share_holders))
         if not receipt.survivors:
             return
         self._survivors = check_survivors(
             parameters,
             roster_size=self._clients,
             index=None,
-            sharers=self._sharers,
+            share_holders=self._share_holders,
             bitmap=receipt.survivors,
         )
         check_noise_suffices(
-            self._terms, sharers=len(self._sharers), survivors=len(self._survivors)
+            self._terms, len(self._share_holders), len(self._survivors)
         )
         check_ring_survivors(parameters, self._graph, self._survivors)
 
@@ -342,29 +347,26 @@ class _Reading:
         if self._noise is not None:
             self._noise.check_block(self._descriptor)
 
-    def _settled(self, sharers: int) -> NoiseTerms:
+    def _settled(self, share_holders: int) -> NoiseTerms:
         read = no_noise if self._noise is None else self._noise.terms
-        return noise_terms(self._parameters, sharers, read, clients=self._clients)
+        return noise_terms(self._parameters, share_holders, read, clients=self._clients)
 
     def check_quorum(self) -> None:
         """Check that enough clients have signed these sets, if clients sign."""
         receipt, parameters = self._receipt, self._parameters
-        if not parameters.profile.has_identities or not receipt.quorum:
-            is_due = parameters.profile.has_identities and (
-                receipt.outcome is not Outcome.ABORTED
-            )
-            if receipt.quorum or is_due:
-                raise _flaw(
-                    "no client signed" if is_due else "in this profile no client signs",
-                    code=ErrorCode.NO_QUORUM,
-                )
+        clients_sign = parameters.profile.has_identities
+        if receipt.quorum and not clients_sign:
+            raise _flaw("in this profile no client signs", code=ErrorCode.NO_QUORUM)
+        if not receipt.quorum:
+            if clients_sign and receipt.outcome is not Outcome.ABORTED:
+                raise _flaw("no client signed", code=ErrorCode.NO_QUORUM)
             return
         if not self._survivors:
             raise _flaw("it has a quorum and no U3", code=ErrorCode.NO_QUORUM)
         suite = parameters.suite
         ctx2 = context.mask_context(
             self._ctx1,
-            receipt.sharers,
+            receipt.share_holders,
             suite,
             edge_root=receipt.edge_root,
             noise_context=self._terms.context,
@@ -436,7 +438,7 @@ class _Reading:
         if not self._survivors:
             raise _flaw("it has a certificate and no U3")
         computed = self._noise.certificate(
-            parameters, self._clients, len(self._sharers), len(self._survivors)
+            parameters, self._clients, len(self._share_holders), len(self._survivors)
         )
         # The number of subtracted seeds is known only from the writer's statement.
         given = _given(stated, len(computed.removed), len(self._survivors))
@@ -449,10 +451,9 @@ class _Reading:
 
     def verdict(self) -> Verdict:
         """Return the verdict of all steps."""
+        finding = Finding.STATED if self._survivors else Finding.NO_SUM
         if self._signers:
             finding = Finding.AGREED
-        else:
-            finding = Finding.STATED if self._survivors else Finding.NO_SUM
         return Verdict(
             finding,
             self._receipt,
@@ -460,7 +461,7 @@ class _Reading:
             self._ctx1,
             self._clients,
             tuple(advert.identity for advert in self._adverts),
-            frozenset(self._sharers),
+            frozenset(self._share_holders),
             frozenset(self._survivors),
             self._signers,
             self._cost,
@@ -545,7 +546,7 @@ def shown_in(verdict: Verdict, *, source: str) -> ShownSession:
         {
             "ctx1": verdict.ctx1,
             "edge root": receipt.edge_root,
-            "U2": receipt.sharers,
+            "U2": receipt.share_holders,
             "U3": receipt.survivors,
             "sum": receipt.sum_hash if receipt.outcome is Outcome.RELEASED else b"",
         },

@@ -59,6 +59,7 @@ from secagg.protocol.server.states import (
     Cohort,
     ConsistencyCheck,
     MaskedInputCollection,
+    RosterFixed,
     ServerStep,
     ShareKeys,
     Unmasking,
@@ -272,13 +273,13 @@ def record_bundles(state: ShareKeys, event: Received) -> ServerStep:
 def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
     """Fix U2 and deliver the bundles (PROTOCOL §5.2)."""
     cohort, parameters = state.cohort, state.session.descriptor.parameters
-    sharers = frozenset(state.bundles)
-    dropped = dropped_for(cohort, state.expected - sharers, DropReason.NO_SHARES)
+    share_holders = frozenset(state.bundles)
+    dropped = dropped_for(cohort, state.expected - share_holders, DropReason.NO_SHARES)
     needed = max(parameters.threshold, parameters.min_survivors)
-    if len(sharers) < needed:  # R5.2-12
+    if len(share_holders) < needed:  # R5.2-12
         return too_few(
             state.session,
-            len(sharers),
+            len(share_holders),
             needed,
             "shared keys",
             ErrorCode.U2_TOO_SMALL,
@@ -286,7 +287,7 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
         )
     # R5.3-10: a session that continued without such a client would let colluders choose
     # the dropouts' places on the ring, by not answering.
-    stranded = _short_of_holders(cohort, sharers, sharers, parameters.threshold)
+    stranded = _short_of_holders(state, share_holders, share_holders)
     if stranded is not None:
         return abort(
             state.session,
@@ -295,10 +296,10 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
             f"{parameters.threshold} are needed",
             dropped,
         )
-    bitmap = encode_set(sharers, len(cohort.roster))
+    bitmap = encode_set(share_holders, len(cohort.roster))
     noise = noise_terms(
         parameters,
-        len(sharers),
+        len(share_holders),
         state.session.read_noise,
         clients=len(cohort.roster),
     )
@@ -306,7 +307,7 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
         MaskedInputCollection(
             state.session.opening(Round.MASKED_INPUT_COLLECTION),
             cohort,
-            sharers=sharers,
+            share_holders=share_holders,
             bitmap=bitmap,
             noise=noise,
             ctx2=context.mask_context(
@@ -316,7 +317,7 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
                 edge_root=cohort.edge_root,
                 noise_context=noise.context,
             ),
-            bundles={index: state.bundles[index] for index in sharers},
+            bundles={index: state.bundles[index] for index in share_holders},
             roster_proofs=dict(state.roster_proofs),
             uploads={},
         ),
@@ -330,7 +331,7 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
 def record_upload(state: MaskedInputCollection, event: Received) -> ServerStep:
     """Record that one masked input has arrived (PROTOCOL §5.3)."""
     sender = event.sender
-    index = state.cohort.index_within(sender, state.sharers)
+    index = state.cohort.index_within(sender, state.share_holders)
     upload = Upload.decode(event.envelope.data)
     check_view(state, sender, upload.view)
     if upload.size != state.session.packed_bytes:
@@ -370,9 +371,9 @@ def check_view(state: MaskedInputCollection, sender: str, view: bytes) -> None:
 def record_complaint(state: MaskedInputCollection, event: Received) -> ServerStep:
     """Record that one holder cannot use a dealer's bundle (R5.3-11)."""
     sender = event.sender
-    index = state.cohort.index_within(sender, state.sharers)
+    index = state.cohort.index_within(sender, state.share_holders)
     accused = Complaint.decode(event.envelope.data).accused
-    others = state.sharers.intersection(state.cohort.graph.senders(index))
+    others = state.share_holders.intersection(state.cohort.graph.senders(index))
     if accused not in others:
         raise ErrorCode.BAD_ENCODING.error(
             f"{sender!r} accuses client {accused}, which has sent it no bundle",
@@ -389,7 +390,7 @@ def close_masked_input(state: MaskedInputCollection, event: RoundClosed) -> Serv
         raise LocalProtocolError("only an upload that was accepted can be missing")
     cohort, parameters = state.cohort, state.session.descriptor.parameters
     survivors = frozenset(state.uploads) - missing
-    silent = state.sharers - state.uploads.keys()
+    silent = state.share_holders - state.uploads.keys()
     dropped = (
         *dropped_for(cohort, silent, DropReason.NO_INPUT),
         *dropped_for(cohort, missing, DropReason.LOST_INPUT),
@@ -430,13 +431,13 @@ def _opened_for(
     cohort, parameters = state.cohort, state.session.descriptor.parameters
     bitmap = encode_set(survivors, len(cohort.roster))
     shown = Envelope.of(Survivors(bitmap))
-    layers = state.noise.revealed(len(state.sharers) - len(survivors))
+    layers = state.noise.revealed(len(state.share_holders) - len(survivors))
     uploads = {each: state.uploads[each] for each in sorted(survivors)}
     if parameters.profile.has_identities:
         return ConsistencyCheck(
             state.session.opening(Round.CONSISTENCY_CHECK),
             cohort,
-            sharers=state.sharers,
+            share_holders=state.share_holders,
             survivors=survivors,
             opening=shown,
             noise_layers=layers,
@@ -449,7 +450,7 @@ def _opened_for(
     return Unmasking(
         state.session.opening(Round.UNMASKING),
         cohort,
-        sharers=state.sharers,
+        share_holders=state.share_holders,
         survivors=survivors,
         survivors_shown=shown,
         opening=shown,
@@ -469,14 +470,14 @@ def _lost_too_many(
     tolerated = min(parameters.max_dropouts, state.noise.tolerated_losses)
     for lost, most, since in (
         (len(cohort.roster), parameters.max_losses, "joining"),
-        (len(state.sharers), tolerated, "sharing their keys"),
+        (len(state.share_holders), tolerated, "sharing their keys"),
     ):
         if lost - len(survivors) > most:
             return (
                 f"{lost - len(survivors)} clients dropped out after {since} and "
                 f"before their upload, at most {most} are tolerated"
             )
-    orphan = _short_of_holders(cohort, state.sharers, survivors, parameters.threshold)
+    orphan = _short_of_holders(state, state.share_holders, survivors)
     if orphan is not None:
         return (
             f"too few neighbours of {orphan!r} are left to rebuild its secrets, "
@@ -486,9 +487,10 @@ def _lost_too_many(
 
 
 def _short_of_holders(
-    cohort: Cohort, dealers: frozenset[int], left: frozenset[int], threshold: int
+    state: RosterFixed, dealers: frozenset[int], left: frozenset[int]
 ) -> str | None:
-    """Return a dealer with fewer than `threshold` remaining holders, if any."""
+    """Return a dealer with fewer remaining holders than the threshold, if any."""
+    cohort, threshold = state.cohort, state.session.descriptor.parameters.threshold
     for dealer in sorted(dealers):
         if cohort.graph.count_holders(dealer, left) < threshold:
             return cohort.name_of(dealer)

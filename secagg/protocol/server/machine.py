@@ -334,7 +334,7 @@ def progress(state: ServerState) -> Progress:
         case ShareKeys():
             counts = (len(state.bundles), len(state.expected), _needed(state))
         case MaskedInputCollection():
-            counts = (len(state.uploads), len(state.sharers), _needed(state))
+            counts = (len(state.uploads), len(state.share_holders), _needed(state))
         case ConsistencyCheck():
             quorum = state.session.descriptor.parameters.quorum
             counts = (len(state.signatures), len(state.survivors), quorum)
@@ -461,11 +461,11 @@ def _over(reason: str) -> Aborted:
 
 def _delivery(state: MaskedInputCollection, index: int) -> Envelope:
     """Cut the bundles addressed to one client out of those of its dealers."""
-    if index not in state.sharers:
+    if index not in state.share_holders:
         return _excluded("this client's shares did not arrive in time")
     cohort, parts = state.cohort, []
     for dealer in cohort.graph.senders(index):
-        if dealer in state.sharers:
+        if dealer in state.share_holders:
             place = cohort.graph.place(dealer, index) * BUNDLE_BYTES
             sealed = state.bundles[dealer].sealed
             parts.append(sealed[place : place + BUNDLE_BYTES])

@@ -33,11 +33,7 @@ def complete(state: Summing, event: SumComputed) -> ServerStep:
     """Release the sum."""
     survivors = state.cohort.names_of(state.survivors)
     released = Released(
-        Fate.INCLUDED,
-        event.sum_hash,
-        event.size,
-        len(survivors),
-        event.kept_until,
+        Fate.INCLUDED, event.sum_hash, event.size, len(survivors), event.kept_until
     )
     return Step(
         Completed(state.session, state.cohort, outcome=released, survivors=survivors)

@@ -249,7 +249,7 @@ class MaskedInputCollection(RosterFixed):
 
     ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
 
-    sharers: frozenset[int]  # U2
+    share_holders: frozenset[int]  # U2
     bitmap: bytes  # U2, encoded once for all clients
     noise: NoiseTerms
     ctx2: bytes
@@ -264,7 +264,7 @@ class ConsistencyCheck(RosterFixed):
 
     ROUND: ClassVar[Round] = Round.CONSISTENCY_CHECK
 
-    sharers: frozenset[int]
+    share_holders: frozenset[int]
     survivors: frozenset[int]  # U3
     opening: Envelope  # U3, encoded once for all clients
     noise_layers: tuple[int, ...]  # layers that survivors reveal, ascending
@@ -281,7 +281,7 @@ class Unmasking(RosterFixed):
 
     ROUND: ClassVar[Round] = Round.UNMASKING
 
-    sharers: frozenset[int]
+    share_holders: frozenset[int]
     survivors: frozenset[int]  # U3
     survivors_shown: Envelope  # U3, encoded once for all clients
     opening: Envelope  # the same, or the quorum that has signed it

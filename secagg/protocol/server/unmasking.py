@@ -84,7 +84,7 @@ def close_consistency(state: ConsistencyCheck, _: RoundClosed) -> ServerStep:
         Unmasking(
             state.session.opening(Round.UNMASKING),
             cohort,
-            sharers=state.sharers,
+            share_holders=state.share_holders,
             survivors=state.survivors,
             survivors_shown=state.opening,
             opening=Envelope.of(quorum),
@@ -126,7 +126,7 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
     answers, answered = state.answers, frozenset(state.answers)
     silent = dropped_for(cohort, state.survivors - answered, DropReason.NO_ANSWER)
     absent = Counter(d for answer in answers.values() for d in answer.absent)
-    for dealer in sorted(state.sharers):
+    for dealer in sorted(state.share_holders):
         left = cohort.graph.count_holders(dealer, answered) - absent[dealer]
         if left < parameters.threshold:  # R5.5-12
             return too_few(
@@ -144,7 +144,7 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
             session_id=descriptor.session_id,
             roster=cohort.roster,
             graph=cohort.graph,
-            sharers=state.sharers,
+            share_holders=state.share_holders,
             survivors=state.survivors,
             answers=answers,
         )
@@ -201,7 +201,7 @@ def _noise_removal(state: Unmasking) -> tuple[NoiseRemoval | None, frozenset[int
             seeds.append((layer, secret))
     removal = NoiseRemoval(
         noise_block=descriptor.parameters.noise_block,
-        sharers=len(state.sharers),
+        share_holders=len(state.share_holders),
         seeds=tuple(seeds),
     )
     return removal, frozenset(misfits)
@@ -219,7 +219,8 @@ def _withholding(state: Unmasking, answers: Mapping[int, Answer]) -> frozenset[i
 
 
 def _dealers(state: Unmasking, holder: int) -> tuple[int, ...]:
-    return tuple(d for d in state.cohort.graph.dealers(holder) if d in state.sharers)
+    graph, dealt = state.cohort.graph, state.share_holders
+    return tuple(dealer for dealer in graph.dealers(holder) if dealer in dealt)
 
 
 def _disputes(

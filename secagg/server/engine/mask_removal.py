@@ -69,7 +69,7 @@ class _SumPart:
     uploads: tuple[bytes, ...]
     masks: tuple[tuple[bytes, bytes, int], ...] = field(repr=False)
     noise_block: bytes
-    sharers: int
+    share_holders: int
     layers: tuple[tuple[int, bytes], ...] = field(repr=False)
 
 
@@ -189,7 +189,7 @@ def _plain(job: ComputeSum, masks: list[Mask], part: int, parts: int) -> _SumPar
         uploads=tuple(digest for _, digest in job.uploads[part::parts]),
         masks=tuple((m.key.reveal(), m.iv, m.sign) for m in masks[part::parts]),
         noise_block=job.noise.noise_block if job.noise else b"",
-        sharers=job.noise.sharers if job.noise else 0,
+        share_holders=job.noise.share_holders if job.noise else 0,
         layers=tuple(
             (layer, seed.reveal())
             for layer, seed in (job.noise.seeds if job.noise else ())[part::parts]
@@ -214,7 +214,7 @@ def _partial_sum(work: _SumPart, uploads: UploadReader) -> UnsignedArray:
     add_masks(total, masks, work.modulus)
     noise = NoiseRemoval(
         noise_block=work.noise_block,
-        sharers=work.sharers,
+        share_holders=work.share_holders,
         seeds=tuple((layer, SecretBytes(seed)) for layer, seed in work.layers),
     )
     subtract_layers(total, noise)

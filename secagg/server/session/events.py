@@ -232,20 +232,20 @@ class SessionEvents:
         )
 
     def tables_differ(
-        self, differing: int, sharers: int, tables: Iterable[bytes]
+        self, differing: int, share_holders: int, tables: Iterable[bytes]
     ) -> None:
         """Log that many views differ, so this server may be the one at fault.
 
         Args:
             differing: How many clients.
-            sharers: |U2|.
+            share_holders: |U2|.
             tables: Hashes of the tables that this server draws noise with.
         """
         self.write(
             telemetry.TABLES_DIFFER,
             level=logging.ERROR,
             differing=differing,
-            clients=sharers,
+            clients=share_holders,
             reason="this server, or most clients, compute other tables",
             tables=named([each.hex() for each in tables], _NAMED_AT_MOST),
             next_step="Compare the releases of secagg, dpnoise and their libraries "

@@ -394,11 +394,11 @@ class SessionFacts:
             self._contexts["ctx1"] = state.cohort.ctx1
             self._frame = state.cohort.frame
         if isinstance(state, server.MaskedInputCollection):
-            self._share_holders = len(state.sharers)
+            self._share_holders = len(state.share_holders)
             self._contexts["ctx2"] = state.ctx2
             self._roster_proofs = state.roster_proofs
             self._seen = replace(
-                self._seen, sharers=state.bitmap, edge_root=state.cohort.edge_root
+                self._seen, share_holders=state.bitmap, edge_root=state.cohort.edge_root
             )
         self.is_spent = self.is_spent or server_machine.spends_session(state)
         if isinstance(state, server.ConsistencyCheck | server.Unmasking):
@@ -566,7 +566,7 @@ class SessionFacts:
         task = NoisyTask.from_parameters(self._descriptor.parameters)
         return task.certificate(
             clients=len(self._members),
-            sharers=self._share_holders,
+            share_holders=self._share_holders,
             survivors=survivors,
             given=self._noise_given,
         )

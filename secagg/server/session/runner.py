@@ -595,7 +595,7 @@ class SessionRunner:
         state = self._state
         if isinstance(state, server.MaskedInputCollection):
             index = state.cohort.index_of.get(identity)
-            if index is not None and index in state.sharers:
+            if index is not None and index in state.share_holders:
                 try:
                     server_rounds.check_view(state, identity, view)
                 except RemoteProtocolError as error:
@@ -617,11 +617,11 @@ class SessionRunner:
     def _log_view(self, state: server.MaskedInputCollection, identity: str) -> None:
         """Log that a client's view differs, and whether this server may be at fault."""
         self.log.view_differs(identity)
-        parameters, sharers = self.record.descriptor.parameters, len(state.sharers)
+        parameters, shared = self.record.descriptor.parameters, len(state.share_holders)
         differing, few = len(self._facts.differing), parameters.max_dropouts
-        if differing == min(few, sharers // 2) + 1:
-            hashes = table_hashes(parameters, sharers)
-            self.log.tables_differ(differing, sharers, hashes)
+        if differing == min(few, shared // 2) + 1:
+            hashes = table_hashes(parameters, shared)
+            self.log.tables_differ(differing, shared, hashes)
 
     def update_for(self, identity: str, after: Round | None) -> Envelope | None:
         """Return the update that opens a round after `after`, if there is one."""

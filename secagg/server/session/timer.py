@@ -85,7 +85,7 @@ def _awaited(state: RosterFixed) -> Iterable[int]:
         case server.ShareKeys():
             return state.expected
         case server.MaskedInputCollection():
-            return state.sharers
+            return state.share_holders
         case server.ConsistencyCheck() | server.Unmasking():
             return state.survivors
     return range(len(state.cohort.roster.adverts))

@@ -52,7 +52,7 @@ class _Trainer:
             "step",
             session=number,
             survivors=released.inputs,
-            sharers=0 if noise is None else noise.sharers,
+            share_holders=0 if noise is None else noise.share_holders,
             removed=[] if noise is None else list(noise.removed),
             l2_clip=released.l2_clip,
             fitted=released.fitted,

@@ -86,13 +86,13 @@ def test_noise_follows_from_the_share_holders_less_losses_colluders_and_the_user
     counted = task.mechanism.parameters.noise_rule.counted_variance
     assert counted >= made_plan().noise_variance
     # A third may be lost, four must survive, one colludes.
-    for sharers, losses in ((4, 0), (5, 1), (6, 2)):
-        noise = task.session_noise(sharers)
+    for share_holders, losses in ((4, 0), (5, 1), (6, 2)):
+        noise = task.session_noise(share_holders)
         assert (noise.tolerated_losses, noise.colluders) == (losses, 1)
-        assert (sharers - losses - 2) * noise.base >= counted
-    for sharers in (3, 7):
+        assert (share_holders - losses - 2) * noise.base >= counted
+    for share_holders in (3, 7):
         with pytest.raises(RemoteProtocolError, match="roster") as caught:
-            task.session_noise(sharers)
+            task.session_noise(share_holders)
         assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
@@ -425,16 +425,16 @@ def test_a_certificate_follows_from_the_sets():
     assert task.parameters.noise_layers == 4
     noise = task.session_noise(6)
     for losses in (0, 1, 2):
-        certificate = task.certificate(clients=6, sharers=6, survivors=6 - losses)
+        certificate = task.certificate(clients=6, share_holders=6, survivors=6 - losses)
         assert certificate.kept == noise.kept(losses)
         assert certificate.removed == noise.removed_layers(losses)
         assert certificate.required == noise.counted_variance
         assert certificate.suffices
     for given in ({0: 7}, {9: 1}):
         with pytest.raises(RemoteProtocolError, match="no survivor was asked"):
-            task.certificate(clients=6, sharers=6, survivors=6, given=given)
+            task.certificate(clients=6, share_holders=6, survivors=6, given=given)
     with pytest.raises(RemoteProtocolError, match="losses"):
-        task.certificate(clients=6, sharers=6, survivors=3)
+        task.certificate(clients=6, share_holders=6, survivors=3)
 
 
 def test_numbers_that_no_theorem_takes_are_the_servers_fault(task):

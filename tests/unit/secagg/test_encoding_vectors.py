@@ -217,7 +217,7 @@ def test_a_task_encodes_as_its_mechanism():
         task = task_of(row["block"])
         assert task.parameters.suite == row["suite"]
         secrets = NoiseSecrets(
-            sharers=row["clients"],
+            share_holders=row["clients"],
             context=b"",
             seed=SecretBytes(bytes.fromhex(row["key_0"])),
             layers=tuple(SecretBytes(bytes.fromhex(k)) for k in row["layer_keys"]),

@@ -85,7 +85,7 @@ async def test_a_sum_of_randomised_vectors_is_released_and_estimated(task):
 def test_what_is_encoded_is_what_the_randomiser_draws(task):
     noised = task.noised
     secrets = NoiseSecrets(
-        sharers=4,
+        share_holders=4,
         context=bytes(32),
         seed=SecretBytes(b"s" * 32),
         layers=tuple(SecretBytes(bytes([each] * 32)) for each in range(9)),
@@ -130,7 +130,7 @@ def test_every_randomiser_runs_through_a_task(name):
     total = np.zeros(task.parameters.dimension, np.uint64)
     for each in range(3):
         secrets = NoiseSecrets(
-            sharers=3, context=bytes(32), seed=SecretBytes(bytes([each] * 32))
+            share_holders=3, context=bytes(32), seed=SecretBytes(bytes([each] * 32))
         )
         encoded = offered.encode(
             np.full(dim, 0.5), session_id=b"i" * 32, secrets=secrets
@@ -150,7 +150,9 @@ def test_a_client_not_selected_shows_nothing_of_what_was_randomised(task):
     long, short = np.full(DIM, 0.8), np.full(DIM, -0.1)
 
     def residues(task, vector, seed):
-        secrets = NoiseSecrets(sharers=4, context=bytes(32), seed=SecretBytes(seed))
+        secrets = NoiseSecrets(
+            share_holders=4, context=bytes(32), seed=SecretBytes(seed)
+        )
         made = task.encode(vector, session_id=b"i" * 32, secrets=secrets)
         return made.vector.residues.tolist()
 

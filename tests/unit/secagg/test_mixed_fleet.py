@@ -96,7 +96,7 @@ def test_clients_of_two_implementations_have_one_sum(parameters, reference_modul
             layer_keys=[],
         )
         secrets = NoiseSecrets(
-            sharers=CLIENTS, context=b"", seed=SecretBytes(key_0), layers=()
+            share_holders=CLIENTS, context=b"", seed=SecretBytes(key_0), layers=()
         )
         ours = task.encode(vector, session_id=SID, secrets=secrets).vector
         # One client's upload may come from either.

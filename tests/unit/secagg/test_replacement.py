@@ -16,7 +16,7 @@ from secagg.protocol.noise_terms import NoiseSecrets
 CLIENTS, DIM = 4, 6
 SESSION = b"i" * 32
 SECRETS = NoiseSecrets(
-    sharers=CLIENTS,
+    share_holders=CLIENTS,
     context=bytes(32),
     seed=SecretBytes(b"s" * 32),
     layers=tuple(SecretBytes(bytes([each] * 32)) for each in range(9)),

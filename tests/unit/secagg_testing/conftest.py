@@ -81,10 +81,10 @@ class ObservedSession(observed_session.ObservedSession):
         for number in holders:
             self.tell(number, Survivors(bitmap))
 
-    def tell_sharers(
+    def tell_share_holders(
         self,
         number: int,
-        sharers: Iterable[int],
+        share_holders: Iterable[int],
         dealt: Mapping[int, Bundles] | None = None,
     ) -> None:
         """Tell a client a set U2 of one's choice, and let it mask its input.
@@ -104,9 +104,9 @@ class ObservedSession(observed_session.ObservedSession):
         bundles = b"".join(
             told[BUNDLE_BYTES * place :][:BUNDLE_BYTES]
             for place, other in enumerate(others)
-            if other in sharers
+            if other in share_holders
         )
-        bitmap = encode_set(sharers, len(self.inputs))
+        bitmap = encode_set(share_holders, len(self.inputs))
         self.tell(number, Delivery(bitmap, bundles))
         for output in self.supply_input(number):
             self.message(number, output)

@@ -277,7 +277,7 @@ def the_server_names_a_member_that_was_shown_nothing(observe):
     named = session.server_state
     session.close(Round.SHARE_KEYS)
     for number in members:
-        session.tell_sharers(number, range(5), dealt=named.bundles)
+        session.tell_share_holders(number, range(5), dealt=named.bundles)
     session.server_state = replace(
         session.server_state,
         roster_proofs={

@@ -242,7 +242,7 @@ def test_a_self_mask_seed_opens_what_was_masked_for_another_u2_as_well(observe):
     for u2 in (range(5), range(4)):
         session.clients = dict(before)
         for number in range(4):
-            session.tell_sharers(number, u2)
+            session.tell_share_holders(number, u2)
     session.ask(range(4), range(4))  # unmasks the second one only
     assert sums_of(session) == [(session.names(range(4)), session.sum_of(range(4)))] * 2
     assert claims_broken(session) == {Claim.ONE_SUM, Claim.HONEST_PART, Claim.BUDGET}
@@ -339,7 +339,7 @@ def test_views_of_u2_that_differ_leave_masks_that_only_a_colluder_removes(
     session.reach(Round.SHARE_KEYS)
     session.close(Round.SHARE_KEYS)
     for number in range(6):
-        session.tell_sharers(number, range(6) if number < 3 else range(1, 6))
+        session.tell_share_holders(number, range(6) if number < 3 else range(1, 6))
     session.ask(range(3), range(6))
     session.ask(range(3, 6), range(1, 6))
     # Those who are told all of U2 share masks with 3, 4 and 5, who add other ones.
@@ -413,8 +413,8 @@ def test_a_sum_holds_the_noise_shares_that_the_report_counts(observe, counted, h
 @pytest.mark.parametrize("lost", [(), (4,), (3, 4)])
 @pytest.mark.parametrize("gives_all", [False, True])
 def test_layers_that_were_given_away_are_noise_no_more(observe, lost, gives_all):
-    def read(parameters, sharers):
-        terms = read_noise_terms(parameters, sharers)
+    def read(parameters, share_holders):
+        terms = read_noise_terms(parameters, share_holders)
         everything = tuple(range(parameters.noise_layers))
         reveals = tuple(everything for _ in terms.reveals) if gives_all else None
         return replace(terms, reveals=reveals or terms.reveals)

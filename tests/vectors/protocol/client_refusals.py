@@ -186,10 +186,10 @@ def bundles_for(run: Run, identity: str) -> bytes:
 
 def deliveries(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
     me = "bob"
-    good, sharers = bundles_for(run, me), run.announced("u2")
+    good, share_holders = bundles_for(run, me), run.announced("u2")
     delivery = run.bytes_of(me, "delivery")
     count = len(run.record["neighbours"])
-    members, mine = ref.members_of(sharers, count), run.row(me)["index"]
+    members, mine = ref.members_of(share_holders, count), run.row(me)["index"]
     size = ref.BUNDLE_SIZE
 
     def case(rule: str, name: str, code: int, data: bytes) -> dict[str, Any]:
@@ -199,8 +199,8 @@ def deliveries(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
         "delivery cut short": delivery[:-1],
         "delivery with one byte more": delivery + b"\0",
         "empty delivery": b"",
-        "u2 with a padding bit": delivery_of(bytes([sharers[0] | 0x80]), good),
-        "u2 one byte too long": delivery_of(sharers + b"\0", good),
+        "u2 with a padding bit": delivery_of(bytes([share_holders[0] | 0x80]), good),
+        "u2 one byte too long": delivery_of(share_holders + b"\0", good),
         "empty u2": delivery_of(b"", good),
     }.items():
         yield case("R5.3-3", name, ref.BAD_ENCODING, data)
@@ -224,14 +224,14 @@ def deliveries(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
         "no bundles": b"",
     }
     for name, data in missing.items():
-        delivery = delivery_of(sharers, data)
+        delivery = delivery_of(share_holders, data)
         yield case("R5.3-6", name, ref.BAD_SHARE_CIPHERTEXT, delivery)
     useless: dict[str, bytes] = {
         "bundles of another reader": bundles_for(run, "dora"),
         "three of five bundles garbage": bytes(3 * size) + good[3 * size :],
     }
     for name, data in useless.items():
-        delivery = delivery_of(sharers, data)
+        delivery = delivery_of(share_holders, data)
         yield case("R5.3-11", name, ref.BAD_SHARE_CIPHERTEXT, delivery)
 
 
@@ -245,10 +245,10 @@ def complaints(run: Run) -> Iterator[dict[str, Any]]:
         "one bit of the last tag": flipped(good, len(good) - 1),
         "two bundles swapped": good[size : 2 * size] + good[:size] + good[2 * size :],
     } | confused(run, me, "Zoe")
-    sharers, survivors = run.announced("u2"), run.announced("u3")
+    share_holders, survivors = run.announced("u2"), run.announced("u3")
     for name, data in tampered.items():
         client = played_client(run, me, SHARE)
-        delivery = delivery_of(sharers, data)
+        delivery = delivery_of(share_holders, data)
         client.take(MASK, delivery)
         yield {
             "name": name,
@@ -265,7 +265,7 @@ def complaints(run: Run) -> Iterator[dict[str, Any]]:
 
 def confused(run: Run, me: str, sender: str) -> dict[str, bytes]:
     """Bundles that are authentic, from a sender that did not keep to the format."""
-    good, sharers = bundles_for(run, me), run.announced("u2")
+    good, share_holders = bundles_for(run, me), run.announced("u2")
     channel = channel_to(run, sender, me)
     shares = ref.encode_share([1] * 16) * 2
     flag = bytes(31) + b"\1\x80\0"  # limb 15 is 1, and flagged as 65536
@@ -279,7 +279,7 @@ def confused(run: Run, me: str, sender: str) -> dict[str, bytes]:
         "share of the key not canonical": channel.indices() + flag + shares[:34],
         "share of the seed not canonical": channel.indices() + shares[:34] + flag,
     }
-    senders = sorted(ref.members_of(sharers, len(run.record["neighbours"])) - {b})
+    senders = sorted(ref.members_of(share_holders, len(run.record["neighbours"])) - {b})
     start = ref.BUNDLE_SIZE * senders.index(a)
     result = {}
     for name, body in bodies.items():
@@ -294,8 +294,8 @@ def survivor_sets(run: Run, me: str) -> Iterator[dict[str, Any]]:
     """The set to answer for, or where clients sign, the set to sign."""
     survivors, count = run.announced("u3"), len(run.record["neighbours"])
     members, mine = ref.members_of(survivors, count), run.row(me)["index"]
-    sharers = ref.members_of(run.announced("u2"), count)
-    outside = next(i for i in range(count) if i not in sharers)
+    share_holders = ref.members_of(run.announced("u2"), count)
+    outside = next(i for i in range(count) if i not in share_holders)
     others = sorted(members - {mine})
     floor = run.offer.parameters.min_survivors
     cases: dict[str, tuple[bytes, int]] = {
@@ -328,7 +328,7 @@ def survivor_sets(run: Run, me: str) -> Iterator[dict[str, Any]]:
     }
     signs = run.record["quorum"] is not None
     for name, (data, code) in cases.items():
-        if len(sharers) - floor <= run.offer.parameters.max_dropouts and (
+        if len(share_holders) - floor <= run.offer.parameters.max_dropouts and (
             code == ref.TOO_MANY_DROPOUTS
         ):
             continue
@@ -349,7 +349,7 @@ def contradictions(run: Run) -> Iterator[dict[str, Any]]:
     """Second messages, and messages out of their round."""
     me = "bob"
     roster, delivery = run.announced("roster"), run.bytes_of(me, "delivery")
-    sharers, survivors = run.announced("u2"), run.announced("u3")
+    share_holders, survivors = run.announced("u2"), run.announced("u3")
     other = RosterForge(run).replaced(0, commitment=bytes(32))
     named = ("R5-8 a second, different message", ref.EQUIVOCATION)
     for after in (SHARE, MASK, UNMASK):
@@ -360,7 +360,7 @@ def contradictions(run: Run) -> Iterator[dict[str, Any]]:
     data = flipped(delivery, len(delivery) - 1)
     yield client_case(run, me, MASK, named, data, after=MASK)
     named = ("R5.4-5 a second, different set", ref.EQUIVOCATION)
-    yield client_case(run, me, UNMASK, named, sharers, after=UNMASK)
+    yield client_case(run, me, UNMASK, named, share_holders, after=UNMASK)
     malformed = ("R5-8 a second message that cannot be read", ref.EQUIVOCATION)
     yield client_case(run, me, SHARE, malformed, roster[:-1], after=SHARE)
     malformed = ("R5.4-5 a second set that cannot be read", ref.EQUIVOCATION)

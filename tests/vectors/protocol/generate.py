@@ -201,11 +201,13 @@ def chains() -> list[dict[str, Any]]:
     """From ctx0 to ctx3, over tops and noise that are only bytes to the hash."""
     result = []
     top, graph_seed = counting(0xA0, 32), counting(0xE0, 32)
-    sharers, survivors = ref.bitmap({0, 2, 9}, 10), ref.bitmap({0, 9}, 10)
+    share_holders, survivors = ref.bitmap({0, 2, 9}, 10), ref.bitmap({0, 9}, 10)
     for suite, seed, bound in ((1, b"", b""), (2, graph_seed, counting(0xB0, 32))):
         chain = [CONTEXT]
         chain.append(ref.context_1(suite, chain[-1], 10, top, seed))
-        chain.append(ref.context_2(suite, chain[-1], sharers, noise_context=bound))
+        chain.append(
+            ref.context_2(suite, chain[-1], share_holders, noise_context=bound)
+        )
         chain.append(ref.context_3(suite, chain[-1], survivors))
         result.append(
             {
@@ -215,7 +217,7 @@ def chains() -> list[dict[str, Any]]:
                 "top": top.hex(),
                 "graph_seed": seed.hex(),
                 "edge_root": "",
-                "u2": sharers.hex(),
+                "u2": share_holders.hex(),
                 "noise_context": bound.hex(),
                 "u3": survivors.hex(),
                 "contexts": [context.hex() for context in chain],

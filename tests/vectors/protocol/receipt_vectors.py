@@ -55,7 +55,7 @@ def released(run: Run) -> Receipt:
         WHOLE,
         roster=run.announced("roster"),
         edge_root=bytes.fromhex(run.record["edge_root"] or ""),
-        sharers=run.announced("u2"),
+        share_holders=run.announced("u2"),
         survivors=run.announced("u3"),
         quorum=bytes.fromhex(run.record["quorum"] or ""),
         outcome=RELEASED,
@@ -88,7 +88,7 @@ def certified(run: Run, given: list[int] | None, **lies: int) -> Receipt:
     """A released sum with the certificate of its noise, or with another one."""
     receipt, noise = released(run), noise_in(run)
     view = {
-        "count": int.from_bytes(receipt.sharers, "big").bit_count(),
+        "count": int.from_bytes(receipt.share_holders, "big").bit_count(),
         "survivors": int.from_bytes(receipt.survivors, "big").bit_count(),
         "unseen": run.record["unseen"],
     }
@@ -189,7 +189,7 @@ def good(
 
 
 def drawn_in_vain(run: Run) -> Receipt:
-    whole = replace(released(run), sharers=b"", survivors=b"", quorum=b"")
+    whole = replace(released(run), share_holders=b"", survivors=b"", quorum=b"")
     return aborted(whole, ref.U2_TOO_SMALL)
 
 
@@ -340,7 +340,7 @@ def unsafely_agreed(run: Run) -> Receipt:
     view.set_roster(roster, top)
     view.edge_root = bytes(32)
     everybody = ref.bitmap(set(range(roster.count)), roster.count)
-    view.set_sharers(everybody)
+    view.set_share_holders(everybody)
     view.set_survivors(everybody)
     signed = view.set_to_sign()
     signatures = {
@@ -351,7 +351,7 @@ def unsafely_agreed(run: Run) -> Receipt:
         released(run),
         roster=smaller_roster(run),
         edge_root=view.edge_root,
-        sharers=everybody,
+        share_holders=everybody,
         survivors=everybody,
         quorum=quorum_of(signatures),
     )
@@ -474,8 +474,8 @@ def bad(plain: Run, ring: Run, signed: Run) -> list[dict[str, Any]]:
         ],
         "sets": [
             ("U2 without a view", replace(whole, form=NOTHING, roster=b"")),
-            ("U3 without U2", replace(whole, sharers=b"")),
-            ("U3 beyond U2", replace(whole, sharers=few, survivors=everybody)),
+            ("U3 without U2", replace(whole, share_holders=b"")),
+            ("U3 beyond U2", replace(whole, share_holders=few, survivors=everybody)),
             ("U3 below the floor", replace(whole, survivors=few)),
             ("a padding bit", replace(whole, survivors=bytes([everybody[0] | 0x80]))),
         ],
@@ -505,7 +505,7 @@ def bad(plain: Run, ring: Run, signed: Run) -> list[dict[str, Any]]:
                 "another U2",
                 replace(
                     agreed,
-                    sharers=ref.bitmap({0, 1}, 3),
+                    share_holders=ref.bitmap({0, 1}, 3),
                     survivors=ref.bitmap({0, 1}, 3),
                     quorum=quorum_of({i: signatures[i] for i in (0, 1)}),
                 ),
@@ -574,7 +574,7 @@ def shown_otherwise(
         ("another session", replace(whole, offer=later, survivors=fewer), "stated"),
         ("another roster", replace(whole, roster=another), "stated"),
         ("other edges", edges, "no sum"),
-        ("U2 of fewer", replace(whole, sharers=fewer, survivors=fewer), "stated"),
+        ("U2 of fewer", replace(whole, share_holders=fewer, survivors=fewer), "stated"),
         ("U3 of fewer", replace(whole, survivors=fewer), "stated"),
         (
             "U3 of fewer, which no quorum signed",

@@ -441,12 +441,12 @@ def context_1(
 def context_2(
     suite: int,
     ctx1: bytes,
-    sharers: bytes,
+    share_holders: bytes,
     *,
     edge_root: bytes = b"",
     noise_context: bytes = b"",
 ) -> bytes:
-    return digest(suite, "ctx2", ctx1, edge_root, sharers, noise_context)
+    return digest(suite, "ctx2", ctx1, edge_root, share_holders, noise_context)
 
 
 def view_beside_upload(suite: int, ctx2: bytes) -> bytes:

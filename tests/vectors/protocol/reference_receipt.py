@@ -54,7 +54,7 @@ class Receipt:
     top: bytes = b""
     graph_seed: bytes = b""
     edge_root: bytes = b""
-    sharers: bytes = b""
+    share_holders: bytes = b""
     survivors: bytes = b""
     quorum: bytes = b""
     outcome: int = RELEASED
@@ -82,7 +82,7 @@ class Receipt:
             + bytes([self.form])
             + views[self.form]
             + blob(self.edge_root)
-            + blob(self.sharers)
+            + blob(self.share_holders)
             + blob(self.survivors)
             + blob(self.quorum)
             + bytes([self.outcome])
@@ -180,7 +180,7 @@ class Verifier:
             "sid": view.sid,
             "ctx1": view.contexts[1] if len(view.contexts) > 1 else b"",
             "edge root": receipt.edge_root,
-            "U2": receipt.sharers,
+            "U2": receipt.share_holders,
             "U3": receipt.survivors,
             "sum": receipt.sum_hash if receipt.outcome == RELEASED else b"",
         }
@@ -212,7 +212,7 @@ class Verifier:
 
     def _view(self, receipt: Receipt, view: View) -> None:
         rules = view.offer.parameters
-        possible = {32} if receipt.sharers else {0, 32}
+        possible = {32} if receipt.share_holders else {0, 32}
         if not view.is_sparse or receipt.form == NOTHING:
             possible = {0}
         if len(receipt.edge_root) not in possible:
@@ -255,19 +255,19 @@ class Verifier:
         if block := view.offer.parameters.noise_block:
             noise = Noise(NoiseRule.of_block(block), self.tables)
             view.known = Known(self.revoked, noise)
-        if not receipt.sharers:
+        if not receipt.share_holders:
             if receipt.survivors:
                 raise Refused(BAD_ENCODING)
             return
         if view.count == 0:
             raise Refused(BAD_ENCODING)
-        view.set_sharers(receipt.sharers)
-        if len(view.sharers) < view.floor:
+        view.set_share_holders(receipt.share_holders)
+        if len(view.share_holders) < view.floor:
             raise Refused(BAD_ENCODING)
         if not receipt.survivors:
             return
         members = members_of(receipt.survivors, view.count)
-        if not members <= view.sharers or len(members) < view.floor:
+        if not members <= view.share_holders or len(members) < view.floor:
             raise Refused(BAD_ENCODING)
         view.check_losses(members)
         rules = view.offer.parameters
@@ -342,7 +342,11 @@ class Verifier:
         ):
             raise Refused(BAD_ENCODING)
         computed = certificate(
-            known.rule, len(view.sharers), present, unseen=view.unseen, given=given
+            known.rule,
+            len(view.share_holders),
+            present,
+            unseen=view.unseen,
+            given=given,
         )
         if computed != receipt.certificate:
             raise Refused(BAD_ENCODING)

@@ -142,8 +142,8 @@ def pieces(data: bytes, size: int) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
 
 
-def delivery_of(sharers: bytes, bundles: bytes) -> bytes:
-    return blob(sharers) + blob(bundles)
+def delivery_of(share_holders: bytes, bundles: bytes) -> bytes:
+    return blob(share_holders) + blob(bundles)
 
 
 def quorum_of(
@@ -172,7 +172,7 @@ class View:
     receivers: list[list[int]] = field(default_factory=list)  # of bundles
     edge_root: bytes = b""
     holders: list[list[int]] = field(default_factory=list)
-    sharers: set[int] = field(default_factory=set)
+    share_holders: set[int] = field(default_factory=set)
     survivors: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -273,10 +273,12 @@ class View:
             context_1(self.suite, self.contexts[0], self.count, top, roster.graph_seed)
         )
 
-    def set_sharers(self, data: bytes) -> None:
-        self.sharers = members_of(data, self.count)
+    def set_share_holders(self, data: bytes) -> None:
+        self.share_holders = members_of(data, self.count)
         noise = self.known.noise
-        drawn = b"" if noise is None else noise.context(self.suite, len(self.sharers))
+        drawn = (
+            b"" if noise is None else noise.context(self.suite, len(self.share_holders))
+        )
         self.contexts.append(
             context_2(
                 self.suite,
@@ -293,7 +295,7 @@ class View:
 
     def check_losses(self, survivors: set[int]) -> None:
         rules = self.offer.parameters
-        if len(self.sharers - survivors) > rules.max_dropouts:
+        if len(self.share_holders - survivors) > rules.max_dropouts:
             raise Refused(TOO_MANY_DROPOUTS)
         if self.count - len(survivors) > rules.max_losses:
             raise Refused(TOO_MANY_DROPOUTS)
@@ -304,8 +306,8 @@ class View:
         noise = self.known.noise
         if noise is None:
             return []
-        lost = len(self.sharers) - len(survivors) + self.unseen
-        return noise.rule.taken_back(len(self.sharers), lost)
+        lost = len(self.share_holders) - len(survivors) + self.unseen
+        return noise.rule.taken_back(len(self.share_holders), lost)
 
     @property
     def unseen(self) -> int:
@@ -459,7 +461,7 @@ class Client:
             return
         rules = self.view.offer.parameters  # R5.6-4
         least = max(rules.threshold, rules.min_survivors)
-        if not least <= survivors <= len(self.view.sharers):
+        if not least <= survivors <= len(self.view.share_holders):
             raise Refused(U3_INVALID)
         if self.view.is_signed:
             raise Refused(SESSION_OVER)
@@ -597,9 +599,9 @@ class Client:
         """MaskedInputCollection."""
         view = self.view
         decoder = Decoder(message)
-        sharers, bundles = decoder.blob(len(message)), decoder.blob(len(message))
+        share_holders, bundles = decoder.blob(len(message)), decoder.blob(len(message))
         decoder.end()
-        members = members_of(sharers, view.count)
+        members = members_of(share_holders, view.count)
         if self.index not in members:
             raise Refused(SELF_MISSING)
         own_holders = members.intersection(view.holders[self.index])
@@ -622,7 +624,7 @@ class Client:
         own = self.index in view.holders[self.index]
         if len(senders) - len(self.absent) + own < threshold and not view.is_sparse:
             raise Refused(BAD_SHARE_CIPHERTEXT)
-        view.set_sharers(sharers)
+        view.set_share_holders(share_holders)
         return self._masked([v for v in self._neighbours() if v in members])
 
     def _masked(self, others: list[int]) -> bytes:
@@ -639,7 +641,7 @@ class Client:
         """§5.4: the set that is to be signed, or answered for."""
         view = self.view
         members = members_of(survivors, view.count)
-        if not members <= view.sharers or self.index not in members:
+        if not members <= view.share_holders or self.index not in members:
             raise Refused(U3_INVALID)
         if len(members) < view.floor:
             raise Refused(U3_TOO_SMALL)
@@ -735,7 +737,7 @@ class Server:
                 set(self.edges) if view.is_sparse else set(view.adverts),
                 self._check_bundles,
             ),
-            MASK: (self.uploads, view.sharers, self._check_upload),
+            MASK: (self.uploads, view.share_holders, self._check_upload),
             CONSISTENCY: (self.signatures, view.survivors, self._check_signature),
             UNMASK: (self.answers, view.survivors, self._check_answer),
         }[round_number]
@@ -749,7 +751,7 @@ class Server:
     def complain(self, sender: str, data: bytes) -> None:
         """Take a complaint, while MaskedInputCollection is open."""
         index = self.index_of(sender)
-        if index not in self.view.sharers:
+        if index not in self.view.share_holders:
             raise Refused(SESSION_OVER)
         if len(data) != 6 or int.from_bytes(data[:2], "big") not in {
             BAD_SHARE_CIPHERTEXT,
@@ -757,7 +759,9 @@ class Server:
         }:
             raise Refused(BAD_ENCODING)
         accused = int.from_bytes(data[2:], "big")
-        if accused not in self.view.sharers.intersection(self.view.senders(index)):
+        if accused not in self.view.share_holders.intersection(
+            self.view.senders(index)
+        ):
             raise Refused(BAD_ENCODING)
         if self.complaints.get((index, accused), data) != data:
             raise Refused(EQUIVOCATION)
@@ -834,7 +838,7 @@ class Server:
 
     def _dealers(self, holder: int) -> list[int]:
         view = self.view
-        return [v for v in sorted(view.sharers) if holder in view.holders[v]]
+        return [v for v in sorted(view.share_holders) if holder in view.holders[v]]
 
     def close_adverts(self, graph_seed: bytes) -> bytes:
         if len(self.adverts) < self.view.offer.parameters.min_clients:
@@ -874,21 +878,21 @@ class Server:
 
     def close_sharing(self) -> bytes:
         view = self.view
-        sharers = set(self.bundles)
-        if len(sharers) < view.floor:
+        share_holders = set(self.bundles)
+        if len(share_holders) < view.floor:
             raise Refused(U2_TOO_SMALL)
-        if view.short_of_holders(sharers, sharers):
+        if view.short_of_holders(share_holders, share_holders):
             raise Refused(DISPUTED)
-        data = bitmap(sharers, view.count)
-        view.set_sharers(data)
+        data = bitmap(share_holders, view.count)
+        view.set_share_holders(data)
         self.open_round = MASK
         return data
 
     def delivery(self, receiver: int) -> bytes:
         view = self.view
-        senders = [v for v in view.senders(receiver) if v in view.sharers]
+        senders = [v for v in view.senders(receiver) if v in view.share_holders]
         bundles = b"".join(self._bundle(sender, receiver) for sender in senders)
-        return delivery_of(bitmap(view.sharers, view.count), bundles)
+        return delivery_of(bitmap(view.share_holders, view.count), bundles)
 
     def _bundle(self, sender: int, receiver: int) -> bytes:
         place = self.view.receivers[sender].index(receiver)
@@ -900,9 +904,9 @@ class Server:
         if len(survivors) < view.floor:
             raise Refused(U3_TOO_SMALL)
         view.check_losses(survivors)
-        if view.short_of_holders(view.sharers, survivors):
+        if view.short_of_holders(view.share_holders, survivors):
             raise Refused(TOO_MANY_DROPOUTS)
-        for dealer in view.sharers:
+        for dealer in view.share_holders:
             left = {
                 holder
                 for holder in survivors.intersection(view.holders[dealer])
@@ -936,7 +940,7 @@ class Server:
             unpack(upload, rules.dim, rules.modulus) for upload in self.uploads.values()
         ]
         total = [sum(column) % rules.modulus for column in zip(*inputs, strict=True)]
-        for dealer in sorted(view.sharers):
+        for dealer in sorted(view.share_holders):
             shares = {
                 view.abscissa(dealer, holder): decode_share(share)
                 for holder in self.answers

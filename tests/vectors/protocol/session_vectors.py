@@ -223,7 +223,7 @@ class Game:
         for name in self.present("ShareKeys"):
             self.send(SHARE, name, "bundles", self.share(name))
         announced["u2"] = server.close_sharing()
-        for name in self.members("ShareKeys", server.view.sharers):
+        for name in self.members("ShareKeys", server.view.share_holders):
             delivery = self.rows[name]["delivery"] = server.delivery(self.index[name])
             upload = self.clients[name].take(MASK, delivery)
             if name in self.present("MaskedInputCollection"):
@@ -308,7 +308,7 @@ class Game:
                 REVOCATIONS.encode().hex() if plan.parameters.trust else None
             ),
             **announced,
-            "noise": noise_of(plan, len(view.sharers)),
+            "noise": noise_of(plan, len(view.share_holders)),
             "unseen": view.unseen,
             "neighbours": view.neighbours,
             "lying": self.index.get(plan.lying),
@@ -321,16 +321,17 @@ class Game:
         }
 
 
-def noise_of(plan: Plan, sharers: int) -> dict[str, Any] | None:
+def noise_of(plan: Plan, share_holders: int) -> dict[str, Any] | None:
     """What U2 settles about the noise; nothing without noise, or without U2."""
-    if plan.noise is None or not sharers:
+    if plan.noise is None or not share_holders:
         return None
     rule, suite = plan.noise.rule, plan.parameters.suite
     return {
         "tables": list(plan.noise.tables),
-        "noise_context": plan.noise.context(suite, sharers).hex(),
+        "noise_context": plan.noise.context(suite, share_holders).hex(),
         "taken_back": [
-            rule.taken_back(sharers, lost) for lost in range(rule.losses(sharers) + 1)
+            rule.taken_back(share_holders, lost)
+            for lost in range(rule.losses(share_holders) + 1)
         ],
     }
 

@@ -257,7 +257,7 @@ def quorums(run: Run) -> Iterator[dict[str, Any]]:
     for name, index in (("a signer outside u3", outside), ("a signer beyond n", count)):
         data = lists(fewer | {index: bytes(64)})
         yield case("R5.5-3", name, ref.U3_INVALID, data)
-    others = ref.bitmap(view.sharers, count)
+    others = ref.bitmap(view.share_holders, count)
     ctx3 = ref.context_3(view.suite, view.contexts[2], others)
     tagged = ref.tag("client", "consistency", view.suite)
     last = max(chosen)
@@ -317,7 +317,7 @@ def roster_proofs(run: Run) -> Iterator[dict[str, Any]]:
     }.items():
         yield case(name, ref.BAD_ENCODING, head + data, "R5.5-1")
     signer = min(signed)
-    outside = next(index for index in view.sharers if index not in view.survivors)
+    outside = next(index for index in view.share_holders if index not in view.survivors)
     for name, proofs in {
         "a proof short": {one: good[one]},
         "no proofs": {},
@@ -351,11 +351,11 @@ def roster_proofs(run: Run) -> Iterator[dict[str, Any]]:
 def signed_contradictions(run: Run) -> Iterator[dict[str, Any]]:
     me = "bob"
     quorum, survivors = run.announced("quorum"), run.announced("u3")
-    sharers = run.announced("u2")
+    share_holders = run.announced("u2")
     other = ("R5.4-5 a second, different set", ref.EQUIVOCATION)
     malformed = ("R5.4-5 a second set that cannot be read", ref.EQUIVOCATION)
     for after in (CONSISTENCY, UNMASK):
-        yield client_case(run, me, CONSISTENCY, other, sharers, after=after)
+        yield client_case(run, me, CONSISTENCY, other, share_holders, after=after)
         yield client_case(run, me, CONSISTENCY, malformed, b"", after=after)
     named = ("R5.5-10 a quorum before the set", ref.UNEXPECTED_MESSAGE)
     for after in (SHARE, MASK):

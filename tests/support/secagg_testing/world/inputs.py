@@ -100,7 +100,7 @@ def _drawn(
     if not parameters.noise_layers:
         return ()
     task = NoisyTask.from_parameters(parameters)
-    noise = task.session_noise(secrets.sharers)
+    noise = task.session_noise(secrets.share_holders)
     return tuple(
         task.mechanism.layer_noise(
             [(variance, seed.reveal())], start=0, count=parameters.dimension

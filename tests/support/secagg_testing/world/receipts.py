@@ -39,7 +39,7 @@ def complaints(data: bytes, journal: Journal) -> Iterator[str]:
     if verdict.finding is not due:
         yield f"it shows that its sets are {verdict.finding}, not {due}"
     for what, found, which in (
-        ("U2", verdict.sharers, Round.SHARE_KEYS),
+        ("U2", verdict.share_holders, Round.SHARE_KEYS),
         ("U3", verdict.survivors, Round.MASKED_INPUT_COLLECTION),
     ):
         if len(found) != len(journal.senders(which)):
@@ -53,7 +53,7 @@ def complaints(data: bytes, journal: Journal) -> Iterator[str]:
     ):
         yield "clients are said to have agreed who have not"
     for indices, which in (
-        (verdict.sharers, Round.SHARE_KEYS),
+        (verdict.share_holders, Round.SHARE_KEYS),
         (verdict.survivors, Round.MASKED_INPUT_COLLECTION),
     ):
         if {verdict.names[each] for each in indices} != journal.senders(which):
@@ -89,7 +89,7 @@ def _edge_complaints(verdict: Verdict, journal: Journal) -> Iterator[str]:
         ):
             yield f"{name} has not drawn {parameters.degree} others"
             return
-    if not verdict.sharers <= lists.keys():
+    if not verdict.share_holders <= lists.keys():
         yield "a client has shared that has drawn no neighbours"
     if not isinstance(receipt.view, bytes):
         return

@@ -244,7 +244,7 @@ def test_a_server_that_repeats_the_past_is_left():
         ),
         (
             Delivery,
-            lambda u: Delivery(u.sharers, u.bundles[:-1]),
+            lambda u: Delivery(u.share_holders, u.bundles[:-1]),
             ErrorCode.BAD_SHARE_CIPHERTEXT,
         ),
         (

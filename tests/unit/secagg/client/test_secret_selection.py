@@ -232,7 +232,7 @@ def secrets_of(seed, context):
     return noise_secrets(
         SecretBytes(seed.ljust(32)),
         (),
-        sharers=CLIENTS,
+        share_holders=CLIENTS,
         context=context.ljust(32),
         suite=CipherSuite(1),
     )

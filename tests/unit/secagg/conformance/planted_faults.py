@@ -421,8 +421,8 @@ def _with_share(change):
     def encode(original, task, vector, *, session_id, secrets):
         found = NoisyTask.session_noise
 
-        def other(self, sharers):
-            noise = found(self, sharers)
+        def other(self, share_holders):
+            noise = found(self, share_holders)
             return replace(noise, base=change(noise.base))
 
         with patch.object(NoisyTask, "session_noise", other):

@@ -262,8 +262,8 @@ def takes_layers_of_one_client_back(found):
 def goes_by_the_roster_and_not_by_u2(found):
     right = step_server.read_noise_terms
 
-    def changed(parameters, sharers):
-        found.fired += sharers < parameters.max_clients
+    def changed(parameters, share_holders):
+        found.fired += share_holders < parameters.max_clients
         return right(parameters, parameters.max_clients)
 
     found.patches.append(patch.object(step_server, "read_noise_terms", changed))

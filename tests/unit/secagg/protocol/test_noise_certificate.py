@@ -8,7 +8,7 @@ import pytest
 from secagg.protocol.noise_terms import NoiseCertificate
 
 CERTIFICATE = NoiseCertificate(
-    sharers=10,
+    share_holders=10,
     survivors=8,
     unseen=0,
     colluders=1,

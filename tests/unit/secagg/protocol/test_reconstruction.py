@@ -78,7 +78,7 @@ class Dealt:
             session_id=SESSION,
             roster=ROSTER,
             graph=self.graph,
-            sharers=ALL_CLIENTS,
+            share_holders=ALL_CLIENTS,
             survivors=ALL_CLIENTS,
             answers=self.answers(),
         )

@@ -48,7 +48,7 @@ def test_the_set_of_share_holders_is_encoded_once(session, monkeypatch):
     monkeypatch.setattr("numpy.packbits", None)
     for number in range(CLIENTS):
         update = server.update_for(session.server_state, identity_of(number))
-        assert update.open().sharers == bytes([0b11111])
+        assert update.open().share_holders == bytes([0b11111])
 
 
 def test_an_answer_is_taken_apart_once(session, monkeypatch):

@@ -131,7 +131,7 @@ def test_a_sum_leaves_a_receipt_that_holds(session):
     assert verdict.finding is (Finding.AGREED if signed else Finding.STATED)
     receipt = verdict.receipt
     assert receipt.view == bytes.fromhex(session["roster"])
-    assert receipt.sharers.hex() == session["u2"]
+    assert receipt.share_holders.hex() == session["u2"]
     assert receipt.survivors.hex() == session["u3"]
     assert receipt.quorum.hex() == (session["quorum"] or "")
     assert receipt.edge_root.hex() == (session["edge_root"] or "")
@@ -165,12 +165,12 @@ def complained(name):
         for row in rows:
             run.receive(which, row)
         run.step(RoundClosed(which))
-    sharers = [row for row in run.session["clients"] if row["upload"] is not None]
+    share_holders = [row for row in run.session["clients"] if row["upload"] is not None]
     graph = run.state.cohort.graph
-    accuser = sharers[0]
+    accuser = share_holders[0]
     accused = next(
         row["index"]
-        for row in sharers
+        for row in share_holders
         if row["index"] in graph.senders(accuser["index"])
     )
     complaint = Complaint(ErrorCode.BAD_SHARE_CIPHERTEXT, accused)
@@ -297,7 +297,15 @@ def test_what_a_receipt_holds_are_no_secrets():
     """Roster, sets and signatures were sent to all clients; nothing else is in it."""
     fields = set(AuditReceipt.__dataclass_fields__)
     assert fields == {
-        *("writer", "offer", "view", "edge_root", "sharers", "survivors", "quorum"),
+        *(
+            "writer",
+            "offer",
+            "view",
+            "edge_root",
+            "share_holders",
+            "survivors",
+            "quorum",
+        ),
         *("outcome", "code", "sum_hash", "size", "certificate", "disputes"),
     }
 
@@ -471,7 +479,7 @@ def stating(certificate, **lies):
         {"given": []},
         {"given": 7},
         {"given": None},
-        {"sharers": 7},
+        {"share_holders": 7},
     ],
     ids=str,
 )

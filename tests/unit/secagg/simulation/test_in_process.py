@@ -90,7 +90,7 @@ async def test_server_and_clients_state_the_same_noise_of_a_sum(monkeypatch):
         released = await cohort.sum([np.ones(1000) / 16] * 4)
     noise = released.receipt.noise
     # No client was lost: all layers are taken back, and v/3 is left of v/2.
-    assert (noise.sharers, noise.survivors, noise.removed) == (4, 4, (0, 1, 2))
+    assert (noise.share_holders, noise.survivors, noise.removed) == (4, 4, (0, 1, 2))
     assert noise.given == (4, 4, 4)
     assert noise.required <= noise.present < noise.required * 1.0001
     assert noise.total == 4 * noise.base

@@ -168,7 +168,7 @@ def test_what_is_left_of_a_client_that_answered_survives_as_a_header():
         DESCRIPTOR,
         "me",
         accepted={Round.SHARE_KEYS: bytes(32), Round.UNMASKING: b"\x01" * 32},
-        sharers=3,
+        share_holders=3,
         survivors=b"\x07",
         answer=b"shares",
     )
@@ -257,7 +257,7 @@ def test_evidence_survives_the_journal_and_is_no_event_of_a_client():
     seen = AuditReceipt(
         writer=WrittenBy.CLIENT,
         offer=b"an offer",
-        sharers=b"\x07",
+        share_holders=b"\x07",
         outcome=Outcome.ABORTED,
     )
     record = journal.evidence_of(seen)

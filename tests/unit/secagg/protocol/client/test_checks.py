@@ -94,7 +94,7 @@ def test_u2_has_as_many_as_are_needed_to_rebuild_and_to_sum(threshold, min_survi
 
     def code(count):
         return code_of(
-            checks.check_sharers,
+            checks.check_share_holders,
             parameters,
             roster_size=CLIENTS,
             index=0,
@@ -119,13 +119,13 @@ def test_u3_has_as_many_as_are_needed_to_rebuild_and_to_sum(threshold, min_survi
     assert u3_code(parameters, 3) is ErrorCode.U3_TOO_SMALL
 
 
-def u3_code(parameters, count, sharers=CLIENTS):
+def u3_code(parameters, count, share_holders=CLIENTS):
     return code_of(
         checks.check_survivors,
         parameters,
         roster_size=CLIENTS,
         index=0,
-        sharers=frozenset(range(sharers)),
+        share_holders=frozenset(range(share_holders)),
         bitmap=encode_set(range(count), CLIENTS),
     )
 
@@ -133,19 +133,22 @@ def u3_code(parameters, count, sharers=CLIENTS):
 def test_losses_are_counted_from_the_roster_and_from_u2():
     # R5.4-4
     since_joining = replace(PARAMETERS, max_losses=2, max_dropouts=0)
-    assert u3_code(since_joining, 4, sharers=4) is None
-    assert u3_code(since_joining, 3, sharers=3) is ErrorCode.TOO_MANY_DROPOUTS
+    assert u3_code(since_joining, 4, share_holders=4) is None
+    assert u3_code(since_joining, 3, share_holders=3) is ErrorCode.TOO_MANY_DROPOUTS
     since_sharing = replace(PARAMETERS, max_losses=3, max_dropouts=1)
-    assert u3_code(since_sharing, 4, sharers=5) is None
-    assert u3_code(since_sharing, 4, sharers=6) is ErrorCode.TOO_MANY_DROPOUTS
+    assert u3_code(since_sharing, 4, share_holders=5) is None
+    assert u3_code(since_sharing, 4, share_holders=6) is ErrorCode.TOO_MANY_DROPOUTS
 
 
 def test_the_noise_of_those_who_are_left_has_to_suffice():
     # R3.5-1
     noise = NoiseTerms(b"c" * 32, tolerated_losses=2)
-    assert code_of(checks.check_noise_suffices, noise, sharers=6, survivors=4) is None
     assert (
-        code_of(checks.check_noise_suffices, noise, sharers=6, survivors=3)
+        code_of(checks.check_noise_suffices, noise, share_holders=6, survivors=4)
+        is None
+    )
+    assert (
+        code_of(checks.check_noise_suffices, noise, share_holders=6, survivors=3)
         is ErrorCode.TOO_MANY_DROPOUTS
     )
 
@@ -158,7 +161,7 @@ def test_a_client_keeps_as_many_holders_as_rebuild_its_secrets():
     near = graph.holders(0)
 
     def code(neighbours):
-        sharers = frozenset([*far, *near[:neighbours]])
+        share_holders = frozenset([*far, *near[:neighbours]])
         return code_of(
             checks.check_delivery,
             parameters,
@@ -166,7 +169,7 @@ def test_a_client_keeps_as_many_holders_as_rebuild_its_secrets():
             graph=graph,
             index=own,
             delivery=Delivery(
-                encode_set(sharers, 12), bytes(BUNDLE_BYTES * neighbours)
+                encode_set(share_holders, 12), bytes(BUNDLE_BYTES * neighbours)
             ),
         )
 

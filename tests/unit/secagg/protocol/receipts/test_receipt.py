@@ -28,7 +28,7 @@ receipts = st.builds(
         st.builds(RosterCommitment, st.integers(0, 2**32 - 1), BYTES_32, BYTES_32),
     ),
     edge_root=st.binary(max_size=9),
-    sharers=st.binary(max_size=9),
+    share_holders=st.binary(max_size=9),
     survivors=st.binary(max_size=9),
     quorum=st.binary(max_size=9),
     outcome=st.sampled_from(Outcome),

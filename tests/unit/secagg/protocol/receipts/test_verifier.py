@@ -44,12 +44,12 @@ class VectorNoise(TaskNoiseVerifier):
     def __init__(self, row):
         self.row = row
 
-    def terms(self, parameters, sharers):
-        noise = NoisyTask.from_parameters(parameters).session_noise(sharers)
+    def terms(self, parameters, share_holders):
+        noise = NoisyTask.from_parameters(parameters).session_noise(share_holders)
         content = {
             "base": fraction(noise.base),
             "layers": [fraction(layer) for layer in noise.layers],
-            "roster": sharers,
+            "roster": share_holders,
             "tables": self.row["tables"],
         }
         text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
@@ -103,7 +103,7 @@ def test_what_a_receipt_shows(row):
     verdict = judged(data_of(row), **noise_of(row))
     assert verdict.finding == Finding(row["says"])
     assert verdict.receipt == AuditReceipt.decode(data_of(row))
-    assert verdict.survivors <= verdict.sharers <= set(range(verdict.clients))
+    assert verdict.survivors <= verdict.share_holders <= set(range(verdict.clients))
     if verdict.finding is Finding.AGREED:
         assert verdict.signers <= verdict.survivors
         assert len(verdict.signers) >= verdict.descriptor.parameters.quorum
@@ -244,7 +244,7 @@ def test_before_the_first_draw_nothing_covers_edges():
     key = parameters.tail.trust.enrolment_key
     pinned = {"enrolment_key": key, "revocations": None}
     assert judged(over.encode(), **pinned).finding is Finding.NO_SUM
-    drawn = replace(over, sharers=encode_set(range(5), 5))
+    drawn = replace(over, share_holders=encode_set(range(5), 5))
     assert step_of(drawn.encode(), **pinned) is Step.VIEW
 
 
@@ -276,7 +276,7 @@ def test_a_ring_that_the_survivors_do_not_hold_together_is_refused(lost_neighbou
         writer=WrittenBy.SERVER,
         offer=session.descriptor.encode(),
         view=cohort.roster.encode(),
-        sharers=encode_set(everybody, CLIENTS),
+        share_holders=encode_set(everybody, CLIENTS),
         survivors=encode_set(everybody - lost, CLIENTS),
         outcome=Outcome.ABORTED,
         code=ErrorCode.TOO_FEW_ANSWERS,
