@@ -133,7 +133,7 @@ def several_rosters() -> Iterator[Claim]:
         z3.And(two_quorums, 2 * t == enrolled + corrupt, both <= corrupt),
         is_possible=True,
     )
-    n, c, signers, share_holders = z3.Ints("n c signers share holders")
+    n, c, signers, share_holders = z3.Ints("n c signers share_holders")
     # The honest signers of one ctx3, and another U2 that holds none of them.
     apart = z3.And(
         c >= 0,
@@ -235,8 +235,8 @@ def ladder() -> Iterator[Claim]:
     )
 
 
-def one_coin() -> Iterator[Claim]:
-    """`accounting/one_coin`, rule 2: the direction that is dominated."""
+def single_selection() -> Iterator[Claim]:
+    """One Bernoulli selection: the direction that is dominated."""
     rate, t = z3.Reals("q t")
     rest = 1 - t * (1 - rate)
     yield Claim(
@@ -253,7 +253,7 @@ def one_coin() -> Iterator[Claim]:
 
 
 def unit_shift() -> Iterator[Claim]:
-    """`accounting/shift/unit_shift`, rules 5 and 6: the Riccati comparisons."""
+    """`accounting/tradeoff/unit_shift`, rules 5 and 6: the Riccati comparisons."""
     s, t, x = z3.Reals("s t x")
     d = t * s + t + 1
     # rho' = left / below, and 1 - (2t+1) rho / v - rho^2 = (1 - s)^2 / 2D, where
@@ -400,7 +400,7 @@ SUBJECTS: tuple[Callable[[], Iterator[Claim]], ...] = (
     secrets,
     noise,
     ladder,
-    one_coin,
+    single_selection,
     unit_shift,
     rings,
 )

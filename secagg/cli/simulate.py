@@ -333,13 +333,13 @@ def _drawn(
     """
     from dataclasses import replace
 
-    from secagg.protocol.graphs.bounds import judge_edges, server_demand
+    from secagg.protocol.graphs.bounds import edge_bound, server_demand
     from secagg.protocol.profiles import RoundDeadlines, SparseParameters
     from secagg.simulation.enrolled import simulated_trust
 
     clients, degree = parameters.max_clients, parameters.degree
     bounds = [
-        judge_edges(
+        edge_bound(
             clients=size,
             degree=degree,
             colluders=0,

@@ -26,7 +26,7 @@ from secagg.protocol.graphs.bounds import (
     EdgeBound,
     bits_of,
     client_demand,
-    judge_edges,
+    edge_bound,
     log_corrupt_holders,
 )
 from secagg.protocol.profiles import (
@@ -482,7 +482,7 @@ class ProtocolParameters:
         return self._edge_bounds(clients, client_demand(self.graph_bits)).set_apart
 
     def _edge_bounds(self, clients: int, demanded_bits: float) -> EdgeBound:
-        return judge_edges(
+        return edge_bound(
             clients=clients,
             degree=self.degree,
             colluders=self.colluders,

@@ -15,7 +15,7 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.packing import packed_size
 from secagg.protocol.receipts.receipt import Outcome
-from secagg.protocol.receipts.verifier import ShownSession, Step, judging
+from secagg.protocol.receipts.verifier import ShownSession, Step, naming_step
 from secagg.two_aggregators.offers import check_pair
 from secagg.two_aggregators.receipt import (
     NameList,
@@ -75,25 +75,25 @@ def verify_shared_receipt(
     Raises:
         ReceiptError: The first step that fails, and why.
     """
-    with judging(Step.ENCODING):
+    with naming_step(Step.ENCODING):
         receipt = TwoAggregatorReceipt.decode(data)
-    with judging(Step.OFFER):
+    with naming_step(Step.OFFER):
         leader = SessionDescriptor.decode(receipt.leader_offer)
         helper = SessionDescriptor.decode(receipt.helper_offer)
         check_pair(leader, helper)
-    with judging(Step.VIEW):
+    with naming_step(Step.VIEW):
         statement, sizes = _stated(receipt, leader)
-    with judging(Step.CREDENTIALS):
+    with naming_step(Step.CREDENTIALS):
         _insist(leader_key != helper_key, "one key cannot sign for both aggregators")
         _check_keys(receipt, leader_key=leader_key, helper_key=helper_key)
-    with judging(Step.SETS):
+    with naming_step(Step.SETS):
         noise = AggregatorNoise.from_parameters(leader.parameters)
         _check_sets(receipt, leader, sizes)
-    with judging(Step.SIGNATURES):
+    with naming_step(Step.SIGNATURES):
         _check_signatures(receipt, statement, leader)
-    with judging(Step.OUTCOME):
+    with naming_step(Step.OUTCOME):
         _check_outcome(receipt, leader)
-    with judging(Step.CLAIM):
+    with naming_step(Step.CLAIM):
         privacy = noise.kept_claim()
     shown = receipt.survivors
     is_included = shown.place is not None if isinstance(shown, NamePath) else None

@@ -16,7 +16,7 @@ from secagg_testing.observed_session import ObservedSession
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.client import machine as client_machine
 from secagg.protocol.client import states as client
-from secagg.protocol.client.checks import check_edge_odds
+from secagg.protocol.client.checks import check_edge_bounds
 from secagg.protocol.events import Finish, Received, RoundClosed, SessionOffered
 from secagg.protocol.graphs.edge_selection import EdgeTrees, sign_edges
 from secagg.protocol.messages import Edges, Envelope, Fate, Round
@@ -348,13 +348,13 @@ def test_the_failure_bounds_are_computed_at_the_size_of_the_roster():
     parameters = replace(
         session_of().parameters, colluders=4, min_clients=8, max_clients=400
     )
-    check_edge_odds(replace(parameters, threshold=5), 400)
+    check_edge_bounds(replace(parameters, threshold=5), 400)
     with pytest.raises(RemoteProtocolError) as caught:
-        check_edge_odds(replace(parameters, threshold=2), 12)
+        check_edge_bounds(replace(parameters, threshold=2), 12)
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
     tail = replace(parameters.tail, quorum=parameters.min_survivors - 1)
     with pytest.raises(RemoteProtocolError, match="quorum"):
-        check_edge_odds(replace(parameters, threshold=7, tail=tail), 12)
+        check_edge_bounds(replace(parameters, threshold=7, tail=tail), 12)
 
 
 def test_noise_counts_those_whom_a_server_may_leave_out_as_lost():

@@ -120,7 +120,7 @@ def check_roster(
         check_overlap(parameters, len(roster))
     graph = sharing_graph(parameters, len(roster), roster.graph_seed)
     check_ring(parameters, graph)
-    check_edge_odds(parameters, len(roster))
+    check_edge_bounds(parameters, len(roster))
     ctx1 = roster_context(ctx0, RosterFrame.decode(data), parameters.suite)
     if parameters.graph is Graph.RING:
         adverts = {i: adverts[i] for i in (index, *graph.mask_peers(index))}
@@ -257,7 +257,7 @@ def check_ring(parameters: ProtocolParameters, graph: SharingGraph) -> None:
         )
 
 
-def check_edge_odds(parameters: ProtocolParameters, clients: int) -> None:
+def check_edge_bounds(parameters: ProtocolParameters, clients: int) -> None:
     """Check the failure bounds of drawn edges at the roster's own size (R5.9-2).
 
     Raises:

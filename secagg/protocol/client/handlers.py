@@ -67,7 +67,7 @@ from secagg.protocol.events import (
 )
 from secagg.protocol.graphs.edge_selection import (
     check_published,
-    draw_neighbors,
+    draw_neighbours,
     sign_edges,
 )
 from secagg.protocol.membership import Member, signed_advert
@@ -233,7 +233,7 @@ def choose_edges(
     roster, agreement = _checked_roster(state, event, policy)
     if agreement is None:
         raise InternalError("a profile with this round has no signatures")
-    drawn = draw_neighbors(
+    drawn = draw_neighbours(
         roster.size,
         roster.index,
         parameters.degree,

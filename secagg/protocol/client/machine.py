@@ -154,7 +154,9 @@ def fail(state: ClientState, event: Received, _: ClientPolicy) -> ClientStep:
     return leave(state, aborted.code, aborted.reason, fate=aborted.fate)
 
 
-def give_up(state: ClientState, event: AbortRequested, _: ClientPolicy) -> ClientStep:
+def abort_requested(
+    state: ClientState, event: AbortRequested, _: ClientPolicy
+) -> ClientStep:
     """Leave the session because this client's runner cannot continue."""
     return leave(state, event.code, event.reason)
 
@@ -251,7 +253,7 @@ _ROWS_OF_ALL: Final[_Table] = {
     (Masked,      Released):           Edge(complete,     {Completed}),
     (Answered,    Released):           Edge(complete,     {Completed}),
     **{(state,    Aborted):            Edge(fail,         {Failed}) for state in _LIVE},
-    **{(state,    AbortRequested):     Edge(give_up,      {Failed}) for state in _LIVE},
+    **{(state,    AbortRequested):     Edge(abort_requested, {Failed}) for state in _LIVE},
     **{(state,    what):               Edge(ignore,       {state})
        for state in _ENDED for what in (*KINDS.values(), AbortRequested)},
 }
@@ -276,7 +278,7 @@ _DRAWING: Final[_Table] = {
     (EdgesChosen, Roster):             Edge(repeat,       {EdgesChosen}),
     (EdgesChosen, EdgesPublished):     Edge(share_along_edges, {Shared}),
     (EdgesChosen, Aborted):            Edge(fail,         {Failed}),
-    (EdgesChosen, AbortRequested):     Edge(give_up,      {Failed}),
+    (EdgesChosen, AbortRequested):     Edge(abort_requested, {Failed}),
     **{(state,    EdgesPublished):     Edge(repeat,       {state})
        for state in (Shared, _Plain, _Noised, Masked, Signed, Answered)},
 }

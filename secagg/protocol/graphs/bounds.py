@@ -238,7 +238,7 @@ class EdgeBound:
         return self.corrupt_holders + max(1, self.set_apart)
 
 
-def judge_edges(
+def edge_bound(
     *, clients: int, degree: int, colluders: int, losses: int, demanded_bits: float
 ) -> EdgeBound:
     """Compute the bounds of a graph of drawn edges.

@@ -36,7 +36,7 @@ from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.graphs.bounds import (
     EdgeBound,
     bits_of,
-    judge_edges,
+    edge_bound,
     log_corrupt_holders,
     log_planned_cut,
     log_short_of_holders,
@@ -145,7 +145,7 @@ class GraphDemand:
 
 
 @dataclass(frozen=True, slots=True)
-class GraphOdds:
+class FailureBounds:
     """The failure bounds of a graph, each on the roster where it is worst.
 
     Attributes:
@@ -166,7 +166,7 @@ class GraphOdds:
         """Return the bounds as JSON values; null stands for impossible."""
         named = asdict(self)
         return {
-            name: None if math.isinf(odds) else odds for name, odds in named.items()
+            name: None if math.isinf(bits) else bits for name, bits in named.items()
         }
 
 
@@ -185,7 +185,7 @@ class GraphChoice:
             adversary is malicious.
         unseen: Most honest clients that a malicious server can omit from the sum
             without being noticed; noise counts on `quorum - unseen` inputs.
-        odds: Its failure bounds.
+        failure_bounds: Its failure bounds.
         why: Why it is the complete graph, if a sparse one was searched for.
     """
 
@@ -195,7 +195,7 @@ class GraphChoice:
     max_threshold: int
     quorum: int | None = None
     unseen: int = 0
-    odds: GraphOdds = GraphOdds()
+    failure_bounds: FailureBounds = FailureBounds()
     why: str = ""
 
 
@@ -322,14 +322,14 @@ def drawn_edges(
     return chosen
 
 
-def failure_bounds_of(parameters: ProtocolParameters) -> GraphOdds:
+def failure_bounds_of(parameters: ProtocolParameters) -> FailureBounds:
     """Return the failure bounds of a task's graph, however it was chosen.
 
     Args:
         parameters: Valid ones; on the complete graph all failures are impossible.
     """
     if parameters.is_complete_graph:
-        return GraphOdds()
+        return FailureBounds()
     demand = GraphDemand(
         min_clients=parameters.min_clients,
         max_clients=parameters.max_clients,
@@ -343,7 +343,7 @@ def failure_bounds_of(parameters: ProtocolParameters) -> GraphOdds:
             _edge_bounds(demand, parameters.degree, size) for size in demand.sizes
         ]
         return _edge_failures(demand, parameters.degree, parameters.threshold, bounds)
-    return GraphOdds(
+    return FailureBounds(
         _holder_bits(demand, parameters.degree, parameters.threshold),
         _ring_cut_bits(demand, parameters.degree),
         _liveness_bits(demand, parameters.degree, parameters.threshold),
@@ -384,7 +384,7 @@ def _ring(
                 degree=degree,
                 threshold=chosen,
                 max_threshold=highest,
-                odds=GraphOdds(
+                failure_bounds=FailureBounds(
                     _holder_bits(demand, degree, breaking),
                     _ring_cut_bits(demand, degree),
                     _liveness_bits(demand, degree, chosen),
@@ -421,7 +421,7 @@ def _out_edges(
                 max_threshold=highest,
                 quorum=quorum,
                 unseen=max(each.set_apart for each in bounds),
-                odds=_edge_failures(demand, degree, chosen, bounds),
+                failure_bounds=_edge_failures(demand, degree, chosen, bounds),
             )
         degree += 2
     return None
@@ -429,10 +429,10 @@ def _out_edges(
 
 def _edge_failures(
     demand: GraphDemand, degree: int, threshold: int, bounds: list[EdgeBound]
-) -> GraphOdds:
+) -> FailureBounds:
     """Return the bounds for more corrupt holders, or a larger set, than found."""
     corrupt = max(each.corrupt_holders for each in bounds)
-    return GraphOdds(
+    return FailureBounds(
         _holder_bits(demand, degree, corrupt + 1),
         min(each.cut_bits for each in bounds),
         _liveness_bits(demand, degree, threshold),
@@ -517,7 +517,7 @@ def _liveness_bits(demand: GraphDemand, degree: int, threshold: int) -> float:
 
 def _edge_bounds(demand: GraphDemand, degree: int, clients: int) -> EdgeBound:
     """Return the bounds of drawn edges on a roster of one size."""
-    return judge_edges(
+    return edge_bound(
         clients=clients,
         degree=degree,
         colluders=demand.colluders,

@@ -40,7 +40,7 @@ _U32: Final = 1 << 32
 # --- drawing ------------------------------------------------------------------------
 
 
-def draw_neighbors(
+def draw_neighbours(
     size: int, index: int, degree: int, entropy: Entropy
 ) -> tuple[int, ...]:
     """Draw distinct other clients, uniformly (R5.9-1).

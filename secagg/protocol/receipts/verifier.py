@@ -35,7 +35,7 @@ from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.protocol import context
 from secagg.protocol.agreement import Signers, check_bundle_signature, check_quorum
 from secagg.protocol.client.checks import (
-    check_edge_odds,
+    check_edge_bounds,
     check_layers,
     check_noise_suffices,
     check_overlap,
@@ -195,28 +195,28 @@ def verify_receipt(
         ReceiptError: The first step that fails, and why.
         LocalProtocolError: The session adds noise, and `noise` is None.
     """
-    with judging(Step.ENCODING):
+    with naming_step(Step.ENCODING):
         receipt = AuditReceipt.decode(data)
     if not receipt.is_undamaged(data):
         raise ReceiptError(
             Step.DIGEST, "the receipt is damaged", code=ErrorCode.BAD_ENCODING
         )
-    with judging(Step.OFFER):
+    with naming_step(Step.OFFER):
         descriptor = SessionDescriptor.decode(receipt.offer)
     reading = _Reading(receipt, descriptor, noise)
-    with judging(Step.VIEW):
+    with naming_step(Step.VIEW):
         reading.read_view()
-    with judging(Step.CREDENTIALS):
+    with naming_step(Step.CREDENTIALS):
         reading.check_credentials(enrolment_key, revocations)
-    with judging(Step.SETS):
+    with naming_step(Step.SETS):
         reading.read_sets()
-    with judging(Step.QUORUM):
+    with naming_step(Step.QUORUM):
         reading.check_quorum()
-    with judging(Step.OUTCOME):
+    with naming_step(Step.OUTCOME):
         reading.check_outcome()
-    with judging(Step.CLAIM):
+    with naming_step(Step.CLAIM):
         reading.check_claim()
-    with judging(Step.CERTIFICATE):
+    with naming_step(Step.CERTIFICATE):
         reading.check_certificate()
     return reading.verdict()
 
@@ -274,7 +274,7 @@ class _Reading:
         self._graph = sharing_graph(parameters, clients, graph_seed)
         # On such a graph no client that follows the protocol shares anything.
         check_ring(parameters, self._graph)
-        check_edge_odds(parameters, clients)
+        check_edge_bounds(parameters, clients)
 
     def _check_edge_root(self) -> None:
         """Check that there is an edge root exactly if edges were published."""
@@ -498,7 +498,7 @@ def _given(certificate: bytes, layers: int, survivors: int) -> tuple[int, ...] |
 
 
 @contextmanager
-def judging(step: Step) -> Iterator[None]:
+def naming_step(step: Step) -> Iterator[None]:
     """Name the step at which a receipt fails.
 
     Raises:

@@ -10,7 +10,7 @@ from secagg.crypto.modular import UnsignedArray, zeros
 from secagg.distributed_dp import NoisyTask, PrivacyReport, plan
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import ClientEvent, ClientOutput, ServerEvent, ServerOutput
-from secagg.protocol.graphs.bounds import judge_edges, server_demand
+from secagg.protocol.graphs.bounds import edge_bound, server_demand
 from secagg.protocol.noise_terms import NoiseTerms
 from secagg.protocol.parameters import Graph, ProtocolParameters
 from secagg.protocol.policy import (
@@ -121,7 +121,7 @@ def sparse_parameters_for(
             unless they are given.
     """
     left = clients - losses
-    bound = judge_edges(
+    bound = edge_bound(
         clients=clients,
         degree=degree,
         colluders=colluders,

@@ -210,7 +210,7 @@ BOUNDS = [
 def no_odds(monkeypatch):
     """Every drawn graph holds together; what follows by chance is tried below."""
     judged = EdgeBound(corrupt_holders=0, set_apart=0, cut_bits=math.inf)
-    monkeypatch.setattr(module, "judge_edges", lambda **_: judged)
+    monkeypatch.setattr(module, "edge_bound", lambda **_: judged)
 
 
 @pytest.mark.usefixtures("no_odds")
@@ -243,7 +243,7 @@ def test_who_stands_apart_counts_for_threshold_and_quorum(monkeypatch):
         asked.append(situation)
         return EdgeBound(corrupt_holders=1, set_apart=apart, cut_bits=math.inf)
 
-    monkeypatch.setattr(module, "judge_edges", judge)
+    monkeypatch.setattr(module, "edge_bound", judge)
     apart = 5
     least = judge().least_threshold
     asked.clear()

@@ -263,7 +263,7 @@ def test_whatever_is_chosen_is_accepted_by_server_and_clients(wanted, highest):
         return
     chosen = choose_graph(wanted, CURIOUS)
     found = accepted(wanted, chosen)
-    assert failure_bounds_of(found) == chosen.odds
+    assert failure_bounds_of(found) == chosen.failure_bounds
     if highest:  # every threshold up to the largest is as good
         at = choose_graph(wanted, CURIOUS, threshold=chosen.max_threshold)
         assert at.degree == chosen.degree
@@ -306,7 +306,7 @@ def test_drawn_edges_that_are_chosen_are_possible_and_nothing_below(
     wanted = demand(clients, corrupt, dropout)
     chosen = choose_graph(wanted, MALICIOUS)
     found = drawn(wanted, chosen).check_possible(demanded_bits=server_demand)
-    assert failure_bounds_of(found) == chosen.odds
+    assert failure_bounds_of(found) == chosen.failure_bounds
     for change, complaint in (
         ({"threshold": chosen.threshold - 1}, "may stand apart .* threshold must be"),
         (
@@ -367,13 +367,13 @@ def test_a_ring_is_safe_and_live_on_every_roster_in_between(
         live.append(log_short_of_holders(**ring, **lost, **t))
         whole.append(log_planned_cut(**ring, **lost, colluders=colluders))
         hidden.append(log_corrupt_holders(**ring, **t, colluders=colluders))
-    assert bits_of(max(live)) == pytest.approx(chosen.odds.liveness_bits)
-    assert bits_of(max(whole)) == pytest.approx(chosen.odds.cut_bits)
-    assert bits_of(max(hidden)) == pytest.approx(chosen.odds.holder_bits)
-    assert chosen.odds.liveness_bits > wanted.liveness_bits
-    assert min(chosen.odds.cut_bits, chosen.odds.holder_bits) >= server_demand(
-        wanted.graph_bits
-    )
+    assert bits_of(max(live)) == pytest.approx(chosen.failure_bounds.liveness_bits)
+    assert bits_of(max(whole)) == pytest.approx(chosen.failure_bounds.cut_bits)
+    assert bits_of(max(hidden)) == pytest.approx(chosen.failure_bounds.holder_bits)
+    assert chosen.failure_bounds.liveness_bits > wanted.liveness_bits
+    assert min(
+        chosen.failure_bounds.cut_bits, chosen.failure_bounds.holder_bits
+    ) >= server_demand(wanted.graph_bits)
 
 
 def test_an_explicit_threshold_is_met_or_refused():
@@ -461,7 +461,7 @@ def test_drawn_rings_keep_to_the_failure_probability(clients, c, losses):
     wanted = demand_of(clients, c, losses, 4, 4)
     chosen = choose_graph(wanted, CURIOUS)
     assert chosen.graph is Graph.RING
-    assert client_demand(4) <= chosen.odds.holder_bits < 12
+    assert client_demand(4) <= chosen.failure_bounds.holder_bits < 12
     reach, rings = chosen.degree // 2, 2000
     generator = np.random.default_rng(11)  # noqa: TID251 - rings, not secrets
     order = generator.permuted(np.tile(np.arange(clients), (rings, 1)), axis=1)

@@ -11,7 +11,7 @@ import pytest
 from secagg.protocol.graphs.bounds import (
     EdgeBound,
     bits_of,
-    judge_edges,
+    edge_bound,
     log_corrupt_holders,
     log_set_apart,
 )
@@ -140,7 +140,7 @@ def test_a_bound_names_the_least_values_that_its_failure_probability_allows(
     k, c, losses, bits
 ):
     cohort = {"clients": 1000, "degree": k, "colluders": c}
-    judged = judge_edges(**cohort, losses=losses, demanded_bits=bits)
+    judged = edge_bound(**cohort, losses=losses, demanded_bits=bits)
     apart = log_set_apart(**cohort, losses=losses)
     assert judged.cut_bits == bits_of(apart[judged.set_apart + 1]) >= bits
     assert judged.set_apart == 0 or bits_of(apart[judged.set_apart]) < bits
@@ -152,10 +152,10 @@ def test_a_bound_names_the_least_values_that_its_failure_probability_allows(
 def test_a_failure_probability_exactly_as_demanded_is_accepted():
     cohort = {"clients": 200, "degree": 30, "colluders": 20}
     holders = bits_of(log_corrupt_holders(**cohort, threshold=9))
-    judged = judge_edges(**cohort, losses=40, demanded_bits=holders)
+    judged = edge_bound(**cohort, losses=40, demanded_bits=holders)
     assert judged.corrupt_holders == 8
     apart = bits_of(log_set_apart(**cohort, losses=40)[3])
-    judged = judge_edges(**cohort, losses=40, demanded_bits=apart)
+    judged = edge_bound(**cohort, losses=40, demanded_bits=apart)
     assert (judged.set_apart, judged.cut_bits) == (2, apart)
 
 

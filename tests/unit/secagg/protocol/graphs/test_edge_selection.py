@@ -18,7 +18,7 @@ from secagg.protocol.graphs.edge_selection import (
     EdgeTrees,
     check_edges,
     check_published,
-    draw_neighbors,
+    draw_neighbours,
     sign_edges,
 )
 from secagg.protocol.messages import Edges
@@ -55,7 +55,7 @@ def signed(index, drawn, *, key=None, ctx1=CTX1, place=None):
 
 def drawn_lists(size=SIZE, degree=DEGREE, silent=()):
     return {
-        index: signed(index, draw_neighbors(size, index, degree, entropy(index)))
+        index: signed(index, draw_neighbours(size, index, degree, entropy(index)))
         for index in range(size)
         if index not in silent
     }
@@ -67,7 +67,7 @@ def drawn_lists(size=SIZE, degree=DEGREE, silent=()):
 @pytest.mark.parametrize(("size", "degree"), [(2, 1), (9, 3), (9, 8), (300, 40)])
 def test_a_client_draws_so_many_others_and_never_itself(size, degree):
     for index in (0, size // 2, size - 1):
-        drawn = draw_neighbors(size, index, degree, entropy((size, index)))
+        drawn = draw_neighbours(size, index, degree, entropy((size, index)))
         assert len(set(drawn)) == degree
         assert list(drawn) == sorted(drawn)
         assert index not in drawn
@@ -75,15 +75,15 @@ def test_a_client_draws_so_many_others_and_never_itself(size, degree):
 
 
 def test_the_same_entropy_draws_the_same():
-    draws = {draw_neighbors(50, 7, 9, entropy("x")) for _ in range(3)}
+    draws = {draw_neighbours(50, 7, 9, entropy("x")) for _ in range(3)}
     assert len(draws) == 1
-    assert draws != {draw_neighbors(50, 7, 9, entropy("y"))}
+    assert draws != {draw_neighbours(50, 7, 9, entropy("y"))}
 
 
 def test_every_set_of_neighbours_is_as_likely_as_any_other():
     """Chi-squared with 9 degrees of freedom; false alarm: below 1e-6 for 50."""
     source, rounds = entropy("uniform"), 4000
-    found = Counter(draw_neighbors(6, 2, 2, source) for _ in range(rounds))
+    found = Counter(draw_neighbours(6, 2, 2, source) for _ in range(rounds))
     expected = rounds / 10
     assert len(found) == 10
     assert sum((n - expected) ** 2 / expected for n in found.values()) < 50
@@ -101,13 +101,13 @@ class Bytes:
 
 def test_numbers_that_would_favour_low_indices_are_passed_over():
     # 2^32 mod 3 = 1: the last number has no two companions.
-    assert draw_neighbors(4, 0, 1, Bytes((1 << 32) - 1, 2)) == (3,)
-    assert draw_neighbors(4, 0, 1, Bytes((1 << 32) - 2, 0)) == (3,)
+    assert draw_neighbours(4, 0, 1, Bytes((1 << 32) - 1, 2)) == (3,)
+    assert draw_neighbours(4, 0, 1, Bytes((1 << 32) - 2, 0)) == (3,)
 
 
 def test_more_than_all_others_cannot_be_drawn():
     with pytest.raises(ValueError, match="4 of 3 others"):
-        draw_neighbors(4, 0, 4, entropy(0))
+        draw_neighbours(4, 0, 4, entropy(0))
 
 
 @pytest.mark.parametrize("drawn", [(), (1, 2), (1, 2, 3, 4), (0, 1, 2), (1, 2, SIZE)])
