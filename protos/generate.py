@@ -1,11 +1,12 @@
 # ruff: noqa: INP001 - a script, not a package
 """Regenerate secagg/v1 from protos/secagg/v1; `make proto` runs it.
 
-Rule 1: it runs with the pinned, old grpcio-tools of `make proto`.  Generated code
-        refuses runtimes older than the generator, so a new generator would shut
-        out everybody whose protobuf or grpcio is held back by another package.
-Rule 2: beside the code it writes the digests of the proto files, by which a test
-        notices a proto that was edited without regenerating.
+It runs with the pinned, old grpcio-tools of `make proto`.  Generated code refuses
+runtimes older than its generator.  A new generator would exclude users whose protobuf
+or grpcio is held back by another package.
+
+Beside the code it writes the digests of the proto files.  A test compares them, and
+fails if a proto was edited without regenerating.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ MANIFEST: Final = OUTPUT / "protos.sha256"
 
 
 def protoc(outputs: list[str], files: list[Path]) -> None:
-    """Run the compiler of the interpreter's own environment."""
+    """Run protoc from the environment of this interpreter."""
     subprocess.run(  # noqa: S603 - arguments are ours
         [
             *(sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTOS}"),
@@ -34,7 +35,7 @@ def protoc(outputs: list[str], files: list[Path]) -> None:
 
 
 def main() -> None:
-    """Generate everything, then write the manifest."""
+    """Generate the modules, then write the manifest."""
     files = sorted(PROTOS.glob("secagg/v1/*.proto"))
     for stale in OUTPUT.glob("*_pb2*"):
         stale.unlink()

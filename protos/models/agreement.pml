@@ -1,13 +1,14 @@
 /* One session of profile 2 against a server that lies: do honest clients agree on U3?
  *
  * Four enrolled clients, one of them corrupt, t = Q = 3 (PROTOCOL §5.4, §5.5).
- * The server is whoever schedules this model: it shows any client either of two sets
- * U3 at any time and in any order, keeps every signature that ever left, assembles
- * quorums from them, asks for answers, loses acknowledgements and restarts clients
- * between any two of their steps.  The corrupt client signs and answers everything.
+ * The scheduler of this model is the server.  It shows any client either of two sets
+ * U3 at any time and in any order, and keeps every signature that ever left.  It
+ * assembles quorums from them, asks for answers, loses acknowledgements, and restarts
+ * clients between any two of their steps.  The corrupt client signs and answers
+ * everything.
  *
- * Set 0 names all four clients.  Set 1 leaves out client 0, the victim: an answer to
- * set 0 reveals a share of its self-mask seed, an answer to set 1 one of its mask key.
+ * Set 0 names all four clients.  Set 1 omits client 0, the victim: an answer to set 0
+ * reveals a share of its self-mask seed, an answer to set 1 one of its mask key.
  *
  * Claims, asserted at every answer:
  *   - there are never quorums for both sets;
@@ -16,7 +17,7 @@
  *   - the sums that contain a client never exceed what it has charged to its budget,
  *     over two sessions of a task, whatever becomes of them.
  *
- * Each of these defences can be taken away, and then a claim fails:
+ * Each of these defences can be removed, and then a claim fails:
  *   -DSIGN_BEFORE_PERSIST  the signature leaves before the set is on the disk
  *   -DSIGN_AGAIN           a client that has signed one set signs another
  *   -DQUORUM_ONE_LESS      Q - 1 signatures count as a quorum
@@ -24,7 +25,7 @@
  * Two more are second lines: without one of them every claim still holds, since there
  * is one quorum at most whatever they let pass:
  *   -DANSWER_ANY_QUORUM    a client answers a quorum for a set that it did not sign
- *   -DNO_OWN_MEMBERSHIP    a client signs a set that leaves it out
+ *   -DNO_OWN_MEMBERSHIP    a client signs a set that omits it
  */
 
 #ifndef Q

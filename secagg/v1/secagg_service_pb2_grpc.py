@@ -116,7 +116,7 @@ class SecAggServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ChooseEdges(self, request, context):
-        """ChooseEdges: send the list of those whom the caller has drawn.
+        """ChooseEdges: send the list of the clients that the caller has drawn.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -130,7 +130,7 @@ class SecAggServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReportViolation(self, request, context):
-        """MaskedInputCollection: report a client whose bundle is of no use, and go on.
+        """MaskedInputCollection: report a client whose bundle is not usable, and continue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -173,10 +173,10 @@ class SecAggServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchSession(self, request, context):
-        """Any round: receive the same updates as they come, to the end of the session; and
-        while there are none, that there are none, so that a stream whose other end has
-        vanished is not taken for a quiet one.  The aggregator may end the stream at any
-        time with UNAVAILABLE; call again, naming the last round that was opened.
+        """Any round: receive the same updates as they come, to the end of the session.
+        Without an update a Wait comes at intervals, so that the caller notices a dead
+        stream.  The aggregator may end the stream at any time with UNAVAILABLE; call
+        again, naming the last round that was opened.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
