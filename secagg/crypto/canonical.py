@@ -190,7 +190,7 @@ class Reader:
         """Check that nothing follows.
 
         Raises:
-            CanonicalEncodingError: Bytes are left over; refuse the message.
+            CanonicalEncodingError: Bytes remain; refuse the message.
         """
         if self.remaining:
             raise CanonicalEncodingError(

@@ -2,7 +2,7 @@
 
 * n leaves are cut after the largest power of two below n, and so is each part. The same
   subtrees result from hashing neighbours in pairs, level by level, with an odd last one
-  moved up unchanged.  So a tree is made in one pass and kept by levels.
+  moved up unchanged.  A tree is therefore made in one pass and kept by levels.
 * A proof for some leaves holds the hashes that their reader cannot compute, from left
   to right.  The number of leaves and the places of the known ones determine how many
   there are. Hence a proof has one form, without positions.
@@ -111,11 +111,11 @@ def proven_top(
         node: The usage of its nodes.
 
     Returns:
-        32 bytes.  Any proof with the right number of hashes gives some top: compare it,
+        32 bytes.  Any proof with the right number of hashes has some top: compare it,
             or a value derived from it, with another party's.
 
     Raises:
-        ProofError: A hash is missing or left over.
+        ProofError: A hash is missing or superfluous.
     """
     places = sorted(leaves)
     if places and not 0 <= places[0] <= places[-1] < count:
@@ -142,7 +142,7 @@ def proven_top(
 def _unknown(count: int, places: Collection[int]) -> list[tuple[int, int]]:
     """Return the largest subtrees without a known leaf, from left to right.
 
-    Each is named by its first leaf and by a level at which its top stands.
+    Each is named by its first leaf and by the level of its top.
     """
     if not places:
         return [(0, (count - 1).bit_length())]
@@ -174,5 +174,5 @@ def _prefix(suite: CipherSuite, node: str) -> bytes:
 
 
 def _node(prefix: bytes, left: bytes, right: bytes) -> bytes:
-    """H(node; left, right), with the constant bytes put together once."""
+    """Return H(node; left, right); the constant bytes are joined once."""
     return hashlib.sha256(prefix + left + _LENGTH + right).digest()

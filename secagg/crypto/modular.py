@@ -2,8 +2,8 @@
 
 Rule 1: a vector over Z_m is an unsigned array of shape (d,).  Its word has 16, 32 or 64
         bits, the narrowest that holds m - 1; entries are in [0, m).
-Rule 2: for m = 2^b an *accumulator* may hold any word.  2^b divides 2^w, so that the
-        wrap-around of the word keeps the residue, and one AND at the end suffices.
+Rule 2: for m = 2^b an *accumulator* may hold any word.  Since 2^b divides 2^w, the
+        wrap-around of the word keeps the residue.  One AND at the end suffices.
 Rule 3: for any other m an accumulator is kept below m by a conditional subtraction,
         never by a division.
 Rule 4: a peer's vector is checked by `check_vector` before any other use.
@@ -44,7 +44,7 @@ def check_modulus(modulus: int) -> int:
 
 
 def is_power_of_two(modulus: int) -> bool:
-    """Tell whether the modulus takes the fast path, m = 2^b."""
+    """Return whether the modulus takes the fast path, m = 2^b."""
     return modulus & (modulus - 1) == 0
 
 
@@ -154,5 +154,5 @@ def reduce_in_place(accumulator: UnsignedArray, modulus: int) -> UnsignedArray:
 
 
 def _sum_fits_word(accumulator: UnsignedArray, modulus: int) -> bool:
-    """Tell whether two residues add without wrap-around."""
+    """Return whether two residues add without wrap-around."""
     return 2 * modulus <= 1 << (8 * accumulator.itemsize)

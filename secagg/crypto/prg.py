@@ -5,9 +5,9 @@ Rule 1: one key and iv per (session, pair or client, vector).  Its stream is the
         2, 4 or 8 bytes, the word of the modulus.
 Rule 2: m = 2^b: coordinate j is word j modulo m.
 Rule 3: any other m: let T be the largest multiple of m that a word can express,
-        exclusive.  Coordinate j is word j modulo m if word j < T.  The positions j < d
-        whose word is rejected take, in ascending order, the accepted words among the
-        words d, d+1, ... in their order, again modulo m.
+        exclusive.  Coordinate j is word j modulo m if word j < T.  The other
+        positions j < d take the accepted words among d, d+1, ..., again modulo m.  Both
+        are in ascending order.
 Rule 4: the engine is not observable.  AES-GCM ciphertext of zeros is the same
         keystream, and faster where OpenSSL vectorises GCM better than CTR.  The engine
         is chosen once per process and changes no byte; no tag is made (R6.4-2).
@@ -131,7 +131,7 @@ def expand(  # noqa: PLR0913 - a slice of a vector takes two numbers to describe
     start: int = 0,
     dim: int | None = None,
 ) -> UnsignedArray:
-    """Expand one mask, plainly: the oracle of `add_masks`.
+    """Expand one mask without optimisation: the test oracle of `add_masks`.
 
     Args:
         key: AES key, 16 or 32 bytes.

@@ -1,8 +1,8 @@
 """Arithmetic in the field of 65537 elements, on arrays.
 
 Rule 1: 3 generates the multiplicative group, whose order is 2^16.  A non-zero element
-        is stored as its discrete logarithm in a uint16, whose wrap-around *is* the
-        reduction modulo the order: products are sums, inverses are negations.
+        is stored as its discrete logarithm in a uint16.  The wrap-around of that word
+        *is* the reduction modulo the order: products are sums, inverses are negations.
 Rule 2: sums of products are float64 matrix products.  A product is at most 2^32, so
         that up to 2^21 of them sum exactly, in whatever order BLAS chooses.
 Rule 3: matrices that depend only on public abscissae are cached if they are small, and
@@ -137,8 +137,8 @@ def lagrange_at_zero(abscissae: npt.NDArray[np.int64]) -> _Floats:
         abscissae: Distinct non-zero field elements, shape (h,).
 
     Returns:
-        λ of shape (h,), integers in [1, 65536] as float64, read-only. Σ λ_j f(x_j) is
-            f(0) modulo 65537 for every polynomial f of degree below h.
+        λ of shape (h,), integers in [1, 65536] as float64, read-only.  For every
+            polynomial f of degree below h, Σ λ_j f(x_j) is f(0) modulo 65537.
     """
     return _lagrange_cached(abscissae.tobytes())
 

@@ -1,9 +1,9 @@
 """Byte strings with a redacted representation.
 
-Rule 1: `reveal()` is the only access to the content, so that a search for that word
-        finds every place where a secret becomes ordinary bytes.
-Rule 2: no representation, format, copy or pickle carries the content, so that objects
-        with secrets can be logged.
+Rule 1: `reveal()` is the only access to the content.  A search for that word finds
+        every place where a secret becomes ordinary bytes.
+Rule 2: no representation, format, copy or pickle carries the content.  Objects with
+        secrets can be logged.
 Rule 3: comparison takes the same time wherever the contents differ.
 
 Wiping is a best effort.  Python copies bytes freely and may leave copies in freed

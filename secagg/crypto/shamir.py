@@ -1,10 +1,10 @@
 """Shamir's t-of-n secret sharing of 32-byte secrets, in shares of 34 bytes.
 
-Rule 1: the field has 65537 elements, a secret has 16 limbs of 16 bits, and all limbs of
-        all secrets are columns of one exact float64 matrix product.
+Rule 1: the field has 65537 elements, and a secret has 16 limbs of 16 bits.  All limbs
+        of all secrets are columns of one exact float64 matrix product.
 Rule 2: every limb gets its own uniform polynomial.  Coefficients are u32 words; the
-        word 2^32 - 1 is drawn again, the others are reduced. 2^32 - 1 is a multiple of
-        65537, so that the result is uniform.
+        word 2^32 - 1 is drawn again, the others are reduced.  The result is uniform,
+        since 2^32 - 1 is a multiple of 65537.
 Rule 3: the abscissa of a client is its roster index plus one; x = 0 is the secret and
         cannot be requested.  A threshold of one is refused: a share would be the
         secret.
@@ -16,8 +16,8 @@ Batches are the interface: no loop runs over clients and limbs.
 
 The encoding of one share:
 
-Rule 5: a secret of 32 bytes is 16 limbs of 16 bits, big-endian, limb 0 first; each limb
-        is shared in the field of 65537 elements.
+Rule 5: a secret of 32 bytes is 16 limbs of 16 bits, big-endian, limb 0 first.  Each
+        limb is shared in the field of 65537 elements.
 Rule 6: a share is 16 limb values as big-endian u16 and a big-endian u16 of flags. The
         one value that needs 17 bits, 65536, is stored as 0 with flag bit i set for limb
         i.
@@ -35,8 +35,8 @@ Rule 9: a holder is faulty if any limb of its share is wrong.  A limb is decoded
 Rule 10: with more wrong shares the result itself may be wrong.  The caller always
         compares it with the dealer's commitment.
 
-A dealer with inconsistent shares looks like many faulty holders; the protocol tells the
-two apart.
+A dealer with inconsistent shares looks like many faulty holders; the protocol
+distinguishes the two.
 
 Syndrome decoding by the Berlekamp-Massey algorithm finds the same code word as the
 equations of Berlekamp and Welch, in quadratic instead of cubic time.
@@ -118,7 +118,7 @@ def decode_shares(encoded: npt.NDArray[np.uint8]) -> FieldArray:
         Field elements, shape (..., 16).
 
     Raises:
-        BadShareError: The last axis is not 34 bytes long, or a flag stands over a
+        BadShareError: The last axis is not 34 bytes long, or a flag is set over a
             limb that is not 0.  Use `check_shares` first where one bad share must
             not spoil a batch.
     """
@@ -328,9 +328,9 @@ def reconstruct(
         shares: Canonical shares, shape (h, s, 34): holder by holder.
 
     Returns:
-        The s secrets.  None if the shares belong to no secret, because a limb came out
-            as 65536.  **Check every other one** against its dealer's advert; if it is
-            missing or does not match, use `decode_with_errors`.
+        The s secrets.  None if the shares belong to no secret, because a limb is 65536.
+            **Check every other one** against its dealer's advert.  If it is missing or
+            does not match, use `decode_with_errors`.
 
     Raises:
         BadShareError: A share is not canonical; check shares as they arrive.

@@ -4,9 +4,9 @@ Rule 1: verification raises; there is no result that could be overlooked.
 Rule 2: signed bytes start with a domain tag (`secagg.crypto.transcript`), so that a
         signature for one purpose is worthless for another.
 Rule 3: honest clients agree on every signature, or a hostile one could split them.
-        Libraries differ on keys and signatures that no honest signer makes. So these
-        are refused here before a library receives them: a scalar of L or more, and
-        points that are not canonical or of small order.  The equation itself is the one
+        Libraries differ on keys and signatures that no honest signer makes.  This
+        module refuses them first: a scalar of L or more, and points that are not
+        canonical or of small order.  The equation itself is the one
         without the cofactor (R6.6-1), never in batches (R6.6-2).
 
 `secagg.pki` decides which identities may take part.
@@ -98,7 +98,7 @@ def check_identity_form(identity: bytes) -> None:
     """Check a public key of which a signature is verified as well.
 
     `verify` passes only with a point of the curve: its equation has no meaning for
-    another, and the library computes the point before it reads the signature. The root
+    another.  The library computes the point before it reads the signature.  The root
     that `check_identity` takes would repeat this check, and double the time.
 
     Args:

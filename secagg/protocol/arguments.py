@@ -1,8 +1,8 @@
-"""What a program may give: values checked where an object is made, in one sentence.
+"""Checks of a caller's arguments, made where an object is constructed.
 
-Whole numbers of numpy count as whole numbers, and become those of Python. Names that
-do not exist are answered with the closest one that does. Arguments are the caller's
-own: a text names them, their kinds and public values.
+Integers of numpy are accepted, and become those of Python.  The error for an unknown
+name suggests the closest known one.  Error texts name the caller's own arguments, their
+kinds and public values.
 """
 
 import difflib
@@ -22,7 +22,7 @@ _Member = TypeVar("_Member", bound=Enum)
 _Kind = TypeVar("_Kind")
 
 MAX_COUNT: Final = (1 << 63) - 1
-"""Largest whole number that every store can keep."""
+"""The largest integer that every store can keep."""
 
 _MAX_SHOWN: Final = 80
 
@@ -37,20 +37,20 @@ def did_you_mean(word: object, choices: Iterable[str]) -> str:
 
 
 def check_whole(name: str, value: object, *, least: int, most: int = MAX_COUNT) -> int:
-    """Return a whole number of the caller's as one of Python's.
+    """Return an argument as an int of Python.
 
     Args:
         name: Of the argument.
-        value: What was given; numbers of numpy are taken, booleans are not.
+        value: Its value; integers of numpy are accepted, booleans are not.
         least: Smallest value that works.
         most: Largest value that works.
 
     Raises:
-        LocalProtocolError: It is no whole number, or outside of the limits.
+        LocalProtocolError: It is not an integer, or outside of the limits.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise LocalProtocolError(
-            f"{name} must be a whole number, got {_kind(value)}",
+            f"{name} must be an integer, got {_kind(value)}",
             next_step=f"Give {name} as an int.",
         )
     number = int(value)
@@ -75,17 +75,17 @@ def check_real(
     least: float = -math.inf,
     below: float = math.inf,
 ) -> float:
-    """Return a finite number of the caller's as a float.
+    """Return an argument as a finite float.
 
     Args:
         name: Of the argument.
-        value: What was given; numbers of numpy are taken, booleans are not.
+        value: Its value; numbers of numpy are accepted, booleans are not.
         above: The number is larger than this.
         least: The number is this or more.
         below: The number is smaller than this.
 
     Raises:
-        LocalProtocolError: It is no number, not finite, or outside of the limits.
+        LocalProtocolError: It is not a number, not finite, or outside of the limits.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise LocalProtocolError(
@@ -104,18 +104,18 @@ def check_real(
     wanted = "".join(f", {limit}" for limit in limits)
     raise LocalProtocolError(
         f"{name} must be finite{wanted}, got {number!r}",
-        next_step=f"Give {name} in these limits.",
+        next_step=f"Give {name} within these limits.",
     )
 
 
 def check_kind(name: str, value: object, kind: type[_Kind], *, make: str) -> _Kind:
-    """Return an argument of the right class.
+    """Return an argument that is of the expected class.
 
     Args:
         name: Of the argument.
-        value: What was given.
-        kind: Its class.
-        make: How a program gets one, for the next step.
+        value: Its value.
+        kind: The expected class.
+        make: How a program obtains one, for the next step.
 
     Raises:
         LocalProtocolError: It is of another class.
@@ -129,10 +129,10 @@ def check_kind(name: str, value: object, kind: type[_Kind], *, make: str) -> _Ki
 
 
 def check_member(name: str, value: object, kind: type[_Member]) -> _Member:
-    """Return a member of an enumeration; a text is answered with the member it means.
+    """Return an argument that is a member of an enumeration.
 
     Raises:
-        LocalProtocolError: It is no member.
+        LocalProtocolError: It is not a member; names the closest one to a text.
     """
     if isinstance(value, kind):
         return value
@@ -150,10 +150,11 @@ def check_member(name: str, value: object, kind: type[_Member]) -> _Member:
 
 
 def check_names(name: str, value: object) -> frozenset[str]:
-    """Return names that a caller gave together; one text alone is no list of names.
+    """Return an argument that is a collection of names, as a set.
 
     Raises:
-        LocalProtocolError: It is one text, no collection, or holds something else.
+        LocalProtocolError: It is a single text, not a collection, or holds an entry
+            that is not text.
     """
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise LocalProtocolError(
@@ -174,12 +175,12 @@ def check_name(whose: str, value: object, *, most: int) -> str:
     """Return a name that an offer can carry and a terminal can show.
 
     Args:
-        whose: Begins the sentence, such as "a task".
-        value: What was given.
-        most: Bytes of UTF-8.
+        whose: Subject of the error's sentence, such as "a task".
+        value: The name.
+        most: Largest number of bytes of UTF-8.
 
     Raises:
-        LocalProtocolError: It is no such text.
+        LocalProtocolError: It is not such a text.
     """
     if isinstance(value, str) and value.isprintable() and value == value.strip():
         try:
@@ -196,10 +197,10 @@ def check_name(whose: str, value: object, *, most: int) -> str:
 
 
 def as_path(name: str, value: object) -> Path | None:
-    """Return a path; text is taken, and None for none.
+    """Return a path, or a text as a path; None stays None.
 
     Raises:
-        LocalProtocolError: It is neither.
+        LocalProtocolError: It is none of these.
     """
     if value is None or isinstance(value, Path):
         return value
@@ -212,7 +213,9 @@ def as_path(name: str, value: object) -> Path | None:
 
 
 def says_which_argument(called: _Called) -> _Called:
-    """Let a class or a function answer a wrong keyword with the one that is meant.
+    """Make a class or a function refuse wrong arguments with a `LocalProtocolError`.
+
+    The next step names the closest keyword, or the missing arguments.
 
     Returns:
         The class itself, or the function wrapped.
@@ -251,7 +254,7 @@ def says_which_argument(called: _Called) -> _Called:
 def _missing(
     signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> list[str]:
-    """Return the arguments that a call lacks; none where it is wrong otherwise."""
+    """Return the required arguments that a call lacks; [] if it has another fault."""
     try:
         given = signature.bind_partial(*args, **kwargs).arguments
     except TypeError:

@@ -34,7 +34,7 @@ def roster_tree(ctx0: bytes, roster: RosterFrame, suite: CipherSuite) -> MerkleT
 def roster_context(ctx0: bytes, roster: RosterFrame, suite: CipherSuite) -> bytes:
     """Return ctx1: ctx0, the number of clients, their adverts and the graph seed.
 
-    Whole roster and neighbourhood of one session give the same.
+    The whole roster and a neighbourhood of one session have the same top.
 
     Args:
         ctx0: Of the session.
@@ -122,7 +122,7 @@ def mask_context(
 
 
 def view_of(ctx2: bytes, suite: CipherSuite) -> bytes:
-    """Return what a client shows of its ctx2 beside its upload, 32 bytes (R5.3-14).
+    """Return the view, a hash of ctx2 that a client uploads, 32 bytes (R5.3-14).
 
     ctx2 covers roster, U2 and the tables of the noise, and holds no secret.
     """

@@ -216,7 +216,7 @@ def _read_payload_hash(reader: Reader) -> bytes:
 
 
 def _time(seconds: int) -> str:
-    """Format a time for people; the number comes from a peer and may be absurd."""
+    """Format a time of a peer, which may be out of the range of dates."""
     if not 0 <= seconds < _END_OF_TIME:
         return f"{seconds} Unix seconds"
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"

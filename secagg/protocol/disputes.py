@@ -12,7 +12,7 @@ corrupt ones:
 
 Rule 1: an excluded client stays excluded for the rest of the task.  Disputes only add
         pairs, so that c colluders cost c attempts in all and not in every step.
-Rule 2: a missing message is no dispute.
+Rule 2: a missing message is not a dispute.
 Rule 3: if more clients must be corrupt than was stated, the least number that may
         explain the disputes replaces c. The accuser of two corrupt dealers is thus not
         corrupt because one was expected.
@@ -62,7 +62,7 @@ def _matching(
 ) -> list[tuple[str, str]]:
     """Return disjoint pairs of the remaining clients, as many as can be added.
 
-    Greedy in a fixed order: the same disputes give the same answer after a restart.
+    Greedy in a fixed order: the same disputes have the same result after a restart.
     """
     taken, matched = set(out), []
     for pair in pairs:

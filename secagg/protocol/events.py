@@ -1,4 +1,4 @@
-"""Events and outputs of the two state machines: what goes in, and what comes out.
+"""Events and outputs of the two state machines.
 
 Names of events are past participles.  A message arrives as `Received`; the other events
 are local and are never sent.  An event is a value that can be journalled: it holds
@@ -45,7 +45,7 @@ class AbortRequested:
 
     Attributes:
         code: Why.
-        reason: One sentence for people.
+        reason: One sentence for the operator.
         discard_unmasked: On the server, whether to end the session even when the
             secrets of U3 are rebuilt. Every client of U3 then pays its charge without a
             sum; False refuses the request in that case.
@@ -174,7 +174,7 @@ ClientEvent = SessionOffered | Received | InputReady | InputBound | AbortRequest
 
 @dataclass(frozen=True, slots=True)
 class DropClient:
-    """A client is out; telemetry only, the state already says so."""
+    """A client has dropped out; for telemetry only, since the state records it."""
 
     identity: str
     reason: DropReason
@@ -324,7 +324,7 @@ class MaskAndUpload:
 
     @property
     def view(self) -> bytes:
-        """Return what travels with the upload, 32 bytes (R5.3-14)."""
+        """Return the view that travels with the upload, 32 bytes (R5.3-14)."""
         return view_of(self.job.mask_context, self.job.suite)
 
 

@@ -3,8 +3,8 @@
 masked_u = x_u + self_u + sum over neighbours v of D(u, v) * mask(u, v)   (mod m)
 
 with D = +1 for the lower index of a pair and -1 for the higher (PROTOCOL §6).  In a
-sum over U3 the pairwise masks between survivors cancel; what remains are the self
-masks of U3 and the masks between U3 and U2 minus U3, which `removal_masks` lists.
+sum over U3 the pairwise masks between survivors cancel.  The self masks of U3 and the
+masks between U3 and U2 minus U3 remain; `removal_masks` lists them.
 
 Key agreement takes tens of microseconds per pair, so call these functions outside an
 event loop.

@@ -1,8 +1,8 @@
 """Membership of clients in profiles that distrust the server.
 
-The server cannot invent clients.  An advert counts if its credential was issued under
-the enrolment key that clients pin, and its identity key has signed it for this session
-(PROTOCOL §2.1, §5.1, §5.2).
+The server cannot invent clients.  An advert is valid under two conditions.  Its
+credential was issued under the enrolment key that clients pin, and its identity key has
+signed it for this session (PROTOCOL §2.1, §5.1, §5.2).
 """
 
 from collections.abc import Iterable

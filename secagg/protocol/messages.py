@@ -5,8 +5,8 @@ Rule 1: `encode` is the canonical encoding of PROTOCOL §3.  Hashes, journal, wi
 Rule 2: every decoder is total: it returns a value, or raises `RemoteProtocolError` with
         the fault.  A function that reads a peer's bytes raises `ValueError` for any
         fault in them; `decode` turns it, and no other exception, into the peer's error.
-Rule 3: sets travel as bitmaps over the roster, so that duplicates, foreign ids and
-        unsorted lists cannot be expressed (PROTOCOL §3.3).
+Rule 3: sets travel as bitmaps over the roster, so duplicates, foreign ids and unsorted
+        lists cannot be expressed (PROTOCOL §3.3).
 Rule 4: an `Envelope` is a message in transit: its class and its canonical bytes.  The
         state machines accept and return envelopes; journal and wire carry them unread.
 
@@ -49,7 +49,7 @@ def decode(what: str, data: bytes, read: Callable[[Reader], _Message]) -> _Messa
 
 
 def _read_count(reader: Reader, most: int) -> int:
-    """Read the number of parts that follow, before any of them is read.
+    """Read and limit the number of parts that follow.
 
     Raises:
         ValueError: More than `most`.
@@ -97,7 +97,7 @@ class Round(IntEnum):
     FINISHED = 7
 
 
-# A SPIFFE id has at most 2048 bytes, but people read these in logs and tables.
+# A SPIFFE id has at most 2048 bytes, but operators read these in logs and tables.
 MAX_IDENTITY_BYTES: Final = 255
 _KEY_BYTES: Final = 32
 COMMITMENT_BYTES: Final = 32
@@ -108,7 +108,7 @@ MAX_ADVERT_BYTES: Final = (
     + (4 + 3 * 32 + 1 + MAX_NOISE_LAYERS * COMMITMENT_BYTES)
     + (4 + SIGNATURE_BYTES)
 )
-# The parts behind the name in an advert.
+# The forms of an advert: what follows the name.
 _FORM_BARE: Final = 0
 _FORM_ENROLLED: Final = 1
 
@@ -142,7 +142,7 @@ class Advert:
 
     @property
     def public_keys(self) -> tuple[bytes, ...]:
-        """Every key in it; all of a session are distinct (R5.2-5)."""
+        """All public keys of the advert; those of a session are distinct (R5.2-5)."""
         keys = (self.encryption_key, self.masking_key)
         return (
             keys if self.credential is None else (*keys, self.credential.identity_key)
@@ -305,8 +305,8 @@ def rank_key(identity: str, graph_seed: bytes) -> bytes:
         graph_seed: As in the roster.
 
     Returns:
-        The bytes of the identity; on a ring a hash of them, so that the order is random
-            and unknown to all before the seed was drawn.
+        The bytes of the identity.  On a ring a hash of them: the order is random, and
+            unknown to all before the seed is drawn.
     """
     name = identity.encode()
     if not graph_seed:
@@ -488,8 +488,9 @@ class EdgesPublished:
         drawers: The reader's drawers: roster index and the message of each, strictly
             ascending.
         own_proof: Of the reader's leaf.
-        lists: For each client that the reader drew, ascending, proof that the reader is
-            on its list; None for a client that drew none, and is out of the session.
+        lists: For each client that the reader drew, ascending, the proof that the
+            reader is on its list.  None for a client without a list, which is out of
+            the session.
         leaves_proof: Of the leaves of these, together.
     """
 
@@ -1017,7 +1018,7 @@ class Envelope:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of the bytes: tells a repetition from a contradiction."""
+        """SHA-256 of the bytes; it distinguishes a repetition from a contradiction."""
         if not self._digest:
             digest = hashlib.sha256(self.data).digest()
             object.__setattr__(self, "_digest", digest)

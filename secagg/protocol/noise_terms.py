@@ -5,7 +5,7 @@ number of share holders, once, when U2 is fixed.  The client calls it before it 
 its masks, the server before it delivers bundles.  The result enters ctx2, so parties
 that would draw other noise make masks that do not cancel (PROTOCOL §4).
 
-A certificate says in exact rationals how much noise a released sum has.
+A certificate states in exact rationals how much noise a released sum has.
 
 Rule 1: everything but `given` follows from the noise block, |U2| and |U3|.  A party
         that knows these computes the certificate and compares. It trusts no other party
@@ -195,8 +195,8 @@ class NoiseCertificate:
         share_holders: |U2|, among whom noise was divided.
         survivors: |U3|, whose noise is in the sum.
         unseen: Most honest clients that a server that lies can omit from the sum
-            without being noticed, in the profile with drawn neighbours; counted as
-            dropouts (R5.9-13).
+            without being noticed.  They count as dropouts (R5.9-13); 0 without drawn
+            neighbours.
         colluders: How many of them may know and subtract their own noise.
         required: Variance that privacy counts.
         base: Variance of a survivor's noise that no party can remove.

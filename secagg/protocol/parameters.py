@@ -104,8 +104,8 @@ class ProtocolParameters:
             `max_dropouts`.
         colluders: c; clients of the whole roster assumed to share their secrets with
             the server.
-        noise_layers: How many noise seeds each client commits to: one more than the
-            ladder of the noise block has rungs, 2 to 17; 0 without a ladder.
+        noise_layers: Number of noise seeds that each client commits to, 2 to 17: one
+            more than the rungs of the block's ladder.  0 without a ladder.
         noise_block: Canonical description of the noise that every input carries, or b""
             for a task without differential privacy.
         deadlines: Longest duration of each round.
@@ -468,7 +468,7 @@ class ProtocolParameters:
         return None
 
     def most_set_apart(self, clients: int) -> int:
-        """Return how many honest clients a lying server can omit from a sum unseen.
+        """Return how many honest clients a lying server can omit from a sum.
 
         Args:
             clients: n.
@@ -528,8 +528,8 @@ class ProtocolParameters:
         version = reader.u16()
         if version != _PROTOCOL_VERSION:
             raise ErrorCode.BAD_VERSION.error(
-                f"the peer speaks protocol version {version}, "
-                f"this release speaks {_PROTOCOL_VERSION}",
+                f"the peer uses protocol version {version}, "
+                f"this release uses {_PROTOCOL_VERSION}",
                 fix="Upgrade the older side.",
             )
         # R3.2-2

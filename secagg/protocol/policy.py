@@ -48,7 +48,7 @@ with it.
 # A phone can hold a few vectors of 2^26 eight-byte words; so can a laptop.
 _DEFAULT_MAX_DIMENSION: Final = 1 << 26
 _MAX_DATA_NAME: Final = 200
-"""Characters of a name that people choose and read."""
+"""Largest number of characters of a name that operators choose and read."""
 
 
 @says_which_argument
@@ -101,7 +101,7 @@ class ClientPolicy:
     require_noise: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what would accept no session, or any."""
+        """Refuse limits that no session meets, or that every session meets."""
         kinds: dict[str, type[Enum]] = {
             "profiles": Profile,
             "suites": CipherSuite,
@@ -233,10 +233,10 @@ _COUNTS: Final = tuple(
 
 
 def _several(name: str, value: object, kind: type[Enum]) -> tuple[object, ...]:
-    """Return the members of a set; one that was given alone is not one."""
+    """Return the members of a collection; refuse a single member given alone."""
     if isinstance(value, frozenset | set | list | tuple):
         return tuple(value)
-    check_member(name, value, kind)  # says which one a text means
+    check_member(name, value, kind)  # suggests the closest member
     raise LocalProtocolError(
         f"{name} must be a set, got one member",
         next_step=f"Give {name}={{{value}}}.",
@@ -259,7 +259,7 @@ class PrivacyLimits:
         max_epsilon: Largest epsilon of a whole task, against the server.
         max_delta: Largest delta of a whole task.
         statuses: Accepted statuses of the proof of an epsilon: `proven`, `certified`,
-            `numerical`, `recalled`, each whatever its proof, and `published`: proven or
+            `numerical`, `recalled`, each whatever its proof.  `published` is proven or
             certified by a theorem whose proof is published.
         min_local_noise_stddev: The client's own noise in the caller's units, which
             protects it even if the server invents all other clients.  For a moving

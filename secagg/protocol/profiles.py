@@ -40,13 +40,13 @@ class Profile(IntEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> None:
-        """Say which profile a text means; other values are no profile."""
+        """Refuse a value that is not a profile; name the closest label of a text."""
         if isinstance(value, str):
             check_member("profile", value, cls)
 
     @property
     def label(self) -> str:
-        """The name that people type, for example ``honest-curious-server``."""
+        """The name in settings, for example ``honest-curious-server``."""
         return self.name.lower().replace("_", "-")
 
     @property
@@ -58,7 +58,7 @@ class Profile(IntEnum):
     def is_experimental(self) -> bool:
         """Whether its security argument has not been reviewed.
 
-        Operators and users are told so wherever the profile is named (docs/sparse.md).
+        Output that names the profile states this (docs/sparse.md).
         """
         return self is Profile.MALICIOUS_SERVER_SPARSE
 
@@ -217,8 +217,8 @@ class HonestCuriousParameters:
     """The parameters of `honest-curious-server`.
 
     Attributes:
-        graph_bits: On the ring, a session is unmasked only if it is unsafe with
-            probability at most 2^-graph_bits, 1 to 128; 0 on the complete graph.
+        graph_bits: A session on the ring is unmasked only if it is unsafe with
+            probability at most 2^-graph_bits; 1 to 128.  0 on the complete graph.
     """
 
     PROFILE: ClassVar[Profile] = Profile.HONEST_CURIOUS_SERVER

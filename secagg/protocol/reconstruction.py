@@ -1,11 +1,11 @@
-"""Reconstruction of the secrets of U2 from the answers of U5, checked and with blame.
+"""Reconstruction of the secrets of U2 from the answers of U5, with checks and blame.
 
-Rule 1: every rebuilt secret is compared with its owner's advert: a mask key with the
-        public key s^PK, a self-mask seed with its commitment (R7.3-1).
-Rule 2: wrong shares are corrected while there are enough right ones, and their holders
-        named.  Blame is a report: without signatures a holder and a dealer can accuse
-        each other.  They are in dispute only when the answers would bear as many liars
-        as there may be colluders.  More of them could move the decoder to another
+Rule 1: every rebuilt secret is compared with its owner's advert.  A mask key must match
+        the public key s^PK, a self-mask seed its commitment (R7.3-1).
+Rule 2: wrong shares are corrected while there are enough correct ones, and their
+        holders named.  Blame is a report: without signatures a holder and a dealer can
+        accuse each other.  They are in dispute only if the answers tolerate as many
+        liars as there may be colluders.  More liars could move the decoder to another
         polynomial, and the blame to honest holders of an honest dealer.
 Rule 3: for each client of U2 one of its two secrets is rebuilt, never both.
 
@@ -133,7 +133,7 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
             return commitment == advert.self_mask_commitment
         return public_key_of(secret) == advert.masking_key
 
-    # Wrong shares mean that a client lies, whatever number of colluders was stated.
+    # Wrong shares mean that a client lies, also where no colluder was assumed.
     colluders = max(1, parameters.colluders)
     table = _ShareTable(graph, answers)
     secrets: dict[int, SecretBytes] = {}
@@ -282,7 +282,7 @@ def _further_disputes(
     threshold: int,
     colluders: int,
 ) -> set[tuple[int, int]]:
-    """Compare all shares of some more dealers of those who have lied to one.
+    """Compare all shares of some further dealers of the holders that lied to one.
 
     A client that contradicts more than c dealers is corrupt, and excludes no honest
     dealer (R5-4): c + 1 dealers suffice, beside its own secret.

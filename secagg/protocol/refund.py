@@ -11,9 +11,9 @@ Rule 2: only an update states a fate.  The error of a failed call states none.
 Rule 3: a kept charge is final.
 Rule 4: `secagg.storage.budget_ledger` also limits how many charges of a task return.
 
-Why NOT_INCLUDED returns the charge in profile 1: the server may hold y_u and rebuild
-s_u, but fewer than t colluders know no b_u as long as it follows the protocol.  In the
-other profiles it may deviate, hence they return nothing.
+NOT_INCLUDED returns the charge in profile 1 for this reason.  The server may hold y_u
+and rebuild s_u, but as long as it follows the protocol, fewer than t colluders cannot
+learn b_u.  In the other profiles it may deviate, hence they return nothing.
 
 Source: R5.6-3.
 """

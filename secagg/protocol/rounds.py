@@ -1,6 +1,6 @@
-"""The table of rounds: what opens each, what clients answer, for how long.
+"""The table of rounds: opening message, clients' answer and deadline of each.
 
-Rule 1: all facts about a round stand here; the transition tables of `server` and
+Rule 1: all facts about a round are here; the transition tables of `server` and
         `client` state what happens in it.
 
 Rounds and client sets (U1 to U5) are named as in [Bon17]; PROTOCOL §5 has one section
@@ -42,7 +42,7 @@ class RoundRow:
         opened_by: Updates that open it; none for AdvertiseKeys, which an offer opens.
         message: The message of each client in it, if any.
         deadline: Name of its field in `RoundDeadlines`; "" if it has no end.
-        title: The clients' work in it, for people.
+        title: The clients' work in it, for display.
         profiles: Profiles that have it.
     """
 

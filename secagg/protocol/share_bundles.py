@@ -322,7 +322,7 @@ def _open(
 
 def _misencoded(pairs: Sequence[bytes]) -> list[int]:
     """Return the places of pairs that contain a share that is not canonical."""
-    # One look at all pairs costs little more than a look at one.
+    # A check of all pairs costs little more than a check of one.
     encoded = np.frombuffer(b"".join(pairs), np.uint8).reshape(-1, 2, SHARE_SIZE)
     broken: list[int] = np.flatnonzero(~check_shares(encoded).all(axis=1)).tolist()
     return broken

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from secagg.errors import InputError
 
-# The largest range of whole numbers that a float64 holds exactly.
+# The largest range of integers that a float64 holds exactly.
 _LARGEST_INTEGER: Final = 1 << 53
 _MAX_ITEMSIZE: Final = 8
 
@@ -31,7 +31,7 @@ def as_vector(
 
     Args:
         given: A list or tuple of numbers, a numpy array, a pandas Series, a tensor of
-            torch or an array of JAX; the last three are recognised by their methods.
+            torch, or an array of JAX.  The last three are recognised by their methods.
         dimension: Entries that it must have; None for any number of at least one.
         noisy: The vector is for a task with noise, which adds up floats.
         name: Subject of the sentence in the error.
@@ -42,7 +42,7 @@ def as_vector(
 
     Raises:
         InputError: Not one row of numbers, another length, NaN or infinity; if `noisy`
-            also whole numbers beyond 2^53.
+            also integers beyond 2^53.
     """
     array = _as_array(given, name)
     if array.ndim != 1:
@@ -74,7 +74,7 @@ def as_vector(
             )
     elif noisy and max(int(array.max()), -int(array.min())) > _LARGEST_INTEGER:
         raise InputError(
-            f"{name} has whole numbers that a float64 cannot hold",
+            f"{name} has integers that a float64 cannot hold",
             next_step="Scale it down.",
         )
     return array.astype(np.float64, copy=False) if noisy else array

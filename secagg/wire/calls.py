@@ -1,8 +1,8 @@
 """The table of calls: a client's requests and their answers.
 
-Rule 1: a call is a row of `CALLS`: its request, the encoding of its answer, whether it
-        is a stream, its callers and the time limit of its answer.  Stubs, servicers and
-        test doubles iterate over the table; none lists the calls again.
+Rule 1: a call is a row of `CALLS`.  It states its request, the encoding of its answer,
+        whether it is a stream, its callers and the time limit of its answer.  Stubs,
+        servicers and test doubles iterate over the table; none lists the calls again.
 Rule 2: a request is a frozen class with the fields of its protobuf message, by the same
         names.  It knows the type of its answer, so that `await call(GetOffer(t))` is
         typed.
@@ -89,15 +89,15 @@ class Blob(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """There is nothing for this client yet.
+    """The answer that there is no update for this client yet.
 
     Attributes:
         retry_after_seconds: When to ask again; on the wire between 0.001 and 3600.
         joined: In AdvertiseKeys, for clients that have joined: how many have; else 0.
         needed: How many the session needs before that round can close; 0 with `joined`.
-        closes_in_seconds: For clients whose answer to the open round is stored: until
-            that round closes, 0 to 604 800 (AdvertiseKeys: if enough have joined by
-            then); None for all others.
+        closes_in_seconds: For clients whose answer to the open round is stored: the
+            time until that round closes, 0 to 604 800.  AdvertiseKeys closes then only
+            if enough have joined.  None for all other clients.
     """
 
     retry_after_seconds: float
@@ -472,7 +472,7 @@ class GetUpdate(_AsksForUpdate):
 
 
 class WatchSession(_AsksForUpdate):
-    """Any round: the newest update after `after`, then each later one as it arrives.
+    """Any round: the newest update behind `after`, then each later one.
 
     In between, a `Wait` states until when the next message follows.  After a longer
     pause the other end is unavailable.

@@ -2,10 +2,10 @@
 
 Rule 1: decoders are total.  They return a value or raise `RemoteProtocolError` with
         BAD_ENCODING, whatever the bytes.
-Rule 2: the size is checked before anything is parsed.  No message of ours has a
-        repeated field, so that parsing takes memory of the order of the bytes.
-Rule 3: fields that this release does not know are ignored, as in every protobuf
-        reader; what is hashed or compared are the canonical bytes alone (R3.1-2).
+Rule 2: the size is checked before anything is parsed.  No message has a repeated
+        field, so parsing takes memory of the order of the bytes.
+Rule 3: unknown fields are ignored, as in every protobuf reader.  Only canonical bytes
+        are hashed or compared (R3.1-2).
 Rule 4: error messages name fields, lengths and limits, never contents.
 
 Requests and answers are in `secagg.wire.calls`, failures in `secagg.wire.errors`.

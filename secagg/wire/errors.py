@@ -1,14 +1,14 @@
 """Errors on the wire: a numbered detail, the same over every transport.
 
-Rule 1: class and number of an error survive the way from the aggregator to the client:
-        the party at fault determines what the client may do.
+Rule 1: the client receives class and number of an error as the aggregator raised it.
+        The party at fault determines what the client may do.
 Rule 2: a fault of the aggregator itself travels as INTERNAL without its text.
-Rule 3: text of a peer is cut to length and freed of control characters before it is
+Rule 3: text of a peer is truncated, and control characters are removed, before it is
         shown.
 
 Beside the detail travels google.rpc.Status, which is written and never read.  Gateways,
 command-line clients and the wrappers of other languages know its trailer, `STATUS_KEY`.
-They show reason and wait; the detail of this package would stay bytes to them.
+They show reason and wait; the detail of this package is opaque to them.
 
 Rule 4: it repeats what the detail states of the same error, and nothing else.
 """
@@ -74,7 +74,7 @@ def encode_error(error: SecAggError) -> bytes:
             #         only.
             detail.fault = errors_pb2.FAULT_AGGREGATOR
             detail.code = errors_pb2.ERROR_CODE_INTERNAL
-            detail.message = "the aggregator has a defect; its log says more"
+            detail.message = "the aggregator has a defect; see its log"
             return detail.SerializeToString()
     detail.code = cast("errors_pb2.ErrorCode", int(error.code))
     detail.message = printable(str(error), max_bytes=MAX_ERROR_TEXT_BYTES)

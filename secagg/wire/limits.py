@@ -51,8 +51,8 @@ _SHARE_BYTES: Final = 34
 NOISE_SEED_BYTES: Final = 32
 
 # The largest object that a reference may name: a full roster is larger than the
-# bundles of a full complete graph.  Four bytes of length stand before each advert;
-# one of form, four of count and 4 + 32 of graph seed stand around them.
+# bundles of a full complete graph.  Four bytes of length precede each advert;
+# one of form, four of count and 4 + 32 of graph seed surround them.
 MAX_OBJECT_BYTES: Final = MAX_CLIENTS * (MAX_ADVERT_BYTES + 4) + 41
 
 # Two names with their lengths, session number, nonce, end, payload hash and the fixed
@@ -66,8 +66,8 @@ MAX_DETAIL_BYTES: Final = 4096
 MAX_ERROR_TEXT_BYTES: Final = 1000
 MAX_NEXT_STEP_BYTES: Final = 500
 
-# No client is told to wait longer than an hour: by then the address, the certificate or
-# the task may have changed.
+# No client is asked to wait longer than an hour: by then the address, the certificate
+# or the task may have changed.
 MAX_RETRY_AFTER_SECONDS: Final = 3600.0
 
 # How long a request may be kept until there is an answer.  A proxy ends quiet calls

@@ -143,7 +143,7 @@ def test_the_server_demands_a_little_more_than_a_client(monkeypatch):
         asked.append(bits)
         return bits + 1000.0
 
-    for module in (server, server_rounds):
+    for module in (server_machine, server_rounds):
         monkeypatch.setattr(module, "server_demand", demanded)
     with pytest.raises(RemoteProtocolError) as caught:
         server_machine.start(offer_of(wide(200)), packed_bytes=1)

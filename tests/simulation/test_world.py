@@ -329,7 +329,7 @@ def takes_a_repetition_for_equivocation(monkeypatch):
             raise RemoteProtocolError("again?", code=ErrorCode.EQUIVOCATION)
         return taken
 
-    monkeypatch.setattr(server, "step", suspicious)
+    monkeypatch.setattr(server_machine, "step", suspicious)
 
 
 def gives_back_what_it_has_masked(monkeypatch):

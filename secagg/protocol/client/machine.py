@@ -6,7 +6,7 @@ Rule 2: a state holds only what its round needs, so that nothing else can leak.
 Rule 3: no clock, no entropy, no I/O.  All secrets derive from the seed of
         `SessionOffered`, so replaying the journal gives the same bytes.
 Rule 4: for every peer the client reveals a share of the self-mask seed or a share of
-        the mask key, never both: one bitmap decides, once (PROTOCOL §5.5).
+        the mask key, never both.  One bitmap decides, once (PROTOCOL §5.5).
 Rule 5: a repeated message is a no-op.  A contradicting or unexpected one ends the
         session for this client and erases its keys.
 Rule 6: a session whose parameters hold a noise block has no row that takes a vector
@@ -14,8 +14,9 @@ Rule 6: a session whose parameters hold a noise block has no row that takes a ve
 
 Rounds and client sets (U1 to U5) are named as in [Bon17].
 
-The handlers of the last rows, the outcomes of a session, stand here too.  They decide whether the client's input counts as summed. `secagg.protocol.refund`
-decides what an outcome costs.
+The handlers of the last rows, the outcomes of a session, are here too.  They decide
+whether the client's input counts as summed.  `secagg.protocol.refund` decides what an
+outcome costs.
 """
 
 from collections.abc import Callable, Mapping
@@ -104,7 +105,7 @@ from secagg.protocol.refund import Charge, ReachedStage, charge_after
 def complete(
     state: Masked | Signed | Answered, event: Received, _: ClientPolicy
 ) -> ClientStep:
-    """Accept that a sum was released, if it is consistent with this client's actions.
+    """Accept a release that is consistent with this client's actions.
 
     Only states with a bound input have this row (R5.6-1).
     """
@@ -174,7 +175,7 @@ def leave(
     Args:
         state: The state that is left.
         code: Why.
-        reason: One sentence for people.
+        reason: One sentence for the client's operator.
         fate: The fate in the server's last update, if an update ended the session.
         next_step: As for `Failed`.
     """

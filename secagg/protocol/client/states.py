@@ -22,7 +22,7 @@ from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.refund import Charge
 from secagg.protocol.share_bundles import HeldShares
 
-# SHA-256 of the message that opened each round, to tell repeats from contradictions.
+# SHA-256 of the message that opened each round: repeats differ from contradictions.
 Accepted = Mapping[Round, bytes]
 
 
@@ -237,7 +237,7 @@ class Failed:
 
     Attributes:
         code: Why.
-        reason: One sentence for people.
+        reason: One sentence for the client's operator.
         charge: What becomes of the session's charge.
         next_step: What the client's operator can do, if this client itself refused
             something; not kept in its store.

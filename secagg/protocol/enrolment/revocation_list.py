@@ -2,7 +2,7 @@
 
 Rule 1: a list is complete: each number holds all serials that were ever revoked.
 Rule 2: numbers only grow.  A client records the highest number that it has seen under
-        an enrolment key, so that no aggregator can return to a list without a name.
+        an enrolment key.  Therefore no aggregator can return to an earlier list.
 Rule 3: a client records a list only after it has read the whole list. Otherwise an
         offer that names a number without a list would lock clients out.
 

@@ -1,9 +1,9 @@
 """Verification of credentials for a session.
 
-Rule 1: no clock.  A credential is compared with the end of its session, a number that
-        all parties agree on, so that all honest clients decide alike.
-Rule 2: server and clients run the same checks in the same order: the server when an
-        advert arrives, each client when it receives the roster.
+Rule 1: no clock.  A credential is compared with the end of its session.  All parties
+        agree on that number, so all honest clients decide alike.
+Rule 2: server and clients run the same checks in the same order.  The server runs them
+        when an advert arrives, each client when it receives the roster.
 Rule 3: a cached verification is keyed by all signed bytes, the signing key and the
         signature.  Revocation and time are checked again each time (R2.1-8).
 
@@ -47,7 +47,7 @@ class EnrolmentRules:
 
 
 class VerifiedCredentials:
-    """Cache of verified credentials, which saves two thirds of a roster's checks.
+    """A cache of verified credentials; it saves two thirds of a roster's checks.
 
     Its size is bounded; the least recently used credential is removed first.
     """

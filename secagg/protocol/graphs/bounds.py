@@ -2,11 +2,11 @@
 
 On a ring, n clients stand in an order drawn uniformly after the roster is fixed. Each
 shares with the k/2 next on either side, and t of these k holders rebuild a secret.  At
-most c of all n collude with the server, D drop out.  Then
+most c of all n collude with the server, D drop out.  Three failures are bounded:
 
-    E1  some honest client has t corrupt holders       ends the secrecy of its input
-    E2  corrupt and lost ones cut the ring in two      reveals the sums of parts
-    E3  some client has fewer than t holders left      ends the session, nothing else
+    E1  some honest client has t corrupt holders.      Its input is no longer secret.
+    E2  Corrupt and lost clients cut the ring in two.  Partial sums are revealed.
+    E3  Some client has fewer than t holders left.     The session ends, nothing else.
 
 E1 needs no assumption on dropouts and is required of every session.  E2 and E3 take
 dropouts to be random and serve for planning.  When the dropouts are known,
@@ -25,8 +25,8 @@ colluders hold together.  Corruption must be fixed before the edges are drawn.  
 argument is an addition of this protocol and unreviewed.
 
 Every function returns the natural logarithm of a union bound, which may exceed 0; -inf
-means impossible.  All are total: numbers that describe no graph raise nothing and bound
-nothing.  Rounding is below 1e-12 for n <= 60 and below 1e-8 for n <= 65535.
+means impossible.  All are total: numbers that describe no graph raise no error and
+bound nothing.  Rounding is below 1e-12 for n <= 60 and below 1e-8 for n <= 65535.
 
 Rule 1: a hypergeometric tail is summed from its own terms, never taken from 1: 2^-40
         would be lost to rounding.
@@ -139,9 +139,9 @@ def log_corrupt_holders(
 ) -> float:
     """Return ln E1, that some honest client has `threshold` corrupt holders.
 
-    A dealer on the ring keeps no share of its own, hence its holders are `degree` of
-    the `clients` - 1 others, and E1 is (n - c) P[Hyp(n - 1, c, k) >= t]. It grows with
-    `colluders` wherever it is below 1, so fewer colluders than assumed are safe.
+    A dealer on the ring keeps no share of its own.  Its holders are therefore `degree`
+    of the `clients` - 1 others, and E1 is (n - c) P[Hyp(n - 1, c, k) >= t].  It grows
+    with `colluders` wherever it is below 1, so fewer colluders than assumed are safe.
 
     Args:
         clients: n, the size of the roster.

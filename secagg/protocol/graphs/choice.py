@@ -1,25 +1,24 @@
 """The choice of a cohort's graph: the sparsest safe one, with degree and threshold.
 
-Rule 1: a choice is a search over `secagg.protocol.graphs.bounds` and
-        `secagg.protocol.graphs.bounds`.  Server and clients later check the
-        parameters by the same functions, so that they accept what is chosen.
+Rule 1: a choice is a search over `secagg.protocol.graphs.bounds`.  Server and clients
+        later check the parameters by the same functions, so they accept the choice.
 Rule 2: everything is counted in clients.  Fractions of a cohort are exact rationals:
         0.29 of 100 is 29, which binary floats miss.
-Rule 3: if no sparse graph is safe, or none with degree up to half of the cohort, the
-        answer is the complete graph, and the reason. If no graph is safe, the choice is
-        refused.
+Rule 3: without a safe sparse graph of degree up to half of the cohort, the answer is
+        the complete graph, and the reason.  If no graph is safe, the choice is refused.
 
-What each adversary requires.  x is the most corrupt holders that any honest client has
+Each adversary requires a threshold.  x is the most corrupt holders of any honest client
 (except with probability 2^-graph_bits), k the holders of each secret.  A set of fewer
 than s survivors may stand apart.
 
-    curious          ring      t >= x + 1: a server that keeps to the protocol
-                               learns the shares of colluders only
-    semi-malicious   ring      2t > k + x: it may ask some holders for one kind
-                               of share and the others for the other kind
-    malicious        k-out     t >= x + s - 1, and 2Q > n + c for the quorum Q,
-                               so that honest clients agree on one set of survivors
+    curious          ring      t >= x + 1
+    semi-malicious   ring      2t > k + x
+    malicious        k-out     t >= x + s - 1, and 2Q > n + c for the quorum Q
     (semi-)malicious complete  2t > n + c
+
+A server that follows the protocol learns the shares of colluders only.  Another may ask
+some holders for one kind of share and the others for the other kind.  By the quorum
+honest clients agree on one set of survivors.
 
 Source: [Bell20] section 3 for the ring, with exact tails.  The k-out graph with a
 global quorum is an addition of this protocol and unreviewed.

@@ -143,7 +143,7 @@ class _Hashes:
         )
 
     def in_tree(self, drawn: int, drawers: Sequence[int]) -> MerkleTree | None:
-        """Return the tree over who drew a client; None for an empty one."""
+        """Return the tree over a client's drawers; None without drawers."""
         if not drawers:
             return None
         leaves = [self.in_leaf(drawn, drawer) for drawer in drawers]
@@ -341,7 +341,7 @@ class _Reader:
             return False
 
 
-def check_published(  # noqa: PLR0913 - who looks at what, and by what
+def check_published(  # noqa: PLR0913 - a reader, what it is shown and its keys
     parameters: ProtocolParameters,
     shown: EdgesPublished,
     *,

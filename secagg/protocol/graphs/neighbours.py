@@ -1,13 +1,13 @@
 """Graphs that decide which clients share secrets and masks.
 
 * The complete graph: every client shares with every other one.  A dealer holds one
-  share of its own secrets, so each secret has n holders.
+  share of its own secrets.  Each secret has n holders.
 * The Harary ring of degree k, for the honest-curious profile only. Clients stand in a
   ring in the order of the roster, which the server's seed draws once all clients are
   known.  Each shares with the k/2 next on either side.  A dealer holds no share of its
   own secrets, so each secret has k holders (PROTOCOL §11).
 * The drawn graph, for profile malicious-server-sparse only.  After the roster is fixed,
-  each client draws k others, who hold the shares of its secrets. The two ends of every
+  each client draws k others, which hold the shares of its secrets.  The two ends of an
   edge share masks, whichever of them drew it (PROTOCOL §11.4).
 
 Source: [Bell20] section 3; [Bon17] for the complete graph.

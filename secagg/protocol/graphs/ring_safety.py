@@ -1,30 +1,29 @@
 """Whether a ring may be unmasked, given its survivors.
 
 On the ring a session can reveal more than its sum in two ways.  Some honest client has
-t corrupt holders, or the honest survivors fall into parts without a mask between them,
-whose sums then appear one by one.  Dropouts are known when U3 is fixed; corrupt clients
-are not. The order of the ring was drawn after the roster, so corrupt clients are a
-uniform subset of the survivors.  Both sides therefore compute the chance that such a
-session is unsafe from public integers, by one rule for all n (R11.2-1).
+t corrupt holders, or the honest survivors fall into parts without a mask between them.
+The sum of each part is then revealed.  Dropouts are known when U3 is fixed; corrupt
+clients are not.  The order of the ring was drawn after the roster, so corrupt clients
+are a uniform subset of the survivors.  Both sides therefore compute the probability
+that such a session is unsafe from public integers, by one rule for all n (R11.2-1).
 
 How a ring is cut.  Masks reach k/2 places.  The ring falls into parts exactly if two
-*windows* of k/2 neighbouring places hold no honest survivor, and each of the two arcs
-between them holds one.  A pair of windows that holds L of the m survivors is emptied by
+*windows* of k/2 neighbouring places hold no honest survivor, and both arcs between them
+hold one.  A pair of windows that holds L of the m survivors is emptied by
 c corrupt ones with probability C(m - L, c - L) / C(m, c).
 
 Two functions follow.  They treat arcs differently on purpose:
 
 * `log_cut` sums this over all pairs of windows with at least one *place* on either arc.
   It does not require survivors on the arcs: colluders could drop out to empty an arc
-  and have its pairs ignored.  By places no pair is ignored.  One colluder less turns L
-  of m into L or L - 1 of m - 1, which are both more probable: dropping out gains a
-  colluder nothing.
+  and have its pairs ignored.  By places no pair is ignored.  A colluder gains nothing
+  by dropping out: L of m become L or L - 1 of m - 1, which are both more probable.
 * `cannot_be_cut` decides whether *any* c of the survivors could cut the ring.  It
   assumes nothing about corruption or dropouts, so arcs count only with a survivor on
   them.
 
-The first assumes, and the second does not, that corruption is fixed before the order is
-drawn, and that honest clients drop out independently of the order.
+The first assumes that corruption is fixed before the order is drawn, and that honest
+clients drop out independently of the order.  The second assumes neither.
 """
 
 import math

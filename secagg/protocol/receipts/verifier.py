@@ -15,9 +15,8 @@ The comparison of receipts with one session id:
 Rule 5: a session's id covers its offer and nothing after it.  A server that lies can
         show two rosters under one id, two sets over one roster, or two sums over one
         set.  Each receipt may pass by itself; only a comparison of two reveals it.
-Rule 6: the comparison covers what every party of a session must know alike, and only
-        fields that both receipts have: a client that left early has not seen
-        everything.
+Rule 6: the comparison covers what every party of a session must know alike.  It is
+        limited to fields that both receipts have: a client that left early lacks some.
 
 Source: PROTOCOL §5.8.
 """
@@ -272,7 +271,7 @@ class _Reading:
         check_size(parameters, clients)
         check_shown(adverts, parameters.profile)
         self._graph = sharing_graph(parameters, clients, graph_seed)
-        # On such a graph no client that follows the protocol shares anything.
+        # On a weaker graph no client that follows the protocol deals shares.
         check_ring(parameters, self._graph)
         check_edge_bounds(parameters, clients)
 
@@ -281,7 +280,7 @@ class _Reading:
         root, is_drawn = self._receipt.edge_root, self._parameters.graph is Graph.K_OUT
         if root and (not is_drawn or self._receipt.view is None):
             raise _flaw("it has an edge root, but no client drew edges")
-        # A client that left between the edges and U2 knows only the edge root.
+        # A client that left between the edges and U2 has only the edge root.
         is_due = root or (is_drawn and self._receipt.share_holders)
         if is_due and len(root) != DIGEST_BYTES:
             raise _flaw("no edge root covers the drawn edges")
@@ -295,9 +294,9 @@ class _Reading:
         trust = self._parameters.tail.trust
         if trust.enrolment_key != enrolment_key:
             raise _flaw(
-                "its clients were enrolled under another key than the given one"
+                "its clients were enrolled under another key than the expected one"
                 if enrolment_key
-                else "its clients sign, but no enrolment key was given",
+                else "its clients sign, but no enrolment key was passed",
                 code=ErrorCode.BAD_CREDENTIAL,
             )
         listed = None if revocations is None else read_revocations(revocations, trust)
@@ -524,7 +523,7 @@ class ShownSession:
         source: Origin of the receipt, for errors; for example its file.
         session_id: The session's, 32 bytes.
         shown: Values that every party must know alike, by name, in the order in which a
-            session fixes them; empty values were never fixed, or not shown.
+            session fixes them.  Empty values were never fixed, or not shown.
     """
 
     source: str

@@ -6,7 +6,7 @@ Rule 2: a state holds only what its round needs.
 Rule 3: no clock, no entropy, no I/O.  Replaying the accepted events rebuilds the state,
         bit for bit.
 Rule 4: the sets U1, U2 and U3 are fixed when a round is closed, before any client
-        receives them; nothing that arrives later changes them (PROTOCOL §5).
+        receives them.  Later messages do not change them (PROTOCOL §5).
 Rule 5: in every state a repeated message is a no-op and marked as such
         (`Step.is_repeat`).  A contradiction is the sender's violation.  Neither ends
         the session for others.
@@ -403,7 +403,7 @@ def update_for(
 def ending_for(
     outcome: Released | Aborted, survivors: AbstractSet[str], identity: str
 ) -> Released | Aborted:
-    """Return how a session ended, as one client is told (PROTOCOL §5.6).
+    """Return the outcome of a session for one client (PROTOCOL §5.6).
 
     Args:
         outcome: Of a `Completed` or `Failed` state.

@@ -1,7 +1,8 @@
 """Outcomes of a session at the server, and dropouts on the way.
 
-The handlers of `server.TRANSITIONS` for its last rows, and the end of a round without
-enough clients: a handler that aborts returns the result of `too_few` or `abort`.
+It holds the handlers of `server.TRANSITIONS` for its last rows, and the end of a round
+without enough clients.  A handler that aborts returns the result of `too_few` or
+`abort`.
 """
 
 from collections.abc import Set as AbstractSet
@@ -97,7 +98,7 @@ def abort(
     Args:
         session: Which.
         code: Why.
-        reason: The same in words, for people.
+        reason: The same as a sentence for the operator.
         drops: The dropouts of the round that ends.
         survivors: U3 by name, once it is fixed: its end costs them their charge.
     """

@@ -319,7 +319,7 @@ ROWS = [
     ),
     ("-1 clients", policy(min_clients=-1), LOCAL, MISUSE, "at least 0", "or more"),
     ("noise?", policy(require_noise=None), LOCAL, MISUSE, "class bool", "True or"),
-    ("half", policy(min_clients=2.5), LOCAL, MISUSE, "whole number", "as an int"),
+    ("half", policy(min_clients=2.5), LOCAL, MISUSE, "integer", "as an int"),
     ("one hub", policy(aggregators="hub"), LOCAL, MISUSE, "several", "aggregators=["),
     ("min_client", policy(min_client=3), LOCAL, MISUSE, "no arg", "mean min_clients?"),
     (
@@ -333,7 +333,7 @@ ROWS = [
         *("5 of 3", joined(min_clients=5), REMOTE, secagg.ErrorCode.BAD_CONFIG),
         *("min_clients <= max_clients", "Correct"),
     ),
-    ("3.5 clients", cohort(min_clients=3.5), LOCAL, MISUSE, "whole number", "int"),
+    ("3.5 clients", cohort(min_clients=3.5), LOCAL, MISUSE, "integer", "int"),
     (
         *("signed by none", joined(profile=secagg.Profile.MALICIOUS_SERVER), LOCAL),
         *(MISUSE, "requires an enrolment of credentials", "enrolment="),
@@ -342,7 +342,7 @@ ROWS = [
     ("dict", local(privacy_limits={"max": 8}), LOCAL, MISUSE, "limits", "PrivacyLimi"),
     ("privacy=", local(privacy=LIMITS), LOCAL, MISUSE, "no argument", "privacy_limits"),
     ("2 clients", local(clients=2), LOCAL, MISUSE, "3 to 3 clients", "as many"),
-    ("'3' clients", local(clients="3"), LOCAL, MISUSE, "whole number", "as an int"),
+    ("'3' clients", local(clients="3"), LOCAL, MISUSE, "integer", "as an int"),
     ("no plan", local(prepared=LIMITS), LOCAL, MISUSE, "class Plan", "secagg.plan("),
     ("too strict", local(privacy_limits=STRICT), REMOTE, POLICY, "is 8, at", "Privacy"),
     ("no sums", local(steps=0), LOCAL, MISUSE, "at least 1", "steps=1"),
@@ -475,7 +475,7 @@ ROWS = [
     ("task None", step_server(task=None), LOCAL, MISUSE, "class Plan", "secagg.plan("),
     (
         *("next", lambda _: advanced.next_session_number("x"), LOCAL, MISUSE),
-        *("whole number", "as an int"),
+        *("integer", "as an int"),
     ),
     # Training.
     ("counts", averaging(model=[1, 2]), VECTOR, INPUT, "holds int64", "select="),

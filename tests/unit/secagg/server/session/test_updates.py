@@ -42,7 +42,7 @@ def made(monkeypatch):
         def __getattr__(self, name):
             return counted if name == "update_for" else getattr(server, name)
 
-    monkeypatch.setattr(readable_module, "server", Counted())
+    monkeypatch.setattr(readable_module, "server_machine", Counted())
     return names
 
 
