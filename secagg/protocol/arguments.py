@@ -200,7 +200,7 @@ def as_path(name: str, value: object) -> Path | None:
     """Return a path, or a text as a path; None stays None.
 
     Raises:
-        LocalProtocolError: It is none of these.
+        LocalProtocolError: It is of another class, or empty.
     """
     if value is None or isinstance(value, Path):
         return value

@@ -543,7 +543,7 @@ SCENES = {
 
 
 def test_every_state_is_met():
-    for machine, module in (("client", client_machine), ("server", server_machine)):
+    for machine, module in (("client", client_machine), ("server", server)):
         met = {
             type(scene.state)
             for what, scene in SCENES.items()
