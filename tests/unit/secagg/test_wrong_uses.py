@@ -469,7 +469,7 @@ ROWS = [
     ),
     ("lock", step(lock_seconds="x"), LOCAL, MISUSE, "lock_seconds", "as a float"),
     ("session -1", step_server(session_number=-1), LOCAL, MISUSE, "at least 0", "=0"),
-    ("session 1.5", step_server(session_number=1.5), LOCAL, MISUSE, "whole", "as an"),
+    ("session 1.5", step_server(session_number=1.5), LOCAL, MISUSE, "integer", "as an"),
     ("hub ''", step_server(aggregator=""), LOCAL, MISUSE, "an aggregator", "short"),
     ("hash", step_server(payload_hash=b"x"), LOCAL, MISUSE, "32 bytes", "sha256"),
     ("task None", step_server(task=None), LOCAL, MISUSE, "class Plan", "secagg.plan("),
