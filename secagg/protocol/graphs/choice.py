@@ -163,10 +163,8 @@ class FailureBounds:
 
     def to_dict(self) -> dict[str, float | None]:
         """Return the bounds as JSON values; null stands for impossible."""
-        named = asdict(self)
-        return {
-            name: None if math.isinf(bits) else bits for name, bits in named.items()
-        }
+        every = asdict(self).items()
+        return {name: bits if math.isfinite(bits) else None for name, bits in every}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
