@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dpnoise.samplers import BitSource, WideDiscreteGaussian, discrete_gaussian_sampler
 
 _READ_BYTES: Final = 256
-_COIN_BITS: Final = 64
+_BERNOULLI_BITS: Final = 64
 # Standard deviation 2^40: the directions of such integer vectors are 2^-40 apart.
 _DIRECTION_VARIANCE: Final = Fraction(1 << 80)
 
@@ -51,7 +51,7 @@ class Draws:
             if candidate < bound:
                 return candidate
 
-    def coin(self, probability: Fraction) -> bool:
+    def bernoulli(self, probability: Fraction) -> bool:
         """Return True with exactly the given probability, in [0, 1].
 
         It compares binary digits of a uniform number with those of the probability
@@ -59,9 +59,9 @@ class Draws:
         """
         rest = probability
         while True:
-            rest *= 1 << _COIN_BITS
+            rest *= 1 << _BERNOULLI_BITS
             digits = math.floor(rest)
-            drawn = self._bits(_COIN_BITS)
+            drawn = self._bits(_BERNOULLI_BITS)
             if drawn != digits:
                 return drawn < digits
             rest -= digits

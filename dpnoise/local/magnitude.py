@@ -98,8 +98,8 @@ class ScalarDP(LocalRandomiser):
         share = min(max(value / self.parameters.bound, 0.0), 1.0)
         position = Fraction(share) * self.levels
         point = math.floor(position)
-        point += draws.coin(position - point)
-        if draws.coin(self.lie):
+        point += draws.bernoulli(position - point)
+        if draws.bernoulli(self.lie):
             other = draws.below(self.levels)
             point = other + (other >= point)
         return self._value(point)

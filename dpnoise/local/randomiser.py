@@ -161,17 +161,17 @@ class LocalRandomiser(abc.ABC):
         """Draw the output for a vector of the right shape."""
 
 
-def lie_probability(log_odds: float) -> Fraction:
+def lie_probability(max_logit: float) -> Fraction:
     """Return the probability of the less likely side, as the float above it.
 
     Args:
-        log_odds: Largest log(p/(1 − p)) that privacy admits.
+        max_logit: Largest log(p/(1 − p)) that privacy admits.
 
     Returns:
         1 − p, a dyadic rational, at least 2^-1000, so that a Bernoulli draw of it is
         exact. Rounding it up makes the release more private, never less.
     """
-    lie = math.exp(-max(log_odds, 0.0) - math.log1p(math.exp(-abs(log_odds))))
+    lie = math.exp(-max(max_logit, 0.0) - math.log1p(math.exp(-abs(max_logit))))
     return Fraction(max(lie * _ROUNDED_UP, _LEAST_LIE))
 
 

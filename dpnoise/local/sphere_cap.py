@@ -125,13 +125,13 @@ def best_sphere_cap(dim: int, epsilon: float) -> SphereCap:
     Raises:
         ParameterError: A number is out of range.
     """
-    log_odds_rest = _log_rest_odds(epsilon)
+    rest_logit = _rest_logit(epsilon)
 
     def too_high(log_height: float) -> bool:
         height = math.exp(log_height)
         _, excess = _series(dim, height)
         left = _log_moment(dim, height) + math.log(excess)
-        return left >= log_odds_rest + math.log1p(-height)
+        return left >= rest_logit + math.log1p(-height)
 
     low, high = -700.0, math.log1p(-(2.0**-40))
     for _ in range(_HALVINGS):
@@ -155,14 +155,14 @@ def best_cube_cap(dim: int, epsilon: float) -> CubeCap:
     Raises:
         ParameterError: A number is out of range.
     """
-    log_odds_rest = _log_rest_odds(epsilon)
+    rest_logit = _rest_logit(epsilon)
     low, high = dim // 2, dim
     # The level `high` is good; `low` is not, or has no positive agreement to add.
     while high - low > 1:
         middle = (low + high) // 2
         above = CubeCap.of_level(dim, middle + 1)
         # m = q·M/(q + c) of the cap above, which the level `middle` would join.
-        kept = math.exp(-_softplus(log_odds_rest - above.log_tail))
+        kept = math.exp(-_softplus(rest_logit - above.log_tail))
         gains = (2 * middle - dim) / dim > above.mean * kept
         low, high = (low, middle) if gains else (middle, high)
     return CubeCap.of_level(dim, high)
@@ -256,7 +256,7 @@ def _stirling_error(n: int) -> float:
     return (1 / 12 - (1 / 360 - 1 / (1260 * n * n)) / (n * n)) / n
 
 
-def _log_rest_odds(epsilon: float) -> float:
+def _rest_logit(epsilon: float) -> float:
     """Return log c, c = 1/(e^ε − 1)."""
     level = check_epsilon("epsilon", epsilon)
     return -level - math.log(-math.expm1(-level))

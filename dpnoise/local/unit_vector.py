@@ -59,8 +59,8 @@ class _CapRandomiser(LocalRandomiser):
         """Probability to send a point outside of the cap, exact."""
         cap, level = self.cap, self.parameters.epsilon
         # log((1 − q)/q) is off by twice the error of log q at most, as q ≤ 1/2.
-        odds = cap.log_tail - log_rest(cap.log_tail) - 3 * LOG_TAIL_ERROR
-        return lie_probability(level + odds)
+        logit = cap.log_tail - log_rest(cap.log_tail) - 3 * LOG_TAIL_ERROR
+        return lie_probability(level + logit)
 
     @cached_property
     def mean_agreement(self) -> float:
@@ -117,7 +117,7 @@ class PrivUnit2(_CapRandomiser):
     ) -> NDArray[np.float64]:
         norm, direction = split(checked)
         share = min(norm / self.parameters.bound, 1.0)
-        if not draws.coin(Fraction((1.0 + share) / 2.0)):
+        if not draws.bernoulli(Fraction((1.0 + share) / 2.0)):
             direction = -direction
         point = self.draw_around(direction, draws)
         point *= self.parameters.bound / self.mean_agreement
@@ -135,7 +135,7 @@ class PrivUnit2(_CapRandomiser):
         Returns:
             A unit vector; m times the direction on average.
         """
-        inside = not draws.coin(self.lie)
+        inside = not draws.bernoulli(self.lie)
         short = self._draw_depth(draws) if inside else self._draw_outside(draws)
         across = draws.directions(direction.size)
         if not direction.any():
@@ -255,7 +255,7 @@ class PrivUnitInf(_CapRandomiser):
     def _draw_agreements(self, draws: Draws) -> int:
         """Draw the number of places where the signs sent agree with those intended."""
         dim, level = self.cap.dim, self.cap.level
-        if draws.coin(self.lie):
+        if draws.bernoulli(self.lie):
             while (heads := draws.heads(dim)) >= level:
                 pass
             return heads
@@ -267,7 +267,7 @@ class PrivUnitInf(_CapRandomiser):
         # ratio and keep each step with the ratio of the ratios.
         first = Fraction(dim - level, level + 1)
         heads = level
-        while draws.coin(first):
+        while draws.bernoulli(first):
             ratio = Fraction(dim - heads, heads + 1)
-            heads = heads + 1 if draws.coin(ratio / first) else level
+            heads = heads + 1 if draws.bernoulli(ratio / first) else level
         return heads

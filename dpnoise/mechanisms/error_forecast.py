@@ -10,7 +10,7 @@
   few dimensions, they determine how often the sum wraps.
 * Wrapping around the modulus partly cancels noise, because a wrapped sum is bounded. A
   sum that always wraps even has a small squared error, and no content. The expected
-  error includes this effect. Choices use `judged_mse`, which adds the whole
+  error includes this effect. Choices use `planning_mse`, which adds the whole
   displacement, so that no useless modulus is preferred.
 * Forecasts affect utility only. No privacy figure depends on one.
 
@@ -61,8 +61,8 @@ class ErrorForecast:
             largest where all vectors point the same way.
         wrap_mse: The part due to wrapping around the modulus; below 0 where the modulus
             cuts off more noise than it displaces.
-        judged_mse: The error that choices use: with the whole displacement by wrapping,
-            at the most noise that any session can retain.
+        planning_mse: The error that plans compare: it has the whole displacement by
+            wrapping, at the most noise that any session can retain.
         sum_stddev: Largest standard deviation of the integer sum, grid steps.
         wrap_probability: Largest probability that one coordinate wraps.
         expected_wrapped_coordinates: `wrap_probability` times the encoded dimension.
@@ -73,7 +73,7 @@ class ErrorForecast:
     rounding_mse: float
     bias_mse: float
     wrap_mse: float
-    judged_mse: float
+    planning_mse: float
     sum_stddev: float
     wrap_probability: float
     expected_wrapped_coordinates: float
@@ -278,9 +278,9 @@ def mixture_clip_effect(
     spread = magnitudes**2 + fractions - fractions**2
     expected_norm = encoded_dim * float(weights @ spread)
     squares = spread * min(1.0, mixture_norm_bound / expected_norm)
-    floors = np.floor(np.sqrt(squares))
-    parts = (squares - floors**2) / (2.0 * floors + 1.0)
-    clipped = np.minimum(floors + parts, coordinate_cap)
+    whole_parts = np.floor(np.sqrt(squares))
+    parts = (squares - whole_parts**2) / (2.0 * whole_parts + 1.0)
+    clipped = np.minimum(whole_parts + parts, coordinate_cap)
     parts = clipped - np.floor(clipped)
     whole = float(weights @ magnitudes**2)
     signal = min(1.0, float(weights @ (clipped * magnitudes)) / whole)
@@ -381,7 +381,7 @@ def forecast_error(  # noqa: PLR0913  # a record of keywords, each used once
         rounding_mse=rounded / unit,
         bias_mse=bias / unit,
         wrap_mse=wrapped / unit,
-        judged_mse=(error_variance + bias + worst.displacement) / unit,
+        planning_mse=(error_variance + bias + worst.displacement) / unit,
         sum_stddev=widest,
         wrap_probability=worst.probability,
         expected_wrapped_coordinates=worst.probability * encoded_dim,

@@ -27,7 +27,7 @@ SELECTION_LABEL: Final = b"dpnoise/v1/selection"
 MAX_SELECTION_DENOMINATOR: Final = 1_000_000
 """Six digits suffice for any planned rate, and keep comparisons short."""
 
-_COIN_BYTES: Final = 32
+_WORD_BYTES: Final = 32
 _DEVIATIONS: Final = 6.0
 
 
@@ -85,9 +85,9 @@ def is_selected(private_seed: bytes, rate: Fraction) -> bool:
         ParameterError: The rate or the seed is invalid.
     """
     check_selection_rate(rate)
-    word = BitSource(private_seed, SELECTION_LABEL).bytes_at(0, _COIN_BYTES)
+    word = BitSource(private_seed, SELECTION_LABEL).bytes_at(0, _WORD_BYTES)
     numerator, denominator = rate.as_integer_ratio()
-    return int.from_bytes(word, "big") * denominator < numerator << (8 * _COIN_BYTES)
+    return int.from_bytes(word, "big") * denominator < numerator << (8 * _WORD_BYTES)
 
 
 def most_selected(clients: int, rate: Fraction) -> float:

@@ -106,7 +106,7 @@ class SkellamCountsMechanism(Mechanism):
             rounding_mse=0.0,
             bias_mse=0.0,
             wrap_mse=wrapped,
-            judged_mse=variance + wrapped,
+            planning_mse=variance + wrapped,
             sum_stddev=math.hypot(math.sqrt(most), largest),
             wrap_probability=probability,
             expected_wrapped_coordinates=probability * self.encoded_dim,

@@ -133,7 +133,7 @@ def useful_bits(model: NoiseModel) -> int:
     while best is not None and bits < tuning.UNBOUNDED_BITS:
         found = best_scale(model, bits)
         most = tuning.HOPELESS * accepted_error(model, best)
-        if found is not None and found.forecast.judged_mse <= most:
+        if found is not None and found.forecast.planning_mse <= most:
             break
         bits += 1
     return bits
@@ -251,9 +251,9 @@ def refuse_cutting(model: NoiseModel) -> None:
     best, wanted = least_forecast(model), best_scale(free, bits)
     if best is None or wanted is None:
         return
-    if best.judged_mse <= tuning.HOPELESS * accepted_error(free, wanted.forecast):
+    if best.planning_mse <= tuning.HOPELESS * accepted_error(free, wanted.forecast):
         return
-    over = best.judged_mse / wanted.forecast.judged_mse
+    over = best.planning_mse / wanted.forecast.planning_mse
     raise ParameterError(
         f"a bound on coordinates of {float(request.linf_bound):.4g} grid steps is kept "
         f"only by grids so coarse that the error is {over:.3g} times what it would be "
@@ -286,11 +286,11 @@ def refuse_hopeless(model: NoiseModel, forecast: ErrorForecast) -> None:
     ):
         return
     best = least_forecast(model)
-    if best is None or forecast.judged_mse <= tuning.HOPELESS * accepted_error(
+    if best is None or forecast.planning_mse <= tuning.HOPELESS * accepted_error(
         model, best
     ):
         return
-    over = forecast.judged_mse / best.judged_mse
+    over = forecast.planning_mse / best.planning_mse
     raise ParameterError(
         f"a modulus of {request.bits} bits holds this sum only on a grid so coarse "
         f"that the error is {over:.3g} times the least",

@@ -301,7 +301,7 @@ class _Planner:
         self._model = self._model.through({scale_factor: float(found.variance)})
         best = least_forecast(self._model)
         free = forecast_at(self._model, scale_factor, tuning.UNBOUNDED_BITS)
-        if best is None or free.judged_mse > accepted_error(self._model, best):
+        if best is None or free.planning_mse > accepted_error(self._model, best):
             return None  # so many clients round that noise does not hide the error
         bits = self._bits_for(scale_factor)
         few = self._model.length * bits <= tuning.FEW_BITS
@@ -325,7 +325,7 @@ class _Planner:
                 for scale, width in ((scale_factor, bits), (moved, moved_bits))
             )
             pays = (
-                here.judged_mse > tuning.WORTHWHILE * there.judged_mse
+                here.planning_mse > tuning.WORTHWHILE * there.planning_mse
                 or here.wrap_probability > self._request.max_wrap_probability
                 or moved_bits < bits
             )
@@ -365,7 +365,7 @@ class _Planner:
             return scale_factor
         closed = self._closed_form(scale_factor)
         most = request.max_wrap_probability
-        least = forecast_at(self._model, scale_factor, bits).judged_mse
+        least = forecast_at(self._model, scale_factor, bits).planning_mse
         wanted = tuning.CLOSED_FORM_WASTES / tuning.CLOSE
         wanted /= math.sqrt(self._unit_variance)
         for coarser in tuning.COARSER:
@@ -379,7 +379,7 @@ class _Planner:
             found = self._calibrate(finer, closed, start=start, is_rough=True)
             model = self._model.through({finer: float(found.variance)})
             there = forecast_at(model, finer, bits)
-            if there.wrap_probability <= most and there.judged_mse < least:
+            if there.wrap_probability <= most and there.planning_mse < least:
                 self._found[finer], self._model = found, model
                 return finer
         return scale_factor
@@ -458,7 +458,7 @@ class _Planner:
         for bits in range(1, tuning.UNBOUNDED_BITS):
             found = forecast_at(self._model, scale_factor, bits)
             if (
-                found.judged_mse <= accepted
+                found.planning_mse <= accepted
                 and found.wrap_probability <= self._request.max_wrap_probability
             ):
                 return bits
@@ -471,7 +471,7 @@ class _Planner:
             parameters = self._divide(found.mechanism.parameters, found.variance, bits)
             forecast = request.forecast(make_mechanism(parameters))
             if (
-                forecast.judged_mse <= tuning.OVER_COUNTS * forecast.noise_mse
+                forecast.planning_mse <= tuning.OVER_COUNTS * forecast.noise_mse
                 and forecast.wrap_probability <= request.max_wrap_probability
             ):
                 return bits

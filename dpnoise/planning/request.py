@@ -420,10 +420,10 @@ class PlanRequest:
         if self.ladder is not None:
             return self.ladder
         has_use = self.mechanism_class.takes_ladder and not self.is_central
-        return DEFAULT_LADDER if has_use and self._can_lose_somebody else 0
+        return DEFAULT_LADDER if has_use and self._can_lose_clients else 0
 
     @property
-    def _can_lose_somebody(self) -> bool:
+    def _can_lose_clients(self) -> bool:
         lost = math.floor(self.tolerated_losses * self.clients)
         return min(self.clients - self.survivors, lost) > 0
 

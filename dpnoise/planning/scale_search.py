@@ -238,7 +238,9 @@ class NoiseModel:
         one = _single_release_variance(float(request.epsilon), float(request.delta))
         weight = squared * self.gaussian_variance / one
         orders = _published_orders(float(request.epsilon), float(request.delta))
-        needed = np.maximum(orders.slopes * weight / orders.allowed, orders.floors(cap))
+        needed = np.maximum(
+            orders.slopes * weight / orders.allowed, orders.least_variances(cap)
+        )
         if not needed.size:
             return 2, float(smallest_noise_variance(2, max(1, cap)))
         best = int(np.argmin(needed))
@@ -278,7 +280,7 @@ class _PublishedOrders:
     slopes: FloatArray
     by_square: FloatArray
 
-    def floors(self, cap: int) -> FloatArray:
+    def least_variances(self, cap: int) -> FloatArray:
         """Return the least variance that Eq. (3) admits at Δ∞ = `cap`."""
         return np.maximum((self.orders - 1.0) * cap, self.by_square * cap * cap)
 
@@ -318,7 +320,7 @@ def _best_cap(model: NoiseModel) -> float:
     errors = {
         part: forecast_at(
             replace(model, capped_at=part), fine, tuning.UNBOUNDED_BITS
-        ).judged_mse
+        ).planning_mse
         for part in parts
     }
     return min(parts, key=errors.__getitem__)
@@ -376,14 +378,14 @@ def best_scale(model: NoiseModel, bits: int) -> Scale | None:
     if found is None or free is None:
         return None
     target = max(
-        found.forecast.judged_mse, tuning.INDIFFERENCE * free.forecast.judged_mse
+        found.forecast.planning_mse, tuning.INDIFFERENCE * free.forecast.planning_mse
     )
     low, high = math.log2(smallest_scale(model)), math.log2(found.scale_factor)
     # Left of its minimum the error falls: rounding and the constant part of the noise
     # decrease.
     for _ in range(tuning.REFINEMENTS):
         middle = 0.5 * (low + high)
-        if forecast_at(model, 2.0**middle, bits).judged_mse <= target:
+        if forecast_at(model, 2.0**middle, bits).planning_mse <= target:
             high = middle
         else:
             low = middle
@@ -412,7 +414,7 @@ def accepted_error(model: NoiseModel, best: ErrorForecast) -> float:
         )
     central = model.gaussian_variance * request.l2_clip**2
     return max(
-        over_gaussian * model.expected_surplus * central, over_best * best.judged_mse
+        over_gaussian * model.expected_surplus * central, over_best * best.planning_mse
     )
 
 
@@ -447,7 +449,7 @@ def least_grid(
     def error(scale: float, width: int) -> float:
         there = forecast_at(models[scale], scale, width)
         held = there.wrap_probability <= request.max_wrap_probability
-        return there.judged_mse if held else math.inf
+        return there.planning_mse if held else math.inf
 
     def least(width: int) -> float:
         return min(models, key=lambda scale: error(scale, width))
@@ -479,7 +481,7 @@ def smallest_bits(model: NoiseModel, *, holds_the_sum: bool = False) -> int:
 
     def suffices(bits: int) -> bool:
         found = _minimise(model, bits)
-        return found is not None and found.forecast.judged_mse <= limit
+        return found is not None and found.forecast.planning_mse <= limit
 
     # One more bit wraps less at every scale, so the sufficient bits are an interval.
     return bisect.bisect_left(range(tuning.UNBOUNDED_BITS), 1, lo=1, key=suffices)
@@ -520,7 +522,7 @@ def _minimise(model: NoiseModel, bits: int) -> Scale | None:
         )
 
     def error(exponent: float) -> float:
-        return forecast_at(model, 2.0**exponent, bits).judged_mse
+        return forecast_at(model, 2.0**exponent, bits).planning_mse
 
     if not is_candidate(first):
         return None

@@ -122,10 +122,10 @@ class InversionTable:
         whole = 1 << CDF_BITS
         first = tails.centre - len(tails.left)
         thresholds = [*reversed(tails.left), *(whole - tail for tail in tails.right)]
-        # Clamping X to [first, last] moves it with probability `left_out` at most; the
+        # Clamping X to [first, last] moves it with probability `outside` at most; the
         # clamped law has these thresholds but for the rounding, one unit each.
-        distance = tails.left_out + len(thresholds)
-        if tails.left_out >= 1 << (CDF_BITS - TAIL_BITS):
+        distance = tails.outside + len(thresholds)
+        if tails.outside >= 1 << (CDF_BITS - TAIL_BITS):
             raise CertificateError(f"the tails of {name} exceed 2^-{TAIL_BITS}")
         if any(a > b for a, b in itertools.pairwise(thresholds)):
             raise CertificateError(f"the thresholds of {name} are out of order")

@@ -77,14 +77,14 @@ class Tails:
         centre: The outcome in the middle.
         right: `right[j] = ⌊2^256 · P(X > centre + j)⌋`.
         left: `left[j] = ⌊2^256 · P(X < centre − j)⌋`.
-        left_out: Upper bound of the probability beyond the last cell of either side,
+        outside: Upper bound of the probability beyond the last cell of either side,
             in units of 2^-256.
     """
 
     centre: int
     right: list[int]
     left: list[int]
-    left_out: int
+    outside: int
 
 
 def rounded_tails(name: str, law: Callable[[int], Weights]) -> Tails:
@@ -117,8 +117,8 @@ def rounded_tails(name: str, law: Callable[[int], Weights]) -> Tails:
         else:
             left = _one_sided_tails(weights.left, total_lower, total_upper)
         if right is not None and left is not None:
-            left_out = right[1] + left[1]
-            return Tails(weights.centre, right[0], left[0], left_out)
+            outside = right[1] + left[1]
+            return Tails(weights.centre, right[0], left[0], outside)
     raise CertificateError(
         f"the thresholds of {name} are undecided at {_PRECISIONS[-1]} bits; "
         "this is a defect of dpnoise, please report the parameters"

@@ -154,7 +154,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
         load_two_server_settings,
     )
     from secagg.runtime.vector_files import load_vector, write_bytes, write_vector
-    from secagg.two_aggregators.program import give_vector
+    from secagg.two_aggregators.program import contribute_vector
 
     output = Output(as_json=as_json)
     loaded = load_two_server_settings(
@@ -183,7 +183,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
     for complaint in require_all(start_findings(setup)):
         output.line(complaint, style="bold red")
     given = asyncio.run(
-        give_vector(
+        contribute_vector(
             settings, load_vector(vector), accept_restored=setup.accepts_restored
         )
     )

@@ -70,7 +70,7 @@ from secagg.wire.limits import message_sizes
 _Answer = TypeVar("_Answer")
 
 _OFFER_SECONDS: Final = 600.0
-_AGAIN_SECONDS: Final = 0.5
+_RETRY_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +112,7 @@ class _Joined:
     deadline: float
 
 
-def refuse_one_key(leader_key: bytes, helper_key: bytes) -> None:
+def refuse_shared_key(leader_key: bytes, helper_key: bytes) -> None:
     """Refuse one key for both: receipts of the two would be those of one.
 
     Raises:
@@ -176,7 +176,7 @@ class TwoAggregatorClient:
         entropy: Entropy | None = None,
         workers: Workers | None = None,
     ) -> None:
-        refuse_one_key(leader_key, helper_key)
+        refuse_shared_key(leader_key, helper_key)
         self._connections = (leader, helper)
         self._task = task
         self._names = (leader_name, helper_name)
@@ -281,27 +281,27 @@ class TwoAggregatorClient:
 
     async def _join(self) -> _Joined:
         """Wait for two offers that belong together, and judge them."""
-        patience = self._clock.now() + _OFFER_SECONDS
+        deadline = self._clock.now() + _OFFER_SECONDS
         highest = await self._ask(lambda client: client.highest_number(self._task))
         while True:
             leader = await self._leader.next_offer(
-                self._task, after_session=highest, deadline=patience
+                self._task, after_session=highest, deadline=deadline
             )
             # The helper may be at its next session already: then so will the leader.
             offered = await self._helper.next_offer(
-                self._task, after_session=0, deadline=patience
+                self._task, after_session=0, deadline=deadline
             )
             if leader.server_nonce == offered.session_id:
-                return await self._judged(leader, offered)
-            if self._clock.now() + _AGAIN_SECONDS >= patience:
+                return await self._check_offers(leader, offered)
+            if self._clock.now() + _RETRY_SECONDS >= deadline:
                 raise ErrorCode.DEADLINE.error(
                     "the two aggregators have offered no session together",
                     fix="Ask the operators whether the leader and the helper "
                     "run the same task.",
                 )
-            await self._clock.sleep_until(self._clock.now() + _AGAIN_SECONDS)
+            await self._clock.sleep_until(self._clock.now() + _RETRY_SECONDS)
 
-    async def _judged(
+    async def _check_offers(
         self, leader: SessionDescriptor, helper: SessionDescriptor
     ) -> _Joined:
         now, (to_leader, to_helper) = int(self._clock.date()), self._connections

@@ -42,10 +42,10 @@ from secagg.two_aggregators.messages import (
     AcceptedShares,
     HelperShare,
     NoisyShare,
-    names_of,
+    read_names,
     write_names,
 )
-from secagg.two_aggregators.offers import MAX_AHEAD, check_pair, highest_believed
+from secagg.two_aggregators.offers import MAX_AHEAD, check_pair, highest_accepted
 from secagg.two_aggregators.party import Party, PartyOptions
 from secagg.two_aggregators.receipt import COMMITMENT_BYTES, NameList, PartStatement
 from secagg.two_aggregators.refusals import (
@@ -96,7 +96,7 @@ class _Agreed:
         offer = reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES)
         roster = reader.fixed(COMMITMENT_BYTES)
         seed = SecretBytes(reader.fixed(SEED_SIZE))
-        return cls(digest, offer, roster, seed, names_of(reader))
+        return cls(digest, offer, roster, seed, read_names(reader))
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class _Session:
     agreed: _Agreed | None = None
 
     @property
-    def takes_shares(self) -> bool:
+    def accepts_shares(self) -> bool:
         """Whether no set is agreed on yet."""
         return self.agreed is None
 
@@ -152,22 +152,24 @@ class Helper(Party[_Session]):
         is_leader = identity == self._leader
         match request:
             case GetOffer():
-                return await self._whole(self._offer(request, is_leader=is_leader))
+                return await self._uninterrupted(
+                    self._offer(request, is_leader=is_leader)
+                )
             case GetUploadStatus() if is_leader:
                 return await self._list_status(request.session_id)
             case GetUploadStatus():
                 session = self._collecting(request.session_id)
                 return _share_status(is_here=identity in session.shares)
             case UploadChunk() if is_leader:
-                return await self._whole(self._take_list(request))
+                return await self._uninterrupted(self._receive_list(request))
             case UploadChunk():
-                return await self._whole(self._take_share(identity, request))
+                return await self._uninterrupted(self._receive_share(identity, request))
             case FetchChunk() if is_leader and request.blob is Blob.SUM:
                 return await self._piece_of_sum(request)
             case _:
                 raise no_such_call(identity, request)
 
-    async def _whole(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+    async def _uninterrupted(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Finish what was begun, even when its caller hangs up: the book has moved."""
         task = asyncio.ensure_future(work)
         self._in_work.add(task)
@@ -202,7 +204,7 @@ class Helper(Party[_Session]):
             return  # the leader is told to wait
         tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
         # Once more, for what an honest leader has believed when its clock was ahead.
-        if after_session > highest_believed(tally.highest_number) + MAX_AHEAD:
+        if after_session > highest_accepted(tally.highest_number) + MAX_AHEAD:
             raise ErrorCode.BAD_CONFIG.error(
                 f"there are no {after_session} sessions of this task",
                 sender=self._leader,
@@ -237,15 +239,15 @@ class Helper(Party[_Session]):
         await self._purge()
         self._log(SESSION_OPENED, offer)
 
-    async def _give_up(self, session: _Session) -> None:
-        self._say_given_up(session, ErrorCode.RESTORED_STATE, "set back")
+    async def _abort_stale(self, session: _Session) -> None:
+        self._log_aborted(session, ErrorCode.RESTORED_STATE, "set back")
         await session.log.end(b"")
 
-    async def _go_on(self, session: _Session) -> None:
+    async def _resume(self, session: _Session) -> None:
         if session.agreed is not None:
             await self._end(session)
 
-    def _resumed(self, stored: StoredSession) -> _Session:
+    def _load_session(self, stored: StoredSession) -> _Session:
         offer = SessionDescriptor.decode(stored.header)
         # What clients were promised, whatever the settings say by now.
         noise = AggregatorNoise.from_parameters(offer.parameters)
@@ -261,7 +263,7 @@ class Helper(Party[_Session]):
 
     # --- from clients -----------------------------------------------------------------
 
-    async def _take_share(self, identity: str, chunk: UploadChunk) -> UploadStatus:
+    async def _receive_share(self, identity: str, chunk: UploadChunk) -> UploadStatus:
         share = HelperShare.decode(chunk.data)
         if chunk.offset or sha256(chunk.data).digest() != chunk.digest:
             raise ErrorCode.UPLOAD_CORRUPT.error(
@@ -294,7 +296,7 @@ class Helper(Party[_Session]):
         # Asked for again, because only a chunk sets the answer off.
         return UploadStatus(max(0, received - 1))
 
-    async def _take_list(self, chunk: UploadChunk) -> UploadStatus:
+    async def _receive_list(self, chunk: UploadChunk) -> UploadStatus:
         if chunk.total_size > MAX_ACCEPTED_BYTES:
             raise second_upload(self._leader)
         session_id, spool = chunk.session_id, self._storage.spool
@@ -383,11 +385,11 @@ class Helper(Party[_Session]):
         self._live = None
         if agreed is None:
             reason = "its leader has gone on without it"
-            self._say_given_up(session, ErrorCode.CANCELLED, reason)
+            self._log_aborted(session, ErrorCode.CANCELLED, reason)
         else:
             self._log(SESSION_COMPLETED, session.offer, inputs=len(agreed.names))
 
-    def _say_given_up(self, session: _Session, code: ErrorCode, reason: str) -> None:
+    def _log_aborted(self, session: _Session, code: ErrorCode, reason: str) -> None:
         level, offer = logging.WARNING, session.offer
         self._log(SESSION_ABORTED, offer, level=level, code=code.name, reason=reason)
 

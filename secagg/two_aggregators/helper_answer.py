@@ -45,7 +45,7 @@ class HelperAnswer:
     signature: bytes = field(repr=False)
 
     @classmethod
-    def judged(
+    def checked(
         cls,
         answer: bytes,
         leader: SessionDescriptor,
@@ -81,13 +81,13 @@ class HelperAnswer:
             (len(part.packed) == size, "its vector has another size"),
         ):
             if not holds:
-                raise _lie(complaint, helper)
+                raise _invalid_answer(complaint, helper)
         try:
             vector = unpack(
                 part.packed, parameters.dimension, parameters.bits, parameters.modulus
             )
         except BadVectorError as error:
-            raise _lie(str(error), helper) from None
+            raise _invalid_answer(str(error), helper) from None
         roster, survivors = (
             NameList(names, leader.session_id, parameters.suite).commitment
             for names in (named, part.names)
@@ -100,7 +100,7 @@ class HelperAnswer:
             sha256(part.packed).digest(),
         )
         if part.key != key:
-            raise _lie(
+            raise _invalid_answer(
                 f"it signs as ed25519:{part.key.hex()}, not as it was to",
                 helper,
                 code=ErrorCode.BAD_SIGNATURE,
@@ -110,7 +110,9 @@ class HelperAnswer:
         try:
             verify(key, statement.to_sign(parameters.suite), part.signature)
         except SignatureError as error:
-            raise _lie(str(error), helper, code=ErrorCode.BAD_SIGNATURE) from None
+            raise _invalid_answer(
+                str(error), helper, code=ErrorCode.BAD_SIGNATURE
+            ) from None
         return cls(
             sha256(answer).digest(),
             part.names,
@@ -144,7 +146,7 @@ class AgreedAnswer:
         return cls(reader.fixed(32), SecretBytes(reader.fixed(SEED_SIZE)))
 
 
-def _lie(
+def _invalid_answer(
     complaint: str,
     helper: SessionDescriptor,
     *,

@@ -61,14 +61,14 @@ from secagg.two_aggregators.leader_outcome import LeaderOutcome
 from secagg.two_aggregators.messages import (
     MAX_PART_BYTES,
     AcceptedShares,
-    names_of,
+    read_names,
     write_names,
 )
-from secagg.two_aggregators.offers import check_pair, highest_believed
+from secagg.two_aggregators.offers import check_pair, highest_accepted
 from secagg.two_aggregators.party import POLL_SECONDS, Party, PartyOptions
 from secagg.two_aggregators.refusals import (
-    FOR_GOOD,
-    SILENCE,
+    FINAL_REFUSALS,
+    UNAVAILABLE_CODES,
     no_more_sums,
     no_such_call,
     no_such_session,
@@ -112,7 +112,7 @@ class _Session:
     helper: SessionDescriptor
     noise: AggregatorNoise
     log: SessionLog
-    desk: UploadReceiver
+    receiver: UploadReceiver
     uploads: dict[str, Upload] = field(default_factory=dict)
     lost: dict[str, Upload] = field(default_factory=dict)  # accepted, and gone since
     named: tuple[str, ...] | None = None
@@ -120,7 +120,7 @@ class _Session:
     is_full: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
-    def takes_shares(self) -> bool:
+    def accepts_shares(self) -> bool:
         """Whether the clients are not yet named to the helper."""
         return self.named is None
 
@@ -167,11 +167,11 @@ class Leader(Party[_Session]):
         self._is_waiting = False
         self._is_over = False
         self._helper_answers: bool | None = None
-        self._facts: TaskHistory | None = None
+        self._history: TaskHistory | None = None
 
     async def recover(self) -> None:
         """See `Party.recover`; also removes shares that an earlier process was to."""
-        self._facts = None  # read again when it is asked for
+        self._history = None  # read again when it is asked for
         await super().recover()
         live = None if self._live is None else self._live.offer.session_id
         for session_id in await self._workers.run(self._storage.spool.session_ids):
@@ -196,13 +196,13 @@ class Leader(Party[_Session]):
             raise LocalProtocolError("a leader works on one sum at a time")
         self._is_summing = True
         try:
-            if self._is_unsure:
+            if self._must_reload:
                 await self.recover()  # the store knows how far the last call came
-            self._is_unsure = True
+            self._must_reload = True
             session = self._live or await self._open()
             await self._collect(session)
             released = await self._release(session)
-            self._is_unsure = False
+            self._must_reload = False
             return released
         finally:
             self._is_summing = False
@@ -225,10 +225,10 @@ class Leader(Party[_Session]):
             case GetUploadStatus():
                 session = self._collecting(request.session_id)
                 if identity in session.uploads:
-                    return session.desk.finished()
-                return await session.desk.status(identity)
+                    return session.receiver.finished()
+                return await session.receiver.status(identity)
             case UploadChunk():
-                return await self._take(identity, request)
+                return await self._receive_chunk(identity, request)
             case GetUpdate():
                 return await self._update(identity, request)
             case FetchChunk() if request.blob in _FETCHED:
@@ -236,20 +236,20 @@ class Leader(Party[_Session]):
             case _:
                 raise no_such_call(identity, request)
 
-    async def _take(self, identity: str, chunk: UploadChunk) -> UploadStatus:
+    async def _receive_chunk(self, identity: str, chunk: UploadChunk) -> UploadStatus:
         session = self._collecting(chunk.session_id)
         known = session.uploads.get(identity) or session.lost.get(identity)
         if known is not None and known.digest != chunk.digest:
             raise second_upload(identity)
         if identity in session.uploads:
-            return session.desk.finished()
+            return session.receiver.finished()
         if session.named is not None or session.is_full.is_set():
             raise no_such_session()
-        return await session.desk.take(identity, chunk)
+        return await session.receiver.take(identity, chunk)
 
     async def _accept(self, session: _Session, name: str, envelope: Envelope) -> None:
         upload = Upload.decode(envelope.data)
-        async with self._turn:
+        async with self._lock:
             if session.named is not None or session.is_full.is_set():
                 raise no_such_session()
             if session.lost.pop(name, None) is None:  # else it is on record
@@ -293,7 +293,7 @@ class Leader(Party[_Session]):
 
     async def _open(self) -> _Session:
         tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
-        facts = await self._task_facts()
+        facts = await self._task_history()
         if tally.spent >= self._max_sessions or facts.sums >= self._steps:
             self._is_over, self._helper_answers = True, None
             raise no_more_sums(self._task)
@@ -316,7 +316,7 @@ class Leader(Party[_Session]):
             if self._calls.has_been_answered and self._calls.failure is None:
                 self._helper_answers = True  # it says to wait
                 refused = nothing_offered(self._helper.aggregator)
-            self._is_over = refused.code in FOR_GOOD
+            self._is_over = refused.code in FINAL_REFUSALS
             raise refused from None
         self._helper_answers, self._is_over = True, False
         offer = SessionDescriptor(
@@ -331,9 +331,9 @@ class Leader(Party[_Session]):
         _compare_clocks(helper, date)
         check_pair(offer, helper)
         self._check_helper(helper, known)
-        await self._forget_old_sums()  # while nobody can upload to the new session
+        await self._delete_old_sums()  # while nobody can upload to the new session
         log = None
-        async with self._turn:  # a pause is said before this, or behind it
+        async with self._lock:  # a pause is said before this, or behind it
             if self.may_open:
                 log = await SessionLog.create(
                     self._storage.store,
@@ -360,12 +360,12 @@ class Leader(Party[_Session]):
         await self._purge()
         return session
 
-    async def _task_facts(self) -> TaskHistory:
+    async def _task_history(self) -> TaskHistory:
         """Return the sums of the task, and who gave to them."""
-        if self._facts is None:
+        if self._history is None:
             tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
-            self._facts = history_in(tally)
-        return self._facts
+            self._history = history_in(tally)
+        return self._history
 
     async def _check_participations(self, identity: str) -> None:
         """Refuse a client that is in as many sums as it may be.
@@ -376,11 +376,11 @@ class Leader(Party[_Session]):
             ServiceError: TASK_OVER.
         """
         most = self._noise.budget.participations
-        given = (await self._task_facts()).given.get(identity, 0)
+        given = (await self._task_history()).given.get(identity, 0)
         if given >= most:
             raise participations_given(identity, given=given, most=most)
 
-    async def _forget_old_sums(self) -> None:
+    async def _delete_old_sums(self) -> None:
         """Keep the last sum alone: whoever has not fetched an older one is too late.
 
         Only where no session is live: its shares would go, too.
@@ -392,7 +392,7 @@ class Leader(Party[_Session]):
 
     def _refused(self, error: SecAggError) -> SessionAbortedError:
         """Note whether that was an answer, and return how the session ends."""
-        self._helper_answers = error.code not in SILENCE
+        self._helper_answers = error.code not in UNAVAILABLE_CODES
         if isinstance(error, SessionAbortedError):  # after patience with its silence
             return error
         return refused_by_helper(error)
@@ -407,7 +407,7 @@ class Leader(Party[_Session]):
 
     async def _sums_left(self, sessions: int) -> int:
         """See `Party._sums_left`."""
-        return min(sessions, self._steps - (await self._task_facts()).sums)
+        return min(sessions, self._steps - (await self._task_history()).sums)
 
     @property
     def may_serve(self) -> bool:
@@ -420,7 +420,7 @@ class Leader(Party[_Session]):
                 f"{self._helper.aggregator!r} offers a session of "
                 f"{helper.aggregator!r}",
             )
-        if not known < helper.session_number <= highest_believed(known):
+        if not known < helper.session_number <= highest_accepted(known):
             raise ErrorCode.BAD_CONFIG.error(
                 f"the helper offers session {helper.session_number} behind {known}",
                 sender=helper.aggregator,
@@ -433,7 +433,7 @@ class Leader(Party[_Session]):
         async def accept(name: str, envelope: Envelope) -> None:
             await self._accept(session, name, envelope)
 
-        desk = UploadReceiver(
+        receiver = UploadReceiver(
             offer.session_id,
             offer.parameters,
             spool=self._storage.spool,
@@ -444,10 +444,10 @@ class Leader(Party[_Session]):
         )
         # What clients were promised, whatever the settings say by now.
         noise = AggregatorNoise.from_parameters(offer.parameters)
-        session = _Session(offer, helper, noise, log, desk)
+        session = _Session(offer, helper, noise, log, receiver)
         return session
 
-    def _resumed(self, stored: StoredSession) -> _Session:
+    def _load_session(self, stored: StoredSession) -> _Session:
         reader = Reader(stored.header, "session")
         offer = SessionDescriptor.decode(reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES))
         helper = SessionDescriptor.decode(reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES))
@@ -465,9 +465,9 @@ class Leader(Party[_Session]):
         """Wait for shares, then fix whose are named to the helper."""
         if session.named is not None:
             digests = {upload.digest for upload in session.uploads.values()}
-            await self._read_shares(session, session.desk.check_stored(digests))
+            await self._read_shares(session, session.receiver.check_stored(digests))
             return
-        await self._set_lost_aside(session)
+        await self._exclude_lost(session)
         deadlines = session.offer.parameters.deadlines
         # Whoever was away for long still has to ask the helper before the end.
         left = session.offer.session_end - deadlines.unmasking - self._clock.date()
@@ -477,8 +477,8 @@ class Leader(Party[_Session]):
         self._measures.closed(
             Round.MASKED_INPUT_COLLECTION, self._clock.now() - began, is_full=is_full
         )
-        await self._set_lost_aside(session)
-        async with self._turn:
+        await self._exclude_lost(session)
+        async with self._lock:
             names = tuple(sorted(session.uploads, key=str.encode))
             writer = Writer()
             write_names(writer, names)
@@ -494,16 +494,16 @@ class Leader(Party[_Session]):
                 fix="Invite more clients, or collect for longer.",
             )
 
-    async def _set_lost_aside(self, session: _Session) -> None:
+    async def _exclude_lost(self, session: _Session) -> None:
         """Name no client whose share is gone; the same bytes may come again.
 
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        await session.desk.search(
+        await session.receiver.search(
             {name: upload.digest for name, upload in session.uploads.items()}
         )
-        for name in session.desk.missing & session.uploads.keys():
+        for name in session.receiver.missing & session.uploads.keys():
             session.lost[name] = session.uploads.pop(name)
             session.is_full.clear()
 
@@ -529,7 +529,7 @@ class Leader(Party[_Session]):
                 session, error.code, f"no answer of the helper's: {error}"
             )
             raise
-        async with self._turn:
+        async with self._lock:
             if session.agreed is None:
                 seed = SecretBytes(self._entropy.token(SEED_SIZE))
                 agreed = AgreedAnswer(part.answer_digest, seed)
@@ -573,7 +573,7 @@ class Leader(Party[_Session]):
             raise self._refused(error) from None
         self._helper_answers = True
         return await self._workers.run(
-            HelperAnswer.judged,
+            HelperAnswer.checked,
             answer,
             session.offer,
             session.helper,
@@ -697,10 +697,10 @@ class Leader(Party[_Session]):
         reduce_in_place(total, modulus)
         return session.noise.add_noise(total, seed=agreed.noise_seed)
 
-    async def _give_up(self, session: _Session) -> None:
+    async def _abort_stale(self, session: _Session) -> None:
         await self._abort(session, ErrorCode.RESTORED_STATE, "set back")
 
-    async def _go_on(self, session: _Session) -> None:
+    async def _resume(self, session: _Session) -> None:
         """Leave the session to `next_sum`."""
 
     async def _abort(self, session: _Session, code: ErrorCode, reason: str) -> None:
@@ -720,12 +720,12 @@ class Leader(Party[_Session]):
         part: HelperAnswer | None,
     ) -> None:
         ended = await self._workers.run(self._signed, session, outcome, part)
-        facts, stored = await self._task_facts(), None
+        facts, stored = await self._task_history(), None
         if part is not None and isinstance(outcome, Released):
             facts = facts.with_sum(part.names)
             stored = _stored(session.helper.session_number, facts)
         await session.log.end(ended.encode(), facts=stored)
-        self._facts = facts
+        self._history = facts
         self._last = session.offer.session_id, ended
         if self._live is session:
             self._live = None
@@ -758,7 +758,7 @@ def _shares_in(
         if record.kind == _SHARE and record.sender is not None:
             uploads[record.sender] = Upload.decode(record.body)
         elif record.kind == _CLOSED:
-            named = names_of(Reader(record.body, "names"))
+            named = read_names(Reader(record.body, "names"))
             uploads = {name: uploads[name] for name in named}
     return uploads, named
 

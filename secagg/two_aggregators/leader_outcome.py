@@ -56,7 +56,7 @@ class LeaderOutcome:
             key: The leader's.
         """
         suite = leader.parameters.suite
-        stone = cls(
+        result = cls(
             TwoAggregatorReceipt(
                 leader_offer=leader.encode(),
                 helper_offer=helper.encode(),
@@ -70,8 +70,8 @@ class LeaderOutcome:
             outcome,
         )
         if part is not None and isinstance(outcome, Released):
-            stone.receipt = replace(
-                stone.receipt,
+            result.receipt = replace(
+                result.receipt,
                 helper_key=part.key,
                 survivors=part.names,
                 part_digest=part.statement.part_digest,
@@ -81,15 +81,15 @@ class LeaderOutcome:
                 size=outcome.size,
             )
         statement = PartStatement(
-            stone.receipt.leader_offer,
-            stone.receipt.helper_offer,
-            stone.held.commitment,
-            stone.included.commitment,
-            stone.receipt.part_digest,
+            result.receipt.leader_offer,
+            result.receipt.helper_offer,
+            result.held.commitment,
+            result.included.commitment,
+            result.receipt.part_digest,
         )
-        signature = key.sign(stone.receipt.to_sign(statement, suite))
-        stone.receipt = replace(stone.receipt, leader_signature=signature)
-        return stone
+        signature = key.sign(result.receipt.to_sign(statement, suite))
+        result.receipt = replace(result.receipt, leader_signature=signature)
+        return result
 
     def encode(self) -> bytes:
         """Return the bytes to keep."""

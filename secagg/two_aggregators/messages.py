@@ -76,7 +76,7 @@ class AcceptedShares:
         reader = Reader(data, "list of accepted shares")
         try:
             offer = reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES)
-            names = names_of(reader)
+            names = read_names(reader)
             reader.end()
         except ValueError as error:
             raise refuse(str(error)) from None
@@ -118,7 +118,7 @@ class NoisyShare:
         reader = Reader(data, "helper's part of a sum")
         try:
             session_id = reader.fixed(SESSION_ID_BYTES)
-            names = names_of(reader)
+            names = read_names(reader)
             key, signature = reader.fixed(IDENTITY_SIZE), reader.fixed(SIGNATURE_SIZE)
             packed = reader.fixed(reader.remaining)
         except ValueError as error:
@@ -145,7 +145,7 @@ def write_names(writer: Writer, names: tuple[str, ...]) -> None:
         writer.text(name)
 
 
-def names_of(reader: Reader) -> tuple[str, ...]:
+def read_names(reader: Reader) -> tuple[str, ...]:
     """Read a list of names: ascending by their bytes, so that a set has one encoding.
 
     Raises:

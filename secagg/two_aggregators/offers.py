@@ -26,7 +26,7 @@ _NO_THRESHOLD: Final = 2
 _NO_ROUND: Final = 1
 
 
-def highest_believed(known: int) -> int:
+def highest_accepted(known: int) -> int:
     """Return the highest session number that one aggregator takes from the other.
 
     A book that was put back numbers by the clock, whatever the other one has seen.
@@ -96,7 +96,7 @@ def check_terms(parameters: ProtocolParameters) -> None:
         noise_block=parameters.noise_block,
     )
     if parameters != expected:
-        raise _unfit("its parameters are not those of a session between two")
+        raise _invalid_pair("its parameters are not those of a session between two")
 
 
 def check_pair(leader: SessionDescriptor, helper: SessionDescriptor) -> None:
@@ -123,11 +123,11 @@ def check_pair(leader: SessionDescriptor, helper: SessionDescriptor) -> None:
         ),
     ):
         if not holds:
-            raise _unfit(complaint)
+            raise _invalid_pair(complaint)
     check_terms(leader.parameters)
 
 
-def _unfit(complaint: str) -> SecAggError:
+def _invalid_pair(complaint: str) -> SecAggError:
     return ErrorCode.BAD_CONFIG.error(
         f"the two offers make no session: {complaint}",
         fix="Give both aggregators the same task, and different names.",

@@ -96,7 +96,7 @@ class _LiveSession(Protocol):
     offer: SessionDescriptor
 
     @property
-    def takes_shares(self) -> bool: ...
+    def accepts_shares(self) -> bool: ...
 
     @property
     def shares_held(self) -> int: ...
@@ -177,9 +177,9 @@ class Party(ABC, Generic[_Session]):
         self._workers = options.get("workers") or Workers()
         self._owns_workers = options.get("workers") is None
         self._measures = Measures(options.get("meter") or SilentMeter(), self._clock)
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._live: _Session | None = None
-        self._is_unsure = False  # what the store holds
+        self._must_reload = False  # what the store holds
         self._openings = count()
         self._state = TaskState.RUNNING
         self._is_draining = False
@@ -199,34 +199,34 @@ class Party(ABC, Generic[_Session]):
         self._set_gate()
         rows = await store.read(ListSessions(role=Role.SERVER, task=self._task))
         loaded = [await store.read(LoadSession(row.key)) for row in rows]
-        interrupted = [(each, self._resumed(each)) for each in loaded if each]
+        interrupted = [(each, self._load_session(each)) for each in loaded if each]
         refuse_sessions_of_another(
             self._name, (session.offer for _, session in interrupted)
         )
         newest: _Session | None = None
         for place, (stored, session) in enumerate(interrupted):
             if place or stored.restored:
-                await self._give_up(session)
+                await self._abort_stale(session)
             else:
                 newest = session
-        self._live, self._is_unsure = newest, False
+        self._live, self._must_reload = newest, False
         if newest is not None:
             self._log(SESSION_RESUMED, newest.offer)
-            await self._go_on(newest)
+            await self._resume(newest)
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[None]:
         """Write to the store alone, from what is in it (rule 3)."""
-        async with self._turn:
-            if self._is_unsure:
+        async with self._lock:
+            if self._must_reload:
                 await self.recover()
-            self._is_unsure = True
+            self._must_reload = True
             try:
                 yield
             except SecAggError as error:
-                self._is_unsure = error.code is ErrorCode.STORAGE_FAILED
+                self._must_reload = error.code is ErrorCode.STORAGE_FAILED
                 raise
-            self._is_unsure = False
+            self._must_reload = False
 
     async def _purge(self) -> None:
         """Let go of old receipts now and then; called for each session.
@@ -261,7 +261,7 @@ class Party(ABC, Generic[_Session]):
         self._is_draining = True
         self._set_gate()
 
-    async def say(
+    async def set_state(
         self, state: TaskState, reason: str = "", *, expect_version: int | None = None
     ) -> None:
         """Pause the task, or resume it; the open session continues.
@@ -276,7 +276,7 @@ class Party(ABC, Generic[_Session]):
             ServiceError: BAD_SETTINGS for another version; STORAGE_FAILED.
         """
         reason = printable(reason, max_bytes=MAX_REASON_BYTES)
-        async with self._turn:
+        async with self._lock:
             row = await row_of(self.store, self._task)
             version = 0 if row is None else row.version
             refuse_other_version(self._task, version, expect_version)
@@ -297,7 +297,7 @@ class Party(ABC, Generic[_Session]):
         offer, parameters = live.offer, live.offer.parameters
         left = offer.session_end - self._clock.date()
         round_ = Round.UNMASKING
-        if live.takes_shares:
+        if live.accepts_shares:
             if left <= 0:
                 return ()  # an offer behind its end is answered by no aggregator
             left = max(0.0, left - parameters.deadlines.unmasking)
@@ -308,7 +308,7 @@ class Party(ABC, Generic[_Session]):
             task_id=self._task,
             session_number=offer.session_number,
             phase=SessionPhase.COLLECTING
-            if live.takes_shares
+            if live.accepts_shares
             else SessionPhase.SUMMING,
             round=round_,
             joined=live.shares_held,
@@ -395,15 +395,15 @@ class Party(ABC, Generic[_Session]):
         """Answer a call."""
 
     @abstractmethod
-    def _resumed(self, stored: StoredSession) -> _Session:
+    def _load_session(self, stored: StoredSession) -> _Session:
         """Return a session as the book has it."""
 
     @abstractmethod
-    async def _give_up(self, session: _Session) -> None:
+    async def _abort_stale(self, session: _Session) -> None:
         """End a session that nobody can go on with."""
 
     @abstractmethod
-    async def _go_on(self, session: _Session) -> None:
+    async def _resume(self, session: _Session) -> None:
         """Take a session up where an earlier process has left it."""
 
     def _log(
@@ -440,7 +440,7 @@ class Party(ABC, Generic[_Session]):
         live = self._live
         if (
             live is None
-            or not live.takes_shares
+            or not live.accepts_shares
             or live.offer.session_number <= after_session
             or live.offer.session_end <= self._clock.date()
         ):

@@ -212,7 +212,7 @@ class PartyServer:
             ServiceError: UNKNOWN_SESSION; BAD_SETTINGS for another version;
                 STORAGE_FAILED.
         """
-        await self._say(task_id, TaskState.PAUSED, reason, expect_version)
+        await self._set_state(task_id, TaskState.PAUSED, reason, expect_version)
 
     async def resume(self, task_id: str, *, expect_version: int | None = None) -> None:
         """Open sessions of a task again.
@@ -220,47 +220,47 @@ class PartyServer:
         Raises:
             ServiceError: As `pause`.
         """
-        await self._say(task_id, TaskState.RUNNING, "", expect_version)
+        await self._set_state(task_id, TaskState.RUNNING, "", expect_version)
 
-    async def _say(
+    async def _set_state(
         self, task_id: str, state: TaskState, reason: str, version: int | None
     ) -> None:
         found = [each for each in self.parties if each.task == task_id]
         if not found:
             raise unknown_task(task_id, (each.task for each in self.parties))
-        await found[0].say(state, reason, expect_version=version)
+        await found[0].set_state(state, reason, expect_version=version)
 
     async def add(self, *_: object, **__: object) -> NoReturn:
         """Refuse: a task stands in the settings of both aggregators."""
-        raise _without_meaning("a task is added in the settings of both aggregators")
+        raise _unsupported("a task is added in the settings of both aggregators")
 
     async def apply(self, *_: object, **__: object) -> NoReturn:
         """Refuse: a task stands in the settings of both aggregators."""
-        raise _without_meaning("a task is changed in the settings of both aggregators")
+        raise _unsupported("a task is changed in the settings of both aggregators")
 
     async def stop(self, *_: object, **__: object) -> NoReturn:
         """Refuse: a task ends by its sums, or is paused."""
-        raise _without_meaning(
+        raise _unsupported(
             "a task between two aggregators ends by its sums alone",
             "Pause it, or take it out of the settings of both.",
         )
 
     async def abort_session(self, *_: object, **__: object) -> NoReturn:
         """Refuse: what one aggregator has said of a session binds the other one."""
-        raise _without_meaning(
+        raise _unsupported(
             "a session between two aggregators ends by its shares or its time",
             "Pause the task, so that no other session follows.",
         )
 
     def progress(self, *_: object, **__: object) -> AsyncIterator[SessionProgress]:
         """Refuse: leader and helper are asked again and again."""
-        raise _without_meaning(
+        raise _unsupported(
             "sessions between two aggregators cannot be watched",
             "Ask again with `secagg status` or `secagg sessions list`.",
         )
 
 
-def _without_meaning(
+def _unsupported(
     sentence: str,
     next_step: str = "Write it into the settings of both, and start both again.",
 ) -> ServiceError:

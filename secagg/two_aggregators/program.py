@@ -69,7 +69,7 @@ from secagg.two_aggregators.views import PartyTask, PartyViews
 _PAUSE_SECONDS: Final = 5.0
 """Before the next session, after one that has released nothing."""
 
-_LOOK_SECONDS: Final = 0.2
+_POLL_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +313,7 @@ class PartyProgram(PartyServer):
     async def settle(self) -> None:
         """Wait until the sums of this process are written."""
         while any(each.is_busy for each in self._releasing):
-            await self._clock.sleep_until(self._clock.now() + _LOOK_SECONDS)
+            await self._clock.sleep_until(self._clock.now() + _POLL_SECONDS)
 
     async def close(self) -> None:
         """Leave the sessions where they stand."""
@@ -385,7 +385,9 @@ async def opened_parties(  # noqa: PLR0913 - an aggregator, and who is told what
             ]
         else:
             helper_key = receipt_key_of("helper", settings.helper)
-            way = await stack.enter_async_context(_way_to("helper", settings.helper))
+            way = await stack.enter_async_context(
+                _connection_to("helper", settings.helper)
+            )
             check_name(own, way.identity, settings.helper.certificate)
             parties = [
                 Leader(
@@ -522,7 +524,7 @@ def sharing_cohort(settings: SharingClientSettings) -> ClientPolicy:
     )
 
 
-async def give_vector(
+async def contribute_vector(
     settings: SharingClientSettings,
     vector: npt.ArrayLike,
     *,
@@ -543,8 +545,12 @@ async def give_vector(
     leader_key = receipt_key_of("leader", settings.leader)
     helper_key = receipt_key_of("helper", settings.helper)
     async with AsyncExitStack() as stack:
-        to_leader = await stack.enter_async_context(_way_to("leader", settings.leader))
-        to_helper = await stack.enter_async_context(_way_to("helper", settings.helper))
+        to_leader = await stack.enter_async_context(
+            _connection_to("leader", settings.leader)
+        )
+        to_helper = await stack.enter_async_context(
+            _connection_to("helper", settings.helper)
+        )
         client = TwoAggregatorClient(
             to_leader,
             to_helper,
@@ -581,7 +587,7 @@ def receipt_key_of(section: str, other: OtherSection) -> bytes:
         ) from None
 
 
-def _way_to(section: str, other: OtherSection) -> GrpcConnection:
+def _connection_to(section: str, other: OtherSection) -> GrpcConnection:
     return GrpcConnection(
         Address.parse(other.address, name=f"{section}.address"),
         identity=_identity(other, Role.CLIENT),

@@ -23,7 +23,7 @@ from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.messages import MAX_IDENTITY_BYTES, decode
 from secagg.protocol.parameters import MAX_CLIENTS
 from secagg.protocol.receipts.receipt import SHARED_MAGIC, Outcome
-from secagg.two_aggregators.messages import MAX_NAMES_BYTES, names_of, write_names
+from secagg.two_aggregators.messages import MAX_NAMES_BYTES, read_names, write_names
 from secagg.wire.limits import MAX_DESCRIPTOR_BYTES
 
 COMMITMENT_BYTES: Final = 4 + NODE_SIZE
@@ -34,7 +34,7 @@ _NODE: Final = "shared name node"
 # Hashes on the way from one of MAX_CLIENTS leaves to the top.
 _MAX_PATH: Final = MAX_CLIENTS.bit_length()
 _FIXED: Final = 1024
-_NOTHING: Final = bytes(NODE_SIZE)
+_EMPTY_TOP: Final = bytes(NODE_SIZE)
 
 MAX_CLIENT_RECEIPT_BYTES: Final = (
     2 * MAX_DESCRIPTOR_BYTES + 2 * _MAX_PATH * NODE_SIZE + MAX_IDENTITY_BYTES + _FIXED
@@ -77,7 +77,7 @@ class NameList:
     @property
     def commitment(self) -> bytes:
         """Number of names and the top over them, `COMMITMENT_BYTES`."""
-        top = _NOTHING if self._tree is None else self._tree.top
+        top = _EMPTY_TOP if self._tree is None else self._tree.top
         return len(self.names).to_bytes(4, "big") + top
 
     def path_of(self, name: str) -> "NamePath":
@@ -257,7 +257,7 @@ class TwoAggregatorReceipt:
             leader_key=reader.fixed(IDENTITY_SIZE),
             helper_key=reader.blob(max_bytes=IDENTITY_SIZE),
             reader=(name := reader.text(max_bytes=MAX_IDENTITY_BYTES)),
-            roster=(read := _read_path if name else names_of)(reader),
+            roster=(read := _read_path if name else read_names)(reader),
             survivors=read(reader),
             part_digest=reader.fixed(_DIGEST),
             helper_signature=reader.blob(max_bytes=SIGNATURE_SIZE),

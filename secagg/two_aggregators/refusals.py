@@ -9,7 +9,7 @@ from secagg.errors import (
 )
 from secagg.wire.calls import Request
 
-SILENCE: Final = frozenset(
+UNAVAILABLE_CODES: Final = frozenset(
     {
         ErrorCode.UNREACHABLE,
         ErrorCode.DEADLINE,
@@ -21,7 +21,7 @@ SILENCE: Final = frozenset(
 )
 """The helper's process, or the way to it, is gone or refuses everything."""
 
-FOR_GOOD: Final = frozenset({ErrorCode.TASK_OVER, ErrorCode.POLICY_VIOLATION})
+FINAL_REFUSALS: Final = frozenset({ErrorCode.TASK_OVER, ErrorCode.POLICY_VIOLATION})
 """What a helper that is asked for a session says when it will never open another."""
 
 

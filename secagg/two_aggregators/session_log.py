@@ -29,7 +29,7 @@ class SessionLog:
         self._sequence = sequence
         self._chain = chain
         self._measures = measures
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @classmethod
     async def create(
@@ -90,7 +90,7 @@ class SessionLog:
         end: bytes | None = None,
         facts: bytes | None = None,
     ) -> None:
-        async with self._turn:
+        async with self._lock:
             change = Change(
                 key=self.key,
                 expect=self._sequence,

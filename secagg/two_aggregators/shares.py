@@ -17,7 +17,7 @@ from secagg.protocol.packing import chunks, unpack
 from secagg.protocol.parameters import ProtocolParameters
 
 _ADDED: Final = 1
-_TAKEN_OFF: Final = -1
+_SUBTRACTED: Final = -1
 
 
 def leader_share(
@@ -39,7 +39,7 @@ def leader_share(
         Residues of shape (dimension,).
     """
     share = residues.copy()
-    mask = _mask(seed, _TAKEN_OFF, session_id, parameters)
+    mask = _mask(seed, _SUBTRACTED, session_id, parameters)
     add_masks(share, (mask,), parameters.modulus)
     return share
 

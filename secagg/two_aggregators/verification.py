@@ -84,7 +84,7 @@ def verify_shared_receipt(
     with naming_step(Step.VIEW):
         statement, sizes = _stated(receipt, leader)
     with naming_step(Step.CREDENTIALS):
-        _insist(leader_key != helper_key, "one key cannot sign for both aggregators")
+        _require(leader_key != helper_key, "one key cannot sign for both aggregators")
         _check_keys(receipt, leader_key=leader_key, helper_key=helper_key)
     with naming_step(Step.SETS):
         noise = AggregatorNoise.from_parameters(leader.parameters)
@@ -163,7 +163,7 @@ def _check_keys(
     if receipt.helper_signature:
         pairs.append(("helper", receipt.helper_key, helper_key))
     for part, stated, expected in pairs:
-        _insist(
+        _require(
             stated == expected,
             f"the {part} signs as ed25519:{stated.hex()}, which is not the key that "
             "this verifier was given",
@@ -174,27 +174,27 @@ def _check_sets(
     receipt: TwoAggregatorReceipt, leader: SessionDescriptor, sizes: tuple[int, int]
 ) -> None:
     parameters, (roster, survivors) = leader.parameters, sizes
-    _insist(
+    _require(
         roster <= parameters.max_clients,
         f"the leader held {roster} shares, {parameters.max_clients} at most",
     )
     if receipt.outcome is Outcome.RELEASED:
-        _insist(
+        _require(
             parameters.min_survivors <= survivors <= roster,
             f"a sum of {survivors} of {roster} vectors, at least "
             f"{parameters.min_survivors} are needed",
         )
     else:
-        _insist(survivors == 0, "without a sum nobody survives")
+        _require(survivors == 0, "without a sum nobody survives")
     held, summed = receipt.roster, receipt.survivors
     if isinstance(held, NamePath) and isinstance(summed, NamePath):
         is_subset = summed.place is None or held.place is not None
     else:
-        is_subset = set(_whole(summed)) <= set(_whole(held))
-    _insist(is_subset, "somebody is in the sum whose share the leader did not hold")
+        is_subset = set(_listed_names(summed)) <= set(_listed_names(held))
+    _require(is_subset, "somebody is in the sum whose share the leader did not hold")
 
 
-def _whole(names: Names) -> tuple[str, ...]:
+def _listed_names(names: Names) -> tuple[str, ...]:
     return names if isinstance(names, tuple) else ()
 
 
@@ -217,7 +217,7 @@ def _check_signatures(
         try:
             verify(key, message, signature)
         except SignatureError as error:
-            raise _flaw(
+            raise _fault(
                 f"the {part} has not signed this: {error}", ErrorCode.BAD_SIGNATURE
             ) from None
 
@@ -226,25 +226,25 @@ def _check_outcome(receipt: TwoAggregatorReceipt, leader: SessionDescriptor) -> 
     parameters = leader.parameters
     if receipt.outcome is Outcome.RELEASED:
         size = packed_size(parameters.dimension, parameters.bits)
-        _insist(receipt.code == 0, "a sum that was released has a reason to abort")
-        _insist(receipt.size == size, f"a sum has {size} bytes, not {receipt.size}")
+        _require(receipt.code == 0, "a sum that was released has a reason to abort")
+        _require(receipt.size == size, f"a sum has {size} bytes, not {receipt.size}")
         return
-    _insist(receipt.outcome is Outcome.ABORTED, "a sum is released, or there is none")
-    _insist(receipt.code != 0, "a session that was aborted has a reason")
+    _require(receipt.outcome is Outcome.ABORTED, "a sum is released, or there is none")
+    _require(receipt.code != 0, "a session that was aborted has a reason")
     rest = (receipt.size, any(receipt.sum_hash), any(receipt.part_digest))
-    _insist(not any(rest), "there is something of a sum that was not released")
-    _insist(
+    _require(not any(rest), "there is something of a sum that was not released")
+    _require(
         not receipt.helper_signature and not receipt.helper_key,
         "the helper has signed a part of no sum",
     )
 
 
-def _insist(holds: bool, complaint: str) -> None:  # noqa: FBT001 - the value asked about
+def _require(holds: bool, complaint: str) -> None:  # noqa: FBT001 - the value asked about
     if not holds:
-        raise _flaw(complaint)
+        raise _fault(complaint)
 
 
-def _flaw(
+def _fault(
     complaint: str, code: ErrorCode = ErrorCode.POLICY_VIOLATION
 ) -> RemoteProtocolError:
     return RemoteProtocolError(complaint, code=code)

@@ -73,9 +73,9 @@ class PartyTask:
         joined: int | None
         inputs: int | None
         if self.is_leader:
-            stone = LeaderOutcome.decode(receipt)
-            outcome, names = stone.outcome, stone.included.names
-            joined, inputs = len(stone.held.names), len(names)
+            result = LeaderOutcome.decode(receipt)
+            outcome, names = result.outcome, result.included.names
+            joined, inputs = len(result.held.names), len(names)
             code = outcome.code if isinstance(outcome, Aborted) else None
             reason = outcome.reason if isinstance(outcome, Aborted) else ""
         else:
@@ -204,9 +204,9 @@ class PartyViews:
             task.store, task_id, number, task.live, task.ended
         )
         if task.is_leader and receipt:
-            stone = LeaderOutcome.decode(receipt)
-            view["shares_of"] = list(stone.held.names)
-            view["in_the_sum"] = list(stone.included.names)
+            result = LeaderOutcome.decode(receipt)
+            view["shares_of"] = list(result.held.names)
+            view["in_the_sum"] = list(result.included.names)
         return view
 
     async def budgets(self, *, task: str | None = None) -> list[View]:

@@ -61,16 +61,16 @@ def typical_epsilon(
     ordered = np.sort(divergences)
     part = check_delta(share)
     if failure is None:
-        left_out = math.floor(part * people)
+        excluded = math.floor(part * people)
     else:
-        left_out = _safely_left_out(people, part, check_delta(failure))
-        if left_out < 0:
+        excluded = _safely_excluded(people, part, check_delta(failure))
+        if excluded < 0:
             return math.inf
-    quantile = float(ordered[people - 1 - min(left_out, people - 1)])
+    quantile = float(ordered[people - 1 - min(excluded, people - 1)])
     return quantile - math.log(check_delta(delta)) / order
 
 
-def _safely_left_out(people: int, share: float, failure: float) -> int:
+def _safely_excluded(people: int, share: float, failure: float) -> int:
     """Return how many largest values a sample may lack, or −1 if not even zero.
 
     Leaving out k of n is wrong if the (1 − share)-quantile lies above the rest, that is

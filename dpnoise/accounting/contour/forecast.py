@@ -145,8 +145,8 @@ class _Noise:
         spread = np.hypot(y, variance)
         self._spread = np.sqrt(spread)  # deviation once tilted to y
         # s·(s/(1 + √(1 + s²)) − asinh s): the difference of two large numbers, avoided.
-        bell = y * (s / (1.0 + np.hypot(1.0, s)) - self._log_ratio)
-        self._log_weight = bell - 0.5 * np.log(1.0 + spread)
+        exponent = y * (s / (1.0 + np.hypot(1.0, s)) - self._log_ratio)
+        self._log_weight = exponent - 0.5 * np.log(1.0 + spread)
         self._log_width = np.log(np.gradient(y))
 
     def window(self, c: float, largest: float) -> float:

@@ -33,7 +33,7 @@ _INFLATION: Final = 1.0 + 1e-8
 twice returns the curve with a relative error of at most 2^-52 times the square of the
 number of points that matter, about 10^4."""
 
-_PATIENCE: Final = 64  # rounds; a curve that is not mere rounding needs a dozen
+_ROUNDS_PER_DROP: Final = 64  # rounds; a curve that is not mere rounding needs a dozen
 
 LOSS_ERROR: Final = 2.0**-46
 """How far the loss of an atom may be off, nats."""
@@ -210,7 +210,7 @@ def _lower_hull(losses: FloatArray, excess: FloatArray) -> DominatingPair:
         if bool(keep.all()):
             break
         rounds += 1
-        for _ in range(min((1 << rounds // _PATIENCE) - 1, keep.size)):
+        for _ in range(min((1 << rounds // _ROUNDS_PER_DROP) - 1, keep.size)):
             keep[:-1] &= keep[1:]
             keep[1:] &= keep[:-1]
         keep[[0, -1]] = True

@@ -242,7 +242,7 @@ class GaussianPLDAccountant(ComposedLossAccountant):
         # `skellam_gdp`, which says the same of a plain Gaussian and costs less.
         return math.sqrt(release.noise_variance) / sensitivity * (1.0 - _MARGIN)
 
-    def _one_coin(self) -> tuple[float, float] | None:
+    def _single_selection(self) -> tuple[float, float] | None:
         """Return noise multiplier and rate of the only release, if there is but one."""
         if sum(self._counts.values()) != 1:
             return None
@@ -250,7 +250,7 @@ class GaussianPLDAccountant(ComposedLossAccountant):
         return self._multiplier_of(release), rate
 
     def _delta_of_exact_noise(self, epsilon: float) -> float:
-        if self._shows_nothing or (only := self._one_coin()) is None:
+        if self._shows_nothing or (only := self._single_selection()) is None:
             return super()._delta_of_exact_noise(epsilon)
         multiplier, rate = only
         behind = epsilon_behind(epsilon, rate)
@@ -258,7 +258,7 @@ class GaussianPLDAccountant(ComposedLossAccountant):
         return math.nextafter(found, 1.0)
 
     def _epsilon_of_exact_noise(self, delta: float) -> float:
-        if (only := self._one_coin()) is None:
+        if (only := self._single_selection()) is None:
             return super()._epsilon_of_exact_noise(delta)
         multiplier, rate = only
         if delta >= rate:
@@ -271,7 +271,7 @@ class GaussianPLDAccountant(ComposedLossAccountant):
 
 
 @dataclass(frozen=True, slots=True)
-class CoinedGaussians:
+class SelectedGaussians:
     """Gaussian releases under selections that provably dominate other releases.
 
     Several calibrations, on other grids and by other bounds, end at the same few

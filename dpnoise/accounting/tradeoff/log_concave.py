@@ -87,7 +87,7 @@ _LEAST_MASS: Final = 1e-290
 # variance.
 _LEAST_CHARGE_BITS: Final = 60
 _MOST_CHARGE_BITS: Final = 128
-_COINS_PER_CHARGE_BIT: Final = 1 << 11
+_TRIALS_PER_CHARGE_BIT: Final = 1 << 11
 
 
 def discrete_gaussian_sum_shift(
@@ -210,7 +210,7 @@ def binomial_shift(num_trials: int) -> ShiftBound:
     """
     # z standard deviations, √N/2 each, leave about exp(−z²/2) of the mass and make
     # c(W) larger by z²/N of itself.
-    afforded = num_trials // _COINS_PER_CHARGE_BIT
+    afforded = num_trials // _TRIALS_PER_CHARGE_BIT
     bits = min(max(afforded, _LEAST_CHARGE_BITS), _MOST_CHARGE_BITS)
     deviations = math.sqrt(2.0 * math.log(2.0) * (bits + 8))
     last = math.ceil(0.5 * deviations * math.sqrt(num_trials))

@@ -22,8 +22,8 @@ from typing import ClassVar, Final
 from dpnoise.accounting.accountant import MAX_EPSILON, Accountant, GaussianLoss
 from dpnoise.accounting.gaussian import gaussian_delta
 from dpnoise.accounting.loss.gaussian_pld import (
-    CoinedGaussians,
     GaussianPLDAccountant,
+    SelectedGaussians,
 )
 from dpnoise.accounting.statement import Proof, Status, weakest
 from dpnoise.accounting.tradeoff.rounded_shift import (
@@ -121,10 +121,10 @@ class MixtureGDPAccountant(Accountant):
             return 1.0
         # Where to clamp follows from δ itself, which is first estimated.
         best, worlds, place, found = 1.0, _worlds(epsilon), 0, 1.0
-        expected = self._coined(self._place(_FIRST_SHARE / worlds)).estimate(epsilon)
+        expected = self._selected(self._place(_FIRST_SHARE / worlds)).estimate(epsilon)
         for _ in range(_PLACES_TRIED):
             place = self._place(_SAMPLED_SHARE * expected / worlds)
-            found = self._coined(place).delta(epsilon)
+            found = self._selected(place).delta(epsilon)
             best = min(best, found + worlds * self._ladder()[place].distance)
             if expected <= _EXPECTED * found <= _EXPECTED**2 * expected:
                 break
@@ -133,7 +133,7 @@ class MixtureGDPAccountant(Accountant):
             better = self._place_of_less(found, worlds, at=place)
             if better == place:
                 break
-            place, found = better, self._coined(better).delta(epsilon)
+            place, found = better, self._selected(better).delta(epsilon)
             best = min(best, found + worlds * self._ladder()[place].distance)
         return best
 
@@ -168,10 +168,10 @@ class MixtureGDPAccountant(Accountant):
         if not self._has_shift:
             return math.inf
         best, at, kept = math.inf, 0, (1.0 - _SAMPLED_SHARE) * delta
-        expected = self._coined(self._place(_FIRST_SHARE * delta)).estimate_loss(kept)
+        expected = self._selected(self._place(_FIRST_SHARE * delta)).estimate_loss(kept)
         for _ in range(_PLACES_TRIED):
             place = self._place(0.9 * _SAMPLED_SHARE * delta / _worlds(expected))
-            found = self._coined(place).epsilon(kept)
+            found = self._selected(place).epsilon(kept)
             charge = _worlds(found) * self._ladder()[place].distance
             if charge <= _SAMPLED_SHARE * delta:
                 if found < best:
@@ -184,7 +184,7 @@ class MixtureGDPAccountant(Accountant):
         for _ in range(_PLACES_TRIED):
             place = self._better_place(best, delta, at=at, kept=kept)
             left = delta - _worlds(best) * self._ladder()[place].distance
-            if place == at or (found := self._coined(place).epsilon(left)) >= best:
+            if place == at or (found := self._selected(place).epsilon(left)) >= best:
                 break
             best, at, kept = found, place, left
         return best
@@ -237,7 +237,7 @@ class MixtureGDPAccountant(Accountant):
             distance += count * once.distance * _MARGIN
         return RoundedShift(math.sqrt(squared_shift * _MARGIN) * _MARGIN, distance)
 
-    def _coined(self, place: int) -> CoinedGaussians:
+    def _selected(self, place: int) -> SelectedGaussians:
         """The account as Gaussian releases under selections, clamped at one point."""
         parts = []
         for (release, rate), count in (*self._mixtures.items(), *self._others.items()):
@@ -247,7 +247,7 @@ class MixtureGDPAccountant(Accountant):
                 shift = 1.0 / gaussian_equivalent(release).noise_multiplier
             # Whether a rate may be claimed was decided when it was added.
             parts.append((shift * _MARGIN, rate, count))
-        return CoinedGaussians.of(parts)
+        return SelectedGaussians.of(parts)
 
     def _assumptions(self) -> tuple[str, ...]:
         return (

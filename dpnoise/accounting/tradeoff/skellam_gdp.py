@@ -28,7 +28,10 @@ from typing import ClassVar, Final, TypeAlias
 
 from dpnoise.accounting.accountant import Accountant, GaussianLoss
 from dpnoise.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpnoise.accounting.loss.gaussian_pld import CoinedGaussians, GaussianPLDAccountant
+from dpnoise.accounting.loss.gaussian_pld import (
+    GaussianPLDAccountant,
+    SelectedGaussians,
+)
 from dpnoise.accounting.statement import Proof, Status, weakest
 from dpnoise.accounting.tradeoff.log_concave import (
     binomial_shift,
@@ -226,9 +229,9 @@ class SkellamGDPAccountant(Accountant):
         self._terms[key] = self._terms.get(key, 0) + count
 
     @property
-    def _coined(self) -> CoinedGaussians:
+    def _selected(self) -> SelectedGaussians:
         """The account as Gaussian releases under selections."""
-        return CoinedGaussians.of(
+        return SelectedGaussians.of(
             (_MARGIN / self._equivalents[release].noise_multiplier, rate, count)
             # Whether a rate may be claimed was decided when the release was added.
             for (release, rate), count in self._terms.items()
@@ -239,7 +242,7 @@ class SkellamGDPAccountant(Accountant):
         if multiplier == 0.0:
             return 1.0
         if self._is_sampled:
-            return self._coined.delta(epsilon)
+            return self._selected.delta(epsilon)
         return gaussian_delta(epsilon, noise_multiplier=multiplier)
 
     def _epsilon_of_exact_noise(self, delta: float) -> float:
@@ -247,7 +250,7 @@ class SkellamGDPAccountant(Accountant):
         if multiplier == 0.0:
             return math.inf
         if self._is_sampled:
-            return self._coined.epsilon(delta)
+            return self._selected.epsilon(delta)
         return gaussian_epsilon(delta, noise_multiplier=multiplier)
 
     def _assumptions(self) -> tuple[str, ...]:

@@ -94,7 +94,7 @@ from secagg.transport.handshake_limits import (
     raise_file_limit,
 )
 from secagg.transport.peer_identity import Role
-from secagg.two_aggregators.client import refuse_one_key
+from secagg.two_aggregators.client import refuse_shared_key
 from secagg.two_aggregators.program import (
     check_name,
     noise_of,
@@ -444,7 +444,7 @@ def _receipt_keys(setup: PartySetup | SharingSetup) -> str | None:
         return None
     helper_key = receipt_key_of("helper", settings.helper)
     if isinstance(settings, SharingClientSettings):
-        refuse_one_key(receipt_key_of("leader", settings.leader), helper_key)
+        refuse_shared_key(receipt_key_of("leader", settings.leader), helper_key)
     return "the keys that the aggregators sign with can be read"
 
 

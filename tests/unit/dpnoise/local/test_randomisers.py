@@ -145,7 +145,7 @@ class ForcedDraws(Draws):
         self.probability /= bound
         return self._forced.pop(0)
 
-    def coin(self, probability):
+    def bernoulli(self, probability):
         if not self._forced:
             self.open = self.open or 2
             return False
@@ -342,9 +342,9 @@ def test_draws_repeat_and_depend_on_every_bit_of_the_seed():
 
 def test_exact_draws_are_exact():
     draws = Draws(seed(5), LOCAL_LABEL)
-    assert not any(draws.coin(Fraction(0)) for _ in range(100))
-    assert all(draws.coin(Fraction(1)) for _ in range(100))
-    third = sum(draws.coin(Fraction(1, 3)) for _ in range(3000))
+    assert not any(draws.bernoulli(Fraction(0)) for _ in range(100))
+    assert all(draws.bernoulli(Fraction(1)) for _ in range(100))
+    third = sum(draws.bernoulli(Fraction(1, 3)) for _ in range(3000))
     assert abs(third - 1000) < math.sqrt(3000 * 2 / 9) * stats.norm.isf(ALARM / 2)
     pairs = dict.fromkeys(itertools.combinations(range(4), 2), 0)
     for _ in range(1200):

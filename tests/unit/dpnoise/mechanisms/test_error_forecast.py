@@ -97,7 +97,7 @@ def test_a_sum_far_wider_than_the_modulus_is_no_gain():
     # A wrapped error is bounded by the modulus; it must not look better than noise.
     useless, useful = _forecast(modulus=16), _forecast()
     assert useless.expected_mse < useful.expected_mse
-    assert useless.judged_mse > useful.judged_mse
+    assert useless.planning_mse > useful.planning_mse
 
 
 @pytest.mark.parametrize("bound", [None, 102.0, 20.0])
@@ -177,7 +177,7 @@ def test_the_parts_of_a_forecast_add_up():
 
 
 def test_a_wider_modulus_never_forecasts_a_larger_error():
-    errors = [_forecast(modulus=1 << bits).judged_mse for bits in range(6, 20)]
+    errors = [_forecast(modulus=1 << bits).planning_mse for bits in range(6, 20)]
     assert errors == sorted(errors, reverse=True)
 
 

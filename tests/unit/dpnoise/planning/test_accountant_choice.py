@@ -191,7 +191,8 @@ def test_the_bound_on_coordinates_that_such_a_refusal_names_is_as_good_as_none()
         plan(**BOUNDED, linf_bound=Fraction(25, 2048))
     named = Fraction(caught.value.nearest.removeprefix("none, or "))
     errors = [
-        plan(**BOUNDED, linf_bound=bound).forecast.judged_mse for bound in (named, None)
+        plan(**BOUNDED, linf_bound=bound).forecast.planning_mse
+        for bound in (named, None)
     ]
     assert errors[0] < 1.25 * errors[1]
 

@@ -274,7 +274,7 @@ def test_a_loose_bound_on_a_coarse_grid_hides_no_finer_one():
 def over_gaussian(made):
     """Error that bits are chosen by, over the Gaussian's with the same shares."""
     gaussian = made.gaussian_mse * made.request.expected_surplus
-    return made.forecast.judged_mse / gaussian
+    return made.forecast.planning_mse / gaussian
 
 
 def test_a_grid_whose_noise_jumps_above_what_was_promised_is_not_taken():

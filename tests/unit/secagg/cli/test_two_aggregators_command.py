@@ -52,8 +52,8 @@ from secagg.transport.channel_options import HEALTH_SERVICE
 from secagg.two_aggregators import SharedContribution
 from secagg.two_aggregators.program import (
     ReleasingLeader,
-    _way_to,
-    give_vector,
+    _connection_to,
+    contribute_vector,
     noise_of,
     opened_parties,
     run_parties,
@@ -208,7 +208,7 @@ class Running:
     async def give(self, names):
         giving = asyncio.gather(
             *(
-                give_vector(
+                contribute_vector(
                     self.house.settings(
                         name, self.house.client(name, self.ports, self.keys)
                     ),
@@ -348,7 +348,7 @@ def test_certificates_can_be_taken_back_and_health_needs_none(house):
             ports = {"leader": "127.0.0.1:1", "helper": str(helper.transport.address)}
             for name in "ab":
                 settings = house.settings(name, house.client(name, ports))
-                async with _way_to("helper", settings.helper) as way:
+                async with _connection_to("helper", settings.helper) as way:
                     if name == "a":
                         with pytest.raises(ServiceError, match="revoked"):
                             await way.call(GetOffer("between-two"))
@@ -363,7 +363,7 @@ def test_a_client_leaves_a_task_below_its_own_limits(house):
         async with Running(house) as running:
             sections = house.client("a", running.ports)
             sections["policy"]["max_epsilon"] = 0.5
-            await give_vector(house.settings("a", sections), VECTORS[0])
+            await contribute_vector(house.settings("a", sections), VECTORS[0])
 
     with pytest.raises(RemoteProtocolError, match="epsilon") as refused:
         asyncio.run(main())
@@ -662,7 +662,9 @@ def test_operators_see_and_pause_what_two_aggregators_do(house, capsys):
         for name, vector in zip("abc", VECTORS, strict=True):
             own = house.client(f"{name}-{task}", ports, keys)
             own["client"]["task"] = task
-            giving.append(give_vector(house.settings(f"{name}-{task}", own), vector))
+            giving.append(
+                contribute_vector(house.settings(f"{name}-{task}", own), vector)
+            )
         return await asyncio.gather(*giving)
 
     async def main_task():
@@ -716,7 +718,7 @@ def test_drain_finishes_the_session_that_clients_have_given_to(house, capsys):
 
                 def give(name):
                     own = house.settings(name, house.client(name, ports, keys))
-                    return asyncio.ensure_future(give_vector(own, VECTORS[0]))
+                    return asyncio.ensure_future(contribute_vector(own, VECTORS[0]))
 
                 giving = [give("a"), give("b")]
                 answered = 0
@@ -757,7 +759,10 @@ def test_a_revoked_client_loses_its_access_within_a_minute(house, part):
             settings = {
                 name: house.settings(name, house.client(name, ports)) for name in "ab"
             }
-            ways = {name: _way_to(part, getattr(settings[name], part)) for name in "ab"}
+            ways = {
+                name: _connection_to(part, getattr(settings[name], part))
+                for name in "ab"
+            }
             async with ways["a"] as gone, ways["b"] as stays:
                 call = GetOffer("between-two")
                 for way in (gone, stays):

@@ -35,7 +35,7 @@ def test_no_share_leaves_for_another_than_the_one_that_has_made_the_offer(turned
         way = Turned(house.way_to(turned, "c0"))
         client = house.client("c0", **{turned: way})
         # The way turns after the offer was checked: names are compared at each call.
-        judged = client._judged
+        judged = client._check_offers
 
         async def judge(*offers):
             way.aggregator = turned
@@ -44,7 +44,7 @@ def test_no_share_leaves_for_another_than_the_one_that_has_made_the_offer(turned
             finally:
                 way.aggregator = "another"
 
-        client._judged = judge
+        client._check_offers = judge
         with pytest.raises(ServiceError, match="'another' answers") as caught:
             await client.contribute(VECTORS[0])
         assert caught.value.code is ErrorCode.UNREACHABLE

@@ -155,14 +155,14 @@ def test_a_helper_that_is_paused_answers() -> None:
 
     async def main(clock):
         house, scraped = houses(clock)
-        await house.helper.say(TaskState.PAUSED)
+        await house.helper.set_state(TaskState.PAUSED)
         with pytest.raises(SessionAbortedError, match="answers, and offers no") as one:
             await house.leader.next_sum()
         assert one.value.code is ErrorCode.DEADLINE
         paused = (await scraped())[0]
         # Its downtime of before would otherwise be told for as long as it is paused.
         house.leader._helper_answers = False
-        await house.leader.say(TaskState.PAUSED)
+        await house.leader.set_state(TaskState.PAUSED)
         waiting = asyncio.ensure_future(house.leader.next_sum())
         await clock.sleep_until(clock.now() + 1)
         idle = (await scraped())[0]

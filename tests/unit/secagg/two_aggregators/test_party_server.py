@@ -236,7 +236,7 @@ def test_a_pause_is_said_for_good_or_not_at_all(at):
         kept = pair.storages[1]
         pair.helper._storage = ServerStorage(CrashingStore(kept.store, switch), None)
         with pytest.raises(SimulatedCrashError):
-            await pair.helper.say(TaskState.PAUSED, "why")
+            await pair.helper.set_state(TaskState.PAUSED, "why")
         again = pair.restarted(noise_for())
         await again.helper.recover()
         return again.helper.may_open

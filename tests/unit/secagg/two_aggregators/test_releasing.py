@@ -122,7 +122,7 @@ def test_a_helper_that_has_lost_the_session_does_not_end_the_leader(tmp_path):
         await clock.sleep_until(clock.now() + 1.0)
         giving = asyncio.ensure_future(program.give("a", "b", "c"))
         await clock.sleep_until(clock.now() + 100.0)
-        await house.helper._give_up(house.helper._live)  # restored from a backup
+        await house.helper._abort_stale(house.helper._live)  # restored from a backup
         house.helper._live = None
         lost = await giving
         await program.give("e", "f", "g", "h")
@@ -169,7 +169,7 @@ def test_a_helper_that_has_no_more_sessions_is_not_asked_for_ever(tmp_path, is_s
             await house.give([ZEROS] * 4)
             fresh = TwoAggregators(clock, noise_for(participations=1))
             house.leader._storage = fresh.leader._storage
-            house.leader._facts = None
+            house.leader._history = None
         else:
             house.helper._task = "another"
         program = Program(house, clock, tmp_path)
