@@ -1,20 +1,20 @@
-"""Sums between two aggregators: additive shares, and noise from both.
+"""Noisy sums between two aggregators, by additive shares.
 
-A client cuts its encoded vector into two shares modulo m. The *helper* gets one as a
-seed of 32 bytes, the *leader* the vector minus what the seed expands to. Each adds up
-what it holds, over one set of clients that both hold shares of, and adds noise; the sum
-of both is the noisy sum of the vectors. No share of a secret goes from client to
-client, and whoever is lost is lost: nothing has to be recovered.
+A client splits its encoded vector into two shares modulo m. The *helper* receives one
+share as a seed of 32 bytes. The *leader* receives the vector minus the expansion of the
+seed. Each aggregator adds up its shares over one set of clients whose shares both hold,
+and adds noise. Both results together are the noisy sum of the vectors. Clients share no
+secrets with each other, so a dropout needs no recovery.
 
 Rule 1: either aggregator alone learns one sum over a set of at least `min_survivors`
         clients, with the other one's noise, and nothing else, whatever it does. Both
-        together read every vector: run them apart, under different people.
-Rule 2: the helper answers one set for a session, and no second one; its noise is in the
-        answer before it leaves. The leader adds its own before it releases.
-Rule 3: persist, then send, as everywhere: a share counts when it is durable, a noise
-        seed is in the book before its noise is in a sum.
+        together read every vector: run them in separate organisations.
+Rule 2: the helper answers for one set in a session, and for no second one. Its noise is
+        in the answer before it is sent. The leader adds its own before it releases.
+Rule 3: persist, then send. A share counts when it is durable, and a noise seed is in
+        the store before its noise is in a sum.
 
-What is sent, in which order, and who can break what: docs/two-aggregators.md.
+docs/two-aggregators.md describes the messages, their order and the trust assumptions.
 """
 
 from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters

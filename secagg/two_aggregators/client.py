@@ -1,16 +1,15 @@
-"""A client of two aggregators: judges both offers, cuts the vector, sends two shares.
+"""A client of two aggregators: checks both offers, splits its vector, sends two shares.
 
 Rule 1: limits and names come from the client's own settings, and
-        `secagg.two_aggregators.gate` judges both offers by them. Both aggregators are
-        named in advance, and a session of one that plays both parts is refused.
-Rule 2: the vector is judged before the first call. It is encoded, and the session
-        charged to the client's budget and its number claimed, before anything is sent.
-        A session that was begun is charged, whatever becomes of it, and after a restart
-        it is ended and not gone on with: another encoding must not follow under the
-        same name.
-Rule 3: a sum is believed with a receipt that both aggregators have signed.
-Rule 4: the seed goes first and serves once. Who has sent one share of two has told
-        nobody anything.
+        `secagg.two_aggregators.gate` checks both offers against them. The client names
+        both aggregators in advance and refuses a session in which one plays both parts.
+Rule 2: the vector is validated before the first call. Before anything is sent, it is
+        encoded, the session is charged to the client's budget, and its number claimed.
+        A session that has begun stays charged, whatever its outcome. After a restart it
+        is ended, not resumed: a second encoding must not follow under the same name.
+Rule 3: a sum is accepted only with a receipt that both aggregators have signed.
+Rule 4: the seed is sent first and is used once. A client that has sent one share of two
+        has revealed nothing.
 """
 
 from collections.abc import Callable, Coroutine
@@ -75,19 +74,20 @@ _RETRY_SECONDS: Final = 0.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedContribution(SumEstimate):
-    """What a client gets for taking part in one session: the sum with its error.
+    """The result of one session at a client: the sum with its error.
 
     Attributes:
         session_number: Number of the leader's session.
-        inputs: How many vectors the sum adds up.
-        is_included: True where both have signed that this client's is among them;
-            False where nothing shows it. The leader may have left out the proof: never
-            give a vector again because of it, it may be in the sum.
+        inputs: Number of vectors in the sum.
+        is_included: True if both aggregators have signed that this client's vector is
+            in the sum. False proves nothing, because a leader can omit the proof: never
+            contribute the same vector again.
         values: The estimate of the sum, shape (dim,), caller's units.
-        error: How far it may be from the sum of the vectors, if both aggregators have
-            added their noise.
-        privacy: What the whole task costs this client, computed by itself.
-        receipt: What both aggregators have signed, judged; for whoever verifies it.
+        error: How far `values` may be from the sum of the vectors, if both aggregators
+            have added their noise.
+        privacy: What the whole task costs this client, by its own computation.
+        receipt: What both aggregators have signed, verified by this client; auditors
+            can verify it again.
     """
 
     session_number: int
@@ -101,7 +101,7 @@ class SharedContribution(SumEstimate):
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """A session that this client has judged."""
+    """A session whose offers this client has checked."""
 
     leader: SessionDescriptor
     helper: SessionDescriptor
@@ -113,7 +113,7 @@ class _Joined:
 
 
 def refuse_shared_key(leader_key: bytes, helper_key: bytes) -> None:
-    """Refuse one key for both: receipts of the two would be those of one.
+    """Refuse one key for both aggregators: its holder would sign for both.
 
     Raises:
         ServiceError: BAD_SETTINGS.
@@ -121,42 +121,41 @@ def refuse_shared_key(leader_key: bytes, helper_key: bytes) -> None:
     if leader_key == helper_key:
         raise ErrorCode.BAD_SETTINGS.error(
             "one key cannot sign for both aggregators",
-            fix="Ask each operator for the key that its aggregator prints "
-            "at its start.",
+            fix="Ask each operator for the receipt key that its aggregator prints "
+            "at startup.",
         )
 
 
 class TwoAggregatorClient:
-    """One client of one task between two aggregators; gives one vector at a time.
+    """A client of one task between two aggregators; contributes one vector at a time.
 
     Args:
-        leader: The way to the leader; the caller closes it.
-        helper: The way to the helper, likewise.
-        task: Name of the task, the same at both.
-        leader_name: Whom the leader's certificate must name.
-        helper_name: Whom the helper's must name. That both are run by different
-            people is for whoever settles these names.
-        privacy_limits: The privacy that this client insists on.
-        cohort: Suites, aggregators and sizes of a cohort that this client accepts.
-        leader_key: What the leader signs receipts with, 32 bytes, as its operator
-            says it.
-        helper_key: The same of the helper. Another key than the leader's: a leader
-            that could choose it would sign for both.
-        state_dir: Where numbers and spent budget are kept, for this client alone.  None
-            keeps them in memory.
+        leader: Connection to the leader; the caller closes it.
+        helper: Connection to the helper; the caller closes it.
+        task: Name of the task, the same at both aggregators.
+        leader_name: Name that the leader's certificate must have.
+        helper_name: Name that the helper's certificate must have. The caller makes sure
+            that different organisations run the two.
+        privacy_limits: The privacy that this client requires.
+        cohort: Suites, aggregators and cohort sizes that this client accepts.
+        leader_key: The leader's receipt key, 32 bytes, from its operator.
+        helper_key: The helper's receipt key, 32 bytes, from its operator. It differs
+            from the leader's: a leader that could choose it would sign for both.
+        state_dir: Directory of session numbers and spent budget, for this client alone.
+            None keeps them in memory.
         rollback_mark: As for `secagg.Client`.
         accept_restored: As for `secagg.Client`.
-        total: What all tasks together may cost the data that this client gives, against
-            either aggregator; None keeps the budget of the task alone.
-        clock: Time; the machine's by default.
+        total: Total budget of this client's data over all tasks, against either
+            aggregator; None limits each task by its own budget.
+        clock: Source of time; the system clock by default.
         entropy: Source of seeds and jitter; the system's by default.
-        workers: Run what blocks; some threads by default.
+        workers: Threads for blocking work; those of the process by default.
 
     Raises:
         ServiceError: BAD_SETTINGS; one key is given for both aggregators.
     """
 
-    def __init__(  # noqa: PLR0913 - floors and ways, all of them the client's own
+    def __init__(  # noqa: PLR0913 - connections and limits of the client
         self,
         leader: AggregatorConnection,
         helper: AggregatorConnection,
@@ -226,29 +225,29 @@ class TwoAggregatorClient:
         return await self._workers.run(self._state.call, work)
 
     async def contribute(self, vector: npt.ArrayLike) -> SharedContribution:
-        """Give one vector to the next session, and return its sum.
+        """Contribute one vector to the next session, and return its sum.
 
         Args:
-            vector: Real numbers of shape (dim,), caller's units. They are judged and
-                copied before the first call: from then on nothing in them keeps this
-                client away.
+            vector: Real numbers of shape (dim,), caller's units. They are validated and
+                copied before the first call. After it, no value in them keeps this
+                client from taking part.
 
         Raises:
-            InputError: The vector cannot be encoded; no aggregator was asked for a
-                session, or has heard of more than that if the length is wrong.
-            RemoteProtocolError: POLICY_VIOLATION for a session below this client's
-                floors; BAD_CONFIG for offers that make no session; BAD_CLOCK for one
-                that ends too early or too late by this machine's clock;
-                REPLAYED_SESSION for a number that was seen before.
+            InputError: The vector cannot be encoded, and no aggregator was called. Only
+                a wrong length is found later, after the offers were fetched.
+            RemoteProtocolError: POLICY_VIOLATION for a session outside this client's
+                limits. BAD_CONFIG for offers that form no session. BAD_CLOCK for a
+                session that ends too early or too late by the local clock.
+                REPLAYED_SESSION for a session number that was seen before.
             BudgetSpentError: The budget of the task is spent.
             TotalBudgetExceededError: The task does not fit into the total of the data.
             SessionAbortedError: The session ended without a sum, or too late.
-            ServiceError: An aggregator cannot be reached, or the disk refuses.
+            ServiceError: An aggregator or the client's disk is unavailable.
         """
         given = await self._workers.run(_copied, vector)
         try:
             joined = await self._join()
-            # From here to the end each is the one that has made its offer (R5.0-6).
+            # Until the end, each connection stays with the maker of its offer (R5.0-6).
             self._leader.bind(joined.leader.aggregator)
             self._helper.bind(joined.helper.aggregator)
             as_vector(given, joined.noise.dim)  # the length is no secret
@@ -280,14 +279,14 @@ class TwoAggregatorClient:
     # --- before anything is sent ------------------------------------------------------
 
     async def _join(self) -> _Joined:
-        """Wait for two offers that belong together, and judge them."""
+        """Wait for two offers that belong together, and check them."""
         deadline = self._clock.now() + _OFFER_SECONDS
         highest = await self._ask(lambda client: client.highest_number(self._task))
         while True:
             leader = await self._leader.next_offer(
                 self._task, after_session=highest, deadline=deadline
             )
-            # The helper may be at its next session already: then so will the leader.
+            # The helper may be at its next session already; the leader will follow.
             offered = await self._helper.next_offer(
                 self._task, after_session=0, deadline=deadline
             )
@@ -295,7 +294,7 @@ class TwoAggregatorClient:
                 return await self._check_offers(leader, offered)
             if self._clock.now() + _RETRY_SECONDS >= deadline:
                 raise ErrorCode.DEADLINE.error(
-                    "the two aggregators have offered no session together",
+                    "the two aggregators have offered no common session",
                     fix="Ask the operators whether the leader and the helper "
                     "run the same task.",
                 )
@@ -344,7 +343,7 @@ class TwoAggregatorClient:
         return pack(share, parameters.bits)
 
     async def _charge(self, client: OpenClient, joined: _Joined) -> None:
-        """Claim data and number, and charge the session, before anything leaves."""
+        """Claim data and number, and charge the session, before anything is sent."""
         offer = joined.leader
         new = NewSession(
             role=Role.CLIENT,
@@ -375,16 +374,16 @@ class TwoAggregatorClient:
         try:
             await self._upload(self._leader, joined.leader, share, joined.deadline)
         except ServiceError as error:
-            # An answer may be lost with the last share, and the sum be out when it is
-            # asked for again: whether it is without this client says the outcome.
+            # The last acknowledgement may be lost, and the sum released before the
+            # retry. The outcome then says whether it includes this client.
             if error.code is not ErrorCode.UNKNOWN_SESSION:
                 raise
 
     async def _upload(
         self, calls: ClientCalls, offer: SessionDescriptor, data: bytes, deadline: float
     ) -> None:
-        # Not where an upload of this name stands: one of before, or of another process
-        # under this name, must be refused as another share and not be taken for ours.
+        # Never resumed: an earlier upload under this name, or another process's, must
+        # be refused as a different share and not be taken for this one.
         await calls.upload(
             offer.session_id,
             data,
@@ -403,12 +402,12 @@ class TwoAggregatorClient:
             )
         if update.kind is not Released:
             raise ErrorCode.UNEXPECTED_MESSAGE.error(
-                "the leader sends news of another kind of session",
+                "the leader sent an update of another kind of session",
             )
         released = Released.decode(update.data)
         if not parameters.min_survivors <= released.survivors <= parameters.max_clients:
             raise ErrorCode.U3_INVALID.error(
-                f"the leader says that {released.survivors} vectors were summed",
+                f"the leader reports a sum of {released.survivors} vectors",
             )
         packed = await self._leader.fetch(
             session_id,
@@ -436,8 +435,8 @@ class TwoAggregatorClient:
             receipt=receipt,
         )
 
-    def _check_receipt(self, joined: _Joined, told: Released, data: bytes) -> None:
-        """Hold the leader's news against what both aggregators have signed."""
+    def _check_receipt(self, joined: _Joined, update: Released, data: bytes) -> None:
+        """Compare the leader's update with what both aggregators have signed."""
         stated = TwoAggregatorReceipt.decode(data)
         leader_key, helper_key = self._keys
         verdict = verify_shared_receipt(
@@ -446,30 +445,31 @@ class TwoAggregatorClient:
         for holds, complaint in (
             (
                 (verdict.leader, verdict.helper) == (joined.leader, joined.helper),
-                "it is of other offers",
+                "it is for other offers",
             ),
             (
                 stated.reader == self._connections[0].identity,
-                "it is somebody else's",
+                "it is for another client",
             ),
             (
-                (stated.sum_hash, verdict.survivors) == (told.sum_hash, told.survivors),
-                "it is of another sum",
+                (stated.sum_hash, verdict.survivors)
+                == (update.sum_hash, update.survivors),
+                "it is for another sum",
             ),
             (
-                verdict.is_included == (told.fate is Fate.INCLUDED),
-                "it does not say of this client's vector what the leader does",
+                verdict.is_included == (update.fate is Fate.INCLUDED),
+                "it contradicts the leader about this client's vector",
             ),
         ):
             if not holds:
                 raise ErrorCode.EQUIVOCATION.error(
-                    f"the leader's receipt does not fit its session: {complaint}",
+                    f"the leader's receipt does not match the session: {complaint}",
                     sender=joined.leader.aggregator,
                 )
 
 
 class PairState(DurableClient):
-    """The state of a client of two aggregators: its total is against either of them."""
+    """State of a client of two aggregators, with a total against either of them."""
 
     def total_over(self, storage: ClientStorage) -> TotalLedger | None:
         """Return the total of the owner's data; None for no total."""
@@ -490,7 +490,7 @@ async def _facts_of(
 
 
 def _copied(vector: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Judge a vector; a later change of the caller's array is harmless."""
+    """Return a validated copy, which later changes to the original do not affect."""
     return np.array(as_vector(vector, noisy=True), dtype=np.float64)
 
 

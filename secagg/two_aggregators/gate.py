@@ -1,7 +1,7 @@
-"""Whether a client may take part in a session between two aggregators.
+"""Decide whether a client may take part in a session between two aggregators.
 
-The same decision as `secagg.client.gate`, over two offers: what differs is a row of its
-own.  A session between two is never resumed.
+The same decision as `secagg.client.gate`, over two offers; checks that differ have rows
+of their own. A session between two aggregators is never resumed.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,15 +30,15 @@ from secagg.two_aggregators.offers import check_pair
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairRules:
-    """What a client of two aggregators has settled; no server changes any of it.
+    """Settings of a client of two aggregators; no aggregator changes them.
 
     Attributes:
         task: Name of the task.
-        names: Of leader and helper, as their certificates must have them.
-        limits: Of privacy; the noise of clients, of which there is none, keeps none.
-        cohort: Of the cohort: suites, aggregators, sizes.  What it says of shares
-            among clients has no meaning here.
-        total: Of the client's data over all tasks; None for no total.
+        names: Names of leader and helper, as their certificates must have them.
+        limits: Privacy limits; those on single clients' noise refuse every session.
+        cohort: Accepted suites, aggregators and sizes; its limits on shares among
+            clients have no meaning here.
+        total: Total budget of the client's data over all tasks; None for no total.
     """
 
     task: str
@@ -54,12 +54,12 @@ class PairRequest:
 
     Attributes:
         leader: The leader's offer.
-        helper: The helper's.
+        helper: The helper's offer.
         aggregators: Names of both, as their connections have proven them.
-        trust_domain: Of the leader, likewise; None where none is proven.
+        trust_domain: The leader's, as its connection has proven it; None if unproven.
         now: The client's time, in Unix seconds.
-        own: What its owner has settled.
-        known: What its store knows.
+        own: The client's settings.
+        known: What the client's store holds.
     """
 
     leader: SessionDescriptor
@@ -80,7 +80,7 @@ class PairRequest:
         """The noise of the task.
 
         Raises:
-            RemoteProtocolError: BAD_CONFIG; it cannot be.
+            RemoteProtocolError: BAD_CONFIG; the parameters describe no task.
         """
         return AggregatorNoise.from_parameters(self.leader.parameters)
 
@@ -96,8 +96,8 @@ class AdmittedPair:
 
     Attributes:
         leader: The leader's offer.
-        helper: The helper's.
-        noise: Of the task.
+        helper: The helper's offer.
+        noise: The noise of the task.
         report: What the task costs this client.
         charge: What the session costs its budget.
     """
@@ -134,12 +134,12 @@ def _names(request: PairRequest) -> None:
     ):
         check_aggregator(offer, proven)
         if proven != expected:
-            raise _refused(f"{proven!r} offers it, where {expected!r} is expected")
+            raise _refused(f"{proven!r} offers it, and {expected!r} is expected")
 
 
 def _task(request: PairRequest) -> None:
     if request.leader.task_id != request.own.task:
-        raise _refused("it is one of another task")
+        raise _refused("it belongs to another task")
 
 
 def _number(request: PairRequest) -> None:
@@ -164,7 +164,7 @@ def _cohort(request: PairRequest) -> None:
         ("min_survivors", proposed.min_survivors, cohort.min_survivors),
     ):
         if given < least:
-            raise _refused(f"{what} is {given}, at least {least} is demanded")
+            raise _refused(f"{what} is {given}, at least {least} is required")
     for what, given, most in (
         ("max_clients", proposed.max_clients, cohort.max_clients),
         ("dimension", proposed.dimension, cohort.max_dimension),
@@ -222,14 +222,14 @@ PAIR_CHECKS: Final[tuple[GateCheck[PairRequest], ...]] = (
 def admit_pair(
     request: PairRequest, *, checks: Sequence[GateCheck[PairRequest]] = PAIR_CHECKS
 ) -> AdmittedPair:
-    """Return a session that the client may take part in; takes up to seconds.
+    """Return a session that the client may take part in; this takes up to seconds.
 
     Args:
-        request: What is judged, and by what.
-        checks: The rules, in their order.
+        request: The offers, and what they are checked against.
+        checks: The checks, in order.
 
     Raises:
-        RemoteProtocolError: The code of the first rule that is broken.
+        RemoteProtocolError: The code of the first check that fails.
     """
     need: Need | None = run_checks(request, checks)
     if need is not None:

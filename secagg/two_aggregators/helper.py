@@ -1,19 +1,18 @@
-"""The helper: holds seeds, answers one set for a session, with its noise on it.
+"""The helper: stores clients' seeds, and answers for one set of each session.
 
-Rule 1: a session begins when the leader asks for one, and takes one seed of each
+Rule 1: a session begins when the leader asks for one. It accepts one seed from each
         client, bound to one session of the leader.
-Rule 2: the set is the intersection: clients whose seed is here, among those that the
-        leader names. A second list for the same session is refused for ever; the same
-        one is answered by the same bytes, since set and noise seed are in the book
-        before either is used.
-Rule 3: below `min_survivors` there is no answer, nor behind the session's end, nor
-        beyond the budget of the task: whatever the leader asks.
-Rule 4: a session keeps the noise of its offer, also when the settings were changed
-        before it was gone on with.
-Rule 5: what was put back from a backup is not gone on with: nobody knows what it has
-        answered already.
+Rule 2: the set is an intersection: the clients that the leader names, and whose seed is
+        stored here. A second list for the same session is always refused. The same list
+        gets the same bytes, since set and noise seed are stored before they are used.
+Rule 3: the helper does not answer for fewer than `min_survivors` clients, after the
+        session's end or beyond the budget of the task, whatever the leader asks.
+Rule 4: a session keeps the noise of its offer, even if the settings were changed before
+        it was resumed.
+Rule 5: a session restored from a backup is not resumed, because nothing shows what it
+        has already answered.
 
-It never sees the leader's shares, nor a vector.
+The helper never sees the leader's shares, nor a vector.
 """
 
 import asyncio
@@ -75,7 +74,7 @@ _AGREED: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class _Agreed:
-    """What is in the book before anything is computed from it."""
+    """The set and the noise seed, stored before anything is computed from them."""
 
     digest: bytes
     leader_offer: bytes
@@ -101,7 +100,7 @@ class _Agreed:
 
 @dataclass(slots=True)
 class _Session:
-    """The session that takes shares, or works out its answer."""
+    """The open session: it accepts shares, or computes its answer."""
 
     offer: SessionDescriptor
     noise: AggregatorNoise
@@ -111,27 +110,26 @@ class _Session:
 
     @property
     def accepts_shares(self) -> bool:
-        """Whether no set is agreed on yet."""
+        """Whether no set is fixed yet."""
         return self.agreed is None
 
     @property
     def shares_held(self) -> int:
-        """Whose shares are here."""
+        """Number of clients whose shares are stored."""
         return len(self.shares)
 
 
 class Helper(Party[_Session]):
-    """The service of the helper; serve it as any other, with `GrpcServer`.
+    """The service of the helper; serve it with `GrpcServer`.
 
     Args:
         task: Name of the task.
         noise: The task, with the noise of one aggregator.
-        leader: The leader's name: of its offers, and of the certificate under which it
-            calls here.
+        leader: The leader's name, in its offers and in the certificate of its calls.
         options: See `PartyOptions`.
 
     Raises:
-        RemoteProtocolError: BAD_CONFIG; the task is none between two.
+        RemoteProtocolError: BAD_CONFIG; not a task between two aggregators.
     """
 
     is_leader = False
@@ -170,7 +168,7 @@ class Helper(Party[_Session]):
                 raise no_such_call(identity, request)
 
     async def _uninterrupted(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Finish what was begun, even when its caller hangs up: the book has moved."""
+        """Finish a call even if its caller hangs up: the store may have changed."""
         task = asyncio.ensure_future(work)
         self._in_work.add(task)
         task.add_done_callback(self._in_work.discard)
@@ -188,13 +186,13 @@ class Helper(Party[_Session]):
         return self._offered(request.after_session)
 
     async def _open(self, after_session: int) -> None:
-        """Begin a session, unless one waits that the leader has not used."""
+        """Open a session, unless one is open that the leader has not used."""
         live, date = self._live, int(self._clock.date())
         if live is not None:
             is_usable = (
                 live.agreed is None
                 and live.offer.session_end > date
-                # A leader that was given the new settings would refuse the old ones.
+                # A leader that runs the new settings would refuse the old ones.
                 and live.offer.parameters == self._noise.parameters
             )
             if is_usable and live.offer.session_number > after_session:
@@ -203,12 +201,12 @@ class Helper(Party[_Session]):
         if not self.may_open:
             return  # the leader is told to wait
         tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
-        # Once more, for what an honest leader has believed when its clock was ahead.
+        # Twice, for an honest leader whose clock was ahead when it accepted a number.
         if after_session > highest_accepted(tally.highest_number) + MAX_AHEAD:
             raise ErrorCode.BAD_CONFIG.error(
-                f"there are no {after_session} sessions of this task",
+                f"session {after_session} of this task is beyond any that was opened",
                 sender=self._leader,
-                fix="Ask the leader's operator what became of its state.",
+                fix="Ask the leader's operator to check its state and its clock.",
             )
         parameters = self._noise.parameters
         offer = SessionDescriptor(
@@ -220,7 +218,7 @@ class Helper(Party[_Session]):
             payload_hash=b"",
             parameters=parameters,
         )
-        # Answers of the past are read by nobody: their leader is at its next session.
+        # No leader fetches an older answer: it is at its next session.
         for session_id in await self._workers.run(self._storage.spool.session_ids):
             await self._workers.run(self._storage.spool.remove, session_id)
         log = await SessionLog.create(
@@ -240,7 +238,7 @@ class Helper(Party[_Session]):
         self._log(SESSION_OPENED, offer)
 
     async def _abort_stale(self, session: _Session) -> None:
-        self._log_aborted(session, ErrorCode.RESTORED_STATE, "set back")
+        self._log_aborted(session, ErrorCode.RESTORED_STATE, "the state was restored")
         await session.log.end(b"")
 
     async def _resume(self, session: _Session) -> None:
@@ -249,7 +247,7 @@ class Helper(Party[_Session]):
 
     def _load_session(self, stored: StoredSession) -> _Session:
         offer = SessionDescriptor.decode(stored.header)
-        # What clients were promised, whatever the settings say by now.
+        # What clients were offered, whatever the settings say by now.
         noise = AggregatorNoise.from_parameters(offer.parameters)
         session = _Session(
             offer, noise, SessionLog.resume(self._storage.store, stored, self._measures)
@@ -267,9 +265,9 @@ class Helper(Party[_Session]):
         share = HelperShare.decode(chunk.data)
         if chunk.offset or sha256(chunk.data).digest() != chunk.digest:
             raise ErrorCode.UPLOAD_CORRUPT.error(
-                "a helper's share comes in one piece, with its digest",
+                "a share for the helper must be one chunk with its digest",
                 kind=ServiceError,
-                fix="Send it again.",
+                fix="Send the share again.",
                 retry_after_seconds=0.0,
                 next_offset=0,
             )
@@ -293,7 +291,7 @@ class Helper(Party[_Session]):
         received = await self._workers.run(
             self._storage.spool.received, session_id, self._leader
         )
-        # Asked for again, because only a chunk sets the answer off.
+        # The last byte is requested again, because only a chunk triggers the answer.
         return UploadStatus(max(0, received - 1))
 
     async def _receive_list(self, chunk: UploadChunk) -> UploadStatus:
@@ -306,7 +304,7 @@ class Helper(Party[_Session]):
                 raise second_upload(self._leader)
             live = self._live
             if live is not None and live.agreed is not None:
-                await self._end(live)  # the disk had refused its answer
+                await self._end(live)  # its answer could not be written
             elif known is None:
                 session = self._collecting(session_id)
                 received = await self._workers.run(
@@ -325,7 +323,7 @@ class Helper(Party[_Session]):
         return UploadStatus(chunk.total_size, complete=True)
 
     async def _agree(self, session: _Session, digest: bytes, size: int) -> None:
-        """Fix the set and the noise of a session, once and for all."""
+        """Fix the set and the noise seed of a session, permanently."""
         session_id, spool = session.offer.session_id, self._storage.spool
         await self._workers.run(spool.commit, session_id, self._leader, digest)
         data = await self._workers.run(spool.read_upload, session_id, digest, 0, size)
@@ -335,7 +333,7 @@ class Helper(Party[_Session]):
         check_pair(named, session.offer)
         if named.aggregator != self._leader:
             raise ErrorCode.BAD_CONFIG.error(
-                f"the list is one of {named.aggregator!r}",
+                f"the list holds an offer of {named.aggregator!r}",
                 sender=self._leader,
             )
         now = self._clock.date()
@@ -343,7 +341,7 @@ class Helper(Party[_Session]):
             raise ErrorCode.SESSION_OVER.error(
                 "the session is over",
                 sender=self._leader,
-                fix="Begin another session.",
+                fix="Open another session.",
             )
         names = tuple(
             name
@@ -358,7 +356,7 @@ class Helper(Party[_Session]):
                 f"both aggregators hold shares of {len(names)} clients, "
                 f"{least} to {most} are needed",
                 sender=self._leader,
-                fix="Begin another session, or collect for longer.",
+                fix="Open another session, or collect for longer.",
             )
         agreed = _Agreed(
             digest,
@@ -373,7 +371,7 @@ class Helper(Party[_Session]):
         session.agreed = agreed
 
     async def _end(self, session: _Session) -> None:
-        """Work out the answer, if there is to be one, and forget all seeds."""
+        """Compute the answer, if a set is fixed, and erase all seeds."""
         agreed = session.agreed
         if agreed is not None:
             with self._measures.sum():
@@ -384,7 +382,7 @@ class Helper(Party[_Session]):
         await session.log.end(b"" if agreed is None else agreed.digest)
         self._live = None
         if agreed is None:
-            reason = "its leader has gone on without it"
+            reason = "the leader did not use it"
             self._log_aborted(session, ErrorCode.CANCELLED, reason)
         else:
             self._log(SESSION_COMPLETED, session.offer, inputs=len(agreed.names))
@@ -420,7 +418,7 @@ class Helper(Party[_Session]):
         ).encode()
 
     async def _digest_of(self, session_id: bytes) -> bytes | None:
-        """Return the digest of the list that a session was answered for, if any.
+        """Return the digest of the list that a session has answered, if any.
 
         Raises:
             ServiceError: UNKNOWN_SESSION; the session ended without an answer.
@@ -435,7 +433,7 @@ def _share_status(*, is_here: bool) -> UploadStatus:
     return UploadStatus(HelperShare.SIZE if is_here else 0, complete=is_here)
 
 
-# Clients' shares lie in the store itself, and the leader's list is read at once.
+# Clients' shares are in the store itself, and the leader's list is read at once.
 USE_OF_HELPER: Final = SpoolUse(
     lambda _: {}, lambda stored: bool(stored.receipt), removes_sum_at_offer=True
 )

@@ -1,10 +1,9 @@
-"""What a leader makes of the helper's answer: judged whole, before it is agreed on.
+"""The helper's answer at the leader, checked completely before it is recorded.
 
-Rule 1: a helper may lie in every byte. What is no part of this session's sum is refused
-        before the leader has written anything down, so that no answer can hold up a
-        leader that is started again.
-Rule 2: an answer without the helper's signature is no answer: it would leave a sum
-        behind for which the helper has not vouched.
+Rule 1: a helper may lie in every byte. The leader refuses an invalid answer before it
+        has recorded anything, so that no answer blocks a leader that is restarted.
+Rule 2: an answer without the helper's signature is refused. It would leave a sum that
+        the helper has not signed.
 """
 
 from dataclasses import dataclass, field
@@ -25,15 +24,15 @@ from secagg.two_aggregators.receipt import NameList, PartStatement
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HelperAnswer:
-    """The helper's part of a sum.
+    """The helper's part of a sum, checked.
 
     Attributes:
-        answer_digest: SHA-256 of the answer as it came, 32 bytes.
-        names: Over whom both add up, in the order of their bytes.
+        answer_digest: SHA-256 of the received answer, 32 bytes.
+        names: The clients in the sum, in the order of their bytes.
         vector: The sum of the helper's shares with its noise, residues of shape
             (dimension,).
         statement: What the helper has signed.
-        key: What it signs with, 32 bytes.
+        key: The helper's receipt key, 32 bytes.
         signature: Over the statement, 64 bytes.
     """
 
@@ -53,14 +52,14 @@ class HelperAnswer:
         named: tuple[str, ...],
         key: bytes,
     ) -> Self:
-        """Read the helper's answer, and refuse one that cannot be true.
+        """Decode the helper's answer, and refuse an invalid one.
 
         Args:
             answer: Its bytes.
             leader: The leader's offer of the session.
-            helper: The helper's.
-            named: Whose shares the leader holds.
-            key: What the helper is to sign with, 32 bytes.
+            helper: The helper's offer.
+            named: The clients whose shares the leader holds.
+            key: Receipt key that the helper must sign with, 32 bytes.
 
         Raises:
             RemoteProtocolError: BAD_ENCODING, BAD_SIGNATURE or U3_INVALID; the helper
@@ -72,11 +71,11 @@ class HelperAnswer:
             (part.session_id == leader.session_id, "it belongs to another session"),
             (
                 set(part.names) <= set(named),
-                "it names clients that were not named to it",
+                "it names clients that the leader did not name",
             ),
             (
                 len(part.names) >= parameters.min_survivors,
-                f"it adds up {len(part.names)} shares",
+                f"it adds up only {len(part.names)} shares",
             ),
             (len(part.packed) == size, "its vector has another size"),
         ):
@@ -101,11 +100,11 @@ class HelperAnswer:
         )
         if part.key != key:
             raise _invalid_answer(
-                f"it signs as ed25519:{part.key.hex()}, not as it was to",
+                f"it is signed with the wrong key, ed25519:{part.key.hex()}",
                 helper,
                 code=ErrorCode.BAD_SIGNATURE,
-                next_step="Compare [helper] receipt_key with what the helper prints at "
-                "its start.",
+                next_step="Compare [helper] receipt_key with the key that the helper "
+                "prints at startup.",
             )
         try:
             verify(key, statement.to_sign(parameters.suite), part.signature)
@@ -125,18 +124,18 @@ class HelperAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AgreedAnswer:
-    """What is in the leader's book before a sum is computed.
+    """The leader's record before it computes a sum.
 
     Attributes:
         answer_digest: SHA-256 of the helper's answer, 32 bytes.
-        noise_seed: Of the leader's noise.
+        noise_seed: Seed of the leader's noise.
     """
 
     answer_digest: bytes
     noise_seed: SecretBytes
 
     def encode(self) -> bytes:
-        """Return the bytes to keep."""
+        """Return the bytes to store."""
         return self.answer_digest + self.noise_seed.reveal()
 
     @classmethod
@@ -151,10 +150,10 @@ def _invalid_answer(
     helper: SessionDescriptor,
     *,
     code: ErrorCode = ErrorCode.U3_INVALID,
-    next_step: str = "Ask the helper's operator; another session would end like this.",
+    next_step: str = "Ask the helper's operator; further sessions would fail the same.",
 ) -> RemoteProtocolError:
     return RemoteProtocolError(
-        f"the helper's answer cannot be used: {complaint}",
+        f"the helper's answer is invalid: {complaint}",
         code=code,
         sender=helper.aggregator,
         next_step=next_step,

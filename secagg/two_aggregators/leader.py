@@ -1,18 +1,20 @@
-"""The leader: holds the large shares, asks the helper, adds noise, releases.
+"""The leader: stores clients' vector shares, asks the helper, and releases noisy sums.
 
-Rule 1: a session stands on one of the helper's. It takes one share of each client
-        until all have come or the time is over, then names them to the helper.
-Rule 2: the helper's answer is judged: names that were named to it, enough of them, one
-        vector. Then set, digest of the answer and a noise seed are in the book, and
-        only then the leader's shares are added up, over that very set.
+Rule 1: a session is bound to one of the helper's. It accepts one share from each client
+        until all have sent one or the time is over, then names the clients to the
+        helper.
+Rule 2: the helper's answer is checked: the leader has named all its clients, there are
+        enough of them, and it has one vector. Then the set, the digest of the answer
+        and a noise seed are stored. Only then the leader adds up its shares over
+        exactly that set.
 Rule 3: nothing is released without the leader's own noise.
-Rule 4: after a restart the session goes on where it stood; the helper repeats its
-        answer, and the noise seed is the one of before. What was put back from a backup
-        is ended instead.
-Rule 5: what the helper refuses ends a session, and what cannot be true of its answer is
-        the helper's lie; callers are told which of the two it was.
+Rule 4: after a restart the session resumes from its last record. The helper repeats its
+        answer, and the noise seed stays the same. A session restored from a backup is
+        ended instead.
+Rule 5: a refusal by the helper ends the session. An invalid answer is the helper's
+        fault. Callers receive a different error for each.
 
-It never sees a seed, nor a vector.
+The leader never sees a seed, nor a vector.
 """
 
 import asyncio
@@ -100,13 +102,13 @@ _SHARE: Final = 1
 _CLOSED: Final = 2
 _AGREED: Final = 3
 _COUNTER_BYTES: Final = 8
-# Who has signed what is a receipt here, as it is a quorum elsewhere.
+# A receipt shows the signatures here, as a quorum does in other sessions.
 _FETCHED: Final = frozenset({Blob.SUM, Blob.QUORUM})
 
 
 @dataclass(slots=True)
 class _Session:
-    """The session that takes shares, or works out its sum."""
+    """The open session: it accepts shares, or computes its sum."""
 
     offer: SessionDescriptor
     helper: SessionDescriptor
@@ -121,27 +123,27 @@ class _Session:
 
     @property
     def accepts_shares(self) -> bool:
-        """Whether the clients are not yet named to the helper."""
+        """Whether the list for the helper is still open."""
         return self.named is None
 
     @property
     def shares_held(self) -> int:
-        """Whose shares are here."""
+        """Number of clients whose shares are stored."""
         return len(self.uploads)
 
 
 class Leader(Party[_Session]):
-    """The service of the leader; serve it as any other, with `GrpcServer`.
+    """The service of the leader; serve it with `GrpcServer`.
 
     Args:
         task: Name of the task.
         noise: The task, with the noise of one aggregator.
-        helper: The way to the helper, made under the leader's name.
-        helper_key: What the helper signs with, 32 bytes, as its operator says it.
+        helper: Connection to the helper, with a certificate under the leader's name.
+        helper_key: The helper's receipt key, 32 bytes, from its operator.
         options: See `PartyOptions`.
 
     Raises:
-        RemoteProtocolError: BAD_CONFIG; the task is none between two.
+        RemoteProtocolError: BAD_CONFIG; not a task between two aggregators.
     """
 
     is_leader = True
@@ -170,8 +172,8 @@ class Leader(Party[_Session]):
         self._history: TaskHistory | None = None
 
     async def recover(self) -> None:
-        """See `Party.recover`; also removes shares that an earlier process was to."""
-        self._history = None  # read again when it is asked for
+        """See `Party.recover`; also deletes the shares of ended sessions."""
+        self._history = None  # read again when it is needed
         await super().recover()
         live = None if self._live is None else self._live.offer.session_id
         for session_id in await self._workers.run(self._storage.spool.session_ids):
@@ -185,19 +187,19 @@ class Leader(Party[_Session]):
             Its sum, which clients can fetch from now on.
 
         Raises:
-            SessionAbortedError: Too few shares came, or the helper gave no answer or
-                refused it; it always will where `may_serve` is no longer true.
-            RemoteProtocolError: What the helper says cannot be true.
+            SessionAbortedError: Too few shares arrived, or the helper did not answer or
+                refused. Once `may_serve` is false, the helper will always refuse.
+            RemoteProtocolError: The helper's answer is invalid.
             ServiceError: TASK_OVER when the task has released all its sums;
                 STORAGE_FAILED: try again, nothing is lost.
-            LocalProtocolError: A sum is under way already.
+            LocalProtocolError: Another call is already running a session.
         """
         if self._is_summing:
-            raise LocalProtocolError("a leader works on one sum at a time")
+            raise LocalProtocolError("a leader computes one sum at a time")
         self._is_summing = True
         try:
             if self._must_reload:
-                await self.recover()  # the store knows how far the last call came
+                await self.recover()  # how far the last call came
             self._must_reload = True
             session = self._live or await self._open()
             await self._collect(session)
@@ -209,7 +211,7 @@ class Leader(Party[_Session]):
 
     @property
     def is_working(self) -> bool:
-        """Whether a session is under way, from its offer to its sum."""
+        """Whether a session is open, from its offer to its sum."""
         return self._is_summing and not self._is_waiting
 
     # --- calls ------------------------------------------------------------------------
@@ -252,7 +254,7 @@ class Leader(Party[_Session]):
         async with self._lock:
             if session.named is not None or session.is_full.is_set():
                 raise no_such_session()
-            if session.lost.pop(name, None) is None:  # else it is on record
+            if session.lost.pop(name, None) is None:  # else it is recorded
                 await session.log.append(Record(_SHARE, name, upload.encode()))
             session.uploads[name] = upload
             if len(session.uploads) == session.offer.parameters.max_clients:
@@ -272,7 +274,7 @@ class Leader(Party[_Session]):
         if identity not in ended.held:
             raise no_such_session()
         if request.blob is Blob.SUM:
-            # It may lie here for a session that was aborted before it was released.
+            # The spool may hold a sum of a session that was aborted before the release.
             if not isinstance(ended.outcome, Released):
                 raise no_such_session()
             return await self._piece_of_sum(request)
@@ -282,7 +284,7 @@ class Leader(Party[_Session]):
         return BlobChunk(receipt[start:end], len(receipt))
 
     async def _ended(self, session_id: bytes) -> LeaderOutcome:
-        """Return what is left of a session; of the last one it stays in memory."""
+        """Return the outcome of a session; the last one is kept in memory."""
         if self._last is None or self._last[0] != session_id:
             receipt = await self._receipt_of(session_id)
             ended = await self._workers.run(LeaderOutcome.decode, receipt)
@@ -298,7 +300,7 @@ class Leader(Party[_Session]):
             self._is_over, self._helper_answers = True, None
             raise no_more_sums(self._task)
         if not self.may_open:
-            self._is_waiting, self._helper_answers = True, None  # it is not asked
+            self._is_waiting, self._helper_answers = True, None  # not asked
             await self._may_open.wait()
             self._is_waiting = False
         parameters, date = self._noise.parameters, int(self._clock.date())
@@ -314,7 +316,7 @@ class Leader(Party[_Session]):
         except (RemoteProtocolError, ServiceError, SessionAbortedError) as error:
             refused = self._refused(error)
             if self._calls.has_been_answered and self._calls.failure is None:
-                self._helper_answers = True  # it says to wait
+                self._helper_answers = True  # with "wait"
                 refused = nothing_offered(self._helper.aggregator)
             self._is_over = refused.code in FINAL_REFUSALS
             raise refused from None
@@ -331,9 +333,9 @@ class Leader(Party[_Session]):
         _compare_clocks(helper, date)
         check_pair(offer, helper)
         self._check_helper(helper, known)
-        await self._delete_old_sums()  # while nobody can upload to the new session
+        await self._delete_old_sums()  # while no client can upload to the new session
         log = None
-        async with self._lock:  # a pause is said before this, or behind it
+        async with self._lock:  # a pause comes before this or after it
             if self.may_open:
                 log = await SessionLog.create(
                     self._storage.store,
@@ -349,7 +351,7 @@ class Leader(Party[_Session]):
                         allowed=self._max_sessions,
                     ),
                     self._measures,
-                    # A session of the helper's is stood upon once.
+                    # A session of the helper is used only once.
                     facts=_stored(helper.session_number, facts),
                 )
         if log is None:
@@ -361,16 +363,16 @@ class Leader(Party[_Session]):
         return session
 
     async def _task_history(self) -> TaskHistory:
-        """Return the sums of the task, and who gave to them."""
+        """Return the sums of the task, and the clients in them."""
         if self._history is None:
             tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
             self._history = history_in(tally)
         return self._history
 
     async def _check_participations(self, identity: str) -> None:
-        """Refuse a client that is in as many sums as it may be.
+        """Refuse a client that has used all its participations.
 
-        A courtesy: the client itself gives no more than its budget covers.
+        It saves calls only: the client's own budget enforces the limit.
 
         Raises:
             ServiceError: TASK_OVER.
@@ -381,9 +383,9 @@ class Leader(Party[_Session]):
             raise participations_given(identity, given=given, most=most)
 
     async def _delete_old_sums(self) -> None:
-        """Keep the last sum alone: whoever has not fetched an older one is too late.
+        """Delete all sums but the last; clients can no longer fetch an older one.
 
-        Only where no session is live: its shares would go, too.
+        Call it only while no session is open, because it deletes that one's shares too.
         """
         kept = {bytes.fromhex(row.key) for row in await self._ended_rows()}
         for session_id in await self._workers.run(self._storage.spool.session_ids):
@@ -391,14 +393,14 @@ class Leader(Party[_Session]):
                 await self._workers.run(self._storage.spool.remove, session_id)
 
     def _refused(self, error: SecAggError) -> SessionAbortedError:
-        """Note whether that was an answer, and return how the session ends."""
+        """Record whether the helper answered, and return the error of the session."""
         self._helper_answers = error.code not in UNAVAILABLE_CODES
-        if isinstance(error, SessionAbortedError):  # after patience with its silence
+        if isinstance(error, SessionAbortedError):  # after repeated attempts
             return error
         return refused_by_helper(error)
 
     async def readings(self) -> list[Reading]:
-        """See `Party.readings`; and whether the helper answers."""
+        """See `Party.readings`; also returns whether the helper answers."""
         found = await super().readings()
         if self._helper_answers is not None:
             answers = float(self._helper_answers)
@@ -417,14 +419,14 @@ class Leader(Party[_Session]):
     def _check_helper(self, helper: SessionDescriptor, known: int) -> None:
         if helper.aggregator != self._helper.aggregator:
             raise ErrorCode.UNAUTHENTICATED.error(
-                f"{self._helper.aggregator!r} offers a session of "
-                f"{helper.aggregator!r}",
+                f"{self._helper.aggregator!r} sent an offer of {helper.aggregator!r}",
             )
         if not known < helper.session_number <= highest_accepted(known):
             raise ErrorCode.BAD_CONFIG.error(
-                f"the helper offers session {helper.session_number} behind {known}",
+                f"the helper offers session {helper.session_number}; the last was "
+                f"{known}",
                 sender=helper.aggregator,
-                fix="Ask the helper's operator what became of its state.",
+                fix="Ask the helper's operator to check its state and its clock.",
             )
 
     def _session(
@@ -442,7 +444,7 @@ class Leader(Party[_Session]):
             arrived=lambda: None,
             accept=accept,
         )
-        # What clients were promised, whatever the settings say by now.
+        # What clients were offered, whatever the settings say by now.
         noise = AggregatorNoise.from_parameters(offer.parameters)
         session = _Session(offer, helper, noise, log, receiver)
         return session
@@ -462,14 +464,14 @@ class Leader(Party[_Session]):
         return session
 
     async def _collect(self, session: _Session) -> None:
-        """Wait for shares, then fix whose are named to the helper."""
+        """Wait for shares, then fix the list of clients for the helper."""
         if session.named is not None:
             digests = {upload.digest for upload in session.uploads.values()}
             await self._read_shares(session, session.receiver.check_stored(digests))
             return
         await self._exclude_lost(session)
         deadlines = session.offer.parameters.deadlines
-        # Whoever was away for long still has to ask the helper before the end.
+        # After a long downtime, time must be left to ask the helper.
         left = session.offer.session_end - deadlines.unmasking - self._clock.date()
         seconds = max(0.0, min(float(deadlines.masked_input), left))
         began = self._clock.now()
@@ -495,7 +497,7 @@ class Leader(Party[_Session]):
             )
 
     async def _exclude_lost(self, session: _Session) -> None:
-        """Name no client whose share is gone; the same bytes may come again.
+        """Take clients with a lost share off the list; they may send it again.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -508,7 +510,7 @@ class Leader(Party[_Session]):
             session.is_full.clear()
 
     async def _read_shares(self, session: _Session, reading: Awaitable[_Read]) -> _Read:
-        """Read what clients sent; what is lost for good must not stop the next sum."""
+        """Await a read of shares; abort the session if they are permanently lost."""
         try:
             return await reading
         except ServiceError as error:
@@ -526,7 +528,7 @@ class Leader(Party[_Session]):
             part = await self._ask_helper(session)
         except SecAggError as error:
             await self._abort(
-                session, error.code, f"no answer of the helper's: {error}"
+                session, error.code, f"the helper gave no valid answer: {error}"
             )
             raise
         async with self._lock:
@@ -537,7 +539,7 @@ class Leader(Party[_Session]):
                 await session.log.append(record, spend=True)
                 session.agreed = agreed
             elif session.agreed.answer_digest != part.answer_digest:
-                reason = "the helper's answer has changed"
+                reason = "the helper has sent a different answer"
                 await self._abort(session, ErrorCode.EQUIVOCATION, reason)
                 raise ErrorCode.EQUIVOCATION.error(
                     reason, sender=self._helper.aggregator
@@ -545,7 +547,7 @@ class Leader(Party[_Session]):
         return await self._finish(session, part, session.agreed)
 
     async def _ask_helper(self, session: _Session) -> HelperAnswer:
-        """Name the clients, and fetch the helper's part of their sum."""
+        """Send the list of clients, and fetch the helper's part of their sum."""
         parameters, named = session.offer.parameters, session.named or ()
         accepted = AcceptedShares(session.offer.encode(), named).encode()
         deadline = self._clock.now() + parameters.deadlines.unmasking
@@ -605,7 +607,7 @@ class Leader(Party[_Session]):
     async def last_sum(self) -> TwoAggregatorSum | None:
         """Return the sum of the last session again, if that released one.
 
-        For whoever was interrupted between the release and the use of a sum.
+        Use it after an interruption between the release and the use of a sum.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -616,7 +618,10 @@ class Leader(Party[_Session]):
         return await self._read_sum(ended)
 
     async def last_receipt(self) -> tuple[int, bytes] | None:
-        """Return number and receipt of the last session, sum or not; None before one.
+        """Return number and receipt of the last session, with or without a sum.
+
+        Returns:
+            None before the first session has ended.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -632,7 +637,7 @@ class Leader(Party[_Session]):
         return None
 
     async def _ended_rows(self) -> tuple[SessionRow, ...]:
-        """Return the row of the last session that is over, if there is one."""
+        """Return the row of the last ended session, if there is one."""
         return await self._storage.store.read(
             ListSessions(
                 role=Role.SERVER, task=self._task, state=SessionState.ENDED, limit=1
@@ -640,7 +645,7 @@ class Leader(Party[_Session]):
         )
 
     async def describe(self, released: TwoAggregatorSum) -> dict[str, object]:
-        """Return what belongs in a report on a sum, as JSON values.
+        """Return the fields of a report on a sum, as JSON values.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -698,10 +703,10 @@ class Leader(Party[_Session]):
         return session.noise.add_noise(total, seed=agreed.noise_seed)
 
     async def _abort_stale(self, session: _Session) -> None:
-        await self._abort(session, ErrorCode.RESTORED_STATE, "set back")
+        await self._abort(session, ErrorCode.RESTORED_STATE, "the state was restored")
 
     async def _resume(self, session: _Session) -> None:
-        """Leave the session to `next_sum`."""
+        """Do nothing: `next_sum` resumes the session."""
 
     async def _abort(self, session: _Session, code: ErrorCode, reason: str) -> None:
         self._log(
@@ -751,7 +756,7 @@ class Leader(Party[_Session]):
 def _shares_in(
     stored: StoredSession,
 ) -> tuple[dict[str, Upload], tuple[str, ...] | None]:
-    """Return whose shares an open session needs, and whom it has named, if it has."""
+    """Return the uploads that a session needs, and the names sent to the helper."""
     uploads: dict[str, Upload] = {}
     named: tuple[str, ...] | None = None
     for record in stored.records:
@@ -772,7 +777,9 @@ USE_OF_LEADER: Final = SpoolUse(
 
 
 def _compare_clocks(offer: SessionDescriptor, date: int) -> None:
-    """Open no session while one of the two clocks is wrong; it may be set by then.
+    """Refuse to open a session while one of the two clocks is wrong.
+
+    A later attempt may succeed, once the clock is set.
 
     Raises:
         SessionAbortedError: BAD_CLOCK.
@@ -786,10 +793,10 @@ def _compare_clocks(offer: SessionDescriptor, date: int) -> None:
 
 
 def _stored(helper_number: int, facts: TaskHistory) -> bytes:
-    """Return what is stored of the task: the helper's last session, and the sums."""
+    """Encode the helper's last session number and the history of the task."""
     return helper_number.to_bytes(_COUNTER_BYTES, "big") + facts.encode()
 
 
 def history_in(tally: Tally) -> TaskHistory:
-    """Return the sums of a leader's task, and who gave to them."""
+    """Return the sums of a leader's task, and the clients in them."""
     return TaskHistory.decode(tally.facts[_COUNTER_BYTES:])

@@ -1,4 +1,4 @@
-"""What the leader keeps of a session that is over: its receipt, and how to say it."""
+"""The leader's record of an ended session: its receipt and its outcome."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -19,11 +19,11 @@ from secagg.two_aggregators.receipt import (
 
 
 class LeaderOutcome:
-    """A session that is over.
+    """The outcome of an ended session.
 
     Args:
-        receipt: The operator's, signed.
-        outcome: What clients are told.
+        receipt: The operator's receipt, signed.
+        outcome: What clients receive.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class LeaderOutcome:
         self.outcome = outcome
 
     @classmethod
-    def signed(  # noqa: PLR0913 - one argument for each thing that is stated
+    def signed(  # noqa: PLR0913 - one argument for each signed fact
         cls,
         leader: SessionDescriptor,
         helper: SessionDescriptor,
@@ -44,16 +44,16 @@ class LeaderOutcome:
         ended: int,
         key: IdentityKey,
     ) -> Self:
-        """Sign how a session ended.
+        """Return the signed outcome of a session.
 
         Args:
             leader: The leader's offer.
-            helper: The helper's.
-            held: Whose shares the leader had, in the order of their bytes.
+            helper: The helper's offer.
+            held: The clients whose shares the leader held, in the order of their bytes.
             part: The helper's part of a sum; None without a sum.
-            outcome: What clients are told.
-            ended: When, in Unix seconds.
-            key: The leader's.
+            outcome: What clients receive.
+            ended: End of the session, in Unix seconds.
+            key: The leader's receipt key.
         """
         suite = leader.parameters.suite
         result = cls(
@@ -92,7 +92,7 @@ class LeaderOutcome:
         return result
 
     def encode(self) -> bytes:
-        """Return the bytes to keep."""
+        """Return the bytes to store."""
         writer = Writer().blob(self.receipt.encode())
         writer.flag(isinstance(self.outcome, Released))
         return writer.fixed(self.outcome.encode()).getvalue()
@@ -100,7 +100,7 @@ class LeaderOutcome:
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """Read what `encode` wrote."""
-        reader = Reader(data, "tombstone")
+        reader = Reader(data, "session outcome")
         receipt = reader.blob(max_bytes=MAX_SHARED_RECEIPT_BYTES)
         kind = Released if reader.flag() else Aborted
         outcome = kind.decode(reader.fixed(reader.remaining))
@@ -113,12 +113,12 @@ class LeaderOutcome:
 
     @cached_property
     def held(self) -> NameList:
-        """Whose shares the leader had."""
+        """The clients whose shares the leader held."""
         return self._list(self.receipt.roster)
 
     @cached_property
     def included(self) -> NameList:
-        """Whose vectors are in the sum."""
+        """The clients whose vectors are in the sum."""
         return self._list(self.receipt.survivors)
 
     def _list(self, names: object) -> NameList:
@@ -126,10 +126,10 @@ class LeaderOutcome:
         return NameList(names, self.offer.session_id, self.offer.parameters.suite)
 
     def update_for(self, name: str) -> Envelope:
-        """Return the news for one client."""
+        """Return the final update for one client."""
         fate = Fate.INCLUDED if name in self.included else Fate.NOT_INCLUDED
         return Envelope.of(replace(self.outcome, fate=fate))
 
     def receipt_for(self, name: str) -> bytes:
-        """Return the receipt of one client, which names nobody else."""
+        """Return the receipt of one client, which names no other client."""
         return self.receipt.for_reader(name, self.held, self.included).encode()

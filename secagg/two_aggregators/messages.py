@@ -1,7 +1,7 @@
-"""The three messages between client, leader and helper that no other session has.
+"""The three messages that only sessions between two aggregators have.
 
-They travel as uploads and blobs of the calls that there are, each in its canonical
-bytes. Decoders are total: they return a value or refuse it as BAD_ENCODING.
+The existing calls carry them as uploads and blobs, in canonical encoding. A decoder
+returns a value or raises BAD_ENCODING, for any bytes.
 """
 
 from dataclasses import dataclass, field
@@ -23,8 +23,8 @@ class HelperShare:
     """A client's share for the helper; client to helper.
 
     Attributes:
-        seed: What the share is expanded from.
-        session_id: The leader's session that it belongs to.
+        seed: Seed from which the share is expanded.
+        session_id: Id of the leader's session that the share belongs to.
     """
 
     SIZE = SEED_SIZE + SESSION_ID_BYTES
@@ -50,11 +50,11 @@ class HelperShare:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedShares:
-    """Whose shares the leader holds; leader to helper, once.
+    """The clients whose shares the leader holds; leader to helper, once.
 
     Attributes:
-        offer: The leader's session descriptor, as its clients have read it.
-        names: In the order of their bytes, none twice.
+        offer: The leader's session descriptor, as its clients have received it.
+        names: Their names in the order of their bytes, without duplicates.
     """
 
     offer: bytes
@@ -88,11 +88,11 @@ class NoisyShare:
     """The helper's part of a sum, noise included; helper to leader.
 
     Attributes:
-        session_id: The leader's session.
-        names: Over whom both add up: whose shares both hold.
-        key: What the helper signs receipts with, 32 bytes.
-        signature: Of the helper over its `PartStatement`, 64 bytes.
-        packed: The sum of the helper's shares with the helper's noise.
+        session_id: Id of the leader's session.
+        names: The clients in the sum, whose shares both aggregators hold.
+        key: The helper's receipt key, 32 bytes.
+        signature: The helper's signature over its `PartStatement`, 64 bytes.
+        packed: The sum of the helper's shares with the helper's noise, packed.
     """
 
     session_id: bytes
@@ -102,7 +102,7 @@ class NoisyShare:
     packed: bytes = field(repr=False)
 
     def encode(self) -> bytes:
-        """Return the canonical encoding; the vector stands last."""
+        """Return the canonical encoding; the vector comes last."""
         writer = Writer().fixed(self.session_id)
         write_names(writer, self.names)
         writer.fixed(self.key).fixed(self.signature)
@@ -132,7 +132,7 @@ MAX_NAMES_BYTES: Final = 4 + MAX_CLIENTS * (4 + MAX_IDENTITY_BYTES)
 MAX_PART_BYTES: Final = (
     SESSION_ID_BYTES + MAX_NAMES_BYTES + IDENTITY_SIZE + SIGNATURE_SIZE
 )
-"""Longest `NoisyShare`, but for its vector."""
+"""Longest `NoisyShare`, without its vector."""
 
 MAX_ACCEPTED_BYTES: Final = 4 + MAX_DESCRIPTOR_BYTES + MAX_NAMES_BYTES
 """Longest `AcceptedShares`."""
@@ -146,10 +146,10 @@ def write_names(writer: Writer, names: tuple[str, ...]) -> None:
 
 
 def read_names(reader: Reader) -> tuple[str, ...]:
-    """Read a list of names: ascending by their bytes, so that a set has one encoding.
+    """Read a list of names, ascending by their bytes: a set has one encoding.
 
     Raises:
-        CanonicalEncodingError: It is none.
+        CanonicalEncodingError: The list is too long, out of order or has an empty name.
     """
     count = reader.u32()
     if count > MAX_CLIENTS:

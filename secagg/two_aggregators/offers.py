@@ -1,10 +1,10 @@
-"""What a session between two aggregators is: two offers that belong together.
+"""Offers of a session between two aggregators: two that belong together.
 
-Rule 1: each aggregator offers a session of its own, in the words of every other offer.
+Rule 1: each aggregator offers a session of its own, in the format of every other offer.
         The leader's offer names the helper's: its nonce *is* the helper's session id.
         So the leader's session id covers both names, both numbers and the helper's
         fresh nonce, and it enters the expansion of every seed.
-Rule 2: numbers that have no meaning here have one value each; others are refused.
+Rule 2: numbers without a meaning here have one value each; other values are refused.
 """
 
 from dataclasses import replace
@@ -18,21 +18,21 @@ from secagg.storage.change import first_number_after_restore
 
 _DEFAULT_COLLECT_SECONDS: Final = 300
 _DEFAULT_AGREE_SECONDS: Final = 60
-# One that has lost its book catches up with the other; one that lies does not use up
-# all numbers.
+# An aggregator whose store was restored catches up with the other one, and a lying one
+# does not use up all numbers.
 MAX_AHEAD: Final = 1 << 20
-# No secret is shared among clients, so that no number of them rebuilds one.
+# Clients share no secrets, so no number of them reconstructs one.
 _NO_THRESHOLD: Final = 2
 _NO_ROUND: Final = 1
 
 
 def highest_accepted(known: int) -> int:
-    """Return the highest session number that one aggregator takes from the other.
+    """Return the highest session number that one aggregator accepts from the other.
 
-    A book that was put back numbers by the clock, whatever the other one has seen.
+    A restored store takes its numbers from the clock, whatever the other one has seen.
 
     Args:
-        known: The highest number that is known here.
+        known: The highest number in the own store.
     """
     return max(known, first_number_after_restore()) + MAX_AHEAD
 
@@ -47,10 +47,10 @@ def cohort_parameters(
     """Return cohort and deadlines of a task between two aggregators.
 
     Args:
-        min_survivors: Fewest vectors in a sum, at least 2.
-        max_clients: Most.
-        collect_seconds: How long shares are waited for.
-        agree_seconds: How long the leader waits for the helper.
+        min_survivors: Smallest number of vectors in a sum, at least 2.
+        max_clients: Largest number of vectors in a sum.
+        collect_seconds: How long the leader collects shares, in seconds.
+        agree_seconds: How long the leader waits for the helper, in seconds.
 
     Returns:
         Parameters without noise, for `AggregatorNoise.joined`.
@@ -77,7 +77,7 @@ def cohort_parameters(
 
 
 def check_terms(parameters: ProtocolParameters) -> None:
-    """Refuse parameters that say more than a session between two can mean.
+    """Refuse parameters that a session between two aggregators cannot have.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG.
@@ -96,18 +96,18 @@ def check_terms(parameters: ProtocolParameters) -> None:
         noise_block=parameters.noise_block,
     )
     if parameters != expected:
-        raise _invalid_pair("its parameters are not those of a session between two")
+        raise _invalid_pair("a parameter has a value without a meaning here")
 
 
 def check_pair(leader: SessionDescriptor, helper: SessionDescriptor) -> None:
     """Refuse two offers that do not belong together.
 
     Args:
-        leader: The leader's.
-        helper: The helper's.
+        leader: The leader's offer.
+        helper: The helper's offer.
 
     Raises:
-        RemoteProtocolError: BAD_CONFIG; says what differs.
+        RemoteProtocolError: BAD_CONFIG; the text names the difference.
     """
     for holds, complaint in (
         (leader.aggregator != helper.aggregator, "one aggregator plays both parts"),
@@ -115,11 +115,11 @@ def check_pair(leader: SessionDescriptor, helper: SessionDescriptor) -> None:
         (leader.parameters == helper.parameters, "the parameters differ"),
         (
             leader.server_nonce == helper.session_id,
-            "the leader's session is not the helper's",
+            "the leader's offer names another session of the helper",
         ),
         (
             not any(each.noise_terms or each.payload_hash for each in (leader, helper)),
-            "there is a payload or a unit, which no session between two has",
+            "a payload or a unit is set, which no session between two has",
         ),
     ):
         if not holds:
@@ -129,6 +129,6 @@ def check_pair(leader: SessionDescriptor, helper: SessionDescriptor) -> None:
 
 def _invalid_pair(complaint: str) -> SecAggError:
     return ErrorCode.BAD_CONFIG.error(
-        f"the two offers make no session: {complaint}",
-        fix="Give both aggregators the same task, and different names.",
+        f"the two offers form no session: {complaint}",
+        fix="Configure the same task at both aggregators, under different names.",
     )

@@ -1,10 +1,10 @@
-"""What leader and helper have in common: one task, and one session of it at a time.
+"""The common base of leader and helper: one task, and one session of it at a time.
 
-Rule 1: after a restart the newest session goes on. Others, and all that were put back
-        from a backup, are given up: nobody knows what was said in them.
-Rule 2: an offer is shown as long as its session takes shares, and not behind its end.
-Rule 3: of a commit that failed nothing is known. What is in the store is read again
-        before another one.
+Rule 1: after a restart the newest session is resumed. Other open sessions, and all that
+        were restored from a backup, are aborted: nothing shows what was sent in them.
+Rule 2: an offer is returned while its session accepts shares, and not after its end.
+Rule 3: a failed commit may or may not have been applied. The store is read again before
+        the next commit.
 """
 
 import asyncio
@@ -79,19 +79,19 @@ from secagg.wire.calls import (
 _LOG: Final = logging.getLogger(SERVER_LOGGER)
 
 KEPT: Final = Retention(keep_receipts=1000)
-"""What stays of sessions that are over, unless its operator says otherwise."""
+"""Default retention of ended sessions."""
 
-# A leader that asks for session after session fills no disk, and pays for no purge.
+# Often enough that a leader cannot fill the disk, and rarely enough to cost little.
 _PURGED_EVERY: Final = 250
 
 POLL_SECONDS: Final = 1.0
-"""After so long whoever was told to wait asks again."""
+"""Seconds after which a caller asks again."""
 
 _Answer = TypeVar("_Answer")
 
 
 class _LiveSession(Protocol):
-    """What a party knows of the session that is not over."""
+    """The open session of a party."""
 
     offer: SessionDescriptor
 
@@ -106,18 +106,18 @@ _Session = TypeVar("_Session", bound=_LiveSession)
 
 
 class PartyOptions(TypedDict, total=False):
-    """What a deployer decides of a leader and a helper alike.
+    """Options that a leader and a helper share.
 
     Attributes:
-        steps: Sums of the task; by default the participations of one client.
+        steps: Number of sums of the task; by default the participations of one client.
         name: The party's own name, as its certificate has it.
-        storage: SQLite store and spool, of this task alone; no other writes to them.
-        receipt_key: Signs what this aggregator states; see `receipt_key_in`.
-        retention: What stays of sessions that are over; `KEPT` by default.
-        clock: Time; the machine's by default.
+        storage: SQLite store and spool, for this task and this process alone.
+        receipt_key: Signing key for receipts; see `receipt_key_in`.
+        retention: Retention of ended sessions; `KEPT` by default.
+        clock: Source of time; the system clock by default.
         entropy: Source of nonces and seeds; the system's by default.
-        workers: Run what blocks; some threads by default.
-        meter: Takes measurements; none by default.
+        workers: Threads for blocking work; by default it starts some.
+        meter: Receives measurements; by default they are discarded.
     """
 
     steps: int | None
@@ -142,12 +142,12 @@ class Party(ABC, Generic[_Session]):
     Attributes:
         task: Name of the task.
         noise: The task, with the noise of one aggregator.
-        steps: Sums of the task.
+        steps: Number of sums of the task.
 
     Raises:
         LocalProtocolError: There are fewer sums than participations.
-        RemoteProtocolError: BAD_CONFIG; the task is none between two.
-        ServiceError: BAD_SETTINGS; the store is not SQLite's.
+        RemoteProtocolError: BAD_CONFIG; not a task between two aggregators.
+        ServiceError: BAD_SETTINGS; the store is not SQLite.
     """
 
     is_leader: ClassVar[bool]
@@ -162,9 +162,10 @@ class Party(ABC, Generic[_Session]):
         self._steps = self.steps = budget.participations if steps is None else steps
         if self._steps < budget.participations:
             raise LocalProtocolError(
-                f"{self._steps} sums are wanted, and the noise covers "
+                f"the task has {self._steps} sums, but its noise covers "
                 f"{budget.participations} participations of one client",
-                next_step="Lower task.participations to at most task.steps; at both.",
+                next_step="Lower task.participations to at most task.steps, at both "
+                "aggregators.",
             )
         self._max_sessions = budget.max_sessions(self._steps)
         self._name = options["name"]
@@ -179,7 +180,7 @@ class Party(ABC, Generic[_Session]):
         self._measures = Measures(options.get("meter") or SilentMeter(), self._clock)
         self._lock = asyncio.Lock()
         self._live: _Session | None = None
-        self._must_reload = False  # what the store holds
+        self._must_reload = False  # the store, after a failed commit
         self._openings = count()
         self._state = TaskState.RUNNING
         self._is_draining = False
@@ -187,11 +188,11 @@ class Party(ABC, Generic[_Session]):
         self._set_gate()
 
     async def recover(self) -> None:
-        """Load what is in the store; call it before the transport opens.
+        """Load the state from the store; call it before the transport opens.
 
         Raises:
-            ServiceError: STORAGE_FAILED, or STATE_DAMAGED; BAD_SETTINGS where a session
-                is open that has another aggregator's name.
+            ServiceError: STORAGE_FAILED, or STATE_DAMAGED; BAD_SETTINGS if an
+                open session has another aggregator's name.
         """
         store = self._storage.store
         row = await row_of(store, self._task)
@@ -216,7 +217,7 @@ class Party(ABC, Generic[_Session]):
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[None]:
-        """Write to the store alone, from what is in it (rule 3)."""
+        """Hold the right to write to the store, reloading it if necessary (rule 3)."""
         async with self._lock:
             if self._must_reload:
                 await self.recover()
@@ -229,15 +230,15 @@ class Party(ABC, Generic[_Session]):
             self._must_reload = False
 
     async def _purge(self) -> None:
-        """Let go of old receipts now and then; called for each session.
+        """Delete old receipts, at some of the calls; call it for each session.
 
-        Counted here: the number of a session is what the other aggregator makes it.
+        The calls are counted, because the other aggregator can skip session numbers.
         """
         if next(self._openings) % _PURGED_EVERY == 0:
             await purge_once(self._storage.store, self._retention, _LOG)
 
     def close(self) -> None:
-        """Release the threads; what was handed in is the caller's."""
+        """Stop the threads that this party started; the caller closes the rest."""
         if self._owns_workers:
             self._workers.close()
 
@@ -245,7 +246,7 @@ class Party(ABC, Generic[_Session]):
 
     @property
     def store(self) -> Store:
-        """Where it keeps its sessions."""
+        """The store of the task."""
         return self._storage.store
 
     @property
@@ -269,8 +270,8 @@ class Party(ABC, Generic[_Session]):
         Args:
             state: PAUSED or RUNNING.
             reason: Why, in words for operators.
-            expect_version: Refuse if the task was changed since it had this version;
-                0 before the first change.
+            expect_version: Refuse the change if the task has another version; 0 before
+                the first change.
 
         Raises:
             ServiceError: BAD_SETTINGS for another version; STORAGE_FAILED.
@@ -280,7 +281,7 @@ class Party(ABC, Generic[_Session]):
             row = await row_of(self.store, self._task)
             version = 0 if row is None else row.version
             refuse_other_version(self._task, version, expect_version)
-            # Settings and noise stand in the files of both aggregators.
+            # Settings and noise are in the files of both aggregators.
             task = Task(self._task, state, settings="", plan=b"", reason=reason)
             if not await self.store.commit(PutTask(task, version)):
                 raise ChangedMeanwhileError(self._task)
@@ -290,7 +291,7 @@ class Party(ABC, Generic[_Session]):
         log_event(_LOG, logging.INFO, TASK_CHANGED, **facts)
 
     def live(self) -> tuple[LiveSession, ...]:
-        """Return the session that is not over, if there is one that may release."""
+        """Return the open session, if it can still release a sum."""
         live = self._live
         if live is None:
             return ()
@@ -299,7 +300,7 @@ class Party(ABC, Generic[_Session]):
         round_ = Round.UNMASKING
         if live.accepts_shares:
             if left <= 0:
-                return ()  # an offer behind its end is answered by no aggregator
+                return ()  # an expired offer, which no aggregator answers
             left = max(0.0, left - parameters.deadlines.unmasking)
             is_empty = live.shares_held == 0
             round_ = Round.ADVERTISE_KEYS if is_empty else Round.MASKED_INPUT_COLLECTION
@@ -319,7 +320,7 @@ class Party(ABC, Generic[_Session]):
         return (LiveSession(progress, max(0.0, left)),)
 
     async def knows(self, session_id: bytes) -> bool:
-        """Whether a session is one of this task."""
+        """Whether a session belongs to this task."""
         if self._live is not None and self._live.offer.session_id == session_id:
             return True
         stored = await self.store.read(LoadSession(session_id.hex()))
@@ -343,7 +344,7 @@ class Party(ABC, Generic[_Session]):
         self._measures.meter.add(metrics.REFUSALS, code=code.name)
 
     async def readings(self) -> list[Reading]:
-        """Return the gauges of the task as they stand now.
+        """Return the current gauges of the task.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -372,10 +373,10 @@ class Party(ABC, Generic[_Session]):
         return found
 
     async def _sums_left(self, sessions: int) -> int:
-        """Return how many sums may still come, as far as this party knows.
+        """Return how many sums may still be released, as far as this party knows.
 
         Args:
-            sessions: How many may still be begun.
+            sessions: How many sessions may still be opened.
         """
         return min(sessions, self._steps)
 
@@ -387,7 +388,7 @@ class Party(ABC, Generic[_Session]):
     def watch(
         self, identity: str, request: WatchSession
     ) -> AsyncIterator[Envelope | Reference | Wait]:
-        """See `AggregatorService.watch`: between two aggregators everybody polls."""
+        """See `AggregatorService.watch`: between two aggregators all clients poll."""
         raise no_such_call(identity, request)
 
     @abstractmethod
@@ -396,15 +397,15 @@ class Party(ABC, Generic[_Session]):
 
     @abstractmethod
     def _load_session(self, stored: StoredSession) -> _Session:
-        """Return a session as the book has it."""
+        """Return a stored session."""
 
     @abstractmethod
     async def _abort_stale(self, session: _Session) -> None:
-        """End a session that nobody can go on with."""
+        """End a session that no process can resume."""
 
     @abstractmethod
     async def _resume(self, session: _Session) -> None:
-        """Take a session up where an earlier process has left it."""
+        """Resume a session from its last record."""
 
     def _log(
         self,
@@ -414,7 +415,7 @@ class Party(ABC, Generic[_Session]):
         level: int = logging.INFO,
         **facts: object,
     ) -> None:
-        """Write one line about a session, and count its end."""
+        """Log one event of a session, and count its end."""
         outcome = facts.get("code", "released")
         if event in {SESSION_COMPLETED, SESSION_ABORTED}:
             meter = self._measures.meter
@@ -429,14 +430,14 @@ class Party(ABC, Generic[_Session]):
             **facts,
         )
 
-    # --- what both answer alike -------------------------------------------------------
+    # --- answers of both parties ------------------------------------------------------
 
     def _check_task(self, request: GetOffer) -> None:
         if request.task_id != self._task:
             raise no_such_task(request.task_id)
 
     def _offered(self, after_session: int) -> SessionDescriptor | Wait:
-        """Return the offer of the session that takes shares, if it is a later one."""
+        """Return the offer of the open session, if the caller may use it."""
         live = self._live
         if (
             live is None
@@ -454,11 +455,11 @@ class Party(ABC, Generic[_Session]):
         return live
 
     async def _receipt_of(self, session_id: bytes) -> bytes:
-        """Return what a session has left that ended with something to say.
+        """Return what is stored of a session that ended with an outcome.
 
         Raises:
-            ServiceError: UNKNOWN_SESSION; it is not over, ended without an answer, or
-                never was.
+            ServiceError: UNKNOWN_SESSION; it is open, ended without an answer, or never
+                existed.
         """
         stored = await self._storage.store.read(LoadSession(session_id.hex()))
         if stored is None or not stored.receipt or stored.task != self._task:

@@ -1,9 +1,9 @@
-"""Leaders or helpers behind one port: the tasks of one aggregator of two.
+"""A server for leaders or helpers: the tasks of one of two aggregators, on one port.
 
-Rule 1: a call reaches the party of its task: an offer by the name of the task, every
-        other call by its session. Parties share a port and a certificate, and no state.
-Rule 2: what an operator says of an aggregator that is alone holds here where it has a
-        meaning; the rest is refused with a sentence.
+Rule 1: a call reaches the party of its task. `GetOffer` names the task; every other
+        call names its session. Parties share a port and a certificate, but no state.
+Rule 2: an operator's commands work as for a single aggregator where they have a
+        meaning; the others are refused with an explanation.
 """
 
 from collections import OrderedDict
@@ -32,36 +32,36 @@ from secagg.wire.calls import GetOffer, Reference, Request, Wait, WatchSession
 
 _Answer = TypeVar("_Answer")
 
-# Sessions whose party is remembered; of another one it is looked up in the stores.
+# Sessions whose party is cached; for the others it is looked up in the stores.
 _REMEMBERED: Final = 4096
 
 
 class PartyServer:
-    """Serves the parties of one aggregator; use it as an asynchronous context manager.
+    """The server of an aggregator's parties; use it as an asynchronous context manager.
 
     Args:
         parties: One for each task, all leaders or all helpers, each with a state
             directory of its own.
         address: Where to listen; port 0 lets the system choose.
-        identity: The aggregator's certificate. Its trust domain is the one whose
-            clients are served, and at the helper the one whose authority has issued
-            the leader a client's certificate under the leader's name.
-        health_address: Answers health checks here too, in plaintext.
+        identity: The aggregator's certificate. Clients of its trust domain are served.
+            At the helper, the authority of that domain has issued the leader a client's
+            certificate under the leader's name.
+        health_address: Also answers health checks, in plaintext.
         admission: As for `GrpcServer.start`.
         revoked: As for `GrpcServer.start`.
-        clock: Time; the machine's by default.
+        clock: Source of time; the system clock by default.
 
     Attributes:
-        parties: The same.
+        parties: The parties that are served.
         transport: The running gRPC server; None before `listen`.
 
     Raises:
-        LocalProtocolError: There is no party, or two have one task.
+        LocalProtocolError: No party is given, or two parties have the same task.
     """
 
     edge = None
 
-    def __init__(  # noqa: PLR0913 - one argument per decision of the deployer
+    def __init__(  # noqa: PLR0913 - one argument for each decision of the operator
         self,
         parties: Sequence[Leader] | Sequence[Helper],
         address: Address,
@@ -73,7 +73,7 @@ class PartyServer:
         clock: Clock | None = None,
     ) -> None:
         if not parties or len({each.task for each in parties}) < len(parties):
-            raise LocalProtocolError("an aggregator serves one party for each task")
+            raise LocalProtocolError("an aggregator needs one party for each task")
         self.parties: Final[tuple[Leader | Helper, ...]] = tuple(parties)
         self.transport: GrpcServer | None = None
         self._address = address
@@ -88,7 +88,7 @@ class PartyServer:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Load what an earlier process left.
+        """Load the state of an earlier process.
 
         Raises:
             ServiceError: STORAGE_FAILED or STATE_DAMAGED.
@@ -104,14 +104,14 @@ class PartyServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Listen no more; sessions wait on the disk."""
+        """Stop listening; open sessions stay in the store."""
         await self._stack.aclose()
 
     async def listen(self) -> Address:
-        """Answer calls over TLS from now on.
+        """Start to answer calls over TLS.
 
         Returns:
-            Where, with the real port.
+            The address, with the real port.
 
         Raises:
             ServiceError: PORT_IN_USE or BAD_CERTIFICATE.
@@ -146,7 +146,7 @@ class PartyServer:
         self.parties[0].note_refusal(code)
 
     async def _party_of(self, request: Request[Any]) -> Leader | Helper:
-        """Return the party that a call is for; any of them refuses an unknown one."""
+        """Return the party that a call is for; the first one for an unknown session."""
         if isinstance(request, GetOffer):
             named = (each for each in self.parties if each.task == request.task_id)
             return next(named, self.parties[0])
@@ -165,12 +165,12 @@ class PartyServer:
 
     @property
     def identity(self) -> TLSIdentity | None:
-        """The aggregator's certificate, as it is now."""
+        """The aggregator's current certificate."""
         return self._identity if self.transport is None else self.transport.identity
 
     @property
     def is_draining(self) -> bool:
-        """Whether no further session is opened."""
+        """Whether the aggregator opens no further sessions."""
         return self._is_draining
 
     @property
@@ -187,7 +187,7 @@ class PartyServer:
         return any(each.may_serve for each in self.parties) and not self._is_draining
 
     def live(self) -> tuple[LiveSession, ...]:
-        """Return the sessions that are not over, as they stand now."""
+        """Return the open sessions of all tasks."""
         return tuple(live for each in self.parties for live in each.live())
 
     def refused(self) -> dict[str, int]:
@@ -195,13 +195,13 @@ class PartyServer:
         return self._refusals.of_last_hour()
 
     def drain(self) -> None:
-        """Open no further sessions; those that run continue."""
+        """Open no further sessions; open ones continue."""
         self._is_draining = True
         for party in self.parties:
             party.drain()
 
     async def settle(self) -> None:
-        """Return at once: clients fetch a sum after the next start as well."""
+        """Return at once: clients can also fetch a sum after the next start."""
 
     async def pause(
         self, task_id: str, *, reason: str, expect_version: int | None = None
@@ -231,40 +231,40 @@ class PartyServer:
         await found[0].set_state(state, reason, expect_version=version)
 
     async def add(self, *_: object, **__: object) -> NoReturn:
-        """Refuse: a task stands in the settings of both aggregators."""
+        """Refuse: the settings of both aggregators define the tasks."""
         raise _unsupported("a task is added in the settings of both aggregators")
 
     async def apply(self, *_: object, **__: object) -> NoReturn:
-        """Refuse: a task stands in the settings of both aggregators."""
+        """Refuse: the settings of both aggregators define the tasks."""
         raise _unsupported("a task is changed in the settings of both aggregators")
 
     async def stop(self, *_: object, **__: object) -> NoReturn:
         """Refuse: a task ends by its sums, or is paused."""
         raise _unsupported(
             "a task between two aggregators ends by its sums alone",
-            "Pause it, or take it out of the settings of both.",
+            "Pause the task, or remove it from the settings of both aggregators.",
         )
 
     async def abort_session(self, *_: object, **__: object) -> NoReturn:
-        """Refuse: what one aggregator has said of a session binds the other one."""
+        """Refuse: the answers of one aggregator bind the other one."""
         raise _unsupported(
-            "a session between two aggregators ends by its shares or its time",
+            "a session between two aggregators ends with its sum or its deadline",
             "Pause the task, so that no other session follows.",
         )
 
     def progress(self, *_: object, **__: object) -> AsyncIterator[SessionProgress]:
-        """Refuse: leader and helper are asked again and again."""
+        """Refuse: the sessions of leader and helper can only be polled."""
         raise _unsupported(
             "sessions between two aggregators cannot be watched",
-            "Ask again with `secagg status` or `secagg sessions list`.",
+            "Poll with `secagg status` or `secagg sessions list`.",
         )
 
 
 def _unsupported(
-    sentence: str,
-    next_step: str = "Write it into the settings of both, and start both again.",
+    complaint: str,
+    next_step: str = "Change the settings of both aggregators, and restart both.",
 ) -> ServiceError:
-    """Return the refusal of an operation that has no meaning between two."""
+    """Return the error for an operation that has no meaning between two aggregators."""
     return ErrorCode.UNEXPECTED_MESSAGE.error(
-        sentence, kind=ServiceError, fix=next_step
+        complaint, kind=ServiceError, fix=next_step
     )

@@ -1,11 +1,11 @@
-"""The programs of sums between two aggregators, as their settings describe them.
+"""Programs for sums between two aggregators: leader, helper and client.
 
-Rule 1: either aggregator is stopped at any time and goes on where it stood: what it has
-        answered is in its book. A sum that was released and not yet written is written
+Rule 1: either aggregator may stop at any time, and resumes from its last record: its
+        answers are in its store. A sum that was released but not written is written
         when the leader starts again.
-Rule 2: a session that releases nothing ends neither program. The leader says why and
-        opens the next one, after a pause, as long as there is budget. An answer of the
-        helper's that cannot be true ends the leader: somebody has to look.
+Rule 2: a session without a sum ends neither program. The leader reports the reason and
+        opens the next session after a pause, while the budget lasts. An invalid answer
+        of the helper ends the leader, because an operator has to investigate.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ from secagg.two_aggregators.shared_sum import TwoAggregatorSum
 from secagg.two_aggregators.views import PartyTask, PartyViews
 
 _PAUSE_SECONDS: Final = 5.0
-"""Before the next session, after one that has released nothing."""
+"""Pause after a session without a sum."""
 
 _POLL_SECONDS: Final = 0.2
 
@@ -77,10 +77,10 @@ class WrittenSum:
     """A sum on disk.
 
     Attributes:
-        task: Of the sum.
-        session_number: Of the leader's session.
-        inputs: How many vectors it adds up.
-        path: Of the estimate, in numpy's format.
+        task: Name of the task.
+        session_number: Number of the leader's session.
+        inputs: Number of vectors in the sum.
+        path: File of the estimate, in NumPy's format.
     """
 
     task: str
@@ -90,19 +90,19 @@ class WrittenSum:
 
 
 def noise_of(task: SharedTaskSection) -> AggregatorNoise:
-    """Return the task that the settings describe.
+    """Return the noise of the task that the settings describe.
 
     Raises:
-        ServiceError: BAD_SETTINGS; a number is out of range, or the noise that rho asks
-            for does not keep epsilon.
-        RemoteProtocolError: BAD_CONFIG; the numbers make no task.
+        ServiceError: BAD_SETTINGS; a number is out of range, or the noise that rho
+            yields does not achieve epsilon.
+        RemoteProtocolError: BAD_CONFIG; the numbers describe no task.
     """
     participations = task.sums_of_one_client
     if participations > task.steps:
         raise _bad_task(
-            f"task.participations is {participations}, and the task releases "
-            f"{task.steps} sums: noise would be paid for and not used",
-            "Lower task.participations to at most task.steps; at both.",
+            f"task.participations is {participations}, but the task releases "
+            f"{task.steps} sums: the extra noise would have no use",
+            "Lower task.participations to at most task.steps, at both aggregators.",
         )
     try:
         chosen = fixed_point_parameters(
@@ -115,7 +115,7 @@ def noise_of(task: SharedTaskSection) -> AggregatorNoise:
             aggregators=2,
         )
     except DPNoiseError as error:
-        raise _bad_task(str(error), "Correct it in [task], at both.") from None
+        raise _bad_task(str(error), "Correct [task] at both aggregators.") from None
     noise = AggregatorNoise.joined(
         chosen,
         cohort_parameters(
@@ -133,9 +133,9 @@ def noise_of(task: SharedTaskSection) -> AggregatorNoise:
     if found > task.epsilon:
         charges = noise.budget.charges
         raise _bad_task(
-            f"with rho = {task.rho:g} {charges} sessions have epsilon {found:.9g} "
-            f"against an aggregator, and task.epsilon claims {task.epsilon:.9g}",
-            "Lower task.rho, or state the larger epsilon; at both.",
+            f"with rho = {task.rho:g}, {charges} sessions have epsilon {found:.9g} "
+            f"against an aggregator, but task.epsilon is {task.epsilon:.9g}",
+            "Lower task.rho or raise task.epsilon, at both aggregators.",
         )
     return noise
 
@@ -147,7 +147,7 @@ def _bad_task(complaint: str, remedy: str) -> SecAggError:
 def state_of(server: PartySection, task: str) -> tuple[Path, Path | None]:
     """Return state directory and rollback mark of a task; None for the default mark.
 
-    Each task has its own: a party removes what its spool has of other sessions.
+    Each task has its own, because a party deletes other sessions from its spool.
     """
     folder, mark = folder_of(task), server.rollback_mark
     named = None if mark is None else mark.with_name(f"{mark.name}.{folder}")
@@ -155,18 +155,18 @@ def state_of(server: PartySection, task: str) -> tuple[Path, Path | None]:
 
 
 def sums_of(settings: LeaderSettings, task: str) -> Path:
-    """Return where the sums of a task are written."""
+    """Return the directory of a task's sums."""
     folder = settings.server.output_dir
     return folder if task == settings.task.id else folder / folder_of(task)
 
 
 class ReleasingLeader:
-    """Runs the sessions of a leader, and writes what they leave.
+    """The loop of a leader: runs its sessions, and writes their results.
 
     Args:
-        leader: What runs them.
-        folder: Where sums, reports and receipts go.
-        clock: Time.
+        leader: The leader.
+        folder: Directory of sums, reports and receipts.
+        clock: Source of time.
     """
 
     def __init__(self, leader: Leader, folder: Path, clock: Clock) -> None:
@@ -177,7 +177,7 @@ class ReleasingLeader:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a session is under way, or what it left is being written."""
+        """Whether a session is open, or its results are being written."""
         return self._leader.is_working or self._is_writing
 
     async def release(
@@ -186,17 +186,17 @@ class ReleasingLeader:
         written: Callable[[WrittenSum], None],
         failed: Callable[[SecAggError], None],
     ) -> None:
-        """Run sessions until there will be no more sums of the task.
+        """Run sessions until the task can release no further sum.
 
-        Each sum is written with its report, and of every session the receipt.
+        It writes each sum with its report, and the receipt of every session.
 
         Args:
-            written: Told of every sum that is on disk.
-            failed: Told of every session that ended without one.
+            written: Called for every sum, once it is on disk.
+            failed: Called for every session that ended without a sum.
 
         Raises:
             ServiceError: STORAGE_FAILED.
-            RemoteProtocolError: What the helper says cannot be true.
+            RemoteProtocolError: The helper's answer is invalid.
         """
         await self._keep_receipt()
         last = await self._leader.last_sum()
@@ -225,7 +225,7 @@ class ReleasingLeader:
             await self._clock.sleep_until(self._clock.now() + _PAUSE_SECONDS)
 
     async def _keep_receipt(self) -> None:
-        """Write the receipt of the last session, before anything else is told of it."""
+        """Write the receipt of the last session, before the session is reported."""
         last = await self._leader.last_receipt()
         if last is not None:
             write_bytes(self._folder / _receipt_name(last[0]), last[1])
@@ -234,7 +234,7 @@ class ReleasingLeader:
         return self._folder / f"sum-{released.session_number}.npy"
 
     async def _write(self, released: TwoAggregatorSum) -> WrittenSum:
-        """Write the report first: where there is a sum, there is its report."""
+        """Write a sum, after its report: every sum on disk has a report."""
         number, path = released.session_number, self._path(released)
         report = {
             **await self._leader.describe(released),
@@ -251,14 +251,14 @@ class PartyProgram(PartyServer):
 
     Args:
         parties: As for `PartyServer`.
-        settings: What they are.
-        receipt_key: What they sign receipts with, 32 bytes, public.
-        written: Told of every sum that is on disk.
-        failed: Told of every session that ended without one.
-        clock: Time; the machine's by default.
+        settings: Settings of the aggregator.
+        receipt_key: Their public receipt key, 32 bytes.
+        written: Called for every sum, once it is on disk.
+        failed: Called for every session that ended without a sum.
+        clock: Source of time.
     """
 
-    def __init__(  # noqa: PLR0913 - an aggregator, and who is told what
+    def __init__(  # noqa: PLR0913 - an aggregator, and callbacks for its events
         self,
         parties: Sequence[Leader] | Sequence[Helper],
         settings: PartySettings,
@@ -292,7 +292,7 @@ class PartyProgram(PartyServer):
         ]
 
     async def start(self) -> None:
-        """Listen, and at a leader run one session after the other of each task.
+        """Listen, and at a leader start the sessions of each task.
 
         Raises:
             ServiceError: As `listen`.
@@ -303,7 +303,7 @@ class PartyProgram(PartyServer):
             self._loops.append(asyncio.ensure_future(loop))
 
     async def released(self) -> None:
-        """Wait until no task of a leader will have another sum.
+        """Wait until the leader's tasks can release no further sum.
 
         Raises:
             SecAggError: As `ReleasingLeader.release`.
@@ -316,14 +316,14 @@ class PartyProgram(PartyServer):
             await self._clock.sleep_until(self._clock.now() + _POLL_SECONDS)
 
     async def close(self) -> None:
-        """Leave the sessions where they stand."""
+        """Stop the loops; open sessions stay in the store."""
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
 
 
 @asynccontextmanager
-async def opened_parties(  # noqa: PLR0913 - an aggregator, and who is told what
+async def opened_parties(  # noqa: PLR0913 - an aggregator, and callbacks for its events
     settings: PartySettings,
     *,
     accept_restored: bool = False,
@@ -332,23 +332,23 @@ async def opened_parties(  # noqa: PLR0913 - an aggregator, and who is told what
     written: Callable[[WrittenSum], None] = lambda _: None,
     failed: Callable[[SecAggError], None] = lambda _: None,
 ) -> AsyncIterator[PartyProgram]:
-    """Open the states of an aggregator's tasks, and load what is in them.
+    """Open the states of an aggregator's tasks, and load them.
 
     Args:
-        settings: What it is, and at the leader where the helper is.
-        accept_restored: Its states may have been restored; sessions open in them end.
-        clock: Time; the machine's by default.
-        meter: Takes measurements; none by default.
-        written: Told of every sum of a leader that is on disk.
-        failed: Told of every session of a leader that ended without one.
+        settings: Settings of the leader or the helper.
+        accept_restored: Accept restored states, and end the sessions open in them.
+        clock: Source of time; the system clock by default.
+        meter: Receives measurements; by default they are discarded.
+        written: Called for every sum of a leader, once it is on disk.
+        failed: Called for every session of a leader that ended without a sum.
 
     Yields:
-        The aggregator; it serves from `start` on.
+        The aggregator; `start` makes it serve.
 
     Raises:
         ServiceError: BAD_SETTINGS, BAD_CERTIFICATE, BAD_CREDENTIAL, STORAGE_FAILED,
             STATE_DAMAGED or RESTORED_STATE.
-        RemoteProtocolError: BAD_CONFIG; a task is none.
+        RemoteProtocolError: BAD_CONFIG; the settings describe no task.
     """
     own, clock = settings.server, clock or SystemClock()
     tasks = [(each, noise_of(each)) for each in tasks_of_party(settings)]
@@ -385,15 +385,14 @@ async def opened_parties(  # noqa: PLR0913 - an aggregator, and who is told what
             ]
         else:
             helper_key = receipt_key_of("helper", settings.helper)
-            way = await stack.enter_async_context(
-                _connection_to("helper", settings.helper)
-            )
-            check_name(own, way.identity, settings.helper.certificate)
+            to_helper = _connection_to("helper", settings.helper)
+            connection = await stack.enter_async_context(to_helper)
+            check_name(own, connection.identity, settings.helper.certificate)
             parties = [
                 Leader(
                     task.id,
                     noise,
-                    helper=way,
+                    helper=connection,
                     helper_key=helper_key,
                     **await options(task),
                 )
@@ -415,10 +414,10 @@ async def stored_views(settings: PartySettings) -> AsyncIterator[PartyViews]:
     """Read the stores of an aggregator that does not run.
 
     Args:
-        settings: What it is.
+        settings: Settings of the aggregator.
 
     Yields:
-        What is told of its tasks, without those that have not run yet.
+        The views of its tasks, without those that have not run yet.
 
     Raises:
         StoreNotFoundError: No task has run yet.
@@ -429,17 +428,17 @@ async def stored_views(settings: PartySettings) -> AsyncIterator[PartyViews]:
         (task, state_of(settings.server, task.id)[0])
         for task in tasks_of_party(settings)
     ]
-    there = [each for each in states if store_exists(each[1] / STORE_FILE)]
+    existing = [each for each in states if store_exists(each[1] / STORE_FILE)]
     async with AsyncExitStack() as stack:
         found = []
-        for task, directory in there or states[:1]:
+        for task, directory in existing or states[:1]:
             store = await stack.enter_async_context(looking(directory))
             noise = noise_of(task)
             found.append(PartyTask(task.id, noise, task.steps, is_leader, store))
         yield PartyViews(found)
 
 
-async def run_parties(  # noqa: PLR0913 - who is told what, and what is run
+async def run_parties(  # noqa: PLR0913 - an aggregator, and callbacks for its events
     settings: PartySettings,
     *,
     listening: Callable[[Address], None],
@@ -449,19 +448,19 @@ async def run_parties(  # noqa: PLR0913 - who is told what, and what is run
     manager: ServiceManager | None = None,
     accept_restored: bool = False,
 ) -> list[View]:
-    """Run an aggregator of two until its operator or the system ends it.
+    """Run a leader or a helper until its operator or the system stops it.
 
     Args:
         settings: As for `opened_parties`.
         listening: Called once with the address, when clients can connect.
-        tell: Told in a sentence what becomes of the aggregator.
+        tell: Called with sentences for the operator.
         written: As for `opened_parties`.
         failed: As for `opened_parties`.
-        manager: What started the process, and wants to be told how it is.
+        manager: Service manager to notify of the state of the process, if any.
         accept_restored: As for `opened_parties`.
 
     Returns:
-        What became of the tasks.
+        The final views of the tasks.
 
     Raises:
         SecAggError: As `opened_parties` and `ReleasingLeader.release`.
@@ -498,7 +497,7 @@ async def run_parties(  # noqa: PLR0913 - who is told what, and what is run
 
 
 def sharing_limits(settings: SharingClientSettings) -> PrivacyLimits:
-    """Return the privacy that a client's settings insist on."""
+    """Return the privacy limits of a client's settings."""
     policy = settings.policy
     return PrivacyLimits(
         max_epsilon=policy.max_epsilon,
@@ -508,7 +507,7 @@ def sharing_limits(settings: SharingClientSettings) -> PrivacyLimits:
 
 
 def sharing_cohort(settings: SharingClientSettings) -> ClientPolicy:
-    """Return what a client's settings accept of a cohort.
+    """Return the limits on cohorts of a client's settings.
 
     Raises:
         ServiceError: BAD_SETTINGS for an unknown suite.
@@ -530,12 +529,12 @@ async def contribute_vector(
     *,
     accept_restored: bool = False,
 ) -> SharedContribution:
-    """Be one client of one session.
+    """Contribute one vector to one session, as its client.
 
     Args:
-        settings: Both aggregators and the client's floors.
-        vector: Real numbers, caller's units.
-        accept_restored: The client's state may have been put back.
+        settings: Both aggregators and the client's limits.
+        vector: Real numbers of shape (dim,), caller's units.
+        accept_restored: Accept a client's state that was restored from a backup.
 
     Raises:
         InputError: The vector cannot be encoded; nothing of it was sent.
@@ -575,15 +574,19 @@ def _receipt_name(number: int) -> str:
 
 
 def receipt_key_of(section: str, other: OtherSection) -> bytes:
-    """Return the key that an aggregator signs with."""
+    """Return the receipt key that the settings state for the other aggregator.
+
+    Raises:
+        ServiceError: The text of the key is invalid.
+    """
     try:
         return parse_key(other.receipt_key)
     except ServiceError as error:
         raise ServiceError(
             f"{section}.receipt_key: {error}",
             code=error.code,
-            next_step="Copy it as the aggregator prints it at its start, from its "
-            "operator.",
+            next_step="Ask the aggregator's operator for the key that it prints at "
+            "startup.",
         ) from None
 
 
@@ -596,20 +599,24 @@ def _connection_to(section: str, other: OtherSection) -> GrpcConnection:
 
 
 def _own_identity(own: PartySection, files: TLSSection) -> TLSIdentity:
-    """Return the certificate of an aggregator, which has to bear its name."""
+    """Load the certificate of an aggregator, which must have its name."""
     identity = _identity(files, Role.SERVER)
     check_name(own, identity.identity.name, files.certificate)
     return identity
 
 
 def check_name(own: PartySection, found: str, certificate: Path) -> None:
-    """Refuse a certificate for somebody else: nobody would believe this aggregator."""
+    """Refuse a certificate with another name, which every peer would reject.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
     if found != own.name:
         raise ErrorCode.BAD_SETTINGS.error(
-            f"{certificate} is a certificate for {found!r}, and server.name is "
+            f"{certificate} is a certificate for {found!r}, but server.name is "
             f"{own.name!r}",
-            fix="Have a certificate issued for that name: the helper takes "
-            "nobody else for its leader, and clients believe no other offer.",
+            fix="Use a certificate for server.name: the helper accepts no other "
+            "leader, and clients accept no other offer.",
         )
 
 

@@ -1,13 +1,13 @@
-"""The receipt of a session between two aggregators: what each of them has signed.
+"""The receipt of a session between two aggregators, signed by both.
 
-Rule 1: both sign both offers, whose shares the leader held and over whom both add up;
-        the helper the digest of its part as well, the leader how it ended. Offers hold
-        the noise and the epsilon that were promised, so that both have signed these.
-Rule 2: lists of names are signed by the top of a tree over them. The operator's receipt
-        has the lists; a client's has a path from its own name to each top, and no other
-        name. Signatures and what they cover are the same in both.
-Rule 3: public bytes only, no seed and no share. Signing is deterministic: whoever is
-        started again signs the same bytes.
+Rule 1: both sign both offers, the names of the clients whose shares the leader held,
+        and the names in the sum. The helper also signs the digest of its part, and the
+        leader the outcome. Offers state noise and epsilon, so both have signed these.
+Rule 2: a signature covers a list of names by the top of a tree over it. The operator's
+        receipt has the lists. A client's receipt has a path from its own name to each
+        top, and no other name. Both have the same signatures over the same bytes.
+Rule 3: receipts hold public bytes only, no seed and no share. Signing is deterministic,
+        so a restarted aggregator signs the same bytes.
 """
 
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ from secagg.two_aggregators.messages import MAX_NAMES_BYTES, read_names, write_n
 from secagg.wire.limits import MAX_DESCRIPTOR_BYTES
 
 COMMITMENT_BYTES: Final = 4 + NODE_SIZE
-"""Size of what is signed of a list of names."""
+"""Size of the commitment to a list of names."""
 
 _DIGEST: Final = 32
 _NODE: Final = "shared name node"
@@ -49,9 +49,9 @@ class NameList:
     """A list of names and the tree over it.
 
     Args:
-        names: In the order of their bytes, none twice.
-        session_id: The leader's; no leaf serves in two sessions.
-        suite: The session's.
+        names: Names in the order of their bytes, without duplicates.
+        session_id: Id of the leader's session; leaves of two sessions differ.
+        suite: Cipher suite of the session.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class NameList:
 
     @cached_property
     def _tree(self) -> MerkleTree | None:
-        """Hashed when it is first asked for: of 65,535 names a tenth of a second."""
+        """The tree, hashed at its first use; 65,535 names take a tenth of a second."""
         leaves = [
             _leaf(place, name, self._session_id, self._suite)
             for place, name in enumerate(self.names)
@@ -81,7 +81,7 @@ class NameList:
         return len(self.names).to_bytes(4, "big") + top
 
     def path_of(self, name: str) -> "NamePath":
-        """Return what shows a name in this list; nothing but the top if it is not."""
+        """Return the proof of a name in this list; for an absent name only the top."""
         count, top = len(self.names), self.commitment[4:]
         place = self._places.get(name)
         if place is None or self._tree is None:
@@ -91,13 +91,13 @@ class NameList:
 
 @dataclass(frozen=True, slots=True)
 class NamePath:
-    """What a client's receipt has in the place of a list.
+    """The proof of one name that replaces a list in a client's receipt.
 
     Attributes:
         count: Number of names.
-        top: Of the tree over them, 32 bytes; zeros where there are none.
-        place: Of the client's own name; None if nothing shows that it is there.
-        path: What leads from that name to the top, 32 bytes each.
+        top: Top of the tree over them, 32 bytes; zeros for an empty list.
+        place: Index of the client's own name; None without a proof that it is listed.
+        path: Hashes from that name to the top, 32 bytes each.
     """
 
     count: int
@@ -106,16 +106,16 @@ class NamePath:
     path: tuple[bytes, ...] = field(default=(), repr=False)
 
     def commitment(self, name: str, session_id: bytes, suite: CipherSuite) -> bytes:
-        """Return what was signed.
+        """Return the commitment that was signed.
 
         Raises:
-            RemoteProtocolError: BAD_PROOF; the name does not stand where it is said to.
+            RemoteProtocolError: BAD_PROOF; the path does not prove the name.
         """
         if self.place is not None:
             leaves = {self.place: _leaf(self.place, name, session_id, suite)}
             try:
                 top = proven_top(self.count, leaves, self.path, suite, node=_NODE)
-            except ValueError as error:  # a ProofError, or a place behind the end
+            except ValueError as error:  # a ProofError, or an index beyond the end
                 raise _unproven(name, str(error)) from None
             if top != self.top:
                 raise _unproven(name, "its path leads to another top")
@@ -124,7 +124,7 @@ class NamePath:
 
 def _unproven(name: str, complaint: str) -> SecAggError:
     return ErrorCode.BAD_PROOF.error(
-        f"{name!r} does not stand where the receipt says: {complaint}",
+        f"the receipt does not prove the place of {name!r}: {complaint}",
     )
 
 
@@ -133,15 +133,15 @@ Names: TypeAlias = tuple[str, ...] | NamePath
 
 @dataclass(frozen=True, slots=True)
 class PartStatement:
-    """What the helper signs, and the leader with it.
+    """The statement that the helper signs, and that the leader's signature covers.
 
     Attributes:
         leader_offer: The leader's session descriptor, encoded.
-        helper_offer: The helper's.
-        roster: Commitment to those whose shares the leader held.
-        survivors: Commitment to those over whom both add up.
-        part_digest: SHA-256 of the helper's packed part, noise included; zeros where it
-            has given none.
+        helper_offer: The helper's session descriptor, encoded.
+        roster: Commitment to the clients whose shares the leader held.
+        survivors: Commitment to the clients in the sum.
+        part_digest: SHA-256 of the helper's packed part, noise included; zeros without
+            a part.
     """
 
     leader_offer: bytes
@@ -167,20 +167,20 @@ class TwoAggregatorReceipt:
 
     Attributes:
         leader_offer: The leader's session descriptor, encoded.
-        helper_offer: The helper's.
-        leader_key: What the leader signs with, 32 bytes.
-        helper_key: What the helper signs with; empty without its part.
-        reader: Whose receipt it is; empty for the operator's.
-        roster: Whose shares the leader held.
-        survivors: Over whom both add up; none without a sum.
+        helper_offer: The helper's session descriptor, encoded.
+        leader_key: The leader's receipt key, 32 bytes.
+        helper_key: The helper's receipt key, 32 bytes; empty without its part.
+        reader: The client whose receipt it is; empty for the operator's.
+        roster: The clients whose shares the leader held.
+        survivors: The clients in the sum; empty without a sum.
         part_digest: As `PartStatement.part_digest`.
         helper_signature: Over a `PartStatement`; empty without the helper's part.
-        outcome: How it ended: released, or aborted.
-        code: Why, if it was aborted; 0 if it was not.
-        sum_hash: SHA-256 of the packed sum, 32 bytes; zeros without one.
-        size: Its bytes; 0 without one.
-        ended: When, in Unix seconds of the leader's clock.
-        leader_signature: Over all of it but the names.
+        outcome: RELEASED or ABORTED.
+        code: Error code of an aborted session; 0 otherwise.
+        sum_hash: SHA-256 of the packed sum, 32 bytes; zeros without a sum.
+        size: Length of the packed sum in bytes; 0 without a sum.
+        ended: End of the session, in Unix seconds of the leader's clock.
+        leader_signature: Over everything but `reader` and the names.
     """
 
     leader_offer: bytes
@@ -203,8 +203,8 @@ class TwoAggregatorReceipt:
         """Return the bytes that the leader signs.
 
         Args:
-            statement: What both have signed.
-            suite: The session's.
+            statement: The statement that both sign.
+            suite: Cipher suite of the session.
         """
         writer = Writer().blob(statement.encode())
         writer.blob(self.leader_key).blob(self.helper_key).blob(self.helper_signature)
@@ -215,7 +215,7 @@ class TwoAggregatorReceipt:
     def for_reader(
         self, name: str, roster: NameList, survivors: NameList
     ) -> "TwoAggregatorReceipt":
-        """Return the receipt of one client, which names nobody else."""
+        """Return the receipt of one client, which names no other client."""
         return replace(
             self,
             reader=name,
@@ -238,7 +238,7 @@ class TwoAggregatorReceipt:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote; nothing in it is judged.
+        """Read what `encode` wrote; verify nothing in it.
 
         Raises:
             RemoteProtocolError: BAD_ENCODING.
@@ -250,7 +250,7 @@ class TwoAggregatorReceipt:
         if reader.remaining > MAX_SHARED_RECEIPT_BYTES:
             raise ValueError(f"it has more than {MAX_SHARED_RECEIPT_BYTES} bytes")
         if reader.fixed(len(SHARED_MAGIC)) != SHARED_MAGIC:
-            raise ValueError("it begins otherwise")
+            raise ValueError("it does not begin with the magic bytes")
         return cls(
             leader_offer=reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES),
             helper_offer=reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES),
@@ -286,7 +286,7 @@ def _read_path(reader: Reader) -> NamePath:
     if not reader.flag():
         return NamePath(count, top, None)
     place = reader.u32()
-    # Bounded by the byte that counts them.
+    # Its length is bounded by one byte.
     path = tuple(reader.fixed(NODE_SIZE) for _ in range(reader.u8()))
     return NamePath(count, top, place, path)
 

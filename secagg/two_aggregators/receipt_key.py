@@ -1,4 +1,4 @@
-"""The key with which an aggregator signs receipts: made once, kept beside its book."""
+"""The receipt key of an aggregator: generated once, stored in its state directory."""
 
 from pathlib import Path
 from typing import Final
@@ -11,20 +11,22 @@ _FILE: Final = "receipt.key"
 
 
 def receipt_key_in(directory: Path, *, entropy: Entropy | None = None) -> IdentityKey:
-    """Return the receipt key of an aggregator; the first call makes it.
+    """Return the receipt key of an aggregator; the first call generates it.
 
     Args:
-        directory: Where ``receipt.key`` lies, for this aggregator alone.
+        directory: Directory of ``receipt.key``, for this aggregator alone.
         entropy: Source of a new key; the system's by default.
 
     Raises:
-        ServiceError: STORAGE_FAILED or BAD_CREDENTIAL; it cannot be kept, or read.
+        ServiceError: STORAGE_FAILED or BAD_CREDENTIAL; the file cannot be written or
+            read.
     """
     path = directory / _FILE
     if not path.exists():
         write_key(path, IdentityKey.generate(entropy or SystemEntropy()))
     return read_key(
         path,
-        remedy="Put it back from a copy. Without one, move the file away: the next "
-        "start makes another key, of which whoever knows the old one has to be told.",
+        remedy="Restore the file from a copy. Without a copy, move the file away: the "
+        "next start generates another key, and every client, auditor and peer that "
+        "has the old key needs it.",
     )

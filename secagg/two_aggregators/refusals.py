@@ -1,4 +1,4 @@
-"""What leader and helper say where they cannot serve, or are not served."""
+"""Errors of leader and helper for calls that they refuse, or that are refused."""
 
 from typing import Any, Final
 
@@ -19,75 +19,75 @@ UNAVAILABLE_CODES: Final = frozenset(
         ErrorCode.STORAGE_FAILED,
     }
 )
-"""The helper's process, or the way to it, is gone or refuses everything."""
+"""Codes that show no answer of the helper: it is unreachable or refuses all calls."""
 
 FINAL_REFUSALS: Final = frozenset({ErrorCode.TASK_OVER, ErrorCode.POLICY_VIOLATION})
-"""What a helper that is asked for a session says when it will never open another."""
+"""Codes with which a helper refuses every further session of a task."""
 
 
 def no_more_sums(task: str) -> SecAggError:
-    """Return what is said of a task whose budget is used."""
+    """Return the error for a task whose budget is spent."""
     return ErrorCode.TASK_OVER.error(
         f"task {task!r} has released all its sums",
-        fix="A new task id is a new budget, to be agreed on.",
+        fix="Agree on a new task id, which has a budget of its own.",
     )
 
 
 def nothing_offered(helper: str) -> SessionAbortedError:
-    """Return how a leader's question ends that its helper only told to wait."""
+    """Return the error for a helper that answered, but offered no session in time."""
     return ErrorCode.DEADLINE.error(
-        f"{helper!r} answers, and offers no session",
+        f"{helper!r} answers, but offers no session",
         kind=SessionAbortedError,
         fix="Ask the helper's operator whether it drains, or pauses the task.",
     )
 
 
 def participations_given(identity: str, *, given: int, most: int) -> SecAggError:
-    """Return what a client is told that is in as many sums as it may be."""
+    """Return the error for a client that has used all its participations."""
     return ErrorCode.TASK_OVER.error(
-        f"the task is over for {identity!r}: it has given its participations, "
-        f"{given} of {most}",
-        fix="Nothing is to be done; other clients give to the further sums.",
+        f"the task is over for {identity!r}: it has used {given} of {most} "
+        "participations",
+        fix="Do nothing; other clients contribute to the remaining sums.",
     )
 
 
 def no_such_call(identity: str, request: Request[Any]) -> SecAggError:
-    """Return the refusal of a call that has no meaning between two aggregators."""
+    """Return the error for a call that has no meaning between two aggregators."""
     return ErrorCode.UNEXPECTED_MESSAGE.error(
-        f"{type(request).__name__} is no call of {identity!r} in a session between "
-        "two aggregators",
+        f"{identity!r} may not call {type(request).__name__} in a session between two "
+        "aggregators",
         sender=identity,
         fix="Take part with secagg.two_aggregators.TwoAggregatorClient.",
     )
 
 
 def no_such_session() -> SecAggError:
-    """Return the refusal of a session that is over, or never was."""
+    """Return the error for a session that is over, or never existed."""
     return ErrorCode.UNKNOWN_SESSION.error(
-        "the session is over, or none of this aggregator's",
+        "the session is over, or does not belong to this aggregator",
         fix="Ask for the next offer.",
     )
 
 
 def no_such_task(task: str) -> SecAggError:
-    """Return the refusal of a task that is not run here."""
+    """Return the error for a task that this aggregator does not run."""
     return ErrorCode.TASK_OVER.error(
-        f"there is no task {task!r} here",
-        fix="Compare the name of the task with the aggregators'.",
+        f"this aggregator has no task {task!r}",
+        fix="Compare the name of the task with the aggregators' settings.",
     )
 
 
 def refused_by_helper(error: SecAggError) -> SessionAbortedError:
-    """Return how a session ends that the helper does not want to go on with."""
+    """Return the error of a session that the helper refuses to continue."""
     return SessionAbortedError(
         f"the helper refuses: {error}", code=error.code, next_step=error.next_step
     )
 
 
 def second_upload(identity: str) -> SecAggError:
-    """Return the refusal of something else than what was sent before."""
+    """Return the error for an upload that differs from an earlier one."""
     return ErrorCode.EQUIVOCATION.error(
-        f"{identity!r} has sent something else in this session before",
+        f"{identity!r} has sent a different upload in this session before",
         sender=identity,
         fix="Wait for the next session.",
     )

@@ -1,4 +1,4 @@
-"""One session in the store of one aggregator, and the only way to write to it."""
+"""The log of one session in an aggregator's store; all its writes go through here."""
 
 import asyncio
 from typing import Final, Self
@@ -14,11 +14,11 @@ class SessionLog:
     """Appends records, one commit at a time; make it with `create` or `resume`.
 
     Args:
-        store: Where to.
+        store: Store of the task.
         key: Name of the session.
-        sequence: How many records it holds.
-        chain: Chain value behind them.
-        measures: Times the commits.
+        sequence: Number of records.
+        chain: Hash chain value after the last record.
+        measures: Measures the duration of commits.
     """
 
     def __init__(
@@ -55,30 +55,30 @@ class SessionLog:
 
     @classmethod
     def resume(cls, store: Store, stored: StoredSession, measures: Measures) -> Self:
-        """Go on with a session of an earlier process."""
+        """Resume a session of an earlier process."""
         return cls(store, stored.key, stored.sequence, stored.chain, measures)
 
     async def append(self, record: Record, *, spend: bool = False) -> None:
         """Append one record; returns when it is durable.
 
         Args:
-            record: What has happened.
-            spend: The session uses one of the task's from now on.
+            record: The record.
+            spend: Count the session against the task's budget.
 
         Raises:
-            ServiceError: STORAGE_FAILED; nothing is known.
+            ServiceError: STORAGE_FAILED; the commit may or may not be durable.
         """
         await self._commit(records=(record,), spend=spend)
 
     async def end(self, receipt: bytes, *, facts: bytes | None = None) -> None:
-        """Overwrite header and records; the receipt stays.
+        """End the session: overwrite its header and records, and keep a receipt.
 
         Args:
-            receipt: What is left of the session.
-            facts: What the task knows from now on; None leaves it as it is.
+            receipt: What is kept of the session.
+            facts: New facts of the task; None keeps the old ones.
 
         Raises:
-            ServiceError: STORAGE_FAILED; nothing is known.
+            ServiceError: STORAGE_FAILED; the commit may or may not be durable.
         """
         await self._commit(end=receipt, facts=facts)
 
@@ -110,5 +110,5 @@ class SessionLog:
 def _written_by_another(key: str) -> SecAggError:
     return ErrorCode.STORAGE_FAILED.error(
         f"session {key} was written by another process",
-        fix="Run one process for each book, then start this one again.",
+        fix="Run one process for each store, then start this one again.",
     )

@@ -1,4 +1,4 @@
-"""A sum that two aggregators have released, as the leader hands it out."""
+"""A sum that two aggregators have released, as the leader returns it."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,12 +15,12 @@ class TwoAggregatorSum(SumEstimate):
     """A sum that two aggregators have released, with its error.
 
     Attributes:
-        session_number: Of the leader's session.
-        session_id: Of it.
-        inputs: How many vectors it adds up.
-        ended: When it was released, in Unix seconds of the leader's clock.
-        sum_hash: SHA-256 of the packed residues, as clients were told.
-        noise: The task as it was when the session began.
+        session_number: Number of the leader's session.
+        session_id: Id of the leader's session.
+        inputs: Number of vectors in the sum.
+        ended: Time of the release, in Unix seconds of the leader's clock.
+        sum_hash: SHA-256 of the packed residues, which clients receive as well.
+        noise: The noise of the task when the session was opened.
         values: The estimate, shape (dim,), caller's units.
         residues: The noisy sum modulo m, shape (dimension,).
         error: How far `values` may be from the sum of the vectors, if both aggregators
@@ -38,7 +38,7 @@ class TwoAggregatorSum(SumEstimate):
     error: SumError = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """State the error that follows from noise and inputs."""
+        """Compute the error from noise and inputs."""
         error = self.noise.sum_error(inputs=self.inputs)
         object.__setattr__(self, "error", error)
 
@@ -46,7 +46,7 @@ class TwoAggregatorSum(SumEstimate):
         return self.noise.report().figures()
 
     def facts(self) -> dict[str, object]:
-        """Return what a report says of it, as JSON values."""
+        """Return the fields of a report, as JSON values."""
         ended, budget = datetime.fromtimestamp(self.ended, UTC), self.noise.budget
         return {
             "session_number": self.session_number,

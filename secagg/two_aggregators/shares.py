@@ -1,9 +1,9 @@
-"""Additive shares: a vector as a seed and a difference, and their sums.
+"""Additive shares of a vector, a seed and a difference, and their sums.
 
-Rule 1: the seed's share is its expansion (`secagg.crypto.prg`) under a key that
-        covers the leader's session id; the other share is the vector minus it, modulo
-        m. Each alone is pseudorandom whatever the vector is.
-Rule 2: sums hold O(d), never O(n·d).
+Rule 1: the seed's share is its expansion (`secagg.crypto.prg`) under a key that covers
+        the leader's session id. The other share is the vector minus it, modulo m. Each
+        alone is pseudorandom, whatever the vector is.
+Rule 2: a sum needs memory O(d), never O(n·d).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,13 +27,13 @@ def leader_share(
     session_id: bytes,
     parameters: ProtocolParameters,
 ) -> UnsignedArray:
-    """Return the share that is left when the seed's is taken off.
+    """Return the leader's share: the vector minus the expansion of the seed.
 
     Args:
         residues: The encoded vector, shape (dimension,), entries below m.
-        seed: 32 uniform bytes of this client, of this session and no other.
-        session_id: The leader's.
-        parameters: Of the session.
+        seed: 32 uniform bytes of this client, for this session alone.
+        session_id: Id of the leader's session.
+        parameters: Parameters of the session.
 
     Returns:
         Residues of shape (dimension,).
@@ -50,9 +50,9 @@ def sum_of_seeds(
     """Expand the helper's shares and add them up.
 
     Args:
-        seeds: Of the clients in the set.
-        session_id: The leader's.
-        parameters: Of the session.
+        seeds: Seeds of the clients in the set.
+        session_id: Id of the leader's session.
+        parameters: Parameters of the session.
 
     Returns:
         Residues of shape (dimension,).
@@ -69,9 +69,9 @@ def sum_of_uploads(
     """Add up the leader's shares.
 
     Args:
-        reads: For each client in the set, what returns bytes of its packed share, by
-            offset and size.
-        parameters: Of the session.
+        reads: For each client in the set, a function that returns bytes of its packed
+            share, given offset and size.
+        parameters: Parameters of the session.
 
     Returns:
         Residues of shape (dimension,).

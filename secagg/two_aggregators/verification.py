@@ -1,10 +1,10 @@
-"""What anybody can make of a receipt between two aggregators, without network or state.
+"""Verification of receipts between two aggregators, without network or state.
 
-Rule 1: whoever verifies brings both keys: a receipt cannot vouch for its own.
-Rule 2: the first step that fails is named. What passes shows that both have signed the
-        same offers, roster and survivors, and that the noise which they promise there
-        keeps the epsilon which they claim. Whether they have drawn it, and whether the
-        sum is right, cannot be seen.
+Rule 1: the caller provides both keys, because a receipt cannot prove its own.
+Rule 2: an error names the first step that fails. A valid receipt shows that both have
+        signed the same offers, roster and survivors, and that the noise stated there
+        achieves the claimed epsilon. It does not show that the noise was drawn, or that
+        the sum is right.
 """
 
 from dataclasses import dataclass
@@ -28,20 +28,20 @@ from secagg.two_aggregators.receipt import (
 
 @dataclass(frozen=True, slots=True)
 class TwoAggregatorVerdict:
-    """What a receipt that passes says.
+    """What a valid receipt shows.
 
     Attributes:
         receipt: Its fields.
         leader: The leader's offer.
-        helper: The helper's.
-        roster: How many shares the leader held.
-        survivors: How many vectors the sum adds up; 0 without a sum.
-        is_included: In a client's receipt, True where both have signed that its own
-            name is one of them, and False where nothing shows it: whoever hands a
-            receipt out can leave a name's place out of it, so that nobody has signed
-            that a client is *not* in the sum. None in an operator's.
-        privacy: What the whole task costs, computed anew from what both have signed.
-        statement: What both have signed of the sum.
+        helper: The helper's offer.
+        roster: Number of shares that the leader held.
+        survivors: Number of vectors in the sum; 0 without a sum.
+        is_included: In a client's receipt, True if both have signed that its own name
+            is among the survivors. False proves nothing: the leader can omit the proof,
+            and no signature shows that a client is *not* in the sum. None in an
+            operator's receipt.
+        privacy: Privacy cost of the whole task, recomputed from the signed offers.
+        statement: The statement that both have signed.
     """
 
     receipt: TwoAggregatorReceipt
@@ -55,25 +55,25 @@ class TwoAggregatorVerdict:
 
     @property
     def is_released(self) -> bool:
-        """Whether both have signed a sum; else the leader alone says that it ended."""
+        """Whether both have signed a sum; else the leader alone signed the outcome."""
         return self.receipt.outcome is Outcome.RELEASED
 
 
 def verify_shared_receipt(
     data: bytes, *, leader_key: bytes, helper_key: bytes
 ) -> TwoAggregatorVerdict:
-    """Judge a receipt of a session between two aggregators.
+    """Verify a receipt of a session between two aggregators.
 
     Args:
-        data: Its bytes.
-        leader_key: What the leader is to sign with, 32 bytes.
-        helper_key: What the helper is to sign with.
+        data: Bytes of the receipt.
+        leader_key: Receipt key of the leader, 32 bytes.
+        helper_key: Receipt key of the helper, 32 bytes.
 
     Returns:
-        What it shows.
+        What the receipt shows.
 
     Raises:
-        ReceiptError: The first step that fails, and why.
+        ReceiptError: The receipt is invalid; names the first step that fails.
     """
     with naming_step(Step.ENCODING):
         receipt = TwoAggregatorReceipt.decode(data)
@@ -103,14 +103,14 @@ def verify_shared_receipt(
 
 
 def shown_between_two(verdict: TwoAggregatorVerdict, *, source: str) -> ShownSession:
-    """Return what a receipt shows of a session between two, to compare it with others.
+    """Return the facts of a receipt that are compared with other receipts.
 
-    An aggregator that keeps to its part signs one statement of each session, so that
-    an operator's receipt and those of all clients agree in every entry.
+    An honest aggregator signs one statement for each session, so an operator's receipt
+    and those of all clients agree in every entry.
 
     Args:
-        verdict: Of a receipt that holds.
-        source: Where the receipt comes from.
+        verdict: Verdict of a valid receipt.
+        source: Origin of the receipt.
     """
     receipt, statement = verdict.receipt, verdict.statement
     is_released = verdict.is_released
@@ -130,7 +130,7 @@ def shown_between_two(verdict: TwoAggregatorVerdict, *, source: str) -> ShownSes
 def _stated(
     receipt: TwoAggregatorReceipt, leader: SessionDescriptor
 ) -> tuple[PartStatement, tuple[int, int]]:
-    """Return what both are to have signed, and how many names the two lists have."""
+    """Return the statement that both must have signed, and the sizes of both lists."""
     roster, survivors = (
         _commitment(names, receipt.reader, leader)
         for names in (receipt.roster, receipt.survivors)
@@ -176,7 +176,7 @@ def _check_sets(
     parameters, (roster, survivors) = leader.parameters, sizes
     _require(
         roster <= parameters.max_clients,
-        f"the leader held {roster} shares, {parameters.max_clients} at most",
+        f"the leader held {roster} shares, more than {parameters.max_clients}",
     )
     if receipt.outcome is Outcome.RELEASED:
         _require(
@@ -185,13 +185,13 @@ def _check_sets(
             f"{parameters.min_survivors} are needed",
         )
     else:
-        _require(survivors == 0, "without a sum nobody survives")
+        _require(survivors == 0, "survivors are listed without a sum")
     held, summed = receipt.roster, receipt.survivors
     if isinstance(held, NamePath) and isinstance(summed, NamePath):
         is_subset = summed.place is None or held.place is not None
     else:
         is_subset = set(_listed_names(summed)) <= set(_listed_names(held))
-    _require(is_subset, "somebody is in the sum whose share the leader did not hold")
+    _require(is_subset, "the sum includes a client whose share the leader did not hold")
 
 
 def _listed_names(names: Names) -> tuple[str, ...]:
@@ -226,20 +226,20 @@ def _check_outcome(receipt: TwoAggregatorReceipt, leader: SessionDescriptor) -> 
     parameters = leader.parameters
     if receipt.outcome is Outcome.RELEASED:
         size = packed_size(parameters.dimension, parameters.bits)
-        _require(receipt.code == 0, "a sum that was released has a reason to abort")
+        _require(receipt.code == 0, "a released sum has an abort code")
         _require(receipt.size == size, f"a sum has {size} bytes, not {receipt.size}")
         return
-    _require(receipt.outcome is Outcome.ABORTED, "a sum is released, or there is none")
-    _require(receipt.code != 0, "a session that was aborted has a reason")
+    _require(receipt.outcome is Outcome.ABORTED, "the outcome is unknown")
+    _require(receipt.code != 0, "an aborted session has no abort code")
     rest = (receipt.size, any(receipt.sum_hash), any(receipt.part_digest))
-    _require(not any(rest), "there is something of a sum that was not released")
+    _require(not any(rest), "an aborted session has facts of a sum")
     _require(
         not receipt.helper_signature and not receipt.helper_key,
-        "the helper has signed a part of no sum",
+        "the helper has signed a part of an aborted session",
     )
 
 
-def _require(holds: bool, complaint: str) -> None:  # noqa: FBT001 - the value asked about
+def _require(holds: bool, complaint: str) -> None:  # noqa: FBT001 - the checked value
     if not holds:
         raise _fault(complaint)
 

@@ -1,8 +1,8 @@
-"""What an operator is told of a leader or a helper: tasks, sessions, budgets.
+"""Operator's views of a leader or a helper: tasks, sessions and budgets.
 
-Rule 1: the views are made from the store of each task, whether the aggregator runs or
-        not; what only a process knows is added under `live`.
-Rule 2: a helper does not learn what was released: its sums are the answers it gave.
+Rule 1: the views come from the store of each task, whether the aggregator runs or not.
+        A running process adds its own facts under `live`.
+Rule 2: a helper does not learn what was released: its sums are its answers.
 """
 
 from collections.abc import Sequence
@@ -39,15 +39,15 @@ _PROFILE: Final = "two-aggregators"
 
 @dataclass(frozen=True, slots=True)
 class PartyTask:
-    """A task of a leader or a helper, and where its state is.
+    """A task of a leader or a helper, with its store.
 
     Attributes:
-        task: Its name.
+        task: Name of the task.
         noise: The task, with the noise of one aggregator.
-        steps: Sums of the task.
-        is_leader: Whether the state is the leader's.
-        store: Of the task.
-        party: What runs it; None when the aggregator does not run.
+        steps: Number of sums of the task.
+        is_leader: Whether the store is the leader's.
+        store: Store of the task.
+        party: The running party; None when the aggregator does not run.
     """
 
     task: str
@@ -65,11 +65,11 @@ class PartyTask:
         )
 
     def history(self, tally: Tally) -> TaskHistory:
-        """Return the sums, and of the leader who gave to them."""
+        """Return the sums of the task and, at the leader, the clients in them."""
         return history_in(tally) if self.is_leader else TaskHistory(sums=tally.spent)
 
     def ended(self, receipt: bytes) -> View:
-        """Return what is left of a session that is over."""
+        """Return the view of an ended session."""
         joined: int | None
         inputs: int | None
         if self.is_leader:
@@ -81,7 +81,7 @@ class PartyTask:
         else:
             joined = inputs = None  # erased with the seeds
             code = None if receipt else ErrorCode.CANCELLED
-            reason = "" if receipt else "it gave no answer"
+            reason = "" if receipt else "the helper gave no answer"
         return {
             "outcome": "released" if code is None else ErrorCode(code).name,
             "reason": reason,
@@ -91,11 +91,11 @@ class PartyTask:
         }
 
     def live(self) -> tuple[LiveSession, ...]:
-        """Return the session that a process knows to be open."""
+        """Return the open session of a running party."""
         return () if self.party is None else self.party.live()
 
     async def view(self) -> View:
-        """Return the task."""
+        """Return the view of the task."""
         tally = await self.store.read(ReadTally(Role.SERVER, self.task))
         row = await row_of(self.store, self.task)
         open_rows = await self.store.read(
@@ -105,7 +105,7 @@ class PartyTask:
         history, budget = self.history(tally), self.noise.budget
         most = budget.max_sessions(self.steps)
         is_over = history.sums >= self.steps or tally.spent >= most
-        # What the helper refuses for good, only the process that asked it knows.
+        # Only the process that asked the helper knows of a final refusal.
         is_over |= self.party is not None and not self.party.may_serve
         state = TaskState.RUNNING if row is None else row.task.state
         finished = history.finished(budget.participations)
@@ -133,13 +133,13 @@ class PartyTask:
         }
 
     async def budget(self) -> View:
-        """Return what the task costs and has spent."""
+        """Return the view of the task's budget."""
         tally = await self.store.read(ReadTally(Role.SERVER, self.task))
         running = await self.store.read(ListSessions(role=Role.SERVER, task=self.task))
         report, budget = self.noise.report(), self.noise.budget
         history, sessions = self.history(tally), budget.max_sessions(self.steps)
         left = max(0, sessions - tally.spent)
-        # What an open session has spent has not failed yet; a helper has counted it.
+        # An open session of a leader may still release a sum; a helper has counted it.
         paid = sum(each.spent for each in running) if self.is_leader else 0
         missing = max(0, self.steps - history.sums - paid)
         return {
@@ -167,7 +167,7 @@ class PartyViews:
     """The views of a leader or a helper; implements `OperatorViews`.
 
     Attributes:
-        of: Its tasks.
+        of: The tasks of the aggregator.
     """
 
     of: Sequence[PartyTask]
@@ -224,7 +224,7 @@ class PartyViews:
             if each.party is not None:
                 with suppress(ServiceError):
                     for metric, value, labels in await each.party.readings():
-                        # Several leaders ask one helper: one without an answer counts.
+                        # Several leaders ask one helper; the worst value counts.
                         key = metric.name, tuple(sorted(labels.items()))
                         least = min(value, found.get(key, (metric, value, {}))[1])
                         found[key] = metric, least, labels

@@ -444,7 +444,7 @@ def test_settings_are_shown_with_what_the_task_costs(house, capsys, part, json_a
 @pytest.mark.parametrize(
     ("part", "changed", "said"),
     [
-        ("leader", ("task", "epsilon", 0.1), "task.epsilon claims 0.1"),
+        ("leader", ("task", "epsilon", 0.1), "but task.epsilon is 0.1"),
         ("helper", ("task", "rho", -1.0), "rho"),
         ("helper", ("task", "max_client", 3), "max_clients"),
         ("leader", ("helper", "address", "helper"), "helper.address: expected host"),

@@ -254,9 +254,9 @@ def test_a_late_seed_changes_nothing() -> None:
     [
         (
             lambda part: replace(part, names=(*part.names[:-1], "zed")),
-            "were not named to it",
+            "the leader did not name",
         ),
-        (lambda part: replace(part, names=part.names[:2]), "adds up 2 shares"),
+        (lambda part: replace(part, names=part.names[:2]), "adds up only 2 shares"),
         (lambda part: replace(part, session_id=bytes(32)), "another session"),
         (lambda part: replace(part, packed=part.packed[:-1]), "another size"),
         # Five entries of 14 bits leave two bits over, which have to be zero.

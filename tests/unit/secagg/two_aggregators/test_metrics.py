@@ -156,7 +156,7 @@ def test_a_helper_that_is_paused_answers() -> None:
     async def main(clock):
         house, scraped = houses(clock)
         await house.helper.set_state(TaskState.PAUSED)
-        with pytest.raises(SessionAbortedError, match="answers, and offers no") as one:
+        with pytest.raises(SessionAbortedError, match="answers, but offers no") as one:
             await house.leader.next_sum()
         assert one.value.code is ErrorCode.DEADLINE
         paused = (await scraped())[0]

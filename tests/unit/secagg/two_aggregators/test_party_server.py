@@ -116,7 +116,7 @@ def test_two_tasks_run_side_by_side_and_each_call_reaches_its_own():
             with pytest.raises(ServiceError) as refused:
                 await way.call(call)
             assert refused.value.code is code
-        with pytest.raises(RemoteProtocolError, match="no call"):
+        with pytest.raises(RemoteProtocolError, match="may not call"):
             both.servers["leader"].watch(NAMES[0], WatchSession(bytes(32), 0))
 
     run(main)

@@ -405,7 +405,7 @@ def of_client(house, lie):
 @pytest.mark.parametrize(
     ("lie", "words"),
     [
-        (lambda kept, _: kept[2][3], "of other offers"),
+        (lambda kept, _: kept[2][3], "for other offers"),
         (lambda _, mine: mine[:-1] + bytes([mine[-1] ^ 1]), "has not signed"),
         (lambda _, mine: mine[:40], "receipt of two aggregators is malformed"),
     ],
@@ -430,8 +430,8 @@ def test_a_client_believes_no_sum_without_its_receipt(kept, lie, words) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"fate": Fate.NOT_INCLUDED}, "what the leader does"),
-        ({"survivors": 3}, "of another sum"),
+        ({"fate": Fate.NOT_INCLUDED}, "contradicts the leader"),
+        ({"survivors": 3}, "for another sum"),
     ],
 )
 def test_a_leader_says_what_it_has_signed(change, words) -> None:
@@ -464,7 +464,7 @@ def test_a_leader_says_what_it_has_signed(change, words) -> None:
             lambda _, part: replace(
                 part, key=FOREIGN.public_bytes, signature=bytes(64)
             ),
-            "not as it was to",
+            "the wrong key",
         ),
         # Signed, for another set than the one that it says.
         (
@@ -497,7 +497,7 @@ def test_a_leader_uses_no_part_that_the_helper_has_not_signed(lie, words) -> Non
     assert caught.code is ErrorCode.BAD_SIGNATURE
     assert caught.sender == "helper"
     asked = "[helper] receipt_key" in caught.next_step
-    assert asked == (words == "not as it was to")
+    assert asked == (words == "the wrong key")
     assert words in str(caught)
     assert all(isinstance(each, SessionAbortedError) for each in told)
 
@@ -523,7 +523,7 @@ def test_the_receipt_of_another_client_is_refused() -> None:
 
     *_, caught = run(main)
     assert isinstance(caught, RemoteProtocolError)
-    assert "somebody else's" in str(caught)
+    assert "for another client" in str(caught)
 
 
 @pytest.mark.parametrize("part", ["leader", "helper"])
@@ -598,7 +598,7 @@ def test_a_damaged_receipt_key_is_restored_or_replaced(tmp_path) -> None:
     with pytest.raises(ServiceError) as damaged:
         receipt_key_in(tmp_path)
     assert damaged.value.code is ErrorCode.BAD_CREDENTIAL
-    assert "Put it back from a copy" in damaged.value.next_step
+    assert "Restore the file from a copy" in damaged.value.next_step
 
 
 # --- as it is written down ------------------------------------------------------------

@@ -309,7 +309,7 @@ def offers():
         ({"aggregator": "helper"}, "both parts"),
         ({"task_id": "other"}, "tasks differ"),
         ({"parameters": noise_for(rho=50).parameters}, "parameters differ"),
-        ({"server_nonce": bytes(32)}, "not the helper's"),
+        ({"server_nonce": bytes(32)}, "another session of the helper"),
         ({"payload_hash": bytes(32)}, "payload or a unit"),
         ({"noise_terms": b"x"}, "payload or a unit"),
     ],
@@ -367,7 +367,7 @@ def test_terms_that_mean_nothing_between_two_are_refused() -> None:
     odd = replace(noise, parameters=replace(noise.parameters, colluders=1))
 
     async def main(clock):
-        with pytest.raises(RemoteProtocolError, match="not those of a session between"):
+        with pytest.raises(RemoteProtocolError, match="a value without a meaning"):
             TwoAggregators(clock, odd)
 
     run(main)
