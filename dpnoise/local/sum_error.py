@@ -39,11 +39,11 @@ probability β/2 [HKZ12] Theorem 1, as tr Q² ≤ ‖Q‖·tr Q.
   d − 1 squares is the same, so some order has no more than c·‖φ‖², c = 1 + h/(d − 1)
   with h = 1 + 1/2 + … + 1/(d − 1) ≤ 1 + log(d − 1).
   (3) *t, given its side.* The sum of C(d, k)·e^(θk) over k ≥ L is (1 + e^θ)^d times the
-  probability of L successes in trials of log-odds θ, a distribution function of θ with
-  the log-concave density e^(Lθ)/(1 + e^θ)^(d+1). So it is log-concave itself, and the
-  second derivative of the logarithm is d/4 at most, as without the edge: t has 1/d.
-  Below the edge, exchange successes and failures. (4) The side: Δ²/4, as for the
-  sphere.
+  probability of L successes or more in d trials of logit θ. That is a distribution
+  function of θ with the log-concave density proportional to e^(Lθ)/(1 + e^θ)^(d+1). So
+  it is log-concave itself, and the second derivative of the logarithm is d/4 at most,
+  as without the edge: t has 1/d. Below the edge, exchange successes and failures.
+  (4) The side: Δ²/4, as for the sphere.
   As y/artanh y + y² ≤ 1.43 for every y, together
 
       Q = B²/d · (0.43 + c) · 1 + B²/d · (1/d + Δ²/4) · yyᵀ,    ‖y‖² ≤ d.

@@ -322,12 +322,12 @@ class PlanRequest:
         raise ParameterError(
             f"sampling_rate cannot be counted for {self.mechanism}: every participant "
             "adds its own noise share, so the variance of a sum and the number of its "
-            "inputs tell who took part, and nothing is hidden by the coin. State "
-            "selection_rate, by which everybody takes part and a secret coin chooses "
-            "whose vector counts, or leave it out: every step then counts in full",
+            "inputs reveal who took part. State selection_rate, with which all clients "
+            "take part and each selects its vector in secret, or omit both: every step "
+            "then counts in full",
             parameter="sampling_rate",
             value=self.sampling_rate,
-            nearest="1.0, that is none; or state a selection_rate",
+            nearest="1.0, which counts every step; or state a selection_rate",
         )
 
     def _check_selection(self) -> None:
@@ -340,8 +340,8 @@ class PlanRequest:
         check_selection_rate(rate)
         if self.delta >= rate:
             raise ParameterError(
-                f"delta {self.delta:g} is not below the selection rate {rate}: such a "
-                "promise is kept by the lost coins alone, with no noise at all",
+                f"delta {self.delta:g} is not below the selection rate {rate}: the "
+                "selection alone keeps such a guarantee, with no noise at all",
                 parameter="delta",
                 value=self.delta,
                 nearest=f"{float(rate) / _BELOW_RATE:g}",

@@ -1,8 +1,8 @@
-"""Test vectors of the wire protocol, for whoever writes another client or server.
+"""Test vectors of the wire protocol, for authors of other clients and servers.
 
-`vectors/README.md` beside this file says what each of them holds.  They were made by
-an implementation that shares no code with this package and follows PROTOCOL.md alone;
-it stands in the repository under `tests/vectors/protocol`.
+`vectors/README.md` beside this file describes the vectors. An implementation that
+shares no code with this package and follows PROTOCOL.md alone has made them; it is in
+the repository under `tests/vectors/protocol`.
 """
 
 import json

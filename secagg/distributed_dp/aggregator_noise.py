@@ -1,14 +1,13 @@
 """Noise that two aggregators add, each the whole variance.
 
-Rule 1: no client adds noise.  The aggregators draw what a sum holds, each from a seed
-        of its own, each the whole variance.  A party that knows one part of the noise
-        still faces the other one.
+Rule 1: no client adds noise. Each aggregator draws noise of the whole variance, from a
+        seed of its own. A party that knows one part of the noise still faces the other.
 Rule 2: the figure against an aggregator counts the other one's noise alone; against
         readers it counts both.  The first assumes that the other one follows the
         protocol.
-Rule 3: only parties of a session between two aggregators read such a block. `NoisyTask`
-        refuses it, because one aggregator alone would add noise to what it has read
-        already.
+Rule 3: only parties of a session between two aggregators accept such a block.
+        `NoisyTask` refuses it, because a single aggregator would add its noise to a sum
+        that it has already read.
 
 This module does no input or output.
 """
@@ -67,10 +66,13 @@ class TwoAggregatorReport:
     """What a task between two aggregators costs its users, adversary by adversary.
 
     Attributes:
-        aggregator: Against either aggregator, if the other one adds its noise.
-        reader: Against readers of the sums, if both do; with one, as `aggregator`.
-        noise_stddev: Of all noise in one coordinate of a sum, caller's units.
-        charges: Most sessions that one client's data enter: what the figures cover.
+        aggregator: Cost against either aggregator, if the other one adds its noise.
+        reader: Cost against readers of the sums, if both aggregators add their noise;
+            if only one does, it is `aggregator`.
+        noise_stddev: Standard deviation of all noise in one coordinate of a sum,
+            caller's units.
+        charges: Largest number of sessions with one client's data, which the figures
+            cover.
     """
 
     aggregator: PrivacyStatement
@@ -93,7 +95,7 @@ class TwoAggregatorReport:
         )
 
     def figures(self) -> str:
-        """Say what the whole task costs against either aggregator, in two figures."""
+        """Return epsilon and delta of the whole task against either aggregator."""
         return self.aggregator.figures()
 
     def lines(self) -> tuple[str, str, str]:
@@ -122,7 +124,7 @@ class AggregatorNoise:
     """The noise of a task between two aggregators, read from its parameters.
 
     Attributes:
-        parameters: Of the protocol; their noise block describes the other two.
+        parameters: Protocol parameters, whose noise block describes the other two.
         mechanism: Encodes vectors, draws one aggregator's noise, decodes sums.
         budget: The task's claim against either aggregator.
     """
@@ -146,18 +148,19 @@ class AggregatorNoise:
         """Join a mechanism with protocol parameters.
 
         Args:
-            chosen: Of `discrete-gaussian`, with the noise of *one* aggregator; for
-                example a plan's, or `dpnoise.mechanisms.fixed_point_parameters`.
+            chosen: Parameters of `discrete-gaussian`, with the noise of *one*
+                aggregator; for example a plan's, or those of
+                `dpnoise.mechanisms.fixed_point_parameters`.
             protocol: Cohort and deadlines; modulus, dimension and noise block are
                 replaced.
             epsilon: What the task claims against either aggregator, over all charges of
                 one client.
             delta: Failure probability, over the same charges.
-            participations: Most sums of the task that hold one client's data.
-            spare: Sessions of one client beyond them, for those that end after the
-                helper has answered, or a client has sent its shares.
-            accountant: Which one the claim is held to; None for the proven or certified
-                one that states the least.
+            participations: Largest number of sums that hold one client's data.
+            spare: Further sessions of one client, for those that end without a sum
+                after the client has sent its shares or the helper has answered.
+            accountant: Accountant of the claim; None for the proven or certified one
+                with the smallest epsilon.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG, if they contradict each other.
@@ -242,10 +245,13 @@ class AggregatorNoise:
         return math.sqrt(variance) / self.mechanism.parameters.scale_factor
 
     def sum_error(self, *, inputs: int) -> SumError:
-        """Say how far a decoded sum is from the sum of its vectors, caller's units.
+        """Return the error of a decoded sum against the sum of its vectors.
 
         Args:
-            inputs: How many vectors it adds up.
+            inputs: Number of vectors in the sum.
+
+        Returns:
+            The error, caller's units.
         """
         noise = _AGGREGATORS * self.mechanism.counted_noise_variance
         return self.mechanism.sum_error(noise, inputs=inputs)
@@ -257,7 +263,7 @@ class AggregatorNoise:
 
         Args:
             vector: Floats of shape (dim,), caller's units.
-            session_id: Of the session on offer; fixes the public rotation.
+            session_id: Id of the offered session; determines the public rotation.
             seed: 32 secret bytes of this client.
 
         Returns:
@@ -280,11 +286,11 @@ class AggregatorNoise:
             ) from None
 
     def add_noise(self, residues: UnsignedArray, *, seed: SecretBytes) -> UnsignedArray:
-        """Return residues with the noise of one aggregator, all of it.
+        """Add the whole noise of one aggregator to residues, and return them.
 
         Args:
             residues: A sum of shares, shape (dimension,), entries below m.
-            seed: 32 secret bytes of this aggregator, of this sum and no other.
+            seed: 32 secret bytes of this aggregator, for this sum alone.
         """
         return self.mechanism.add_noise(residues, private_seed=seed.reveal())
 
@@ -297,7 +303,7 @@ class AggregatorNoise:
         )
 
     def report(self) -> TwoAggregatorReport:
-        """State what the whole task costs its users, adversary by adversary.
+        """Compute what the whole task costs its users, adversary by adversary.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG; the accountant does not know such noise,
@@ -338,8 +344,8 @@ class AggregatorNoise:
             report_of: Returns this task's own report; computes it by default.
 
         Raises:
-            RemoteProtocolError: POLICY_VIOLATION; it does not, or epsilon is only a
-                hypothetical one. BAD_CONFIG as `report`.
+            RemoteProtocolError: POLICY_VIOLATION; the noise does not keep the claim, or
+                epsilon is only hypothetical. BAD_CONFIG as `report`.
         """
         report = (report_of or self.report)()
         check_claim(report.aggregator, self.budget)
@@ -351,9 +357,9 @@ class AggregatorNoise:
         *,
         report_of: Callable[[], TwoAggregatorReport] | None = None,
     ) -> TwoAggregatorReport:
-        """Compare the task with a client's privacy limits.
+        """Check the task against a client's privacy limits.
 
-        Every value of `min_colluder_fraction` holds: the noise of no client is counted.
+        Every `min_colluder_fraction` is met, because no client's noise is counted.
 
         Args:
             privacy_limits: The client's limits.

@@ -1,8 +1,7 @@
 """The cost of a whole task to the data that it uses, for a total over tasks.
 
-The figures are those that a client computes of the task itself.
-`dpnoise.accounting.cross_task` decides whether one more task fits; its terms are used
-here.
+The figures are those that a client computes for the task. The terms are those of
+`dpnoise.accounting.cross_task`, which decides whether one more task fits.
 """
 
 from functools import lru_cache
@@ -22,8 +21,8 @@ def loss_against_server(noise_block: bytes, report: PrivacyReport) -> TaskLoss:
     """Return what a task costs one client against the server and its colluders.
 
     Args:
-        noise_block: Of the task.
-        report: What this client states about it.
+        noise_block: Noise block of the task.
+        report: The client's own report on the task.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; the block cannot be read.
@@ -41,7 +40,7 @@ def loss_against_broken_masks(report: PrivacyReport) -> TaskLoss | None:
     """Return what a task costs one client against a server that breaks masks.
 
     Args:
-        report: What this client states about the task.
+        report: The client's own report on the task.
 
     Returns:
         The level of its local randomiser over all sessions; None without one.
@@ -56,8 +55,8 @@ def loss_between_two(noise_block: bytes, report: TwoAggregatorReport) -> TaskLos
     """Return what a task costs one client against either of two aggregators.
 
     Args:
-        noise_block: Of the task.
-        report: What this client states about it.
+        noise_block: Noise block of the task.
+        report: The client's own report on the task.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; the block cannot be read.

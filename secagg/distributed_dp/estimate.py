@@ -1,7 +1,7 @@
-"""What a released sum says of itself: its error, intervals, its mean, a line to print.
+"""Error, intervals and mean of a released sum, and its text.
 
-The operator's `ReleasedSum` and the client's `Contribution` share it, so that both
-state the same error of the same sum; a client knows the noise less exactly.
+The operator's `ReleasedSum` and the client's `Contribution` share this base, so both
+state the same error of the same sum. A client knows the noise less exactly.
 """
 
 import html
@@ -30,14 +30,14 @@ _Array = npt.NDArray[Any]
 class SumEstimate:
     """A sum with its error.
 
-    A subclass has the attributes.
+    Subclasses define the attributes.
 
     Attributes:
         session_number: Number of the session.
-        inputs: How many vectors the sum adds up.
+        inputs: Number of vectors in the sum.
         values: The sum, shape (d,), caller's units; None where it was not fetched.
         privacy: What the task costs its users; None for exact sums.
-        error: What the other figures follow from.
+        error: Model of the error, from which the other figures follow.
     """
 
     __slots__ = ()
@@ -52,19 +52,19 @@ class SumEstimate:
     def standard_error(self) -> float:
         """Root mean square error over the entries, at most, caller's units.
 
-        Of the estimate against the sum of the vectors that arrived, as the clip has
-        left them: noise in this very sum, rounding, secret selection and a local
-        randomiser.  0 for an exact sum.
+        It compares the estimate with the sum of the vectors that arrived, after
+        clipping. It covers the noise in this sum, rounding, secret selection and a
+        local randomiser. 0 for an exact sum.
 
-        Not in it are: what a clip takes off long vectors, zeros in the place of
-        vectors, entries that wrap around the modulus (the plan bounds their number),
-        and clients that answer wrongly or leave out their noise.
+        It does not cover what a clip takes off long vectors, or zeros in the place of
+        vectors. Nor does it cover entries that wrap around the modulus, whose number
+        the plan bounds, and clients that answer wrongly or omit their noise.
         """
         return self.error.standard_error
 
     @property
     def mean(self) -> npt.NDArray[np.float64]:
-        """The sum over the number of vectors, which is public, shape (d,).
+        """The sum divided by the public number of vectors, shape (d,).
 
         Its standard error is `standard_error / inputs`.
 
@@ -76,14 +76,14 @@ class SumEstimate:
     def interval(
         self, confidence: float = 0.95, *, joint: bool = False, of_mean: bool = False
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return between which numbers the sum of the vectors lies, entry by entry.
+        """Return confidence intervals of the sum of the vectors, entry by entry.
 
-        It covers what `standard_error` covers.  Counts (`skellam-counts`) get whole
-        numbers that hold at least as often as asked for.
+        They cover what `standard_error` covers. For counts (`skellam-counts`) the ends
+        are integers that hold with at least this confidence.
 
         Args:
             confidence: Probability that an interval holds, in (0, 1).
-            joint: Whether all entries hold together with it, and not each by itself.
+            joint: Whether all intervals hold together with it, not only each by itself.
             of_mean: Return the intervals of `mean`.
 
         Returns:
@@ -91,8 +91,8 @@ class SumEstimate:
 
         Raises:
             LocalProtocolError: The error of this sum is not noise and rounding alone;
-                the message says why.  `error.flaws` has the same reasons.  Or the
-                confidence is out of range, or this client has not fetched the sum.
+                `error.flaws` has the reasons. Or the confidence is out of range, or
+                this client has not fetched the sum.
         """
         values = self._fetched()
         if self.error.flaws:
@@ -111,14 +111,14 @@ class SumEstimate:
         return (values - half) / over, (values + half) / over
 
     def __str__(self) -> str:
-        """The first entries with their standard error, and what the task costs."""
+        """Return the first entries with their standard error, and the task's cost."""
         head = f"sum of {self.inputs} vectors (session {self.session_number}): "
         lines = [f"{head}{self._entries(_SHOWN)}; {self._cost()}"]
         lines += [f"no interval: {flaw}" for flaw in self.error.flaws]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """The same for notebooks."""
+        """Return the same text as HTML, for notebooks."""
         rows = [
             ("session", str(self.session_number)),
             ("vectors", str(self.inputs)),
@@ -136,7 +136,7 @@ class SumEstimate:
         if self.values is None:
             raise LocalProtocolError(
                 "this client has not fetched the sum",
-                next_step="Let it fetch sums, or read the sum first.",
+                next_step="Let the client fetch sums, or read the sum first.",
             )
         return self.values
 

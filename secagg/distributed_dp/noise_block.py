@@ -1,8 +1,8 @@
 """The noise block: the noise in a task's parameters, and its claimed cost.
 
-One description of noise has one block, whose bytes enter the configuration hash and are
-charged for.  Reading it draws no noise and computes no epsilon. Checks that take
-seconds are separate, and only for a client that intends to take part.
+Each description of noise has one encoding, whose bytes enter the configuration hash and
+identify the budget. Reading a block draws no noise and computes no epsilon. Checks that
+take seconds are separate; only a client that intends to take part runs them.
 """
 
 import json
@@ -30,24 +30,24 @@ from secagg.protocol.parameters import MAX_NOISE_BLOCK_BYTES
 
 _BLOCK_VERSION: Final = 2
 _LEAST_UNIT: Final = Fraction(1, 1 << 64)  # products stay floats
-# No digits beyond those of a rate, whose denominator is a million at most.
+# As many digits as a rate has, whose denominator is at most a million.
 _RATE: Final = re.compile(r"[1-9][0-9]{0,6}/[1-9][0-9]{0,6}")
 MAX_STEPS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseBudget:
-    """What a task claims to spend on each of its users.
+    """The privacy that a task claims to spend on each of its users.
 
     Attributes:
         epsilon: Loss of one client over all its charges, against the server.
         delta: Failure probability, over the same charges.
-        participations: Most sums of the task that hold one client's data, n.
-        spare: Sessions of one client beyond them, for those that end without a sum
-            after they may have revealed something.
+        participations: Largest number n of sums that hold one client's data.
+        spare: Further sessions of one client, for those that end without a sum after
+            they may have revealed something.
         accountant: Name of the accountant that computes epsilon.
         randomiser: Makes every vector private before it is encoded, even against a
-            server that breaks the masks; None for none.
+            server that breaks the masks; None without one.
     """
 
     epsilon: float
@@ -59,15 +59,15 @@ class NoiseBudget:
 
     @property
     def charges(self) -> int:
-        """Sessions that one client may be charged for, n + spare: what is counted."""
+        """Sessions that one client may be charged for, n + spare; all are counted."""
         return self.participations + self.spare
 
     def max_sessions(self, steps: int) -> int:
-        """Return for how many sessions a task may charge its clients in all.
+        """Return how many sessions a task may have, over all its clients.
 
-        With fewer participations than sums the clients are more than one cohort, and
-        each of them has its own spare sessions.  The number ends a task; `charges`
-        alone limits what one client is charged for.
+        With fewer participations than sums, there is more than one cohort of clients,
+        and each cohort has its own spare sessions. This number ends a task. Only
+        `charges` limits what one client is charged for.
 
         Args:
             steps: Sums of the task, at least `participations`.
@@ -85,10 +85,10 @@ class NoiseBlock:
     """The contents of a noise block.
 
     Attributes:
-        mechanism: With its noise.
+        mechanism: The mechanism with its noise.
         budget: The task's claim.
         selection_rate: Part of the vectors that count, by secret selection; 1 for all.
-        sampler: Digest of how the noise is drawn, in hexadecimal.
+        sampler: Digest of the sampler that draws the noise, in hexadecimal.
         units: Bounds of a clip that moves from session to session; None for a fixed
             clip.
     """
@@ -101,7 +101,7 @@ class NoiseBlock:
 
     @property
     def release(self) -> PrivacyEvent:
-        """What one session releases, as accountants take it."""
+        """The release of one session, as input of an accountant."""
         event = cast("NoiseEvent", self.mechanism.event())
         if self.selection_rate == 1:
             return event
@@ -111,8 +111,8 @@ class NoiseBlock:
         """Return the canonical bytes of the block (PROTOCOL §3.5).
 
         JSON with sorted keys, no white space, floats in their shortest form, rationals
-        as "p/q" in lowest terms.  The bound on coordinates is written also where the
-        mechanism has derived it, so that no reader needs to repeat that.
+        as "p/q" in lowest terms. The bound on coordinates is always written, even if
+        the mechanism derived it, so that no reader derives it again.
         """
         encoder = self.mechanism.parameters.to_dict()
         encoder["linf_bound"] = rational_text(self.mechanism.coordinate_cap)
@@ -222,12 +222,12 @@ def decode_block(block: bytes) -> NoiseBlock:
 
 
 def check_cost(mechanism: Mechanism, budget: NoiseBudget, rate: Fraction) -> None:
-    """Refuse a block that takes every client too long to check.
+    """Refuse a block that takes clients too long to check.
 
     Args:
-        mechanism: Of the block.
-        budget: Its budget, with the accountant to ask.
-        rate: Its selection rate.
+        mechanism: Mechanism of the block.
+        budget: Budget of the block, with the accountant to use.
+        rate: Selection rate of the block.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG.
@@ -253,7 +253,7 @@ def check_sampler(block: bytes) -> None:
         digest = read.mechanism.sampler_digest
     except DPNoiseError as error:
         raise bad_block(str(error)) from None
-    # Two samplers with other tables would not draw the noise that the block states.
+    # A sampler with other tables would not draw the noise that the block states.
     if read.sampler != digest.hex():
         raise bad_block("its noise sampler is not the one that this release builds")
 
@@ -298,7 +298,7 @@ def _units(
 def _positive(value: object, name: str, below: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise bad_block(f"{name} is not a number")
-    # Compared before it is converted: a server's whole number may exceed all floats.
+    # Compared before it is converted: a server's integer may exceed all floats.
     if not 0 < value < min(below, sys.float_info.max):
         raise bad_block(f"{name} must lie between 0 and {below}")
     return float(value)

@@ -1,8 +1,8 @@
 """Integer vectors in and out of a session without noise.
 
-A task without a noise block releases the exact sum.  That hides single inputs and
-nothing else: differences of two sums, or a sum of similar inputs, can reveal a person.
-Use `secagg.distributed_dp` for vectors about people.
+A task without a noise block releases the exact sum. This hides single inputs and
+nothing else: the difference of two sums, or a sum of similar inputs, can reveal a
+person. Use `secagg.distributed_dp` for vectors about people.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ def encode_integers(
     Args:
         vector: Integers, or floats without a fractional part, shape (d,), in
             [-m/2, m/2).  Sums outside this range wrap around.
-        parameters: Of a task without a noise block.
+        parameters: Parameters of a task without a noise block.
 
     Raises:
         InputError: NaN, infinity, a fraction, an entry out of range, or a wrong

@@ -1,7 +1,7 @@
 """`secagg.plan`: the planner of `dpnoise`, with the errors of this package.
 
-Commands and settings call the planner itself and name the option or setting that is
-wrong; a program has neither.
+Commands and settings call the planner directly, and name the wrong option or setting.
+Programs have neither.
 """
 
 import functools
@@ -16,9 +16,9 @@ _P = ParamSpec("_P")
 
 _DOC: Final = """Choose scale, modulus and noise for a privacy budget.
 
-Call it with the fields of `dpnoise.PlanRequest` as keywords; that class says what each
-of them means. A question such as `dpnoise.Histogram`, given first, decides the fields
-that are the bounds of its vectors.
+Call it with the fields of `dpnoise.PlanRequest`, which documents them, as keywords. A
+question such as `dpnoise.Histogram`, given first, sets the fields for the bounds of its
+vectors.
 
 Returns:
     The plan, for `PreparedTask.from_plan`.
@@ -58,7 +58,7 @@ def _with_our_errors(planner: Planner[_P]) -> Planner[_P]:
 
 
 def _way_out(error: ParameterError) -> str:
-    """Return one sentence that says what to give instead."""
+    """Return one sentence that names a value that works."""
     name, nearest = error.parameter, error.nearest
     if nearest is None:
         return (

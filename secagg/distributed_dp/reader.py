@@ -1,4 +1,4 @@
-"""Uses of a noise block outside of a task's clients: core, server, verifiers."""
+"""Readers of noise blocks other than clients: core, server, verifiers."""
 
 from bisect import bisect_left
 from functools import lru_cache
@@ -22,7 +22,7 @@ from secagg.protocol.parameters import ProtocolParameters
 if TYPE_CHECKING:  # a client plans nothing
     from dpnoise.planning import Plan
 
-# Draws of all clients for so many entries stay in the processor's cache.
+# The draws of all clients for so many entries fit into the processor's cache.
 _LAYER_CHUNK: Final = 1 << 16
 
 
@@ -33,7 +33,7 @@ def subtract_layers(
 
     Args:
         total: A sum, or a part of it: residues of shape (d,), words of the modulus.
-        removal: An output of the state machine, or a part of that; None for nothing.
+        removal: An output of the state machine, or a part of it; None for nothing.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; the block is invalid, or has no such layer.
@@ -98,8 +98,8 @@ def _reveals(noise: SessionNoise) -> tuple[tuple[int, ...], ...]:
         return ()
     end = noise.tolerated_losses + 1
     found: list[tuple[int, ...]] = []
-    # The more clients drop out, the less is removed.  There are as many changes as sums
-    # of layers, whereas the dropouts may be tens of thousands.
+    # The more clients drop out, the less is removed. There are as many changes as sums
+    # of layers, while the dropouts may be tens of thousands.
     while (start := len(found)) < end:
         here = noise.removed_layers(start)
         change = bisect_left(
@@ -113,14 +113,14 @@ def offered_terms(parameters: ProtocolParameters, known: bytes) -> bytes:
     """Return what the next offer of a task states about its session's noise.
 
     Args:
-        parameters: Of the task.
-        known: What followed from the last sum; b"" before the first one.
+        parameters: Parameters of the task.
+        known: Terms that follow from the last sum; b"" before the first one.
 
     Returns:
         `known`, or the task's first terms if its block no longer allows that.
 
     Raises:
-        RemoteProtocolError: BAD_CONFIG; there is a noise block, and it is malformed.
+        RemoteProtocolError: BAD_CONFIG; the noise block is malformed.
     """
     if not parameters.noise_block:
         return b""
@@ -146,10 +146,10 @@ def following_terms(
     Args:
         session: The offer of the session with the sum.
         residues: The sum modulo m.
-        inputs: How many vectors it adds up.
+        inputs: Number of vectors in the sum.
 
     Raises:
-        RemoteProtocolError: BAD_CONFIG; its noise cannot be read.
+        RemoteProtocolError: BAD_CONFIG; the noise of the offer cannot be read.
     """
     if not session.parameters.noise_block:
         return b""
@@ -159,7 +159,7 @@ def following_terms(
     fitted = task.fitted(residues, inputs=inputs)
     if fitted is None:
         raise InternalError(
-            "a clip can move only with a flag that tells which vectors fit"
+            "an adaptive clip needs a flag that shows which vectors fit"
         )
     parameters = task.mechanism.parameters
     return unit_terms(task.units.following(task.unit, parameters, fitted=fitted))
@@ -187,20 +187,20 @@ def certify(
 
 
 class TaskNoiseVerifier:
-    """Verifies the noise of a session from its offer, by the code that clients run.
+    """Verifier of a session's noise from its offer, with the code that clients run.
 
     `secagg.protocol.receipts.verifier.verify_receipt` needs it for receipts of sessions
-    with noise.  It keeps no state.
+    with noise. It keeps no state.
     """
 
     def check_block(self, offer: SessionDescriptor) -> None:
         """Refuse a noise block or noise terms that no client accepts.
 
         Args:
-            offer: Of a session with a noise block.
+            offer: Offer of a session with a noise block.
 
         Raises:
-            RemoteProtocolError: BAD_CONFIG (R3.2-10, R3.5-3, R3.5-4), or the block
+            RemoteProtocolError: BAD_CONFIG (R3.2-10, R3.5-3, R3.5-4); or the block
                 contradicts the parameters.
         """
         NoisyTask.of_session(offer)
@@ -213,11 +213,11 @@ class TaskNoiseVerifier:
         """Compute what the noise of a task costs; takes up to seconds.
 
         Args:
-            offer: Of a session with a noise block that `check_block` accepts.
+            offer: Offer of a session with a noise block that `check_block` accepts.
 
         Raises:
-            RemoteProtocolError: POLICY_VIOLATION, if epsilon is larger than the block's
-                or hypothetical; BAD_CONFIG, if this release draws other noise than the
+            RemoteProtocolError: POLICY_VIOLATION, if epsilon is hypothetical or larger
+                than the block's; BAD_CONFIG, if this release draws other noise than the
                 block describes.
         """
         report = NoisyTask.of_session(offer).kept_claim()

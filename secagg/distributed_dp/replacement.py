@@ -22,12 +22,12 @@ from secagg.protocol.vectors import as_vector
 
 @unique
 class UnusableKind(StrEnum):
-    """Why a vector cannot be used, as a word for logs."""
+    """Why a vector cannot be used, as one word for logs."""
 
     INVALID = "invalid"
     """It is not a vector of the task."""
     RAISED = "raised"
-    """The function that makes it raised an exception."""
+    """The function that returns it raised an exception."""
     LATE = "late"
     """It was not ready in time."""
     BUSY = "busy"
@@ -41,9 +41,9 @@ class Unusable:
     """Why there is no vector.
 
     Attributes:
-        kind: As a word.
-        reason: A clause that follows "zeros were given: ", for the owner of the vector
-            alone.
+        kind: The reason as one word.
+        reason: The reason as a clause after "zeros were given: ", for the owner of the
+            vector alone.
     """
 
     kind: UnusableKind
@@ -74,15 +74,15 @@ def encode_or_zeros(
     """Encode a vector, or zeros if it cannot be encoded (R3.5-5).
 
     Args:
-        task: Of the session.
+        task: Task of the session.
         given: The vector, shape (dim,), caller's units; or why it is missing.
-        session_id: Of the session.
+        session_id: Id of the session.
         secrets: The secrets from which the noise is drawn.
         bound: Digest of the input that the session accepted before a restart; b""
             before one is bound.
 
     Returns:
-        The input.  With `bound`, the one of vector and zeros that has this digest; if
+        The input. With `bound`, whichever of vector and zeros has this digest; if
             neither has, an input that the session refuses (R5.3-2).
 
     Raises:

@@ -1,12 +1,11 @@
-"""The cost of a noisy task to its users, by adversary, and its layer of local privacy.
+"""The cost of a noisy task to its users, by adversary, and its local randomiser.
 
-The operator chooses that layer, which lies below the noise.
+An operator may choose a local randomiser, which acts before the noise.
 
-* A level and a bound suffice.  How `separated` splits the level follows from an
-  estimate of the vectors' length, which is public and the same for every vector.
-* Its cost and its guarantee are stated here once, for tasks and for plans.
-
-`dpnoise.local` randomises; this module does not.
+* A level and a bound suffice to choose one. How `separated` splits the level follows
+  from a public estimate of the vectors' length, the same for every vector.
+* This module states its cost and its guarantee, for tasks and for plans.
+  `dpnoise.local` does the randomising.
 """
 
 import math
@@ -43,7 +42,7 @@ if TYPE_CHECKING:  # few tasks have a randomiser, and a client plans nothing
     from dpnoise.planning import Plan, PlanRequest
 
 EPSILON_SLACK: Final = 1e-6
-"""A claim may be off by the accountant's own rounding, not by a decision."""
+"""Relative slack of a claim, for the accountant's own rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +53,9 @@ class LocalPrivacy:
 
     Attributes:
         randomiser: Name of the local randomiser.
-        epsilon: Of one session.
-        sessions: How many the task may cost one client.
-        is_exact: Whether the level holds for what the program draws; otherwise it holds
+        epsilon: Level of one session, nats.
+        sessions: Number of sessions that the task may charge one client.
+        is_exact: Whether the level holds for what the program draws; if not, it holds
             for the law of the randomiser in real arithmetic.
     """
 
@@ -67,13 +66,13 @@ class LocalPrivacy:
 
     @property
     def total_epsilon(self) -> float:
-        """Of all sessions together: pure levels add up."""
+        """Level of all sessions together: pure levels add up."""
         return self.epsilon * self.sessions
 
     def reconstruction(
         self, *, features: int, cosine: float, prior_excess: float = 0.0
     ) -> float:
-        """Bound the chance that an adversary recovers a direction from all sessions.
+        """Bound the probability that all sessions reveal a direction to an adversary.
 
         Args:
             features: Dimension of the recovered direction, at least 2.
@@ -122,21 +121,22 @@ class PrivacyReport:
     """Privacy figures, each with the adversary that it holds against.
 
     Attributes:
-        server: Against the server and its colluders.
-        model_reader: Against readers of the released sums.  Both count the secret
-            selection of vectors, if the task has one, and no other amplification.
-        local_noise_stddev: The least noise of one client, over all rosters, caller's
-            units.  It is the only protection if secure aggregation is broken and
-            `broken_masks` is None.
-        counted_shares: The fewest noise shares that the figures rely on, over all
-            rosters.
-        participations: Most sums of the task that hold one client's data.
-        spare: Sessions of one client that the figures cover beyond them.
+        server: Cost against the server and its colluders.
+        model_reader: Cost against readers of the released sums. Both figures count the
+            secret selection of vectors, if the task has one, and no other
+            amplification.
+        local_noise_stddev: Smallest standard deviation of one client's noise, over all
+            rosters, caller's units. It is the only protection if secure aggregation is
+            broken and `broken_masks` is None.
+        counted_shares: Smallest number of noise shares that the figures rely on, over
+            all rosters.
+        participations: Largest number of sums that hold one client's data.
+        spare: Further sessions of one client that the figures cover.
         graph_delta: What a ring adds to delta, as `NoisyTask.graph_delta`; 0 on the
             complete graph.
         selection_rate: Part of the vectors that count, by secret selection; 1 for all.
-        broken_masks: Against a server that sees every vector alone, because it broke
-            the masks or invented all other clients; None without a guarantee.
+        broken_masks: Cost against a server that sees every vector alone, because it
+            broke the masks or invented all other clients; None without a guarantee.
     """
 
     server: PrivacyStatement
@@ -151,14 +151,14 @@ class PrivacyReport:
 
     @classmethod
     def of_plan(cls, made: "Plan", broken_masks: LocalPrivacy | None) -> Self:
-        """Report on a plan that is not a task yet: its graph is taken for complete.
+        """Report on a plan before it is a task: its graph is assumed to be complete.
 
         Args:
-            made: With noise that comes in shares.
+            made: A plan with noise in shares.
             broken_masks: The guarantee of a local randomiser; None without one.
 
         Raises:
-            ValueError: A trusted party adds the noise; no client may rely on that.
+            ValueError: A trusted party adds the noise, on which no client may rely.
         """
         if made.statement_server is None:
             raise ValueError("a plan with a trusted party gives clients no guarantee")
@@ -192,7 +192,7 @@ class PrivacyReport:
         )
 
     def figures(self) -> str:
-        """Say what the whole task costs against the server, in two figures."""
+        """Return epsilon and delta of the whole task against the server."""
         return self.server.figures(added_delta=self.graph_delta)
 
     def lines(self) -> tuple[str, str, str]:
@@ -224,14 +224,14 @@ class PrivacyReport:
         )
 
     def grounds(self, *, graph_delta: float | None = None) -> str:
-        """Return how the figure against the server is known, with the graph's part.
+        """Return the status of proof of the figure against the server.
 
-        The accountant's word is about the noise alone.  On a ring it holds except with
-        the chance that a session unmasks more than one sum.
+        The accountant's status covers the noise alone. On a ring it holds except with
+        the probability that a session unmasks more than one sum.
 
         Args:
-            graph_delta: That chance; by default over the whole task.  For one session
-                2^-graph_bits, or 0 if no colluders could have cut its ring.
+            graph_delta: That probability; by default over the whole task. For one
+                session 2^-graph_bits, or 0 if no colluders could have cut its ring.
         """
         added = self.graph_delta if graph_delta is None else graph_delta
         word = self.server.grounds
@@ -279,7 +279,7 @@ class PrivacyReport:
 
 
 def check_claim(stated: PrivacyStatement, budget: NoiseBudget) -> None:
-    """Check that noise keeps the epsilon that a task claims.
+    """Check that the noise keeps the epsilon that a task claims.
 
     Args:
         stated: The figure computed from the noise.
@@ -305,23 +305,23 @@ def check_claim(stated: PrivacyStatement, budget: NoiseBudget) -> None:
 
 @lru_cache(maxsize=64)  # one task has one block; an epsilon takes up to seconds
 def statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
-    """Compute what all sessions that one client may be charged for cost together.
+    """Compute the cost of all sessions that one client may be charged for.
 
     Args:
-        noise_block: Of the task.
-        adversary: Against whom.
+        noise_block: Noise block of the task.
+        adversary: The adversary to count against.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG; the block cannot be used.
     """
     if adversary is not Adversary.SERVER:
-        # For noise in shares.  An adversary that sees less than the server learns no
-        # more than it, and a second search would take a client as long again.
+        # For noise in shares. An adversary that sees less than the server learns no
+        # more, and a second search would double a client's time.
         return replace(statement(noise_block, Adversary.SERVER), adversary=adversary)
     block = decode_block(noise_block)
     budget = block.budget
     try:
-        # No figure for noise that this release does not draw.
+        # No figures exist for noise that this release does not draw.
         check_sampler(noise_block)
         accountant = make_accountant(budget.accountant, adversary=adversary)
         accountant.compose(Repeated(block.release, budget.charges))
@@ -332,7 +332,7 @@ def statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
         raise bad_block(str(error)) from None
 
 
-# Of the bound, where the caller states no length: bounds hold for the longest.
+# Part of the bound, if the caller states no length; guarantees hold for any length.
 _TYPICAL_NORM: Final = 0.2
 _PARTS_OF_WRAPPING: Final = 1024.0
 
@@ -345,12 +345,12 @@ def local_parameters(
     epsilon: float,
     magnitude_epsilon: float | None,
 ) -> LocalParameters:
-    """Fill in what an operator leaves open.
+    """Return the parameters of a randomiser, choosing those that are not given.
 
     Args:
         randomiser: One of `dpnoise.local.randomiser_names()`.
         dim: Entries of a vector.
-        bound: Of the input, caller's units; see `LocalParameters`.
+        bound: Bound of the input, caller's units; see `LocalParameters`.
         epsilon: Level of one session, nats.
         magnitude_epsilon: The part that `separated` spends on the norm; None for the
             best part for vectors of a fifth of the bound.
@@ -374,14 +374,14 @@ def local_parameters(
 def local_privacy(
     randomiser: "LocalRandomiser | None", *, sessions: int
 ) -> LocalPrivacy | None:
-    """Return what holds against an adversary that sees each vector alone.
+    """Return the guarantee against an adversary that sees each vector alone.
 
     Args:
-        randomiser: Of a task; None without one.
-        sessions: How many the task may cost one client.
+        randomiser: Randomiser of a task; None without one.
+        sessions: Number of sessions that the task may charge one client.
 
     Returns:
-        None without a randomiser.
+        The guarantee; None without a randomiser.
     """
     if randomiser is None:
         return None
@@ -396,20 +396,20 @@ def local_privacy(
 def randomised_sum(
     randomiser: "LocalRandomiser", request: "PlanRequest"
 ) -> dict[str, float]:
-    """Return what the planner has to know of a sum of randomised vectors.
+    """Return the planner's bound on the norm of a sum of randomised vectors.
 
-    Equal vectors are sent as vectors that mostly differ.  Their sum is bounded with
-    high probability, and the modulus has to hold no more.
+    Randomised copies of equal vectors mostly differ. Their sum is bounded with high
+    probability, and the modulus has to hold no more.
 
     Args:
-        randomiser: Of the task.
+        randomiser: Randomiser of the task.
         request: The request for the plan, for its `output_norm` as `l2_clip`.
             `sum_l2_norm` is the expected norm of the sum of the randomiser's inputs;
             None if all vectors may agree.
 
     Returns:
-        `sum_l2_norm` and `sum_l2_failure`, of the randomiser's outputs.  The chance is
-            a 1024th of what wrapping is allowed.
+        `sum_l2_norm` and `sum_l2_failure` of the randomiser's outputs. The failure
+            probability is a 1024th of the one that wrapping may have.
     """
     failure = request.max_wrap_probability / _PARTS_OF_WRAPPING
     norm = randomiser.sum_norm(
@@ -423,17 +423,17 @@ def randomised_sum(
 def randomised_mse(
     randomiser: "LocalRandomiser | None", *, clients: int, selection_rate: Fraction
 ) -> float:
-    """Return what randomising adds to the mean squared error of one entry of a sum.
+    """Return what randomising adds to the mean squared error of an entry of a sum.
 
     Args:
-        randomiser: Of a task; None without one.
+        randomiser: Randomiser of a task; None without one.
         clients: Size of the largest cohort.
-        selection_rate: Part of the vectors that count. Of n vectors q·n are selected,
+        selection_rate: Part q of the vectors that count. Of n vectors q·n are selected,
             and their sum is divided by q.
 
     Returns:
-        Caller's units squared, for the shortest vectors or the longest, whichever is
-        more; 0 without a randomiser.
+        The added error, caller's units squared: the larger one of the shortest and the
+        longest vectors; 0 without a randomiser.
     """
     if randomiser is None:
         return 0.0

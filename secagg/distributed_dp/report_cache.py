@@ -1,11 +1,11 @@
 """A task's privacy report, computed once: an accountant may take many seconds.
 
 Rule 1: a report belongs to one noise block and to the exact sources that computed it.
-        Any other block is computed again.  So is the same one after a line of an
-        accountant has changed: no figure from before a repair is shown again.
-Rule 2: only a party's own computation is kept, in its own directory.  No statement of
+        Any other block is computed again. So is the same block after any change of an
+        accountant: no figure from before a fix is returned again.
+Rule 2: only a party's own computation is cached, in its own directory. No statement of
         another party about epsilon is ever read from here.
-Rule 3: a cache that is missing, damaged or on a full disk costs time and nothing else.
+Rule 3: a cache that is missing, damaged or on a full disk only costs time.
 Rule 4: one report per directory, so that a peer with many blocks cannot fill the disk.
 """
 
@@ -31,12 +31,12 @@ _SOURCES: Final = ("dpnoise", "secagg.distributed_dp")
 def privacy_report(
     task: NoisyTask, directory: Path, *, keep: bool = True
 ) -> PrivacyReport:
-    """Return the report of a task, from the disk if these sources have computed it.
+    """Return the report of a task, from the cache if these sources have computed it.
 
     Args:
         task: The task whose block decides.
-        directory: Of the party's state.
-        keep: Whether a new report is written down; False changes no file.
+        directory: State directory of the party.
+        keep: Whether a new report is written to the cache; False changes no file.
     """
     if b'"own-' in task.parameters.noise_block:
         return task.report()  # no digest covers a program's own code
@@ -72,9 +72,9 @@ def _key_of(task: NoisyTask) -> str:
 def accounting_digest() -> str:
     """Return a digest of all that decides a figure, except the task's own numbers.
 
-    It covers the sources of accountants and reports themselves, and the versions of
-    numpy and Python, so that no version number has to be raised by hand.  It takes some
-    ten milliseconds, once a process.
+    It covers the sources of accountants and reports, and the versions of NumPy and
+    Python, so no version number has to be raised by hand. It takes some ten
+    milliseconds, once in a process.
     """
     parts = [metadata.version("numpy"), sys.version]
     for package in _SOURCES:

@@ -56,19 +56,20 @@ if TYPE_CHECKING:  # few tasks have a randomiser, and a client plans nothing
     from dpnoise.local import LocalRandomiser
     from dpnoise.planning import Plan
 
-# Colluders see the ring with the roster and may end sessions that do not suit them, so
-# rosters count and not sums (PROTOCOL §11.3).
+# Colluders see the ring with the roster, and may end sessions as they like. So rosters
+# count, not sums (PROTOCOL §11.3).
 _ROSTERS_PER_SESSION: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class NoisyInput:
-    """A client's input for its session, with a figure for the client alone.
+    """A client's input for its session, with a figure that only the client may see.
 
     Attributes:
-        vector: For the session.
+        vector: The vector for the session.
         shortened_by: Length of the client's vector over its length after clipping, 1.0
-            if it fitted.  It reveals something about the vector: tell its owner alone.
+            if it fitted. It reveals something about the vector: show it only to the
+            vector's owner.
     """
 
     vector: NoisyVector
@@ -83,14 +84,15 @@ class NoisyTask:
     `of_session` (to encode or decode).
 
     Attributes:
-        parameters: Of the protocol; their noise block describes the other two.
+        parameters: Protocol parameters, whose noise block describes mechanism and
+            budget.
         mechanism: Encodes vectors and decodes sums.
         budget: The task's claim.
         selection_rate: Part of the vectors that count, by secret selection; 1 for all.
         units: Bounds of a clip that moves from session to session; None for a fixed
             clip.
-        unit: Of one session of a task whose clip moves, grid steps per caller's unit;
-            None before one is known, and for a fixed clip.
+        unit: Unit of one session of a task with an adaptive clip, grid steps per
+            caller's unit. None for a fixed clip, and before a unit is known.
     """
 
     parameters: ProtocolParameters
@@ -154,7 +156,7 @@ class NoisyTask:
         Raises:
             RemoteProtocolError: BAD_CONFIG, if the block is missing, malformed,
                 contradicts the parameters, or describes a mechanism outside its
-                theorem.  Stay out of the session.
+                theorem. Do not take part in the session.
         """
         block = decode_block(parameters.noise_block)
         return cls(
@@ -198,7 +200,7 @@ class NoisyTask:
             RemoteProtocolError: BAD_CONFIG, naming the contradiction, or an accountant
                 that would take too long.
         """
-        # First, so that no later computation of the task can keep a client busy.
+        # First, so that no later check of the task keeps a client busy for long.
         check_cost(self.mechanism, self.budget, self.selection_rate)
         given, ours = self.mechanism.parameters, self.parameters
         rule = given.noise_rule
@@ -265,7 +267,7 @@ class NoisyTask:
                 f"mechanism of {self.dim}"
             )
         if self.mechanism.has_clip_flag:
-            # A flag of the vector itself would be a bit that nothing randomises.
+            # A flag of the vector itself would be a bit that is not randomised.
             raise bad_block(
                 "its clip flag would state of every randomised vector that it fitted"
             )
@@ -278,7 +280,7 @@ class NoisyTask:
 
     @property
     def dim(self) -> int:
-        """Coordinates of the caller's vectors."""
+        """Dimension of the caller's vectors."""
         return self.mechanism.dim
 
     @property
@@ -292,7 +294,7 @@ class NoisyTask:
             return 1.0
         if self.unit is None:
             raise bad_block(
-                "its clip moves, and only a session's offer states the unit"
+                "its clip is adaptive, and only a session's offer states the unit"
             )
         return float(self.unit / Fraction(self.mechanism.parameters.scale_factor))
 
@@ -308,7 +310,7 @@ class NoisyTask:
 
         Args:
             residues: The sum.
-            inputs: How many vectors it adds up.
+            inputs: Number of vectors in the sum.
 
         Returns:
             The estimate, in [0, 1]; None without a clip flag.
@@ -333,7 +335,7 @@ class NoisyTask:
 
     @property
     def randomiser(self) -> "LocalRandomiser | None":
-        """What makes every vector private before it is encoded; None for nothing."""
+        """The local randomiser of every vector; None without one."""
         given = self.budget.randomiser
         return None if given is None else local.make_randomiser(given)
 
@@ -415,9 +417,9 @@ class NoisyTask:
 
         The way back is R14.9-1.
 
-        With a selection rate q below 1 the residues add up those that were selected,
-        and the estimate is their sum over q.  The mean of all is the estimate over the
-        number of inputs either way.
+        With a selection rate q below 1, the residues add up the selected vectors, and
+        the estimate is their sum over q. The mean of all vectors is the estimate over
+        the number of inputs either way.
         """
         over = float(self.selection_rate) * self.magnification
         selected = self.mechanism.decode(
@@ -486,16 +488,16 @@ class NoisyTask:
     def sum_error(
         self, *, inputs: int, certificate: NoiseCertificate | None
     ) -> SumError:
-        """Say how far a decoded sum of a session is from the sum of its vectors.
+        """Return the error of a decoded sum against the sum of its vectors.
 
         Args:
-            inputs: How many vectors it adds up.
-            certificate: Of its noise; None where the sets are not known, for the most
-                noise that any session is left with.
+            inputs: Number of vectors in the sum.
+            certificate: Certificate of its noise. None where the sets are unknown: the
+                most noise that any session retains is assumed.
 
         Returns:
-            The error, caller's units, by the noise that is in the sum: where it is not
-            known what was taken back, by all that was added.
+            The error, caller's units, by the noise in the sum. Where the subtracted
+            layers are unknown, it counts all noise that was added.
 
         Raises:
             RemoteProtocolError: BAD_CONFIG; the clip moves, and this is no session.
@@ -520,7 +522,7 @@ class NoisyTask:
                 error, mean_square=error.mean_square + Fraction(added)
             ).with_flaw("a local randomiser has changed every vector by itself")
         if self.units is not None:
-            error = error.with_flaw("the clip moves, so that it shortens some vectors")
+            error = error.with_flaw("the adaptive clip shortens some vectors")
         return error
 
     def table_hashes(self, share_holders: int) -> tuple[bytes, ...]:
@@ -563,7 +565,7 @@ class NoisyTask:
         )
 
     def report(self) -> PrivacyReport:
-        """State what the whole task costs its users, adversary by adversary."""
+        """Compute what the whole task costs its users, adversary by adversary."""
         given = self.mechanism.parameters
         return PrivacyReport(
             server=statement(self.parameters.noise_block, Adversary.SERVER),
@@ -584,7 +586,7 @@ class NoisyTask:
 
     @property
     def max_rosters(self) -> int | None:
-        """Rosters that one client accepts over the whole task; None for any number.
+        """Number of rosters that one client accepts for the task; None for any number.
 
         Each is a new ring, and one more chance that it is unsafe (PROTOCOL §11.3).
         """
@@ -594,7 +596,7 @@ class NoisyTask:
 
     @property
     def local_noise_stddev(self) -> float:
-        """The least noise of one client, over all rosters, caller's units."""
+        """Smallest noise of one client over all rosters, caller's units."""
         given = self.mechanism.parameters
         least = given.noise_rule.least_variance(given.num_clients)
         unit = given.scale_factor
@@ -604,7 +606,7 @@ class NoisyTask:
 
     @property
     def local_noise_multiplier(self) -> float:
-        """The least noise of one client over the longest vector, whatever the units."""
+        """Smallest noise of one client over the longest vector, for any units."""
         given = self.mechanism.parameters
         least = given.noise_rule.least_variance(given.num_clients)
         drawn = float(self.mechanism.drawn_variance(least))
@@ -615,15 +617,15 @@ class NoisyTask:
         """What the sharing graph adds to delta, over the whole task.
 
         Returns:
-            The chance that some session unmasks more than one sum: 2^-graph_bits for
-            each of `max_rosters`; 0 on the complete graph.
+            The probability that some session unmasks more than one sum: 2^-graph_bits
+            for each of `max_rosters`; 0 on the complete graph.
         """
         return (self.max_rosters or 0) * 2.0**-self.parameters.graph_bits
 
     def check_noise(self, privacy_limits: PrivacyLimits) -> None:
-        """Compare a task's claims with a client's limits; computes no epsilon.
+        """Check a task's claims against a client's limits, without computing epsilon.
 
-        Computing it takes up to seconds, of a server's choosing.
+        Computing epsilon takes up to seconds, and a server could choose a slow task.
 
         Args:
             privacy_limits: The client's limits.
@@ -635,7 +637,7 @@ class NoisyTask:
         fraction = privacy_limits.colluder_fraction(self.parameters.profile)
         _insist(
             (
-                # Never from the report, which may be one of another graph.
+                # Not from the report, which may be that of another graph.
                 self.budget.delta + self.graph_delta <= privacy_limits.max_delta,
                 (
                     f"delta is {text_above(self.budget.delta + self.graph_delta, 3)}, "
@@ -698,12 +700,12 @@ class NoisyTask:
     def check(
         self, privacy_limits: PrivacyLimits, *, report: PrivacyReport | None = None
     ) -> PrivacyReport:
-        """Compare the task with a client's privacy limits.
+        """Check the task against a client's privacy limits.
 
         Args:
             privacy_limits: The client's limits.
-            report: The caller's own earlier computation for this very task; computed
-                now by default.
+            report: The caller's own earlier report on this very task; computed now by
+                default.
 
         Returns:
             The report.
@@ -730,8 +732,8 @@ class NoisyTask:
         """Return the report of a task whose noise keeps the epsilon that it claims.
 
         Args:
-            report: The caller's own earlier computation for this very task; computed
-                now by default.
+            report: The caller's own earlier report on this very task; computed now by
+                default.
 
         Raises:
             RemoteProtocolError: POLICY_VIOLATION, if the noise gives a larger epsilon,
@@ -744,12 +746,12 @@ class NoisyTask:
 
 
 def _layers(ladder: int) -> int:
-    """Return how many layers a ladder of so many rungs has."""
+    """Return the number of layers of a ladder with so many rungs."""
     return ladder + 1 if ladder else 0
 
 
 def _insist(*demands: tuple[bool, str]) -> None:
-    """Raise POLICY_VIOLATION for the first demand that does not hold."""
+    """Raise POLICY_VIOLATION for the first limit that does not hold."""
     for holds, complaint in demands:
         if not holds:
             raise ErrorCode.POLICY_VIOLATION.error(
@@ -781,5 +783,5 @@ def _magnified(vector: npt.NDArray[Any], factor: float) -> npt.NDArray[np.float6
 
 
 def _rotation_seed(session_id: bytes, suite: CipherSuite) -> bytes:
-    # Public and fresh per session: an input cannot be prepared for a known rotation.
+    # Public and fresh per session: no input can be prepared for a known rotation.
     return hash_parts("rotation", session_id, suite=suite)

@@ -1,15 +1,15 @@
 """The unit of one session: grid steps in a caller's unit.
 
-A task with adaptive clipping fixes its noise in steps of the grid, and with it epsilon;
-only the unit moves.  Vectors are multiplied by it before they are clipped, so that a
-larger unit is a smaller clip in caller's units.
+A task with adaptive clipping fixes its noise in grid steps, and with it epsilon; only
+the unit changes. Vectors are multiplied by it before they are clipped, so a larger unit
+is a smaller clip in caller's units.
 
-Theorem.  The cost of a task does not depend on its units, even if each follows from all
-sums before it.  Proof: clip, rotation and rounding map any real vector into the set
+Theorem. The cost of a task does not depend on its units, even if each follows from all
+sums before it. Proof: clip, rotation and rounding map any real vector into the set
 that the event describes, and the unit only changes which vector that is.  The pair of
 laws that dominates the event does so for every past; compose.
 
-Rule 1: the noise block holds bounds, and clients refuse a session outside of them.
+Rule 1: the noise block holds bounds, and clients refuse a session outside them.
 Rule 2: the next unit follows from the block and from the released values, by
         `following` alone: every party that knows the sum computes the same.
 """
@@ -32,14 +32,14 @@ class UnitBounds:
     """The units that the sessions of a task may have.
 
     Attributes:
-        start: Of the first session, grid steps per caller's unit.
-        lowest: That any session may have: the largest clip.
-        highest: That any session may have: the smallest clip, and the least noise in
+        start: Unit of the first session, grid steps per caller's unit.
+        lowest: Lowest unit of a session: the largest clip.
+        highest: Highest unit of a session: the smallest clip, and the least noise in
             caller's units.
         quantile: Part of the vectors that should fit the clip, in (0, 1).
 
     Raises:
-        ValueError: They contradict each other.
+        ValueError: The values contradict each other.
     """
 
     start: Fraction
@@ -59,8 +59,8 @@ class UnitBounds:
         """Return the bounds of a schedule of clips.
 
         Args:
-            schedule: In caller's units.
-            parameters: Of the mechanism that was planned.
+            schedule: The schedule, caller's units.
+            parameters: Parameters of the planned mechanism.
         """
         lowest = schedule.unit_of(schedule.highest_clip, parameters)
         highest = schedule.unit_of(schedule.lowest_clip, parameters)
@@ -78,8 +78,8 @@ class UnitBounds:
         """Return the unit of the session after one that has released a sum.
 
         Args:
-            unit: Of that session.
-            parameters: Of the mechanism.
+            unit: Unit of that session.
+            parameters: Parameters of the mechanism.
             fitted: Released estimate of the part of the vectors that fitted, in [0, 1].
         """
         steps = parameters.scale_factor * parameters.l2_clip
@@ -106,7 +106,7 @@ class UnitBounds:
         """Read what `to_dict` wrote.
 
         Raises:
-            ValueError: They are no bounds.
+            ValueError: The values are not valid bounds.
         """
         names = {"start", "lowest", "highest", "quantile"}
         if not isinstance(entries, Mapping) or set(entries) != names:
@@ -123,14 +123,14 @@ def read_unit(terms: bytes) -> Fraction:
     """Return the unit that an offer states.
 
     Raises:
-        ValueError: It states none, or not in canonical form.
+        ValueError: The terms state no unit, or are not in canonical form.
     """
     try:
         entries: Any = json.loads(terms)
     except (ValueError, RecursionError):
         raise ValueError("the noise terms of the offer are not JSON") from None
     if not isinstance(entries, dict) or set(entries) != {"unit"}:
-        raise ValueError("the noise terms of the offer must state a unit alone")
+        raise ValueError("the noise terms of the offer must state only a unit")
     unit = _read(entries["unit"])
     if unit_terms(unit) != terms:
         raise ValueError("the noise terms of the offer are not in canonical form")
@@ -139,7 +139,7 @@ def read_unit(terms: bytes) -> Fraction:
 
 def _read(value: object) -> Fraction:
     if not isinstance(value, str) or _RATIONAL.fullmatch(value) is None:
-        raise ValueError('a unit is written "p/q"')
+        raise ValueError('a unit must have the form "p/q"')
     return Fraction(value)
 
 

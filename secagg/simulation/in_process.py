@@ -90,7 +90,7 @@ class InProcessEnrolment:
         published: The enrolment of the task's `secagg.Cohort`.
 
     Example:
-        everybody = secagg.advanced.InProcessEnrolment()
+        enrolment = secagg.advanced.InProcessEnrolment()
         cohort = secagg.Cohort(
             profile=secagg.Profile.MALICIOUS_SERVER,
             enrolment=enrolment.published,
@@ -100,7 +100,7 @@ class InProcessEnrolment:
         )
         task = secagg.PreparedTask.from_plan(made, cohort)
         async with secagg.local(
-            task, clients=8, floors=floors, enrolment=enrolment
+            task, clients=8, privacy_limits=limits, enrolment=enrolment
         ) as opened:
             ...
     """
@@ -293,8 +293,8 @@ async def local(  # noqa: PLR0913 - what server and clients are told
             one client may be in some of the sums only.
         privacy_limits: What every client accepts, or its waiver in words; by default
             what the task claims, since one program is server and clients here.
-        cohort: Floors and caps of the cohort, for every client; by default they accept
-            profile and graph of the task, and no other.
+        cohort: Limits on the cohort, for every client; by default they accept profile
+            and graph of the task, and no other.
         steps: As in `Server.add_task`.
         payload: As in `Server.add_task`.
         enrolment: The issuer, in profiles that distrust the server: the one whose

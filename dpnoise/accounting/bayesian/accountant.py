@@ -206,7 +206,7 @@ class PopulationStatement:
     def lines(self) -> tuple[str, str]:
         """Return both figures as text, the worst-case figure first."""
         stated = self.worst_case
-        everybody = (
+        worst = (
             f"worst case: {stated.figures()} ({stated.accountant}; {stated.grounds})"
         )
         drawn = (
@@ -216,12 +216,12 @@ class PopulationStatement:
         )
         if self.interval is Interval.STUDENT:
             drawn += "; by Student's interval, which fails where rare people are far"
-        return everybody, drawn
+        return worst, drawn
 
     def to_dict(self) -> dict[str, object]:
         """Return both figures as JSON values."""
         return {
-            "everybody": self.worst_case.to_dict(),
+            "worst_case": self.worst_case.to_dict(),
             "drawn_at_random": {
                 "level": self.level.value,
                 "epsilon": self.epsilon if math.isfinite(self.epsilon) else "inf",

@@ -32,7 +32,7 @@ class Interval(enum.StrEnum):
     STUDENT = "student"
     """As published, for comparisons only: fails where rare people are far away."""
 
-    ALL_CLIENTS = "everybody"
+    ALL_CLIENTS = "all-clients"
     """The whole population was counted: its mean is known."""
 
 

@@ -193,7 +193,7 @@ class _ClientPool:
         self._servers = servers
         self._enrolment_key = enrolment_key
         self._gate = asyncio.Semaphore(_ARRIVING)
-        self._threads = ThreadPoolExecutor(_THREADS, "secagg-crowd")
+        self._threads = ThreadPoolExecutor(_THREADS, "secagg-clients")
 
     async def take_part(self, numbers: range) -> None:
         """Run all clients until each has its sum, has dropped out or has failed."""

@@ -24,7 +24,7 @@ import numpy as np
 from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.testbed.child_process import ChildProcess, Listener, start_child
 from secagg.testbed.load.database import Database
-from secagg.testbed.load.machine import Machine, check_machine, crowds_of
+from secagg.testbed.load.machine import Machine, check_machine, client_processes
 from secagg.testbed.load.plan import (
     LoadLayout,
     LoadPlan,
@@ -173,7 +173,7 @@ class _Direction:
     def _pools(self, addresses: list[str]) -> list[tuple[str, list[str]]]:
         planned = self._planned
         # Of equal size, so that no pool ends long before the others.
-        count = crowds_of(planned, os.cpu_count() or 1)
+        count = client_processes(planned, os.cpu_count() or 1)
         ends = [planned.clients * i // count for i in range(count + 1)]
         return [
             (

@@ -152,7 +152,7 @@ def test_a_vector_of_no_numbers_is_a_clear_error_in_any_unit(prepared, vector):
         (b'{"unit":"1/0"}', "p/q"),
         (b'{"unit":"-1/2"}', "p/q"),
         (b'{"unit":1.5}', "p/q"),
-        (b'{"unit":"1/1","x":1}', "unit alone"),
+        (b'{"unit":"1/1","x":1}', "state only a unit"),
         (b'{"unit":"' + b"9" * 40 + b'/1"}', "p/q"),
         (unit_terms(Fraction(1, 1 << 40)), "allows"),
         (unit_terms(Fraction(1 << 40)), "allows"),

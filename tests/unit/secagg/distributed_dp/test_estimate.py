@@ -138,7 +138,7 @@ def test_a_clip_that_moves_has_no_interval_and_its_unit_counts():
     task = task_of(made, clip=schedule)
     at = replace(task, unit=task.units.start)
     error = at.sum_error(inputs=20, certificate=None)
-    refused(error, "the clip moves")
+    refused(error, "the adaptive clip")
     finer = replace(task, unit=2 * task.units.start)
     halved = finer.sum_error(inputs=20, certificate=None)
     assert halved.mean_square == error.mean_square / 4

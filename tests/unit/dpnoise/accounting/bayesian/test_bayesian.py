@@ -268,13 +268,13 @@ def test_the_quantile_of_a_sample_is_safe():
 
 def test_no_figure_stands_without_the_one_for_all_clients_and_its_label():
     stated = spent(accountant(interval=Interval.STUDENT), np.full(20, 0.1), 2)
-    everybody, drawn = stated.lines()
-    assert everybody.startswith(f"worst case: {stated.worst_case.figures()} (")
+    worst, drawn = stated.lines()
+    assert worst.startswith(f"worst case: {stated.worst_case.figures()} (")
     assert "exchangeable and stationary" in drawn
     assert "nothing about an atypical person" in drawn
     assert "Student's interval, which fails" in drawn
     document = stated.to_dict()
-    assert document["everybody"]["epsilon"] == stated.worst_case.epsilon
+    assert document["worst_case"]["epsilon"] == stated.worst_case.epsilon
     assert document["drawn_at_random"]["level"] == "client"
     assert not hasattr(stated, "status")
 

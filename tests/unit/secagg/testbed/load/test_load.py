@@ -30,7 +30,7 @@ from secagg.testbed.load.database import (
     database_of,
 )
 from secagg.testbed.load.director import ALLOCATOR, _Direction
-from secagg.testbed.load.machine import Machine, check_machine, crowds_of
+from secagg.testbed.load.machine import Machine, check_machine, client_processes
 from secagg.testbed.load.plan import (
     LoadLayout,
     LoadPlan,
@@ -324,7 +324,7 @@ def test_the_next_client_arrives_when_one_has_joined_or_is_gone():
 )
 def test_clients_share_processes_of_a_thousand_at_most(clients, cores, crowds):
     planned = dataclasses.replace(PLAN, clients=clients)
-    assert crowds_of(planned, cores) == crowds
+    assert client_processes(planned, cores) == crowds
 
 
 def test_the_work_of_a_process_is_that_of_its_children_too(tmp_path, monkeypatch):
