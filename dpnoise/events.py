@@ -11,7 +11,7 @@
 * Sensitivities are norms of one user's encoded vector, that is, they are stated for
   `Adjacency.ZERO_OUT`. An accountant for `Adjacency.REPLACE_ONE` doubles them.
 * Noise variances are exact rationals, because a factor of two or a rounding of the
-  variance is a privacy error; the sampler is built from the same rational.
+  variance is a privacy error. The sampler is built from the same rational.
 * `noise_in_shares` says whether every participant adds noise of its own. Then the
   variance and the number of inputs of a sum reveal who took part, so the sampling of
   users hides nothing (`PoissonSampled`). A secret selection between vector and zeros
@@ -241,7 +241,7 @@ class SkellamMixtureEvent:
     """A real vector, stochastically rounded per coordinate, plus Skellam noise.
 
     The privacy loss is that of the mixture of the two integers a coordinate may be
-    rounded to; no hard bound on the rounded vector is needed.
+    rounded to. No hard bound on the rounded vector is needed.
 
     Args:
         dim: Number of coordinates after rotation and padding, at least 1.

@@ -101,7 +101,7 @@ class StepTree:
         """Bound how much one member weighs on all nodes together.
 
         On each level the worst is to fill nodes as densely as the separation allows,
-        one after the other; levels need not have it in common, so the sum is a bound.
+        one after the other. Levels need not have it in common, so the sum is a bound.
 
         Args:
             participations: Largest number k of steps that one member takes part in.

@@ -7,10 +7,10 @@
   party adds all noise. Otherwise the rate is treated as 1, and the statement says so. A
   hypothetical accountant counts sampling for noise in shares too, as publications do,
   and marks its figures.
-* The sampler's distance from exact noise, and any other probability mass that a
-  theorem moves into delta, is charged here, once, as (1 + e^epsilon) times the
-  distance. By the triangle inequality that is the cost of replacing both neighbouring
-  laws by nearby ones.
+* The sampler's distance from exact noise is charged here, once, as (1 + e^epsilon)
+  times the distance. So is any other probability mass that a theorem moves into delta.
+  By the triangle inequality that is the cost of replacing both neighbouring laws by
+  nearby ones.
 * Every answer is an upper bound on the loss. Searches end on the safe side.
 * Events, their number and their noise are fixed in advance; inputs may depend on
   earlier outputs. Budgets chosen from the outcomes need a filter (`cross_task`).
@@ -153,9 +153,9 @@ class GaussianLoss:
 class Accountant(abc.ABC):
     """Composes releases about the same users and bounds their joint privacy loss.
 
-    A subclass names itself and its adjacencies, implements `_add` and
-    `_delta_of_exact_noise`, begins its account in `_begin`, states the `cost` of an
-    answer, and may replace `_epsilon_of_exact_noise` by more than a bisection.
+    A subclass names itself and its adjacencies, and implements `_add` and
+    `_delta_of_exact_noise`. It begins its account in `_begin`, and states the `cost` of
+    an answer. It may replace `_epsilon_of_exact_noise`, which is a bisection.
 
     Args:
         adversary: The adversary that the answer must hold against.
@@ -177,8 +177,8 @@ class Accountant(abc.ABC):
     estimates_from: ClassVar[float] = math.inf
     """Variance from which on an estimate costs far less than a bound, grid steps²."""
     has_close_estimate: ClassVar[bool] = False
-    """Whether an estimate is mostly the bound itself, for half the time: a search then
-    asks for no more, and only what is stated is asked for in full."""
+    """Whether an estimate is mostly the bound itself, at half the cost. A search then
+    uses estimates, and only stated figures are computed in full."""
     tolerance: ClassVar[float] = 5e-6
     """How far above the least noise a calibration may end, as a logarithm; far below
     the 0.5 % that a sampling error shows."""
@@ -276,9 +276,9 @@ class Accountant(abc.ABC):
     def proof(self) -> Proof:
         """Status of the proofs that the answers rest on.
 
-        That a secret Bernoulli selection turns a release into the pair that accountants
-        compose is a theorem of this project, also where the bound for the pair is
-        published.
+        A theorem of this project turns a release under a secret Bernoulli selection
+        into the pair that accountants compose. It is ours even where the bound for the
+        pair is published.
         """
         selection = Proof.OWN if self._claimed_selection else Proof.PUBLISHED
         return least_reviewed((self.proof_of_theorem, selection))

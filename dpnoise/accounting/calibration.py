@@ -230,9 +230,9 @@ class _Target:
     def least_stated(self, found: Fraction) -> Fraction:
         """Add the last digits that the statement itself asks for.
 
-        δ(ε) and ε(δ) end their searches independently; a last unit or two of rounding
-        between them is paid for in noise, and more where the curve is so flat in ε
-        that the two choose different contours or windows.
+        δ(ε) and ε(δ) end their searches independently. Noise pays for a last unit or
+        two of rounding between them. It pays more where the curve is so flat in ε that
+        the two choose different contours or windows.
         """
         missed = found
         for bump in _BUMPS:
@@ -287,8 +287,8 @@ def calibrate_least(  # noqa: PLR0913 - a target has five parts and no record of
 ) -> CalibratedNoise:
     """Find the least noise variance that any of several accountants accepts.
 
-    The search ends early where the variance is within half a percent of what a Gaussian
-    would need, unless an accountant is left that may go below a Gaussian.
+    The search ends early if the variance is within half a percent of what a Gaussian
+    would need. It continues if a remaining accountant may go below a Gaussian.
 
     Args:
         build_event: As for `calibrate`.

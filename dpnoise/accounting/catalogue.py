@@ -167,7 +167,7 @@ class AccountantEntry:
 # In the order in which they are asked: of two that need as much noise, the cheaper one
 # comes first. Limits of cost were set by benchmarks/search_plans.py: no plan and no
 # client should take longer than two seconds. An integral takes some ten contours, of
-# which a statement takes two to four; a curve is built again for each of some six
+# which a statement takes two to four. A curve is built again for each of some six
 # noises, and a sum over orders tries a dozen.
 CATALOGUE: Final[tuple[AccountantEntry, ...]] = (
     AccountantEntry(
@@ -399,10 +399,10 @@ def make_accountant(
     """Build an empty accountant.
 
     Args:
-        name: One of `accountant_names()`, or one with "hypothetical-" before it: the
-            accountant that counts the sampling of users even if every participant
-            adds noise of its own, as published experiments do. Its figures are
-            marked `Status.HYPOTHETICAL`, because no deployment has that privacy.
+        name: One of `accountant_names()`, or one with "hypothetical-" before it. That
+            one counts the sampling of users even if every participant adds noise of its
+            own, as published experiments do. Its figures are marked
+            `Status.HYPOTHETICAL`, because no deployment has that privacy.
         adversary: The adversary that its answers must hold against.
         adjacency: Which neighbouring inputs must look alike.
         estimating: Whether its answers may be estimates, as of `Accountant`.
@@ -528,8 +528,8 @@ def accounting_cost(
     """Estimate what one epsilon of a release costs, before it is asked for.
 
     A client computes the privacy of a task that a server describes. Some accountants
-    tabulate moments over every coordinate that a vector may have and every integer
-    that noise may reach, so a few digits in a description can cost hours.
+    tabulate moments over every coordinate of a vector and every integer that noise may
+    reach. So a few digits in a description can cost hours.
 
     Args:
         release: One release.

@@ -1,7 +1,8 @@
 """The total loss of several tasks on the same data, and whether one more task fits.
 
-* A task's loss is stated whole, when its data are first given to it, and never shrinks:
-  (epsilon, delta), and where theorems give one, the Gaussian release that dominates it.
+* A task's whole loss is stated when its data are first given to it, and never shrinks.
+  It is (epsilon, delta) and, where theorems give one, the Gaussian release that
+  dominates it.
 * `BASIC` adds epsilons and deltas. `GAUSSIAN`, where every task has a Gaussian release,
   takes the root of the sum of their squared shifts, adds distances, and converts once.
 * Tasks run side by side. The operator who offers the next task has seen what the
@@ -20,7 +21,7 @@ tasks that `fits` accepts loses at most (epsilon, delta) of the limit to all tog
 Proof. The hockey-stick divergence at e^epsilon adds up over transcripts. If the first
 loss has no Gaussian, only `BASIC` accepts. Otherwise each transcript with two tasks or
 more ends within one of the rules at delta/2. Sums only grow, so it is also a transcript
-of the process that follows that rule alone and stops before leaving it; those of one
+of the process that follows that rule alone and stops before leaving it. Those of one
 rule add up to at most delta/2. A transcript with one task that fits a rule at delta/2
 belongs to the same process. If the first task fits neither at delta/2, no second one is
 accepted, and it fits alone at delta. What the first task is does not depend on any
@@ -29,9 +30,9 @@ release about the data.
 Source:
     [RRUV16] (recalled) for basic composition when budgets are chosen from outcomes.
     `BASIC` counts whole tasks, which interleave: [HST23] carries every filter for
-    (epsilon, delta) over to that. `GAUSSIAN` needs no theorem about concurrency: all
+    (epsilon, delta) over to that. `GAUSSIAN` needs no theorem about concurrency. All
     releases of all tasks are one adaptive sequence, whose squared shifts each task has
-    reserved, and [ST22] adds up such a sequence.
+    reserved. [ST22] adds up such a sequence.
 """
 
 import math
@@ -121,9 +122,9 @@ class RequiredChange:
     Attributes:
         epsilon: About the largest epsilon that the task may have at its delta; 0.0 for
             none.
-        needed: A limit that takes it as it is: the least epsilon at the delta that is
-            set, where that has room; else with the least delta at which deltas add up.
-            None where no limit takes it.
+        needed: A limit into which it fits as it is. It has the least epsilon at the
+            delta that is set, if that has room. If not, it has the least delta at which
+            deltas add up. None where no limit takes it.
     """
 
     epsilon: float

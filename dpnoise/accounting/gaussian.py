@@ -1,7 +1,7 @@
 """The exact privacy profile of the Gaussian mechanism: target and reference.
 
-* The tail of the normal law is evaluated through its Mills ratio, so that no term
-  underflows or overflows while its product with e^epsilon is moderate.
+* The tail of the normal law is evaluated through its Mills ratio. So no term underflows
+  or overflows while its product with e^epsilon is moderate.
 * Every delta carries an upward margin for its own rounding errors; every search
   ends on the side that claims less privacy.
 
@@ -66,8 +66,9 @@ def gaussian_delta(epsilon: float, *, noise_multiplier: float) -> float:
             `math.inf` for a release that does not depend on the user.
 
     Returns:
-        The smallest delta for which the mechanism is (epsilon, delta)-private, with
-        an upward margin of some 2^-48 of the larger of its two terms; in [0, 1].
+        The smallest delta in [0, 1] for which the mechanism is (epsilon,
+        delta)-private. It has an upward margin of some 2^-48 of the larger of its two
+        terms.
 
     Raises:
         ParameterError: An argument is out of range.

@@ -1,6 +1,6 @@
 """Where a falling function of the noise first reaches its target, in few steps.
 
-* Noise is a dyadic rational of 24 significant bits, rounded *up*; what is returned was
+* Noise is a dyadic rational of 24 significant bits, rounded *up*. What is returned was
   itself evaluated and reaches the target, unless a guess was asked for.
 * The function says how far a variance misses, as the logarithm of the factor that it
   lacks. Were that exact, one step would do; regula falsi bounds the rest.

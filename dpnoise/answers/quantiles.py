@@ -1,7 +1,7 @@
 """Medians and other quantiles of a number, from counts on a dyadic tree.
 
 Notation: L levels, 2^L cells of equal width; level l has 2^l nodes, each the sum of its
-two children; the root is the number of inputs, which is public and holds no noise.
+two children. The root is the number of inputs, which is public and holds no noise.
 
 * One person adds one on every level: L entries of 1. A prefix of cells is a union of at
   most one node from each level, so that a rank carries the noise of at most L counts,

@@ -1,7 +1,7 @@
 """Arguments of experiments: the vectors of a cohort, and the keywords of plans.
 
 * Vectors are spread over a sphere, all the same, or yours. On a sphere they are nearly
-  orthogonal and their sum is short; all the same point of it is the largest sum that
+  orthogonal and their sum is short. All the same point of it is the largest sum that
   the clip allows. They bracket what happens.
 * A callable gets a number that seeds whatever generator it likes.
 

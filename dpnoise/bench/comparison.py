@@ -10,7 +10,7 @@
   such a mean as normal, which is true of many coordinates and not of two.
 * How long a sum is decides what wrapping does to it, and depends on the cohort. As many
   pilot cohorts as repeats are drawn beforehand. Plans are made for their mean squared
-  sum; a forecast is the mean of what is expected of each of them, with Student's
+  sum. A forecast is the mean of what is expected of each of them, with Student's
   interval at the same level. All rows have the pilots in common.
 
 It draws nothing; `table` holds the result.

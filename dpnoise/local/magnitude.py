@@ -12,7 +12,7 @@ With x = value·k/bound and f its fractional part, the variance, in units of
 
     s·(1 − s)·x² + s·f(1 − f) + lie·(k + 1)·[(2k + 1)/6 − s·x − lie·(k + 1)/4].
 
-Between grid points it is a concave parabola; over grid points it is convex, so that its
+Between grid points it is a concave parabola. Over grid points it is convex, so that its
 maximum lies in the first cell or the last. k minimises that maximum.
 
 Source: [Bho18] Algorithm 3. The exact variance and the choice of k are ours; Lemma 4.3

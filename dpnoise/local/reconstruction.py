@@ -11,7 +11,7 @@ q_k the probability of a cap of the sphere (Lemma 2.2; Proposition 1 there bound
 a concentration inequality, here it is computed).
 
 Limits: the bound does not cover questions with few answers, such as whether a person
-took part, or has an illness; a prior of one half becomes a certainty at a few nats.
+took part, or has an illness. A prior of one half becomes a certainty at a few nats.
 Levels of several releases add up. The bound needs pure privacy: (ε, δ) and Rényi
 figures are not valid inputs.
 """

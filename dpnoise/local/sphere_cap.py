@@ -24,7 +24,7 @@ dimensions. The condition of the best edge is q·(M − t) = c·t.
 
 Cube. With L agreements of d: q = 2^-d·Σ_{l ≥ L} C(d, l) and q·M = 2^-d·C(d − 1, L − 1).
 
-Sources: [Bho18] Algorithms 1 and 2 with equations (14), (15), (18) and (19); that the
+Sources: [Bho18] Algorithms 1 and 2 with equations (14), (15), (18) and (19). That the
 density is exact instead of the sufficient conditions (16), (20) and (21), the series
 and the optimal edge are ours. The optimum of the sphere is that of [AFT22].
 """

@@ -27,7 +27,7 @@ probability β/2 [HKZ12] Theorem 1, as tr Q² ≤ ‖Q‖·tr Q.
   w being half of the range over which the mean of Z is moved along u by a draw before
   the point: by turning a short vector round, or by a random length.
 * *Signs that agree with others, Z = B/√d·(A∘S)*, ∘ entry by entry. The signs S are
-  independent with means y, entries in [−1, 1]; the signs A are uniform given their mean
+  independent with means y, entries in [−1, 1]. The signs A are uniform given their mean
   t, and t = 2K/d − 1 for K ~ Binomial(d, 1/2), on one side of the edge or the other.
   Scale by √d/B and take the draws in reverse order.
   (1) *S, given A.* A sign of mean y has the variance proxy y/artanh y [KS98]; together

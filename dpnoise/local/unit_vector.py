@@ -1,10 +1,10 @@
 """PrivUnit2 and PrivUnit∞: a direction, or a vector of signs, hidden in a cap.
 
 * The point sent lies in the best cap around the input with probability p, otherwise
-  anywhere else; divided by its mean agreement m it is unbiased
+  anywhere else. Divided by its mean agreement m it is unbiased
   (`dpnoise.local.sphere_cap`).
 * p uses all of ε, with the exact probability of the cap instead of the published
-  sufficient conditions; it is rounded so that the level can only be smaller.
+  sufficient conditions. It is rounded so that the level can only be smaller.
 * A vector shorter than the bound is first turned round with the probability that makes
   its direction unbiased, or rounded to signs coordinate by coordinate. Both happen
   before the private step, so they cost no privacy.

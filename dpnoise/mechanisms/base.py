@@ -715,7 +715,7 @@ class Mechanism(abc.ABC):
             case Rounding.EXACT:
                 rounded = bias
             case Rounding.TOWARD_ZERO:
-                # Less than a step and than the coordinate; they may all point one way,
+                # Less than a step and than the coordinate. They may all point one way,
                 # and the rotation that is taken back bring them into one entry.
                 rounded = inputs**2 * min(Fraction(1), size)
                 bias = rounded * mixed

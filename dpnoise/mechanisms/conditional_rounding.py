@@ -25,7 +25,7 @@ compares the noise.
 The binomial mechanism (cpSGD) is another one:
 
 * One noise share is the number of successes in an even number of fair Bernoulli trials,
-  less its mean; shares add up to the same law with more trials.
+  less its mean. Shares add up to the same law with more trials.
 * Binomial noise is bounded, so the privacy loss can be infinite. `log-concave-gdp`
   charges for the ends. The published guarantee is (ε, δ) only, and its constants have
   not been re-derived here: the accountant with its name marks its figures as recalled.

@@ -106,7 +106,7 @@ def fixed_point_parameters(  # noqa: PLR0913 - the numbers of the published algo
     """Return the parameters of the published two-aggregator algorithm.
 
     Vectors of norm at most 1 are truncated to n-bit fixed point, one digit of which is
-    the sign, and summed; discrete Gaussian noise of σ = 2^n/√(2ρ) gives ρ-zCDP per
+    the sign, and summed. Discrete Gaussian noise of σ = 2^n/√(2ρ) gives ρ-zCDP per
     sum when one vector is replaced by another. k sums cost kρ.
 
     Args:

@@ -358,7 +358,7 @@ def forecast_error(  # noqa: PLR0913  # a record of keywords, each used once
     arriving = signal_variance + residue
     sum_variance = error_variance + arriving
     # Every coordinate is within the cap before it is rounded, and within the next
-    # integer afterwards; so is the sum of all of them, as many times.
+    # integer afterwards. So is the sum of all of them, as many times.
     farthest = num_clients * math.ceil(coordinate_cap)
     typical = bounded_wrap_effect(farthest, math.sqrt(noise_variance), modulus)
     effect_of_m = wrap_effect(math.sqrt(sum_variance), modulus)

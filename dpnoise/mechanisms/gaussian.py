@@ -1,6 +1,6 @@
 """The central Gaussian mechanism, the baseline of every comparison.
 
-* For simulations only. The noise is a floating-point Gaussian put on a fine grid; an
+* For simulations only. The noise is a floating-point Gaussian put on a fine grid. An
   attacker who sees low-order bits of floating-point noise may learn more than the
   theorem says. Nothing here may protect real data.
 * Clients add no noise; the imagined trusted party does, with `add_noise`.

@@ -11,7 +11,7 @@
   it and the nearest value that works. Every number may come from a server that lies,
   so each has a limit with its reason beside it.
 * The noise is stated as the variance that privacy counts and the rule that divides it
-  (`NoiseRule`); one client's share follows from them and the roster of a session.
+  (`NoiseRule`). One client's share follows from them and the roster of a session.
 
 It does not check a mechanism's theorem; each mechanism does that with these parameters
 in hand. It computes no privacy loss.

@@ -21,7 +21,7 @@ bits: the result is the one that all 256 bits would have given.
 * Coordinate i reads word i of the stream "cells" (16 bits; with 12 000 thresholds or
   more, 32 bits whose leading 20 count) and bytes 32·i to 32·i + 31 of the stream
   "refinement": the first 8 as one word whose leading 48 (or 44) bits count, then 24 as
-  three words. Both streams come from the caller's seed; a draw is thus a function of
+  three words. Both streams come from the caller's seed. A draw is thus a function of
   (table, seed, label, i) alone, whatever the chunks, the order or the platform.
 * Preconditions, checked when a table is made: thresholds in order, tails below 2^-136.
 * Postcondition: the total variation distance of one draw from the law, given perfect

@@ -247,7 +247,7 @@ class WideDiscreteGaussian:
         offset = inside.astype(np.int64)
         corner = block << np.int64(self.block_bits)
         # Integers below 2^54 become floats with a relative error of 2^-53 at most, so x
-        # is off by 2^-50 of itself; as x·e^(−x) < 1, the probability is off by as much.
+        # is off by 2^-50 of itself. As x·e^(−x) < 1, the probability is off by as much.
         exponent = offset.astype(np.float64) * (2.0 * corner + offset)
         exponent /= 2.0 * float(self.variance_parameter)
         probability = np.exp(-exponent)

@@ -7,7 +7,7 @@ L. With D_t(i) the divergence of release t and T releases planned,
 
 so that c_t(λ) = (1/T)·log E_i e^(TλD_t(i)) adds up, and P(L ≥ ε) ≤ δ for
 ε = min over λ of (Σ_t c_t(λ) − log δ)/λ, by Markov's inequality. λ is fixed by the
-costs, and every order's estimate counts towards `failure`, so that choosing is free.
+costs, and every order's estimate counts towards `failure`. So the choice costs nothing.
 
 [TF19] Theorem 1 has the product of E_i e^(λD_t(i)) in its place, as if another person
 were drawn for every release. That is wrong where people differ: one person is far away
@@ -29,8 +29,8 @@ and sampling at rate q,
 
     λ·D_(λ+1)(mixture‖base) = log E_(k ~ Binomial(λ + 1, q)) exp((k² − k)·s),
 
-exactly. Source: [TF19] Theorem 3, its left cost; its right cost bounds the other
-direction from far above, and the left one is never smaller than that direction itself
+exactly. Source: [TF19] Theorem 3, its left cost. The right cost bounds the other
+direction from far above. The left one is never smaller than that direction itself
 ([MTZ19]; laws with Gaussian noise are mirrored, see `renyi.curve`).
 """
 
@@ -285,8 +285,8 @@ class BayesianAccountant:
 
         Args:
             distances: How far each person of the sample moves the sum, none farther
-                than `l2_clip`: one vector for the levels `client` and `joint`, one
-                vector for every client for levels of instances.
+                than `l2_clip`. The levels `client` and `joint` take one vector; levels
+                of instances take one vector for every client.
 
         Returns:
             This accountant.

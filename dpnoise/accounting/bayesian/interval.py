@@ -2,12 +2,12 @@
 
 `BOUNDED` assumes nothing of the law but its range [0, 1]. With M the mean of n draws,
 the mean lies below the larger root μ of n·kl(M‖μ) = log(1/failure), except with
-probability `failure` (Hoeffding 1963, Theorem 1; draws without replacement too, section
-6 there). kl is the relative entropy of two Bernoulli laws.
+probability `failure` (Hoeffding 1963, Theorem 1). Section 6 there covers draws without
+replacement. Here kl is the relative entropy of two Bernoulli laws.
 
 `STUDENT` is the interval of [TF19] equation (5). It holds for normal draws. Those here
-are exponentials of squares, and where a few people are far from the rest most samples
-miss them and the interval lies below the mean much more often than it says. It is here
+are exponentials of squares. Where a few people are far from the rest, most samples miss
+them. The interval then lies below the mean much more often than it states. It is here
 to be compared with.
 """
 

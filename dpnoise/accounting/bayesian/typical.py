@@ -73,8 +73,8 @@ def typical_epsilon(
 def _safely_excluded(people: int, share: float, failure: float) -> int:
     """Return how many largest values a sample may lack, or −1 if not even zero.
 
-    Leaving out k of n is wrong if the (1 − share)-quantile lies above the rest, that is
-    if at most k of n draws fell among the share: a binomial tail.
+    Excluding k of n is wrong if the (1 − share)-quantile lies above the rest. Then at
+    most k of n draws fell among the share: a binomial tail.
     """
     total, most = 0.0, -1
     for missed in range(people):

@@ -5,8 +5,8 @@ counted; only the noise is taken for its saddle-point approximation. So the fore
 follows the time wherever it goes, which no formula in a few powers does.
 
 * Cells of `Accountant.cost`, of which a processor core fills 10^9 in a second.
-* Measured on some two hundred curves over the whole range: within a factor of three;
-  on as many integrals within four, and little below what they take.
+* Measured on some two hundred curves over the whole range, it is within a factor of
+  three. On as many integrals it is within four, and little below the real cost.
 
 It bounds no privacy.
 """

@@ -12,11 +12,11 @@ norm that the coordinates share out and g the largest log-moment per unit of nor
 Rule 1: K(c) does not depend on ε: one evaluation bounds the whole curve, best near one
         ε.
 Rule 2: Shorter vectors need no bound of their own. R is non-decreasing in y, so
-        threshold tests are optimal for one coordinate; a larger coordinate makes the
+        threshold tests are optimal for one coordinate. A larger coordinate makes the
         rounded value larger in stochastic order, so every such test gains power. Hence
         a coordinate is a randomised image of a larger one, and a vector of one whose
         norm is exactly C. Where integer vectors cannot reach C, the bound is taken at
-        both ends of 0 ≤ C' ≤ C, in which it is convex; the end C' = 0 is at most
+        both ends of 0 ≤ C' ≤ C, in which it is convex. The end C' = 0 is at most
         1/(2·√(c(c+1))).
 Rule 3: The integral is bounded from above cell by cell. Beyond the last cell an
         auxiliary Gaussian release of squared shift h² is composed with the mechanism.
@@ -309,8 +309,8 @@ class ContourBound:
                 continue
             c = self.best_contour(direction, log_delta=math.log(delta))
             found = (self.log_constant(c, direction) - math.log(delta)) / c
-            # The slack differs between contours, so the best one for this delta by
-            # the estimate is not the one that `delta` takes at the epsilon found.
+            # The slack differs between contours. So the best one for this delta by the
+            # estimate may differ from the one that `delta` uses at the epsilon found.
             # Trying that one too makes both functions inverses of each other.
             for _ in range(_CONSISTENCY_STEPS):
                 if found <= 0.0:  # less than nothing is nothing
@@ -438,8 +438,8 @@ class ContourBound:
             left, right = table.bounds(edges, precision=precision)
             left, right = self._norm_bound * left, self._norm_bound * right
             if edges[0] == 0.0:
-                # The modulus of a moment is largest on the real axis, and only there:
-                # lattice resonances bring it back after the main lobe, so the bound at
+                # The modulus of a moment is largest on the real axis, and only there.
+                # Lattice resonances bring it back after the main lobe. So the bound at
                 # the start of the outer cells caps none of them.
                 peak = float(left[0])
             capped = np.minimum(np.maximum(left, right), peak)

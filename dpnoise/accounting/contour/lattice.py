@@ -8,8 +8,8 @@
 * Only elementary facts are used: r_k decreases in k, stays below one, and satisfies
   r_{k-1} = 1 / (2k/v + r_k).
 
-The Rényi sums have a lattice of their own (`renyi.skellam_lattice`): they add positive
-terms, so floats with a margin are enough, and need thousands of orders quickly.
+The Rényi sums have a lattice of their own (`renyi.skellam_lattice`). They add positive
+terms, so floats with a margin are enough, and they need thousands of orders quickly.
 
 It depends on no rounding, contour or privacy parameter.
 """
@@ -25,7 +25,7 @@ from dpnoise.errors import CertificateError, ParameterError, TheoremNotApplicabl
 from dpnoise.floats import FloatArray
 
 MAX_CONTOUR_VARIANCE: Final = float(1 << 26)
-"""Grid variances above this would need windows of more than 10^5 integers; the
+"""Grid variances above this would need windows of more than 10^5 integers. The
 moment tables would then take minutes, and no common modulus has room for them."""
 
 MIN_CONTOUR_VARIANCE: Final = 2.0**-10
@@ -145,8 +145,8 @@ class ContourLattice:
 
         Source:
             ρ_1 on the right, and its inverse on the left, bound everything. Below one
-            step R = 1 − x + x·ρ_1 is nearer to 1: at most R_X on the right, where
-            |D| ≤ ρ_1, and at least 1 − X on the left, where |D| ≤ 1. On the right the
+            step R = 1 − x + x·ρ_1 is nearer to 1. It is at most R_X on the right, where
+            |D| ≤ ρ_1. It is at least 1 − X on the left, where |D| ≤ 1. On the right the
             recurrence gives 1/r_{y+1} − 1/r_y ≤ 2/v, so R_X(y + 1) = 1 − X + X/r_y
             grows by at most 1 + (2X/v)/R_X(y + 1), which falls in y.
         """
@@ -184,9 +184,9 @@ class ContourLattice:
             geometric series does not converge.
 
         Source:
-            r_{y−1}/r_y ≤ 1 + 2·r_{y−1}/v follows from the recurrence and r_{y+1} ≤
-            r_y, so the quotient of consecutive terms is at most
-            r_y · (1 + 2·r_y/v)^(shift·exponent), which falls in y.
+            r_{y−1}/r_y ≤ 1 + 2·r_{y−1}/v follows from the recurrence and r_{y+1} ≤ r_y.
+            So the quotient of consecutive terms is at most r_y · (1 +
+            2·r_y/v)^(shift·exponent), which falls in y.
         """
         y = np.arange(0, self.reach - 2 * shift - 1, dtype=np.float64)
         index = y.astype(np.int64)

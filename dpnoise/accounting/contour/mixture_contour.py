@@ -6,8 +6,8 @@ analytic formula does for a Gaussian (`integral`).
 
 * One release only. The phase of an adaptive second release may depend on the first
   one, so moduli must not be multiplied across releases; `mixture-pld` composes.
-* All slack terms are part of the figure: cells along both axes, the part of the
-  contour beyond the table, integers outside the window, rounding of the arithmetic.
+* All slack terms are part of the figure. They come from cells along both axes, the
+  contour beyond the table, integers outside the window, and rounding of the arithmetic.
 * The noise variance is rounded down to a float, every bound on a vector up.
 * A secret selection of that one release has a closed form (`conversion`).
 
@@ -107,8 +107,8 @@ def contour_bound(release: NoiseEvent, *, whole_curve: bool) -> ContourBound | N
 class MixtureContourAccountant(Accountant):
     """Bounds the loss of one release by an integral over its exact moments.
 
-    It covers vectors that are rounded stochastically under an L2 bound, vectors under
-    the clip of [Bao22] Algorithm 5, and integer vectors, all with Skellam noise.
+    It covers vectors with Skellam noise of three kinds: rounded stochastically under an
+    L2 bound, under the clip of [Bao22] Algorithm 5, and integer vectors.
 
     Source:
         This project; elementary proof in `integral` and `moment_table`. The

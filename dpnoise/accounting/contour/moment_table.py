@@ -21,8 +21,8 @@ Rule 3: Coordinates nearer to zero than the first cell are covered by a Taylor e
         in p with an explicit remainder.
 Rule 4: Floating point: every sum carries an a-priori error of (number of terms +
         condition) times 2^-52 times the sum of absolute values. It assumes IEEE 754
-        doubles and an error of at most 4 units in the last place in numpy's exp,
-        expm1, log, log1p, sin and cos.
+        doubles. NumPy's exp, expm1, log, log1p, sin and cos may err by at most 4 units
+        in the last place.
 
 It does not know epsilon, delta or the integral the bounds are for.
 """
@@ -217,7 +217,7 @@ class MomentTable:
                 decides the cost; whatever error remains is part of the bound.
 
         Returns:
-            Two arrays of shape (n,): on cell j the quotient, as a function of w, lies
+            Two arrays of shape (n,). On cell j the quotient, as a function of w, lies
             below a convex function with these values at the cell's two ends.
         """
         lowest = np.full(edges.size - 1, -np.inf)

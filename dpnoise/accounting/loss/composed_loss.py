@@ -7,9 +7,9 @@ wanted delta, moves that tail to the middle of the transform.
 
 * Mass beyond the window wraps around. What wraps from above is bounded by Chernoff
   and added to delta; what wraps from below lands on larger losses, which is safe.
-* The transform's error is bounded in the 2-norm and added to delta. It assumes
-  IEEE 754 and an error of at most 8·log2(length)·2^-52 relative to the 2-norm per
-  transform, several times what mixed-radix transforms with exact twiddles have.
+* The transform's error is bounded in the 2-norm and added to delta. It assumes IEEE 754
+  and an error of at most 8·log2(length)·2^-52 relative to the 2-norm per transform.
+  Mixed-radix transforms with exact twiddles have a fraction of that.
 * Losses on the grid err by rounding; epsilon is raised by 2^-46 per release.
 * Below `DELTA_FLOOR` nothing is claimed.
 
@@ -42,7 +42,7 @@ _FAR_BELOW: Final = 1e-5  # the rest above is then a tenth of delta at most
 _TILTED: Final = math.log(1e-7)  # of the tilted law, on either side of the window
 _TILT_SHARE: Final = 0.75
 """Of Chernoff's tilt. Sampled losses have rare large values that take over the tilted
-law just before the optimum; a flatter tilt keeps the window short and costs little."""
+law just before the optimum. A flatter tilt keeps the window short and costs little."""
 
 _LARGEST_EXPONENT: Final = 600.0  # times a transform error of 10^-14: far above 1
 _INVERSE_ERROR: Final = 2.0**-40  # of the logarithm inside one cell
@@ -114,7 +114,7 @@ class ComposedLoss:
             longer = self._window(tilt, loss, math.log(found))
             found = min(found, self._curve(longer).delta(loss))
         # Near the end of a bounded sum the tilt is so steep that the transform's error
-        # drowns the curve; Chernoff's bound, which chose the tilt, is tiny there.
+        # drowns the curve. Chernoff's bound, which chose the tilt, is tiny there.
         found = min(found, math.exp(log_delta)) + self._infinite
         return min(1.0, max(found, DELTA_FLOOR))
 

@@ -1,10 +1,10 @@
 """Privacy-loss distributions: a pair of laws that dominates one release.
 
-A release is described by a finite pair of laws (A, B) whose hockey-stick divergences
-are at least those of the release, in both directions and at every epsilon. By
-Blackwell's theorem [Bla53] some randomised map turns (A, B) into the release. Applying
-such maps one after the other, each chosen by what was seen before, shows that products
-of pairs dominate adaptive compositions.
+A release is described by a finite pair of laws (A, B). Its hockey-stick divergences are
+at least those of the release, in both directions and at every epsilon. By Blackwell's
+theorem [Bla53] some randomised map turns (A, B) into the release. Applying such maps
+one after the other, each chosen by what was seen before, shows that products of pairs
+dominate adaptive compositions.
 
 * The divergence of a release is a convex function of t = e^ε. Chords between upper
   bounds are upper bounds, so a pair is built by connecting dots linearly in t.
@@ -29,8 +29,8 @@ from dpnoise.floats import FloatArray
 Indices: TypeAlias = npt.NDArray[np.int64]
 
 _INFLATION: Final = 1.0 + 1e-8
-"""Factor on the input curve. Masses are second differences of the curve; summing them
-twice returns the curve with a relative error of at most 2^-52 times the square of the
+"""Factor on the input curve. Masses are second differences of the curve. Summing them
+twice returns the curve. Its relative error is at most 2^-52 times the square of the
 number of points that matter, about 10^4."""
 
 _ROUNDS_PER_DROP: Final = 64  # rounds; a curve that is not mere rounding needs a dozen
@@ -158,8 +158,8 @@ class DominatingPair:
             return math.inf
         upper = np.cumsum(self.upper[::-1])[::-1]
         lower = np.cumsum(self.lower[::-1])[::-1]
-        # At a loss of its own an atom no longer counts: the divergence there is that
-        # of the atoms from it on, and it falls from one atom to the next.
+        # At a loss of its own an atom no longer counts. The divergence there is that of
+        # the atoms from it on, and it falls from one atom to the next.
         beyond = np.flatnonzero(upper - np.exp(self.losses) * lower > allowed)
         first = int(beyond[-1]) + 1 if beyond.size else 0
         if first == self.losses.size or upper[first] <= allowed:

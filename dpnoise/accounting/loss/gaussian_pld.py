@@ -238,8 +238,8 @@ class GaussianPLDAccountant(ComposedLossAccountant):
         sensitivity = factor * release.l2_sensitivity
         if sensitivity == 0.0:
             return math.inf
-        # The margin covers the square root and the quotient, and more than that of
-        # `skellam_gdp`, which says the same of a plain Gaussian and costs less.
+        # The margin covers the square root and the quotient. It exceeds that of
+        # `skellam_gdp`, which states the same of a plain Gaussian and costs less.
         return math.sqrt(release.noise_variance) / sensitivity * (1.0 - _MARGIN)
 
     def _single_selection(self) -> tuple[float, float] | None:

@@ -9,12 +9,12 @@ Rule 1: *One coordinate.* The pair of a shift by s is (q(·−s), q) itself: an 
 Rule 2: *Vectors.* Coordinates are independent, so a shift vector has the product of its
         entries' pairs. A zero entry turned into a one is a release of more.
 Rule 3: *Entries of at most one.* By rule 2 the worst of all vectors has as many ones as
-        the bounds admit, k; the product of k pairs is the release's own.
+        the bounds admit, k. The product of k pairs is the release's own.
 Rule 4: *Larger entries.* The bounds admit finitely many multisets of absolute entries,
         and by rule 2 those to which no one can be added suffice. Which one is worst
         depends on ε, so a pair is connected through the largest of their curves.
-Rule 5: What is far out is given away: outputs beyond the tabulated integers, or of a
-        loss of more than `_LARGEST_LOSS` nats, count as if they told the world.
+Rule 5: Far outputs count as if they revealed everything: those beyond the tabulated
+        integers, or with a loss of more than `_LARGEST_LOSS` nats.
 Rule 6: Weights are those of the samplers: enclosures of hundreds of bits, so that
         floats made of them are off by their last digit. Sums that are formed here have
         terms of one sign; `_MARGIN` covers them.

@@ -43,7 +43,7 @@ def sum_divergence_term(*, num_noise_shares: int, local_noise_variance: float) -
     """
     if num_noise_shares == 1:
         return 0.0
-    # The exponent grows with k; beyond the first few thousand shares it is constant
+    # The exponent grows with k. Beyond the first few thousand shares it is constant
     # to within 1/k, so the rest is bounded by its smallest exponent.
     exponent = 2.0 * math.pi**2 * local_noise_variance
     if 0.5 * exponent > _NEGLIGIBLE_EXPONENT:

@@ -176,7 +176,7 @@ class SMMPaperAccountant(RenyiAccountant):
 
     def _add(self, release: NoiseEvent, sampling_rate: float, count: int) -> None:
         curve = self._curve(release)
-        # Theorem 6 needs an integer order of at least 2, and without sampling an order
+        # Theorem 6 needs an integer order of at least 2. Without sampling, an order
         # below 2 gives an epsilon above log(1/delta), which is no useful protection.
         if isinstance(release, SkellamMixtureClippedEvent) and not math.isfinite(
             curve.divergences(np.array([2.0]))[0]

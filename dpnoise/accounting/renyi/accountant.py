@@ -1,7 +1,7 @@
 """Accountants that add up Rényi curves.
 
-* Rényi divergences of one order add up over adaptive releases, so the account is a
-  sum of curves and the order is chosen last, when epsilon or delta is asked for.
+* Rényi divergences of one order add up over adaptive releases, so the account is a sum
+  of curves. The order is chosen last, for each question of epsilon or delta.
 * The order is searched on a fixed ladder. Any order is sound; a poor one is loose.
 * Bounds jump at the first whole orders, so that there are several minima. The search
   begins with steps across most of them; it may still end some percent above the least.

@@ -14,7 +14,7 @@ Rule 2: L grows with y and Q_{k+1} dominates Q_k, so A and B grow with x and are
         in closed form.
 Rule 3: Next to zero, A − 1 = O(x²) by Taylor: with u = dQ_1/dQ, A(p) − 1 ≤ (p²/2)·sup
         of A''(p) = α(α−1)·E_Q[(u−1)²·(1−p+pu)^(α−2)] over p ≤ x0. For α ≥ 3 that is
-        convex in p, so an end is largest; for smaller orders the power is at most
+        convex in p, so an end is largest. For smaller orders the power is at most
         max(1, its value at x0).
 Rule 4: On the first cell the mixture against the noise is Poisson subsampling of a unit
         shift at rate p. The laws of the shift are mirror images, so the other
@@ -22,11 +22,11 @@ Rule 4: On the first cell the mixture against the noise is Poisson subsampling o
 Rule 5: Above the largest tabulated variance, the first cell is subsampling of the
         published shift bound. On later cells, from a smaller variance on, noise is
         split into two independent parts, one for the shift by k and one for the rest p,
-        whose divergences add; the sum of both parts is what is released
+        whose divergences add. The sum of both parts is what is released
         (post-processing). Any split is sound; good ones cost a relative α/v.
 
 * The publication's own clip bounds the plain squared norm too, since x² + f − f² is at
-  least x²; its releases are covered with C = c and X = Δ∞. No special clip, no
+  least x². Its releases are covered with C = c and X = Δ∞. No special clip, no
   condition on orders, no L1 norm is needed.
 * Skellam, discrete and continuous Gaussian releases compose along.
 
@@ -168,7 +168,7 @@ def _excess(
     power = order if forward else 1.0 - order
     sums = lattice.excess(power, ratio_excess, log_mixture)
     # Beyond the table, on the side where the power of L is large, it is at most that
-    # power of ρ_{k+1} (backwards after a reflection); on the other side it is at most
+    # power of ρ_{k+1} (backwards after a reflection). On the other side it is at most
     # 1, or α·L for the linear term.
     tail = lattice.moment_tail(order, cell + 1) + order * (
         lattice.plain_tail(lattice.reach) + lattice.plain_tail(lattice.reach - cell - 1)

@@ -157,7 +157,7 @@ def sensitivities_of(
         adjacency: What neighbours are.
 
     Returns:
-        Bounds on the L1 and on the L2 norm, grid steps; the first is what the release
+        Bounds on the L1 and on the L2 norm, grid steps. The first is what the release
         states, or what the second implies if that is less.
     """
     factor = adjacency.sensitivity_factor
@@ -334,7 +334,7 @@ def _build(noise_variance: float, reach: int, max_shift: int) -> SkellamLattice:
         ratios[index - 1] = value
     log_ratios = np.log(ratios[:size])
     half = np.concatenate(([0.0], np.cumsum(log_ratios)))
-    # Sum from the outside inwards; what lies beyond the table is far below rounding,
+    # Sum from the outside inwards. What lies beyond the table is far below rounding,
     # and leaving it out of the total makes the pmf larger, which is the safe side.
     weights = np.exp(half)
     total = 2.0 * float(np.sum(weights[:0:-1])) + 1.0

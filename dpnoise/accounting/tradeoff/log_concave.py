@@ -15,7 +15,7 @@ Rule 1: *Shape.* q(t) is proportional to e^(−t²/2nσ²)·Θ(t), where Θ(t) i
         Σ(m_i − m̄)². Proof: by Poisson's summation formula the characteristic function
         of one share is proportional to Σ_k e^(−σ²(θ−2πk)²/2). Its n-th power is
         Σ_m exp(−nσ²(θ−2πm̄)²/2 − β·E(m)). The transform integrates it over one period
-        of θ; moving m along (1, …, 1) moves θ by periods, so each class of vectors is
+        of θ. Moving m along (1, …, 1) moves θ by periods, so each class of vectors is
         integrated over the whole line, a Gaussian integral.
 Rule 2: *Curvature.* Let R, Q, P be the sums over m ≠ 0 of e^(−β·E(m)) times 1,
         2 − 2·cos(2πm̄) and |sin(2πm̄)|. With a = Θ(t): a ≥ 1 − R, the second difference
@@ -44,7 +44,7 @@ Rule 5: *Fewer and wider shares of the same noise.* Let v = nσ² be fixed; the 
         u_2/k. Terms of u_2/k are r²·x·e^(−βnax) with x = 1/k and a = r² ∓ 2rc, and
         x·e^(−βnax) is at most its maximum over 1/n ≤ x ≤ 1/2: its value at 1/n if
         βa ≥ 1, as for all terms but r = 1 near c = ½. Terms e^(−βr²)·sinh(2βrc) of u_1
-        fall with β where 2c·coth(2βrc) ≤ r, hence for r ≥ 2 at β ≥ 2; for r = 1 half of
+        fall with β where 2c·coth(2βrc) ≤ r, hence for r ≥ 2 at β ≥ 2. For r = 1 half of
         e^(−β(1−2c)) bounds them elsewhere. What bounds both signs of one r together
         grows with c: below βa = 1 the maximum does by at least 2β/e, and the term of
         the other sign falls by at most 2β/e³. The bound on c(t) grows with R and Q. A
@@ -55,7 +55,7 @@ Rule 5: *Fewer and wider shares of the same noise.* Let v = nσ² be fixed; the 
 Rule 6: *Replace the ends.* Keep q(t) for |t| ≤ W+1; beyond, let the ratio of neighbours
         fall by the constant factor e^(−c(W)). The new law q' is symmetric, log-concave
         and has c ≤ c(W) everywhere. Its tails are the heavier ones, so it is a mixture
-        of q and of the excess; total variation is at most the new tail, at most
+        of q and of the excess. Total variation is at most the new tail, at most
         2·q(W+1)·ρ/(1−ρ) with ρ = q(W+1)/q(W). It is charged to delta, per world and per
         coordinate that differs. By Hoeffding q(W+1) ≤ exp(−2(W+1)²/N).
 Rule 7: *Branch.* q' to a power λ ≤ 1, normalised, has c multiplied by λ; M is

@@ -13,7 +13,7 @@ It covers one kind of release only, without selection.
 The moments of a rounded coordinate need neither tables nor special functions.  A
 coordinate |x| ≤ 1 that is rounded to 0 or ±1 is a unit shift *sampled* at rate |x|.
 With M from `unit_shift` the noise hides a unit shift like a Gaussian shift of M, which
-gives a Rényi divergence by a finite sum of terms that are not negative. s = M²; for an
+gives a Rényi divergence by a finite sum of terms that are not negative. s = M². For an
 integer order α ≥ 2
 
     A_α(p) − 1 = Σ_(l=2)^α C(α, l)·p^l·c_l,   c_0 = 1, c_1 = 0,

@@ -14,7 +14,7 @@ as a Gaussian with mean shift μ if and only if no increment exceeds μ (`unit_s
 * Only the *forward* normal tail must be rigorous. It is carried from one proposed
   quantile to the next by its Taylor series, whose remainder is bounded by a majorant.
 * Thresholds beyond the last one examined are excluded by clamping both worlds' outputs
-  there; the probability of that is returned and must be charged to delta.
+  there. The probability of that is returned and must be charged to delta.
 * An enclosure that comes out too wide is an error. Nothing is widened by hand.
 
 It covers small variances only; for large ones `unit_shift` has a closed form, and the
@@ -275,7 +275,7 @@ class _NormalWalk:
             ratio += term
             integral += term // (index + 1)
         # Every term inherits at most half of its predecessors' errors and adds four
-        # units, so each is off by at most 8 units; the remainder is below 2 units.
+        # units, so each is off by at most 8 units. The remainder is below 2 units.
         series_error = 9 * self._terms + 2
         area = (step * integral) >> bits
         area_error = series_error + 2  # the step is below 1
