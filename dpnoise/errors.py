@@ -2,8 +2,8 @@
 
 * Every exception raised on purpose by dpnoise derives from `DPNoiseError`, so one
   `except DPNoiseError` at a boundary is complete.
-* A message says what was expected, what came, and the next step; a `ParameterError`
-  also carries the parameter's name, its value, and the nearest value that works.
+* A message states what was expected, what came, and the next step. A `ParameterError`
+  also has the parameter's name, its value, and the nearest value that works.
 * No message holds a secret: parameters are public, the entries of a vector are not.
   An `InputError` therefore names positions, lengths and kinds, never an entry.
 * Every class survives pickling and copying with all its fields, because errors cross

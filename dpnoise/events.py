@@ -23,8 +23,8 @@ The checks of quantities name the field and, where there is one, the nearest val
 works; no theorem's hypothesis is checked here.
 
 It computes no privacy loss and knows no theorem. It also has no event for strict
-add/remove adjacency: with one noise share per user the variance of the sum would tell
-whether a share is missing, which no sensitivity bound covers.
+add/remove adjacency. With one noise share per user the variance of the sum would reveal
+a missing share, which no sensitivity bound covers.
 """
 
 import enum
@@ -187,8 +187,8 @@ class SkellamEvent:
             or None when only the L2 bound is enforced.
         sampler_distance: Total variation distance of all noise draws in the release
             from exact Skellam noise, in [0, 1).
-        l2_squared: The squared L2 bound as the integer that it is, where it is known;
-            at most the square of `l2_sensitivity`, which is a float and rounded up.
+        l2_squared: The squared L2 bound as an exact integer, if it is known. It is at
+            most the square of `l2_sensitivity`, which is a float and rounded up.
         unsigned: Whether no entry is ever below 0. Two such vectors differ by less
             than twice the longest.
 
@@ -519,21 +519,21 @@ class SecretlySelected:
     not.
 
     Theorem. Let Q be the law of the release when u's integers are zero, and P when they
-    are what its vector encodes to. Against Q the release has the law (1−q)·Q + q·P, so
+    are what its vector encodes to. Against Q the release has the law (1−q)·Q + q·P. So
     every pair (A, B) that dominates (P, Q) gives the pair ((1−q)·B + q·A, B), which
     composes over adaptive releases. It holds against every party whose view is a
-    randomised function of the release and of some Z, provided that u's selection given
-    Z still has rate q and the counted noise its law: readers, curious participants, and
-    the server itself.
+    randomised function of the release and of some Z. Given Z, u's selection must still
+    have rate q, and the counted noise its law. Such parties are readers, curious
+    participants, and the server itself.
 
     Proof. All noise is independent of all selections, so the neighbouring inputs differ
     by u's shift alone. The other users' vectors, selections and rounding have the same
     law for both inputs. Given them, and given the uncounted noise of colluders, the
     claim is the definition of the selection. Averages of dominated pairs are dominated
     by joint convexity. Each release has a fresh selection at a rate fixed in advance,
-    so its pair dominates whatever was seen before, and products of pairs dominate
-    compositions. u's vector may depend on u's own earlier selections and noise: Q does
-    not depend on them.
+    so its pair dominates whatever was seen before. Products of pairs dominate
+    compositions. The vector of u may depend on u's own earlier selections and noise: Q
+    does not depend on them.
 
     Args:
         event: The release, given that the user's vector was chosen.

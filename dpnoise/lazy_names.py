@@ -23,8 +23,8 @@ def lazy_names(
         submodules: Public modules that a program may name without importing them.
 
     Returns:
-        The sorted names; a function that imports a name when it is first used, and
-        keeps it in the package from then on; a function that lists the names.
+        The sorted names, and two functions. The first imports a name at its first use
+        and keeps it in the package. The second lists the names.
     """
     places = {name: place for place, names in modules.items() for name in names}
     public = sorted(places)

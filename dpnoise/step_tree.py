@@ -1,9 +1,9 @@
 """A tree over steps: which sums of steps get noise, and how much a member weighs.
 
 Notation: T steps, branching b; a node of level l covers b^l consecutive steps, from a
-multiple of b^l on. Only nodes that some prefix uses exist: none that the T steps do not
-fill, none that is as long as all steps, and no last child of a node, since the prefix
-that ends with it takes the parent.
+multiple of b^l on. Only nodes that some prefix uses exist. Excluded are nodes that the
+T steps do not fill, and those as long as all steps. So is the last child of a node,
+since the prefix that ends with it takes the parent.
 
 * The first t steps are a union of at most b − 1 nodes from each level, by the base-b
   digits of t. All T steps, where T is a power of b, are a union of b nodes. A prefix

@@ -11,7 +11,7 @@ mechanism that protects all noisy nodes protects the running sums.
   motion whose drift is 1 for one input and 0 for its neighbour. An increment of W over
   a time s² is a Gaussian shifted by s. The kernel that dominates a node maps it to the
   node's release. Take one increment after the other, each as long as the history
-  determines. All of them are a function of W up to the bound μ² on the sum, and W up to
+  determines. All of them are a function of W up to the bound μ² on the sum. W up to
   time μ² is equivalent to one Gaussian shifted by μ. Hence `skellam-gdp`; accountants
   that compose fixed releases do not apply.
 * Only members present from the first step to the last are counted. Each of them keeps
@@ -35,8 +35,8 @@ class TreeRelease:
     """All noisy nodes of a tree, and how often one member takes part.
 
     Args:
-        event: One step of one member, as if it had noise of its own: the bounds of its
-            vector, and the counted variance of the noise of *one node*.
+        event: One step of one member, as if it had noise of its own. It has the bounds
+            of its vector, and the counted variance of the noise of *one node*.
         tree: Over the steps.
         participations: Largest number of steps that one member takes part in.
         separation: Steps from one of them to the next, at least.

@@ -1,7 +1,8 @@
 """Questions with short answers, and what noisy sums say about them.
 
-A question turns one person's answer into a vector, whole numbers for the mechanism
-`skellam-counts` or a real one, and the noisy sum of all into an answer with its error.
+A question turns one person's answer into a vector: integers for the mechanism
+`skellam-counts`, or reals. It turns the noisy sum of all vectors into an answer with
+its error.
 """
 
 from typing import Final

@@ -4,8 +4,8 @@ Notation: L levels, 2^L cells of equal width; level l has 2^l nodes, each the su
 two children. The root is the number of inputs, which is public and holds no noise.
 
 * One person adds one on every level: L entries of 1. A prefix of cells is a union of at
-  most one node from each level, so that a rank carries the noise of at most L counts,
-  where a plain histogram of 2^L buckets would carry that of up to half of them.
+  most one node from each level. So a rank carries the noise of at most L counts. In a
+  plain histogram of 2^L buckets it would carry that of up to half of them.
 * The point estimates are the least squares fit of all nodes ([Hay10]), in which every
   node is the sum of its children.
 * The intervals come from the sums of nodes themselves, whose noise is Skellam with

@@ -5,9 +5,9 @@
 * Every row has cohorts, roundings and noise of its own, expanded from the seed, so that
   rows are independent and the table comes out again.
 * A repeat yields one number, the mean of the squared errors of all coordinates. The
-  interval is Student's over the repeats, each row's at the level by which all
-  intervals of the table hold together (Z. Šidák, for independent rows). It takes
-  such a mean as normal, which is true of many coordinates and not of two.
+  interval is Student's over the repeats. Each row has the level by which all intervals
+  of the table hold together (Z. Šidák, for independent rows). It takes such a mean as
+  normal, which is true of many coordinates and not of two.
 * How long a sum is decides what wrapping does to it, and depends on the cohort. As many
   pilot cohorts as repeats are drawn beforehand. Plans are made for their mean squared
   sum. A forecast is the mean of what is expected of each of them, with Student's

@@ -78,8 +78,8 @@ MIN_L2_CLIP: Final = 2.0**-500
 MAX_L2_CLIP: Final = 2.0**500
 """Above this, squares overflow."""
 
-# Integers and floats that float64 holds; bool, complex, text, dates and objects do not
-# mean a vector of reals, and longdouble would be narrowed without notice.
+# Integers and floats that float64 holds. A bool, complex, text, date or object does not
+# mean a real, and longdouble would be narrowed without notice.
 _ACCEPTED_KINDS: Final = "iuf"
 _MAX_ITEMSIZE: Final = 8
 # The power of two is a normal float up to here, and a product is faster than ldexp.

@@ -1,9 +1,9 @@
 """The clip of the published Skellam mixture mechanism: the norm after rounding.
 
-Stochastic rounding takes x = k + f (k an integer, 0 ≤ f < 1) to k or k + 1, and the
-expected square of the result is x² + f − f² = k² + (2k + 1)·f: the squares of the
-integers, joined by straight lines. The *mixture norm* of a vector is the sum of that
-over its coordinates.
+Stochastic rounding takes x = k + f (k an integer, 0 ≤ f < 1) to k or k + 1. The
+expected square of the result is x² + f − f² = k² + (2k + 1)·f. These are the squares of
+the integers, joined by straight lines. The *mixture norm* of a vector is the sum of
+that over its coordinates.
 
 * The result g satisfies Σ_j (g_j² + f_j − f_j²) ≤ mixture_norm_bound and
   ⌈|g_j|⌉ ≤ linf_bound, both checked in exact integers on the fixed-point vector.

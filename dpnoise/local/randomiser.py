@@ -47,8 +47,8 @@ class LocalRandomiser(abc.ABC):
 
     name: ClassVar[str]
     exact_alphabet: ClassVar[bool]
-    """Whether all draws are exact integers and Bernoulli draws, so that the level holds
-    for the program and not only for its law in real arithmetic."""
+    """Whether all draws are exact integers and Bernoulli draws. If so, the level holds
+    for the program, not only for its law in real arithmetic."""
 
     def __init__(self, parameters: LocalParameters) -> None:
         if parameters.randomiser != self.name:

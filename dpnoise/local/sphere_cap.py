@@ -1,17 +1,17 @@
 """Caps of the sphere and of the hypercube: their probability and mean agreement.
 
-A mechanism that sends a uniform point of a cap around its input with probability p,
-and one of the rest otherwise, is described by two numbers of the cap: its probability
-q under the uniform law, and the mean M of the agreement between a point of the cap and
-its centre. With the cosine t as agreement (sphere), or the mean of the products of
-signs (cube), and c = 1/(e^ε − 1):
+A mechanism sends a uniform point of a cap around its input with probability p, and one
+of the rest otherwise. Two numbers of the cap describe it. One is its probability q
+under the uniform law. The other is the mean M of the agreement between a point of the
+cap and its centre. With the cosine t as agreement (sphere), or the mean of the products
+of signs (cube), and c = 1/(e^ε − 1):
 
-* The density relative to the uniform law is p/q inside and (1 − p)/(1 − q) outside, so
+* The density relative to the uniform law is p/q inside and (1 − p)/(1 − q) outside. So
   the mechanism is exactly ε-private for ε = log(p/(1 − p)) + log((1 − q)/q).
 * The mean agreement is m = M·(p − q)/(1 − q); the point divided by m is unbiased.
 * For p that spends all of ε, m = q·M/(q + c). Lowering the edge of the cap from t by a
-  mass dq adds t·dq to q·M, so m grows while t > m: the best edge is the agreement
-  t* = m(t*), which is unique.
+  mass dq adds t·dq to q·M, so m grows while t > m. The best edge is the agreement t* =
+  m(t*), which is unique.
 
 Sphere. With a = (d − 1)/2, edge t = 1 − h and T_n the product over i < n of
 (2a + i)/(a + 1 + i)·h/2, Euler's transformation of the incomplete beta function gives
@@ -40,8 +40,9 @@ MAX_EPSILON: Final = 1000.0
 """At higher levels caps fall below e^-1000, out of range; they hide nothing anyway."""
 
 LOG_TAIL_ERROR: Final = 1e-9
-"""Bound on the error of `log_tail`, for d up to 2^24: rounding of logarithms of at most
-1000, of products a·log(...) of that size, and of up to 10^5 positive terms."""
+"""Bound on the error of `log_tail`, for d up to 2^24. It covers the rounding of
+logarithms of at most 1000, of products a·log(...) of that size, and of up to 10^5
+positive terms."""
 
 _NEGLIGIBLE: Final = 2.0**-60
 _HALVINGS: Final = 200

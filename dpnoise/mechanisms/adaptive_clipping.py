@@ -1,9 +1,9 @@
 """Adaptive clipping: the clip follows a quantile of the clients' norms.
 
 * Every client says with one extra coordinate, +a or −a, whether its vector fitted the
-  clip. The coordinate lies in the same L2 ball of radius √(r² + a²) and carries
-  noise like the others, so one release and one privacy figure cover both, and no
-  party ever sees the flags without noise.
+  clip. The coordinate lies in the same L2 ball of radius √(r² + a²) and carries noise
+  like the others. So one release and one privacy figure cover both, and no party ever
+  sees the flags without noise.
 * The clip of the next session is computed from the released share, so it is
   post-processing and costs nothing more.
 * The clip stays between two bounds that the client's own policy holds. A server
@@ -115,8 +115,8 @@ class ClippingSchedule:
     def unit_of(l2_clip: float, parameters: MechanismParameters) -> Fraction:
         """Return how many grid steps a caller's unit has under a clip.
 
-        Vectors multiplied by it are clipped to the same number of steps whatever the
-        clip, so that encoded vectors have one norm bound and one noise.
+        Vectors multiplied by it are clipped to the same number of steps, whatever the
+        clip. So encoded vectors have one norm bound and one noise.
 
         Args:
             l2_clip: The clip, caller's units.

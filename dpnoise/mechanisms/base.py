@@ -3,9 +3,9 @@
 * `encode` is a function of the vector, the two seeds and the parameters. Replaying
   it gives the same residues on every platform, so a client that restarts never
   sends two different messages.
-* The order is: check, clip in the caller's units, rotate, scale, turn into fixed
-  point with a proven norm bound, round, add the noise share, reduce modulo m. The
-  norm that counts is the one handed to the rounding step.
+* The order is: check, clip in the caller's units, rotate and scale. Then convert to
+  fixed point with a proven norm bound, round, add the noise share, and reduce modulo m.
+  The norm that counts is the one handed to the rounding step.
 * The noise of one client depends on the session's roster (`session`). Removable layers
   have seeds of their own; a party that holds such a seed draws the same noise.
 * Under a selection rate below 1 a secret selection decides whether the vector counts.
@@ -435,8 +435,8 @@ class Mechanism(abc.ABC):
             it counts.
 
         Raises:
-            InputError: The vector or a seed has a wrong type, shape or length, an
-                entry is not finite, or the number of seeds differs from that of layers.
+            InputError: The vector or a seed has a wrong type, shape or length, or an
+                entry is not finite. Or the number of seeds differs from that of layers.
                 Nothing was drawn; correct the input.
             ParameterError: The selection rate is invalid.
         """

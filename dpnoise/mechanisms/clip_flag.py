@@ -3,7 +3,7 @@
 * A client says +a or −a, spread evenly over coordinates of the flag's own. They lie in
   the same ball as the vector and carry the same noise, and they are never rotated.
 * They are so many that none exceeds the cap on coordinates, which then need not grow
-  for the flag's sake, and that the flags of the whole cohort add up to an eighth of the
+  for the flag's sake. And the flags of the whole cohort add up to an eighth of the
   modulus at most. The norm, and the noise on their sum, are those of one.
 
 It chooses no amplitude: `adaptive_clipping.suggest_flag_amplitude` does.

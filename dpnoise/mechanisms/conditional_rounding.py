@@ -1,7 +1,7 @@
 """Mechanisms with conditional rounding: integer vectors inside a hard L2 ball.
 
-* Stochastic rounding is repeated until the integer vector's norm is at most the
-  bound of Proposition 4.2, so the bound is a fact about every encoded vector.
+* Stochastic rounding is repeated until the integer vector's norm is at most the bound
+  of Proposition 4.2. So every encoded vector keeps the bound.
 * One bound, `l2_sensitivity`, serves the encoder and the event. It is floored to
   what an integer vector can reach: a squared norm is an integer.
 * The L1 bound follows from integrality: |k| ≤ k² for integers, and Cauchy–Schwarz.
@@ -132,7 +132,7 @@ class DDGaussMechanism(ConditionallyRoundedMechanism):
         """State one release as if its counted noise had another variance.
 
         A roster leaves k shares of at least v/k each to count. The most shares that any
-        roster leaves, each of v/k, stand for all rosters: what the accountants state of
+        roster leaves, each of v/k, stand for all rosters. What the accountants state of
         them holds for fewer and wider shares of the same noise. For `log-concave-gdp`
         that is rule 5 of `dpnoise.accounting.tradeoff.log_concave`; every term of the
         bound in `ddgauss-paper` grows with k and falls with a share's variance.

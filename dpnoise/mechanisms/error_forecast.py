@@ -6,8 +6,8 @@
 * Coordinates of a rotated vector are treated as normal with variance
   flatness · ‖x‖² / dim. Without a rotation nothing is known about single
   coordinates, and the worst case replaces the average.
-* If the bounds on single coordinates limit a sum more than that normal law does, as in
-  few dimensions, they determine how often the sum wraps.
+* In few dimensions the bounds on single coordinates may limit a sum more than that
+  normal law does. They then determine how often the sum wraps.
 * Wrapping around the modulus partly cancels noise, because a wrapped sum is bounded. A
   sum that always wraps even has a small squared error, and no content. The expected
   error includes this effect. Choices use `planning_mse`, which adds the whole

@@ -79,10 +79,9 @@ class MechanismParameters:
         rounding_bias: The β of conditional rounding, in [0, 1); 0 gives the
             worst-case norm bound and accepts every rounding. Used by `skellam`,
             `ddgauss` and `binomial`.
-        linf_bound: Bound on every absolute coordinate before rounding, grid steps,
-            a multiple of 1/4096 in [1/4096, 2^25]; None lets the mechanism derive it
-            from the clip (`smm` demands an integer, because its theorem depends on
-            it).
+        linf_bound: Bound on every absolute coordinate before rounding, grid steps, a
+            multiple of 1/4096 in [1/4096, 2^25]. None lets the mechanism derive it from
+            the clip. `smm` requires an integer, because its theorem depends on it.
         clip_flag_amplitude: L2 norm a, in the caller's units, of the extra coordinates
             that tell whether a client's vector was clipped; 0 for none. The joint L2
             bound becomes √(r² + a²).
@@ -206,8 +205,8 @@ class MechanismParameters:
                 nearest="0.0",
             )
         steps = self.scale_factor * math.hypot(self.l2_clip, amplitude)
-        # Below one part in 2^20 of a grid step nothing survives the rounding, and
-        # squares of still smaller lengths would leave the range of normal floats.
+        # Below one part in 2^20 of a grid step nothing survives the rounding. Squares
+        # of still smaller lengths would leave the range of normal floats.
         if not 2.0**-20 <= steps <= MAX_SCALED_CLIP:
             limit = 2.0**-20 if steps < 1.0 else MAX_SCALED_CLIP
             inwards = 1.00001 if steps < 1.0 else 0.99999  # six digits are printed

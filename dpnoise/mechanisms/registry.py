@@ -42,9 +42,9 @@ def register_mechanism(mechanism: "type[Mechanism]") -> "type[Mechanism]":
     """Let plans, tasks and offers name a mechanism of this program.
 
     Every process that plans, encodes or adds up with it registers it first, clients and
-    aggregator alike: call this in a module that all of them import. What is stated of
-    its privacy is `numerical` with an own proof at most, whatever accountant computes
-    it, and clients accept that only where their limits say so.
+    aggregator alike: call this in a module that all of them import. The status of its
+    privacy is `numerical` with an own proof at most, whatever accountant computes it.
+    Clients accept that only where their limits say so.
 
     Args:
         mechanism: A subclass of `Mechanism` whose `name` begins with "own-".

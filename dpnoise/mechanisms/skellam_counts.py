@@ -1,8 +1,8 @@
 """Skellam noise on whole numbers as they are: counts, votes, histograms.
 
-* Client: whole numbers, clamped to [0, L] (or [−L, L] if signed), of which the first k
-  that are not zero are kept; a Skellam share; reduction modulo m. No rotation, no
-  scale, no rounding: a vector that fits the bounds is released as it is, plus noise.
+* Client: integers, clamped to [0, L] (or [−L, L] if signed), of which the first k that
+  are not zero are kept. Then it adds a Skellam share and reduces modulo m. No rotation,
+  no scale, no rounding: a vector that fits the bounds is released as it is, plus noise.
 * Any map into the set that the event describes is private; this one does not touch
   honest vectors. The bounds are integers, so the accountant sees the norm exactly.
 * Unsigned vectors differ by less: one person in one bucket moves to another by +1 and
@@ -82,9 +82,9 @@ class SkellamCountsMechanism(Mechanism):
     def forecast(self, *, sum_l2_norm: float | None = None) -> ErrorForecast:
         """Forecast the error of a count of the whole cohort without losses.
 
-        A count wraps if the noise carries it beyond half the modulus. It is taken to
-        be as large as it can be, with the most noise that any session can be left with,
-        and the noise to have tails by Chernoff's bound.
+        A count wraps if the noise carries it beyond half the modulus. The count is
+        assumed as large as possible, with the most noise that any session can retain.
+        Chernoff's bound gives the tails of the noise.
 
         Args:
             sum_l2_norm: Expected L2 norm of the exact sum; None for the largest.

@@ -1,9 +1,9 @@
 """The Skellam mixture with a plain L2 clip: the default mechanism.
 
 * Every coordinate is rounded up or down at random with an exact probability, so the
-  decoded sum is unbiased, and no rounding is ever repeated or refused.
-* Two things are enforced before rounding, and nothing else: the plain squared L2
-  norm, and a cap on single coordinates that a rotation almost never reaches.
+  decoded sum is unbiased. No rounding is ever repeated or refused.
+* Two bounds are enforced before rounding, and no other. One is on the plain squared L2
+  norm; the other is a cap on single coordinates that a rotation almost never reaches.
 * The released law of a coordinate is a mixture of two shifted Skellam laws. The
   accountants of `SkellamMixtureEvent` analyse this mixture exactly; they need
   neither a norm bound on the rounded vector nor a bound on the Rényi order.

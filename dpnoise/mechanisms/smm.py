@@ -6,10 +6,10 @@
 * Δ∞ is an integer. The theorem constrains ⌈|x|⌉, so a bound of 5.94 would admit 6.
 * The theorem holds for orders α with α < v/Δ∞ + 1 and
   10.9α² − 1.8α − 9.1 < 2v/Δ∞², v being the counted noise variance. Parameters that
-  leave no integer order α ≥ 2 are refused: below it nothing useful is guaranteed, and
+  leave no integer order α ≥ 2 are refused. Below it nothing useful is guaranteed, and
   its composition with sampling (Theorem 6) is stated for integer orders.
 * For |x| < 1 the published clip acts like a clip of the L1 norm. On flat vectors with
-  few grid steps per coordinate it shortens the signal a great deal; `forecast` says
+  few grid steps per coordinate it shortens the signal a great deal. `forecast` states
   by how much, because noise hides it in small experiments.
 
 It improves nothing: `dpnoise.mechanisms.skellam_mixture` does.

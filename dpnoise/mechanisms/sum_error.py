@@ -6,10 +6,10 @@
 * An interval exists where all error is noise and rounding, and holds for every entry,
   whatever the vectors are. A rotation spreads variance over all entries, but no bias:
   rounding that shortens vectors is a flaw unless noise hides its most in one entry.
-* A sum with another error has its reason in `flaws`, and no interval: a bound that
-  holds for any data would be too wide to be of use.
-* Figures are rounded up. Noise of less variance than stated is nearer to zero, so that
-  an interval for the most noise that may be in a sum holds for every other.
+* A sum with another error has its reason in `flaws`, and no interval. A bound that
+  holds for any data would be too wide to be useful.
+* Figures are rounded up. Noise of less variance than stated is nearer to zero. So an
+  interval for the most noise that may be in a sum holds for every other.
 
 It knows no privacy loss and no mechanism.
 """
@@ -44,8 +44,8 @@ class SumError:
     Args:
         mean_square: Expected squared error, averaged over the entries, at most,
             caller's units squared. 0 for an exact sum.
-        grid: Caller's units of one step of the grid on which every entry lies; None
-            where a rotation has mixed the entries, so that the normal law holds.
+        grid: Caller's units of one step of the grid on which every entry lies. None
+            where a rotation has mixed the entries, so the normal law holds.
         flaws: Why the error is not noise and rounding alone, each a clause.
     """
 

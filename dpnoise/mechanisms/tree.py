@@ -1,7 +1,7 @@
 """Prefix sums over many steps with the noise of a tree, simulated.
 
 * Every member has one seed for all steps. The noise of a node is drawn from it under
-  the node's own label, so that it can be drawn again and subtracted when a longer node
+  the node's own label. So it can be drawn again, and subtracted when a longer node
   replaces shorter ones. The seed never leaves the member.
 * In step t a member adds the noise of the nodes of the first t steps and subtracts that
   of the first t − 1. The running sum of all that was sent carries the noise of at most

@@ -310,8 +310,8 @@ class _Planner:
     def _search_scale(self) -> tuple[float, int]:
         """Search with the model, calibrate there and on the finer grid, search again.
 
-        The certified bound on the bits thus uses noise that an accountant computed for
-        this grid, and for one that is twice as fine with one bit more.
+        So the certified bound on the bits uses noise that an accountant computed for
+        two grids: this one, and one that is twice as fine with one bit more.
         """
         # Before any accountant is asked: accounting for a hopeless grid may be slow.
         refuse_cutting(self._model)
@@ -524,8 +524,8 @@ class _Planner:
     ) -> Calibrated:
         """Ask the accountants, or those named, how much noise this scale needs.
 
-        It uses the bits of the plan if they are known: a small modulus spreads a clip
-        flag over more coordinates, and each of them is charged for.
+        It uses the bits of the plan if they are known. A small modulus spreads a clip
+        flag over more coordinates, each of which is charged for.
         """
         request, mechanism = self._request, self._placeholder(scale_factor, bits)
         refuse_beyond_samplers(request, self._planned_distance(mechanism))

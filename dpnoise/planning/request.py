@@ -5,8 +5,8 @@
 * Defaults are safe rather than flattering. By default every client must survive and no
   client colludes. Both cost no further noise, so the plan states them.
 
-The module also computes the noise of the central Gaussian mechanism for the same
-request, the reference of every plan, and the amplitude of a clip flag.
+The module also computes two numbers for a request: the noise of the central Gaussian
+mechanism, the reference of every plan, and the amplitude of a clip flag.
 """
 
 import dataclasses
@@ -85,10 +85,10 @@ class PlanRequest:
             for `skellam-counts`, whose bounds on entries determine it.
         epsilon: Privacy loss of one client over all its sessions, nats, above 0.
         delta: Failure probability, in (0, 1).
-        bits: Bits per coordinate of the modulus, 1 … 62; None for the fewest whose
+        bits: Bits per coordinate of the modulus, 1 … 62. None for the fewest whose
             error is within 1.05 of the central Gaussian's with the same shares, or
-            within 1.02 of the best where that is more; within 1.01 and 1.006 where all
-            entries of a vector are rounded together.
+            within 1.02 of the best where that is more. The factors are 1.01 and 1.006
+            where all entries of a vector are rounded together.
         mechanism: One of `dpnoise.mechanisms.mechanism_names()`.
         scale_factor: Grid steps per unit; None for the one with the least error.
         steps: Sums that are to be released, N, at least 1.
@@ -100,10 +100,10 @@ class PlanRequest:
         sampling_rate: Probability that a user takes part in a session, in (0, 1], by
             independent selections. For mechanisms whose noise one trusted party adds;
             noise shares of the participants reveal the selections and refuse it.
-        selection_rate: Probability that the vector of a client counts, in (0, 1], by a
-            secret selection of its own in every step; a client that is not selected
-            sends zeros with its noise. For mechanisms whose noise comes in shares. A
-            float is read to six digits.
+        selection_rate: Probability that the vector of a client counts, in (0, 1]. Each
+            client selects its vector in secret in every step; if not selected, it sends
+            zeros with its noise. For mechanisms whose noise comes in shares. A float is
+            read to six digits.
         min_survivors: Smallest set ever summed, at least `colluders + 2`; None if a
             session with a lost client is abandoned.
         loss_fraction: Part of a session's roster that may be lost, in [0, 1), read to
@@ -112,7 +112,7 @@ class PlanRequest:
         colluder_fraction: Part of a session's roster that is taken for colluders where
             that is more, in [0, 1), read to six digits.
         ladder: Rungs by which survivors remove noise that no losses have made
-            necessary, 0 (none) … 8; None for 4 where clients may be lost and the
+            necessary, 0 (none) … 8. None for 4 where clients may be lost and the
             mechanism allows a ladder.
         accountant: One of `dpnoise.accounting.accountant_names()`; None for the
             default, which is proven or certified.
@@ -546,8 +546,8 @@ def _check_probability(parameter: str, value: float | None) -> None:
 def gaussian_variance_per_sensitivity(request: PlanRequest) -> float:
     """Return the variance that the central Gaussian needs per squared L2 clip.
 
-    That mechanism has a trusted party, real-valued noise, no rounding and no modulus,
-    and spends the same ε and δ over the same sessions, against the same adversary. A
+    That mechanism has a trusted party, real-valued noise, no rounding and no modulus.
+    It spends the same ε and δ over the same sessions, against the same adversary. A
     sampling rate and a secret selection have the same pair of laws. It knows the same
     bounds of a vector: counts never below 0 differ by less than twice the longest.
 

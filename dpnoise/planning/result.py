@@ -1,7 +1,7 @@
 """What a plan says: parameters, figures, and the grounds of each.
 
-* A plan is a value. It holds the request, the parameters and the statements, so that
-  it can be checked again by any reader with the same version of this package.
+* A plan is a value. It holds the request, the parameters and the statements. So any
+  reader with the same version of this package can check it again.
 * The keys of `to_dict` are an interface; `secagg plan --json` prints them.
 
 * The error at other bit widths is forecast through the noise model that the plan's own

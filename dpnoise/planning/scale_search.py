@@ -3,7 +3,7 @@
 * Candidates are compared by their whole forecast error: noise, rounding, clipping and
   wrapping, with the shares of all clients.
 * Between calibrations the required noise is modelled as a multiple of the central
-  Gaussian's at the encoded sensitivity, plus a constant: the cost of rounding hardly
+  Gaussian's at the encoded sensitivity, plus a constant. The cost of rounding hardly
   depends on the grid. Two calibrations fix both numbers. The model guides the search;
   it never determines how much noise is added.
 * Of all scales within half a percent of the best of any modulus, the smallest is

@@ -2,9 +2,9 @@
 
 None of them decides how much noise is added; an accountant does. They decide where the
 planner looks, when it stops looking, and which error is worth a bit. Numbers without
-another source are choices. `benchmarks/search_plans.py` checks all of them together: it
-draws plans at random and says how long each took, what it needs above a Gaussian, and
-whether another choice would have needed less noise.
+another source are choices. `benchmarks/search_plans.py` checks all of them together on
+random plans. It reports how long each took, what it needs above a Gaussian, and whether
+another choice would have needed less noise.
 """
 
 from fractions import Fraction
@@ -110,8 +110,8 @@ is the model's own error."""
 
 # --- Requests (`request`)
 FLAG_WANTED, FLAG_WORST = 0.05, 0.5
-"""Standard deviation of the share that a clip flag reads: aimed at, and the most at
-which the clip still moves the right way on average."""
+"""Standard deviation of the share that a clip flag reads. The first is the aim; the
+second is the most at which the clip still moves the right way on average."""
 FLAG_LOUDEST: Final = 0.25
 """Largest amplitude of a clip flag, in clips: it costs 6 percent of the noise."""
 FAR_OVER_GAUSSIAN: Final = 2.0

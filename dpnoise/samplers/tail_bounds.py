@@ -3,8 +3,8 @@
 * Numbers are integers in fixed point, always in pairs: a lower end rounded down and
   an upper end rounded up. No float takes part.
 * What is rounded is the true, untruncated cumulative distribution function. The
-  threshold of a cell is `⌊2^256 · P⌋` of its tail probability P: a number that is
-  defined by mathematics, so that any correct implementation finds the same one.
+  threshold of a cell is `⌊2^256 · P⌋` of its tail probability P. Mathematics defines
+  that number, so any correct implementation finds the same one.
 * If an enclosure is too wide to decide a floor, the caller repeats the computation
   with more bits. Nothing is ever rounded by guess.
 
@@ -24,8 +24,8 @@ CDF_BITS: Final = 256
 cells below 2^-237, far beneath the tail that a table leaves out."""
 
 TAIL_BITS: Final = 136
-"""A table leaves out less than 2^-136 of probability (half of it on each side): with
-2^48 draws that is 2^-88, which no accountant can tell from zero."""
+"""A table omits less than 2^-136 of probability (half of it on each side). With 2^48
+draws that is 2^-88, which no accountant can tell from zero."""
 
 SUMMATION_BITS: Final = CDF_BITS + 64
 """Laws list their weights until less than 2^-320 is left, so that the unlisted rest

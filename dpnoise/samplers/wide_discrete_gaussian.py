@@ -16,8 +16,8 @@ all first attempts are kept, because a block is at most 1/2048 of σ.
 Rule 1: The law is that of `discrete_gaussian_table`. The table holds what a table can;
         this class serves larger variances, such as those of sums with 16 fractional
         bits.
-Rule 2: Attempt a of coordinate i reads fixed positions of streams that carry a in their
-        label, so that draws do not depend on chunks or platforms.
+Rule 2: Attempt a of coordinate i reads fixed positions of streams that have a in their
+        label. So draws do not depend on chunks or platforms.
 Rule 3: A decision compares 64 bits of a uniform number with a float estimate of e^(−x)
         whose error is below 2^-50. Within 2^-45 of it, 256 bits are compared with the
         floor of 2^256·e^(−x), found in exact arithmetic. Floats decide only where they

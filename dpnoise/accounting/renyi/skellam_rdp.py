@@ -1,6 +1,6 @@
 """Exact Rényi divergence of integer shifts of Skellam noise.
 
-* The divergence of a vector is the sum over its coordinates, so it is at most its
+* The divergence of a vector is the sum over its coordinates. So it is at most its
   squared L2 norm times the largest D(s)/s² over integer shifts s that can occur. That
   maximum is finite and is computed, not argued.
 * Shifts beyond those summed exactly, and variances beyond the tables, are bounded by

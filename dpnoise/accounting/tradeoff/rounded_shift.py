@@ -11,10 +11,10 @@ Theorem. In any dimension d, δ(ε) ≤ δ_μ(ε) + d·τ·(1 + e^ε) with μ = 
 the curve of two unit normals μ apart. For T adaptive releases it is √T·μ and T·d·τ.
 
 Rule 1: *Clamp.* Take x_j ≥ 0; a reflection serves the others. Replace outputs above W
-        by W. In either world the noise must exceed W − S for that, so each law moves
-        by at most τ, which costs τ·(1 + e^ε) by the triangle inequality. Left are
-        threshold tests at t < W: the likelihood ratio of the rounded coordinate
-        against zero, a mixture of increasing ones, increases.
+        by W. For either input the noise must exceed W − S for that, so each law moves
+        by at most τ. This costs τ·(1 + e^ε) by the triangle inequality. Left are
+        threshold tests at t < W: the likelihood ratio of the rounded coordinate against
+        zero, a mixture of increasing ones, increases.
 Rule 2: *One threshold.* As for integers (`unit_shift`, rule 1) the trade-off function
         is piecewise linear and G_μ convex, so it suffices that z(t) − Φ^(−1)(F_x(t)) ≤
         M·G·x_j for every t < W, F_x being the cdf of the rounded, noisy coordinate.
@@ -37,8 +37,8 @@ Rule 5: *Vectors and releases.* Coordinates must be rounded independently of eac
         the whole vector. The mixture moves by at most as much, so τ stays charged.
 
 Rules 1 to 4 are elementary and ours. Two traps: Chernoff's bound on τ is even in W − S,
-hence tiny and false for W ≪ S; and d·τ·(1 + e^ε) grows with ε, so that the sum does not
-fall everywhere.
+hence tiny and false for W ≪ S. And d·τ·(1 + e^ε) grows with ε, so the sum does not fall
+everywhere.
 
 It covers `Adjacency.ZERO_OUT` only: no theorem here compares two mixtures.
 """

@@ -46,7 +46,7 @@ class ShiftCertificate:
     Args:
         noise_variance: The exact variance v, grid steps squared.
         linf_sensitivity: Largest absolute shift S of a coordinate that is covered.
-        unit_gdp: Upper bound on every examined increment: a shift by s steps is hidden
+        unit_gdp: Upper bound on every examined increment. A shift by s steps is hidden
             at least as well as by a standard normal shifted by s times this number.
         largest_at: The threshold t ≥ 0 of the largest examined increment.
         last_threshold: The last threshold T that was examined.

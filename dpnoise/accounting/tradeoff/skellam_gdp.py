@@ -1,7 +1,7 @@
 """Gaussian differential privacy of integer noise: the default for integer vectors.
 
-* A release of an integer vector of L2 sensitivity D is as private as a Gaussian with
-  noise multiplier 1/(D·M), in any dimension, with M from `unit_shift`.
+* With M from `unit_shift`, a release of an integer vector of L2 sensitivity D is as
+  private as a Gaussian with noise multiplier 1/(D·M), in any dimension.
 * Gaussian shifts of adaptive releases combine by the root of the sum of squares.
 * Sampled or selected releases are handed to the loss-distribution accountant as
   selected Gaussian ones, since dominating pairs survive both and composition.
@@ -10,7 +10,7 @@
 
 Mixtures are refused: their privacy is not that of integer shifts.
 
-For noise shares other than Skellam the theorem is the same: symmetric log-concave noise
+For noise shares other than Skellam the theorem is the same. Symmetric log-concave noise
 hides an integer vector of L2 norm D as a Gaussian of noise multiplier 1/(D·M) does.
 
 * For sums of discrete Gaussians and for binomial noise M is bounded in `log_concave`.

@@ -13,8 +13,8 @@ Rule 1: *A shift by s is at least as private as a Gaussian shift by |s|·M.* For
         negative shifts.
 Rule 2: *Vectors.* Trade-off functions of independent coordinates multiply, and Gaussian
         shifts combine by the root of the sum of squares [DRS22]. A shift by an integer
-        vector s is therefore hidden like a Gaussian shift by ‖s‖₂·M: no L1 term, no
-        bound on single entries, no restriction on orders.
+        vector s is therefore hidden like a Gaussian shift by ‖s‖₂·M. There is no L1
+        term, no bound on single entries, and no restriction on orders.
 Rule 3: *Small variances* are certified at run time (`certificate`).
 Rule 4: *All variances:* M²·(1 − M²/4) ≤ sup over t of c(t). Proof: let inc be largest
         at t, and let m be the middle of the interval between z(t−1) and z(t). The two
@@ -71,7 +71,7 @@ class ShiftBound:
     """A bound on M and what it rests on.
 
     Args:
-        unit_gdp: Upper bound on M: a shift by s grid steps is hidden at least as well
+        unit_gdp: Upper bound on M. A shift by s grid steps is hidden at least as well
             as a standard normal shifted by s times this number.
         tail: Probability mass per differing coordinate and world that the bound does
             not cover; to be charged to delta.
