@@ -91,9 +91,7 @@ def event_gaussian_reference(
         return GaussianReference(epsilon, delta, _ANY_VARIANCE, None)
     if len(releases) == 1 and releases[0][1] < 1.0:
         release, rate, count, _ = releases[0]
-        per_unit, steepness = _with_selection(
-            epsilon, delta, _twelve_digits(rate), count
-        )
+        per_unit, steepness = _selected(epsilon, delta, _twelve_digits(rate), count)
         needed = per_unit * _squared_norm(release)
     else:
         total = sum(
@@ -126,7 +124,7 @@ def gaussian_variance(
     """
     if rate >= 1.0:
         return count * analytic_gaussian_stddev(epsilon, delta, 1.0) ** 2
-    return _with_selection(epsilon, delta, _twelve_digits(rate), count)[0]
+    return _selected(epsilon, delta, _twelve_digits(rate), count)[0]
 
 
 def _twelve_digits(rate: float) -> float:
@@ -141,7 +139,7 @@ def _squared_norm(release: NoiseEvent) -> float:
 
 
 @lru_cache(maxsize=_KEPT)
-def _with_selection(
+def _selected(
     epsilon: float, delta: float, rate: float, count: int
 ) -> tuple[float, float | None]:
     """Return variance and steepness of releases under a selection."""

@@ -73,21 +73,17 @@ def clip_mixture(
     cap = whole_parameter("linf_bound", linf_bound, 1, MAX_LINF_BOUND)
     values = check_vector(scaled, name="scaled")
     magnitudes = np.minimum(np.abs(values), _CEILING)
-    whole_parts = np.floor(magnitudes)
+    whole = np.floor(magnitudes)
     # [Bao22] Algorithm 5 line 3, as k² + (2k + 1)·f, which does not cancel.
-    helpers = whole_parts * whole_parts + (2.0 * whole_parts + 1.0) * (
-        magnitudes - whole_parts
-    )
+    helpers = whole * whole + (2.0 * whole + 1.0) * (magnitudes - whole)
     # Line 4. Each attempt leaves more room for the rounding of the float arithmetic.
     ratio = min(1.0, float(limit) / max(float(helpers.sum()), 2.0**-1000))
     for shrink in _SHRINKS:
         if ratio < 1.0 or shrink < 1.0:
             scaled_helpers = helpers * (ratio * shrink)
-            whole_parts = np.floor(np.sqrt(scaled_helpers))
+            whole = np.floor(np.sqrt(scaled_helpers))
             # Lines 5 to 8: the inverse of the piecewise linear square.
-            clipped = whole_parts + (scaled_helpers - whole_parts * whole_parts) / (
-                2.0 * whole_parts + 1.0
-            )
+            clipped = whole + (scaled_helpers - whole * whole) / (2.0 * whole + 1.0)
         else:
             clipped = magnitudes
         np.minimum(clipped, cap, out=clipped)  # line 10
@@ -114,14 +110,14 @@ def mixture_norm(fixed: FixedPointVector) -> Fraction:
         [Bao22] Eq. (4).
     """
     magnitudes = np.abs(fixed.values)
-    whole_parts = magnitudes >> np.int64(FRACTIONAL_BITS)
+    whole = magnitudes >> np.int64(FRACTIONAL_BITS)
     fractions = magnitudes & _FRACTION
-    slopes = 2 * whole_parts + 1
+    slopes = 2 * whole + 1
     # Halves of the fraction keep each block below (2^25 + 1)·2^16·4096 < 2^54.
     low = _dot(slopes, fractions & _HALF_MASK)
     high = _dot(slopes, fractions >> _HALF_BITS)
     linear = Fraction((high << int(_HALF_BITS)) + low, 1 << FRACTIONAL_BITS)
-    return integer_squared_norm(whole_parts) + linear
+    return integer_squared_norm(whole) + linear
 
 
 def _dot(left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]) -> int:

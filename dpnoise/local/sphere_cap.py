@@ -41,8 +41,7 @@ MAX_EPSILON: Final = 1000.0
 
 LOG_TAIL_ERROR: Final = 1e-9
 """Bound on the error of `log_tail`, for d up to 2^24. It covers the rounding of
-logarithms of at most 1000, of products a·log(...) of that size, and of up to 10^5
-positive terms."""
+logarithms up to 1000, products a·log(...) of that size, and 10^5 positive terms."""
 
 _NEGLIGIBLE: Final = 2.0**-60
 _HALVINGS: Final = 200

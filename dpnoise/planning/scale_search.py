@@ -238,9 +238,7 @@ class NoiseModel:
         one = _single_release_variance(float(request.epsilon), float(request.delta))
         weight = squared * self.gaussian_variance / one
         orders = _published_orders(float(request.epsilon), float(request.delta))
-        needed = np.maximum(
-            orders.slopes * weight / orders.allowed, orders.least_variances(cap)
-        )
+        needed = np.maximum(orders.slopes * weight / orders.allowed, orders.least(cap))
         if not needed.size:
             return 2, float(smallest_noise_variance(2, max(1, cap)))
         best = int(np.argmin(needed))
@@ -280,7 +278,7 @@ class _PublishedOrders:
     slopes: FloatArray
     by_square: FloatArray
 
-    def least_variances(self, cap: int) -> FloatArray:
+    def least(self, cap: int) -> FloatArray:
         """Return the least variance that Eq. (3) admits at Δ∞ = `cap`."""
         return np.maximum((self.orders - 1.0) * cap, self.by_square * cap * cap)
 

@@ -283,9 +283,7 @@ class Relay:
             OrderedDict()
         )  # and since when
         self._of_identity: dict[str, OrderedDict[_PendingConnection, None]] = {}
-        self._unauthenticated: Counter[str] = (
-            Counter()
-        )  # by group, in any of the first three
+        self._unproven: Counter[str] = Counter()  # by group, in any of the first three
         self._by_source: dict[str, _PendingConnection] = {}
         self._next_source = 0
         self._is_stopping = False
@@ -441,7 +439,7 @@ class Relay:
         group = address_group(address)
         per_address = self._admission.per_address
         refusal = None
-        if per_address and self._unauthenticated[group] >= per_address:
+        if per_address and self._unproven[group] >= per_address:
             refusal = Rejection.PER_ADDRESS
         elif len(self._open) >= self.most and not self._make_room(group):
             refusal = Rejection.TOTAL
@@ -454,7 +452,7 @@ class Relay:
         visitor = _PendingConnection(self, address, group, self._loop.time())
         self._open.add(visitor)
         self._waiting[visitor] = None
-        self._unauthenticated[group] += 1
+        self._unproven[group] += 1
         self._limit_time(visitor, Rejection.NO_HELLO)
         self._run(self._loop.connect_accepted_socket(lambda: visitor, accepted))
         if len(self._waiting) > self._admission.waiting:
@@ -467,10 +465,7 @@ class Relay:
             self._end(oldest, Rejection.WAITING)
             return True
         for stalled in self._stalled():
-            if (
-                self._unauthenticated[stalled.group]
-                > self._unauthenticated.get(group, 0) + 1
-            ):
+            if self._unproven[stalled.group] > self._unproven.get(group, 0) + 1:
                 self._end(stalled, Rejection.HANDSHAKE_TIMEOUT)
                 return True
         return False
@@ -533,10 +528,10 @@ class Relay:
         """Close handshakes that have stalled for groups that wait (rule 6)."""
         self._look = None
         self._is_making_room = True
-        waiting = deque(sorted(self._queued, key=self._unauthenticated.__getitem__))
+        waiting = deque(sorted(self._queued, key=self._unproven.__getitem__))
         for visitor in self._stalled():
-            most = self._unauthenticated[visitor.group]
-            if waiting and most > self._unauthenticated[waiting[0]]:
+            most = self._unproven[visitor.group]
+            if waiting and most > self._unproven[waiting[0]]:
                 self._end(visitor, Rejection.HANDSHAKE_TIMEOUT)
                 self._pass_on(waiting.popleft())
         self._is_making_room = False
@@ -640,9 +635,9 @@ class Relay:
 
     def _count_less(self, visitor: _PendingConnection) -> None:
         """Count one unauthenticated peer less in this one's group."""
-        self._unauthenticated[visitor.group] -= 1
-        if not self._unauthenticated[visitor.group]:
-            del self._unauthenticated[visitor.group]
+        self._unproven[visitor.group] -= 1
+        if not self._unproven[visitor.group]:
+            del self._unproven[visitor.group]
 
     def _count_visitor(self, visitor: _PendingConnection, refusal: Rejection) -> None:
         self._count(

@@ -435,7 +435,7 @@ class TwoAggregatorClient:
             receipt=receipt,
         )
 
-    def _check_receipt(self, joined: _Joined, update: Released, data: bytes) -> None:
+    def _check_receipt(self, joined: _Joined, sent: Released, data: bytes) -> None:
         """Compare the leader's update with what both aggregators have signed."""
         stated = TwoAggregatorReceipt.decode(data)
         leader_key, helper_key = self._keys
@@ -452,12 +452,11 @@ class TwoAggregatorClient:
                 "it is for another client",
             ),
             (
-                (stated.sum_hash, verdict.survivors)
-                == (update.sum_hash, update.survivors),
+                (stated.sum_hash, verdict.survivors) == (sent.sum_hash, sent.survivors),
                 "it is for another sum",
             ),
             (
-                verdict.is_included == (update.fate is Fate.INCLUDED),
+                verdict.is_included == (sent.fate is Fate.INCLUDED),
                 "it contradicts the leader about this client's vector",
             ),
         ):

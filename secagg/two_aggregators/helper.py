@@ -150,24 +150,22 @@ class Helper(Party[_Session]):
         is_leader = identity == self._leader
         match request:
             case GetOffer():
-                return await self._uninterrupted(
-                    self._offer(request, is_leader=is_leader)
-                )
+                return await self._complete(self._offer(request, is_leader=is_leader))
             case GetUploadStatus() if is_leader:
                 return await self._list_status(request.session_id)
             case GetUploadStatus():
                 session = self._collecting(request.session_id)
                 return _share_status(is_here=identity in session.shares)
             case UploadChunk() if is_leader:
-                return await self._uninterrupted(self._receive_list(request))
+                return await self._complete(self._receive_list(request))
             case UploadChunk():
-                return await self._uninterrupted(self._receive_share(identity, request))
+                return await self._complete(self._receive_share(identity, request))
             case FetchChunk() if is_leader and request.blob is Blob.SUM:
                 return await self._piece_of_sum(request)
             case _:
                 raise no_such_call(identity, request)
 
-    async def _uninterrupted(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+    async def _complete(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Finish a call even if its caller hangs up: the store may have changed."""
         task = asyncio.ensure_future(work)
         self._in_work.add(task)

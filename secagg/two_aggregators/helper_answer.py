@@ -80,13 +80,13 @@ class HelperAnswer:
             (len(part.packed) == size, "its vector has another size"),
         ):
             if not holds:
-                raise _invalid_answer(complaint, helper)
+                raise _invalid(complaint, helper)
         try:
             vector = unpack(
                 part.packed, parameters.dimension, parameters.bits, parameters.modulus
             )
         except BadVectorError as error:
-            raise _invalid_answer(str(error), helper) from None
+            raise _invalid(str(error), helper) from None
         roster, survivors = (
             NameList(names, leader.session_id, parameters.suite).commitment
             for names in (named, part.names)
@@ -99,7 +99,7 @@ class HelperAnswer:
             sha256(part.packed).digest(),
         )
         if part.key != key:
-            raise _invalid_answer(
+            raise _invalid(
                 f"it is signed with the wrong key, ed25519:{part.key.hex()}",
                 helper,
                 code=ErrorCode.BAD_SIGNATURE,
@@ -109,9 +109,7 @@ class HelperAnswer:
         try:
             verify(key, statement.to_sign(parameters.suite), part.signature)
         except SignatureError as error:
-            raise _invalid_answer(
-                str(error), helper, code=ErrorCode.BAD_SIGNATURE
-            ) from None
+            raise _invalid(str(error), helper, code=ErrorCode.BAD_SIGNATURE) from None
         return cls(
             sha256(answer).digest(),
             part.names,
@@ -145,7 +143,7 @@ class AgreedAnswer:
         return cls(reader.fixed(32), SecretBytes(reader.fixed(SEED_SIZE)))
 
 
-def _invalid_answer(
+def _invalid(
     complaint: str,
     helper: SessionDescriptor,
     *,

@@ -164,8 +164,7 @@ class Party(ABC, Generic[_Session]):
             raise LocalProtocolError(
                 f"the task has {self._steps} sums, but its noise covers "
                 f"{budget.participations} participations of one client",
-                next_step="Lower task.participations to at most task.steps, at both "
-                "aggregators.",
+                next_step="At both, lower task.participations to at most task.steps.",
             )
         self._max_sessions = budget.max_sessions(self._steps)
         self._name = options["name"]

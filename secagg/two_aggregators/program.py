@@ -385,8 +385,8 @@ async def opened_parties(  # noqa: PLR0913 - an aggregator, and callbacks for it
             ]
         else:
             helper_key = receipt_key_of("helper", settings.helper)
-            to_helper = _connection_to("helper", settings.helper)
-            connection = await stack.enter_async_context(to_helper)
+            opening = _connect("helper", settings.helper)
+            connection = await stack.enter_async_context(opening)
             check_name(own, connection.identity, settings.helper.certificate)
             parties = [
                 Leader(
@@ -544,12 +544,8 @@ async def contribute_vector(
     leader_key = receipt_key_of("leader", settings.leader)
     helper_key = receipt_key_of("helper", settings.helper)
     async with AsyncExitStack() as stack:
-        to_leader = await stack.enter_async_context(
-            _connection_to("leader", settings.leader)
-        )
-        to_helper = await stack.enter_async_context(
-            _connection_to("helper", settings.helper)
-        )
+        to_leader = await stack.enter_async_context(_connect("leader", settings.leader))
+        to_helper = await stack.enter_async_context(_connect("helper", settings.helper))
         client = TwoAggregatorClient(
             to_leader,
             to_helper,
@@ -585,12 +581,11 @@ def receipt_key_of(section: str, other: OtherSection) -> bytes:
         raise ServiceError(
             f"{section}.receipt_key: {error}",
             code=error.code,
-            next_step="Ask the aggregator's operator for the key that it prints at "
-            "startup.",
+            next_step="Ask the aggregator's operator for its receipt key.",
         ) from None
 
 
-def _connection_to(section: str, other: OtherSection) -> GrpcConnection:
+def _connect(section: str, other: OtherSection) -> GrpcConnection:
     return GrpcConnection(
         Address.parse(other.address, name=f"{section}.address"),
         identity=_identity(other, Role.CLIENT),

@@ -26,7 +26,6 @@ def receipt_key_in(directory: Path, *, entropy: Entropy | None = None) -> Identi
         write_key(path, IdentityKey.generate(entropy or SystemEntropy()))
     return read_key(
         path,
-        remedy="Restore the file from a copy. Without a copy, move the file away: the "
-        "next start generates another key, and every client, auditor and peer that "
-        "has the old key needs it.",
+        remedy="Restore the file from a copy. Or move it away: the next start "
+        "generates another key, which every client, auditor and peer needs.",
     )

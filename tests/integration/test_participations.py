@@ -379,7 +379,7 @@ def test_between_two_aggregators_each_client_gives_its_participations():
                 house = TwoAggregators(clock, noise, steps=4, storages=house.storages)
                 await house.leader.recover()
                 for name in cohort:
-                    with pytest.raises(ServiceError, match="has given its") as over:
+                    with pytest.raises(ServiceError, match="has used 2 of 2") as over:
                         await house.way_to("leader", name).call(GetOffer(TASK, 0))
                     assert over.value.code is ErrorCode.TASK_OVER
         with pytest.raises(ServiceError, match="all its sums"):

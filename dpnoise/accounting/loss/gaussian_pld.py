@@ -271,7 +271,7 @@ class GaussianPLDAccountant(ComposedLossAccountant):
 
 
 @dataclass(frozen=True, slots=True)
-class SelectedGaussians:
+class SampledGaussians:
     """Gaussian releases under selections that provably dominate other releases.
 
     Several calibrations, on other grids and by other bounds, end at the same few

@@ -23,7 +23,7 @@ from dpnoise.accounting.accountant import MAX_EPSILON, Accountant, GaussianLoss
 from dpnoise.accounting.gaussian import gaussian_delta
 from dpnoise.accounting.loss.gaussian_pld import (
     GaussianPLDAccountant,
-    SelectedGaussians,
+    SampledGaussians,
 )
 from dpnoise.accounting.statement import Proof, Status, weakest
 from dpnoise.accounting.tradeoff.rounded_shift import (
@@ -237,7 +237,7 @@ class MixtureGDPAccountant(Accountant):
             distance += count * once.distance * _MARGIN
         return RoundedShift(math.sqrt(squared_shift * _MARGIN) * _MARGIN, distance)
 
-    def _selected(self, place: int) -> SelectedGaussians:
+    def _selected(self, place: int) -> SampledGaussians:
         """The account as Gaussian releases under selections, clamped at one point."""
         parts = []
         for (release, rate), count in (*self._mixtures.items(), *self._others.items()):
@@ -247,7 +247,7 @@ class MixtureGDPAccountant(Accountant):
                 shift = 1.0 / gaussian_equivalent(release).noise_multiplier
             # Whether a rate may be claimed was decided when it was added.
             parts.append((shift * _MARGIN, rate, count))
-        return SelectedGaussians.of(parts)
+        return SampledGaussians.of(parts)
 
     def _assumptions(self) -> tuple[str, ...]:
         return (

@@ -28,10 +28,7 @@ from typing import ClassVar, Final, TypeAlias
 
 from dpnoise.accounting.accountant import Accountant, GaussianLoss
 from dpnoise.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpnoise.accounting.loss.gaussian_pld import (
-    GaussianPLDAccountant,
-    SelectedGaussians,
-)
+from dpnoise.accounting.loss.gaussian_pld import GaussianPLDAccountant, SampledGaussians
 from dpnoise.accounting.statement import Proof, Status, weakest
 from dpnoise.accounting.tradeoff.log_concave import (
     binomial_shift,
@@ -229,9 +226,9 @@ class SkellamGDPAccountant(Accountant):
         self._terms[key] = self._terms.get(key, 0) + count
 
     @property
-    def _selected(self) -> SelectedGaussians:
+    def _selected(self) -> SampledGaussians:
         """The account as Gaussian releases under selections."""
-        return SelectedGaussians.of(
+        return SampledGaussians.of(
             (_MARGIN / self._equivalents[release].noise_multiplier, rate, count)
             # Whether a rate may be claimed was decided when the release was added.
             for (release, rate), count in self._terms.items()

@@ -144,7 +144,7 @@ def test_steps_share_one_budget():
     "mechanism", ["skellam-mixture", "skellam", "smm", "ddgauss", "binomial"]
 )
 def test_noise_shares_refuse_to_count_sampling(mechanism):
-    with pytest.raises(ParameterError, match="tell who took part") as caught:
+    with pytest.raises(ParameterError, match="reveal who took part") as caught:
         plan(**BASE, mechanism=mechanism, steps=20, sampling_rate=0.05)
     assert caught.value.parameter == "sampling_rate"
     assert caught.value.nearest.startswith("1.0")

@@ -52,7 +52,7 @@ from secagg.transport.channel_options import HEALTH_SERVICE
 from secagg.two_aggregators import SharedContribution
 from secagg.two_aggregators.program import (
     ReleasingLeader,
-    _connection_to,
+    _connect,
     contribute_vector,
     noise_of,
     opened_parties,
@@ -348,7 +348,7 @@ def test_certificates_can_be_taken_back_and_health_needs_none(house):
             ports = {"leader": "127.0.0.1:1", "helper": str(helper.transport.address)}
             for name in "ab":
                 settings = house.settings(name, house.client(name, ports))
-                async with _connection_to("helper", settings.helper) as way:
+                async with _connect("helper", settings.helper) as way:
                     if name == "a":
                         with pytest.raises(ServiceError, match="revoked"):
                             await way.call(GetOffer("between-two"))
@@ -760,8 +760,7 @@ def test_a_revoked_client_loses_its_access_within_a_minute(house, part):
                 name: house.settings(name, house.client(name, ports)) for name in "ab"
             }
             ways = {
-                name: _connection_to(part, getattr(settings[name], part))
-                for name in "ab"
+                name: _connect(part, getattr(settings[name], part)) for name in "ab"
             }
             async with ways["a"] as gone, ways["b"] as stays:
                 call = GetOffer("between-two")

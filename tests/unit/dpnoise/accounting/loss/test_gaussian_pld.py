@@ -12,7 +12,7 @@ from scipy.special import ndtr
 from dpnoise.accounting import make_accountant
 from dpnoise.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpnoise.accounting.loss.composed_loss import DELTA_FLOOR
-from dpnoise.accounting.loss.gaussian_pld import SelectedGaussians, gaussian_pair
+from dpnoise.accounting.loss.gaussian_pld import SampledGaussians, gaussian_pair
 from dpnoise.errors import ParameterError, UnknownEventError
 from dpnoise.events import (
     Adjacency,
@@ -156,7 +156,7 @@ def test_deltas_below_the_floor_and_foreign_events_are_refused():
 def test_next_to_no_noise_with_selection_is_estimated_to_show_all_that_is_shown():
     """A search for the least noise asks about that, too, where shifts are infinite."""
     for shift in (1e200, math.inf):
-        coined = SelectedGaussians.of([(shift, 0.25, 1)])
+        coined = SampledGaussians.of([(shift, 0.25, 1)])
         assert coined.estimate(1.0) >= 0.25
         assert coined.delta(1.0) == pytest.approx(0.25)
 
@@ -181,7 +181,7 @@ def test_one_release_with_selection_builds_no_pair(monkeypatch):
 def test_few_releases_with_rare_selections_are_bounded_closely_far_out(shift, delta):
     """Chernoff's bound is up to 10^7 times too large there, and chose the window."""
     rate, count = Fraction(1, 948), 4
-    coined = SelectedGaussians.of([(shift, float(rate), count)])
+    coined = SampledGaussians.of([(shift, float(rate), count)])
     epsilon = coined.epsilon(delta)
     assert coined.delta(epsilon) == pytest.approx(delta, rel=1e-3)
     least, most = convolved(coined.parts[0][0], float(rate), count, epsilon)

@@ -310,7 +310,7 @@ def test_an_epsilon_with_selection_is_what_its_delta_says_on_coarse_grids(
         place: worlds * each.distance for place, each in enumerate(made._ladder())
     }
     needed = {
-        place: charge + made._coined(place).delta(epsilon)
+        place: charge + made._selected(place).delta(epsilon)
         for place, charge in charged.items()
         if 0.05 < charge / made.delta(epsilon) < 1.0
     }

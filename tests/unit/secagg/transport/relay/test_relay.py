@@ -282,7 +282,7 @@ async def test_unauthenticated_peers_of_one_address_are_limited_and_clients_are_
         other = await Visitor.come(relay, HELLO, host="127.0.0.9")
         assert await other.answer(len(HELLO)) == HELLO
         first.leave()
-        await until(lambda: relay._unauthenticated["127.0.0.1"] == 1)
+        await until(lambda: relay._unproven["127.0.0.1"] == 1)
         again = await Visitor.come(relay, HELLO)
         assert await again.answer(len(HELLO)) == HELLO
 
