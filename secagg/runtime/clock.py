@@ -20,15 +20,12 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Return the present instant, in seconds."""
-        ...
 
     def date(self) -> float:
         """Return the present time in Unix seconds, by this host's clock."""
-        ...
 
     async def sleep_until(self, instant: float) -> None:
         """Return at `instant`, or at once when it has passed."""
-        ...
 
 
 class SystemClock:

@@ -53,11 +53,9 @@ class Meter(Protocol):
 
     def add(self, metric: Metric, amount: float = 1.0, **labels: str) -> None:
         """Add to a counter."""
-        ...
 
     def observe(self, metric: Metric, value: float, **labels: str) -> None:
         """Add a value to a histogram."""
-        ...
 
 
 class SilentMeter:

@@ -71,7 +71,6 @@ class Blobs(Protocol):
         Raises:
             ServiceError: STORAGE_FAILED; it is not known whether the object was stored.
         """
-        ...
 
     def sync(self, prefix: str) -> None:
         """Wait until all objects below a prefix are on the disk.
@@ -82,7 +81,6 @@ class Blobs(Protocol):
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        ...
 
     def read(
         self, name: str, offset: int = 0, max_bytes: int | None = None
@@ -94,7 +92,6 @@ class Blobs(Protocol):
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        ...
 
     def below(self, prefix: str) -> tuple[Blob, ...]:
         """Return the objects whose names begin with these parts, by name.
@@ -102,7 +99,6 @@ class Blobs(Protocol):
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        ...
 
     def homes(self) -> tuple[str, ...]:
         """Return the first parts of all names, in order.
@@ -112,7 +108,6 @@ class Blobs(Protocol):
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        ...
 
     def age_seconds(self, home: str) -> float:
         """Return how long ago an object was stored in a home, by the store's clock.
@@ -122,7 +117,6 @@ class Blobs(Protocol):
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        ...
 
     def remove(self, prefix: str) -> None:
         """Remove the objects whose names begin with these parts; there may be none.
@@ -130,7 +124,6 @@ class Blobs(Protocol):
         Raises:
             ServiceError: STORAGE_FAILED; some may be removed.
         """
-        ...
 
     def free_bytes(self) -> int | None:
         """Return how many bytes fit yet; None where that is unknown.
@@ -138,7 +131,6 @@ class Blobs(Protocol):
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        ...
 
 
 def _checked_name(name: str) -> str:

@@ -44,11 +44,9 @@ class ClientRecords(StoreReader, Protocol):
 
     async def commit(self, command: Command[_Answer]) -> _Answer:
         """Execute a command, whole or not at all."""
-        ...
 
     async def close(self) -> None:
         """Release the store."""
-        ...
 
 
 class ClientStore:

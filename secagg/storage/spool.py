@@ -75,7 +75,6 @@ class Spool(Protocol):
 
     def received(self, session_id: bytes, sender: str) -> int:
         """Return how many bytes of a sender's unfinished upload have arrived."""
-        ...
 
     def append(  # noqa: PLR0913 - one chunk of one upload
         self,
@@ -100,7 +99,6 @@ class Spool(Protocol):
                 for a whole upload also when the digest differs.  STORAGE_FAILED when
                 the disk is full.
         """
-        ...
 
     def commit(self, session_id: bytes, sender: str, digest: bytes) -> None:
         """Check the digest of a complete upload and make it visible, durably.
@@ -110,11 +108,9 @@ class Spool(Protocol):
             ServiceError: UPLOAD_CORRUPT when the digest differs; the received bytes are
                 discarded and the upload begins again.  STORAGE_FAILED.
         """
-        ...
 
     def discard(self, session_id: bytes, sender: str, digest: bytes) -> None:
         """Delete an upload whose bytes are invalid; do nothing without one."""
-        ...
 
     def missing_uploads(
         self, session_id: bytes, digests: AbstractSet[bytes], size: int
@@ -129,7 +125,6 @@ class Spool(Protocol):
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        ...
 
     def read_upload(
         self, session_id: bytes, digest: bytes, offset: int, size: int
@@ -139,7 +134,6 @@ class Spool(Protocol):
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        ...
 
     def put(self, session_id: bytes, name: str, data: bytes) -> None:
         """Store a payload or a sum under its name, durably and in one step.
@@ -147,29 +141,23 @@ class Spool(Protocol):
         Raises:
             ServiceError: STORAGE_FAILED; also where other bytes have this name.
         """
-        ...
 
     def read(
         self, session_id: bytes, name: str, offset: int, max_bytes: int | None = None
     ) -> tuple[bytes, int] | None:
         """Return a piece of a payload or sum and its total size, or None."""
-        ...
 
     def drop_uploads(self, session_id: bytes) -> None:
         """Remove all uploads of a session: no party may need or read them again."""
-        ...
 
     def remove(self, session_id: bytes) -> None:
         """Remove all objects of a session."""
-        ...
 
     def session_ids(self) -> tuple[bytes, ...]:
         """Return the sessions with stored objects."""
-        ...
 
     def age_seconds(self, session_id: bytes) -> float:
         """Return how long ago an object was stored for a session."""
-        ...
 
 
 class UploadSpool:

@@ -48,7 +48,6 @@ class StoreReader(Protocol):
             StateDamagedError: What is stored does not fit together.
             ServiceError: STORAGE_FAILED.
         """
-        ...
 
 
 class Store(StoreReader, Protocol):
@@ -57,12 +56,10 @@ class Store(StoreReader, Protocol):
     @property
     def is_shared(self) -> bool:
         """Whether other processes may write to it at the same time."""
-        ...
 
     @property
     def keeps_what_is_erased(self) -> bool:
         """Whether row versions, a log or backups hold what was erased."""
-        ...
 
     async def commit(self, command: Command[_Answer]) -> _Answer:
         """Write what a command says, whole or not at all.
@@ -89,18 +86,15 @@ class Store(StoreReader, Protocol):
             ServiceError: STORAGE_FAILED; also for a session that does not exist.
                 Nothing is known of the change: load, and decide again.
         """
-        ...
 
     def changes(self) -> AsyncIterator[None]:
         """Yield whenever other processes may have written; ends with the store.
 
         A hint: several changes may come as one, and nothing may have changed.
         """
-        ...
 
     async def close(self) -> None:
         """Finish what is under way and release the store."""
-        ...
 
 
 class StoreNotFoundError(ServiceError):
@@ -191,27 +185,21 @@ class Engine(Protocol):
     @property
     def is_shared(self) -> bool:
         """Whether other processes may write to it at the same time."""
-        ...
 
     async def apply(self, change: Change) -> Outcome:
         """Apply a change; see `secagg.storage.changes.apply_change`."""
-        ...
 
     async def write(self, update: Update[_Answer]) -> _Answer:
         """Run an update in a transaction."""
-        ...
 
     async def read(self, query: Query[_Answer]) -> _Answer:
         """Run a query on one snapshot."""
-        ...
 
     def hints(self) -> AsyncGenerator[None]:
         """Yield whenever another process may have written."""
-        ...
 
     async def close(self) -> None:
         """Finish pending work and release the database."""
-        ...
 
 
 class TableStore:

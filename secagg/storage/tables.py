@@ -36,27 +36,21 @@ class Sharing(Protocol):
 
     async def acquire(self, name: str, *, holder: str, seconds: float) -> Lease | None:
         """See `secagg.storage.leases.AcquireLease`."""
-        ...
 
     async def renew(self, lease: Lease, *, seconds: float) -> bool:
         """See `secagg.storage.leases.RenewLease`."""
-        ...
 
     async def release(self, lease: Lease) -> None:
         """See `secagg.storage.leases.ReleaseLease`."""
-        ...
 
     async def heartbeat(self, replica: Replica) -> None:
         """See `secagg.storage.leases.Heartbeat`."""
-        ...
 
     async def bind_blobs(self, name: bytes | None) -> bytes | None:
         """See `secagg.storage.leases.BindBlobs`."""
-        ...
 
     async def replicas(self) -> tuple[ReplicaRow, ...]:
         """See `secagg.storage.queries.ListReplicas`."""
-        ...
 
 
 class Connection(Protocol):
@@ -78,43 +72,33 @@ class Connection(Protocol):
 
     async def execute(self, sql: str, *arguments: object) -> object:
         """Run a statement."""
-        ...
 
     async def executemany(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
         """Run a statement once for each sequence of arguments."""
-        ...
 
     async def fetch(self, sql: str, *arguments: object) -> Sequence[Row]:
         """Return the rows of a query."""
-        ...
 
     async def fetchrow(self, sql: str, *arguments: object) -> Row | None:
         """Return the first row of a query, or None."""
-        ...
 
     async def now(self) -> int:
         """Return the store's time in milliseconds."""
-        ...
 
     async def lock(self, name: str) -> None:
         """Keep other transactions that lock this name waiting until this one ends."""
-        ...
 
     async def next_position(self) -> int:
         """Return the position of a new session."""
-        ...
 
     async def timeline(self) -> str:
         """Return the history that the database is on; another after each fail-over."""
-        ...
 
     async def notify(self) -> None:
         """Notify the other replicas when the transaction commits."""
-        ...
 
     async def faults(self) -> list[str]:
         """Return the faults of the engine's own structures."""
-        ...
 
 
 class SessionColumns(NamedTuple):

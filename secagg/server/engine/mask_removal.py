@@ -56,7 +56,6 @@ class UploadReader(Protocol):
         self, session_id: bytes, digest: bytes, offset: int, size: int, /
     ) -> bytes:
         """Read exactly `size` bytes of a stored upload."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

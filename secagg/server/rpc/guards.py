@@ -232,11 +232,9 @@ class Authenticator(Protocol):
 
     def identity_of(self, context: CallContext) -> Caller:
         """Return the client, or raise ServiceError UNAUTHENTICATED."""
-        ...
 
     def holder_of(self, context: CallContext) -> Caller:
         """Return the name under which a call without identity is counted."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
