@@ -5,14 +5,27 @@ A total counts tasks that are given the same data.  Rates are read as people wri
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from secagg.config.loader import setting
 from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.protocol.policy import TotalBudget
+from secagg.protocol.profiles import MAX_DEADLINE_SECONDS
+
+
+def clients_setting(doc: str, *, default: object = MISSING, low: int = 2) -> Any:  # noqa: ANN401 - as `setting`
+    """Declare a number of clients, of a cohort at most; arguments as of `setting`."""
+    return setting(doc, default=default, low=low, high=65_535, unit="clients")
+
+
+def deadline_setting(doc: str, *, default: int = 60) -> Any:  # noqa: ANN401 - as `setting`
+    """Declare how long a round may last, whole seconds; arguments as of `setting`."""
+    return setting(
+        doc, default=default, low=1, high=MAX_DEADLINE_SECONDS, unit="seconds"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from secagg.config.common import SeriesSection
+from secagg.config.common import SeriesSection, clients_setting, deadline_setting
 from secagg.config.loader import setting
 from secagg.config.noise import NoiseSection
 from secagg.config.schedule import CONTINUOUS, Schedule
@@ -19,7 +19,7 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.pki.key_files import parse_key
 from secagg.protocol.descriptor import MAX_TASK_ID_BYTES
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
-from secagg.protocol.profiles import MAX_DEADLINE_SECONDS, Profile
+from secagg.protocol.profiles import Profile
 from secagg.transport.peer_identity import DEFAULT_TRUST_DOMAIN, PeerIdentity, Role
 
 
@@ -95,18 +95,11 @@ class VectorSection:
 class CohortSection:
     """The clients of a session, and how many may drop out."""
 
-    min_clients: int = setting(
-        "Smallest cohort that starts.", low=2, high=65_535, unit="clients"
+    min_clients: int = clients_setting("Smallest cohort that starts.")
+    max_clients: int = clients_setting(
+        "Largest cohort; the session starts as soon as it is full."
     )
-    max_clients: int = setting(
-        "Largest cohort; the session starts as soon as it is full.",
-        low=2,
-        high=65_535,
-        unit="clients",
-    )
-    min_survivors: int = setting(
-        "Fewest inputs that a released sum adds up.", low=2, high=65_535, unit="clients"
-    )
+    min_survivors: int = clients_setting("Fewest inputs that a released sum adds up.")
     threshold: int = setting(
         "Shares that rebuild a secret. 0 means one more than half of max_clients, or "
         'of the degree on a ring; with degree "auto" it means the fewest that are '
@@ -116,27 +109,19 @@ class CohortSection:
         high=65_535,
         unit="shares",
     )
-    max_dropouts: int | None = setting(
+    max_dropouts: int | None = clients_setting(
         "Most clients that may be lost after sharing; empty means max_losses.",
         default=None,
         low=0,
-        high=65_535,
-        unit="clients",
     )
-    max_losses: int | None = setting(
+    max_losses: int | None = clients_setting(
         "Most clients that may be lost after joining; empty means "
         "max_clients - min_survivors.",
         default=None,
         low=0,
-        high=65_535,
-        unit="clients",
     )
-    colluders: int = setting(
-        "Clients assumed to help the server.",
-        default=0,
-        low=0,
-        high=65_535,
-        unit="clients",
+    colluders: int = clients_setting(
+        "Clients assumed to help the server.", default=0, low=0
     )
     degree: int | Literal["auto"] = setting(
         'Neighbours of each client on a ring. 0 means the complete graph, "auto" the '
@@ -156,21 +141,11 @@ class CohortSection:
         high=128,
         unit="bits",
     )
-    quorum: int | None = setting(
+    quorum: int | None = clients_setting(
         "Signatures on the members of the sum that clients demand before they unmask,"
         " in the profile malicious-server-sparse; empty means the fewest that are "
         "safe.",
         default=None,
-        low=2,
-        high=65_535,
-        unit="clients",
-    )
-
-
-def _longest(doc: str, *, default: int = 60) -> Any:  # noqa: ANN401 - as `setting`
-    """Declare how long one round stays open at most."""
-    return setting(
-        doc, default=default, low=1, high=MAX_DEADLINE_SECONDS, unit="seconds"
     )
 
 
@@ -178,27 +153,20 @@ def _longest(doc: str, *, default: int = 60) -> Any:  # noqa: ANN401 - as `setti
 class RoundsSection:
     """How long each round stays open at most."""
 
-    advertise_keys: int = _longest(
-        "Waiting for clients to join.",
-    )
-    choose_edges: int = _longest(
+    advertise_keys: int = deadline_setting("Waiting for clients to join.")
+    choose_edges: int = deadline_setting(
         "Waiting for lists of drawn neighbours; only in the profile "
-        "malicious-server-sparse.",
+        "malicious-server-sparse."
     )
-    share_keys: int = _longest(
-        "Waiting for shares.",
+    share_keys: int = deadline_setting("Waiting for shares.")
+    masked_input: int = deadline_setting(
+        "Waiting for masked inputs; grows while uploads progress.", default=300
     )
-    masked_input: int = _longest(
-        "Waiting for masked inputs; grows while uploads progress.",
-        default=300,
-    )
-    consistency: int = _longest(
+    consistency: int = deadline_setting(
         "Waiting for signatures on the members of the sum; only in profiles that "
-        "distrust the server.",
+        "distrust the server."
     )
-    unmasking: int = _longest(
-        "Waiting for shares of the survivors.",
-    )
+    unmasking: int = deadline_setting("Waiting for shares of the survivors.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from secagg.config.client import LimitsSection
-from secagg.config.common import ProcessSection, SeriesSection, TLSSection
+from secagg.config.common import (
+    ProcessSection,
+    SeriesSection,
+    TLSSection,
+    clients_setting,
+    deadline_setting,
+)
 from secagg.config.loader import LoadedSettings, load_settings, setting
 from secagg.config.server import AdmissionSection, HostSection, files_in
 from secagg.errors import ErrorCode
-from secagg.protocol.profiles import MAX_DEADLINE_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,26 +83,12 @@ class SharedTaskSection(SeriesSection):
         low=0,
         unit="sessions",
     )
-    min_survivors: int = setting(
-        "Fewest vectors in a sum.", low=2, high=65_535, unit="clients"
+    min_survivors: int = clients_setting("Fewest vectors in a sum.")
+    max_clients: int = clients_setting("Most vectors in a sum.")
+    collect_seconds: int = deadline_setting(
+        "How long shares are waited for.", default=300
     )
-    max_clients: int = setting(
-        "Most vectors in a sum.", low=2, high=65_535, unit="clients"
-    )
-    collect_seconds: int = setting(
-        "How long shares are waited for.",
-        default=300,
-        low=1,
-        high=MAX_DEADLINE_SECONDS,
-        unit="seconds",
-    )
-    agree_seconds: int = setting(
-        "How long the leader waits for the helper.",
-        default=60,
-        low=1,
-        high=MAX_DEADLINE_SECONDS,
-        unit="seconds",
-    )
+    agree_seconds: int = deadline_setting("How long the leader waits for the helper.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +132,7 @@ class _SharingPolicySection(LimitsSection):
         "Largest epsilon over all sessions of the task, against either aggregator."
     )
     max_delta: float = setting("Largest failure probability of it.")
-    min_survivors: int = setting(
-        "Fewest vectors in a sum.", low=2, high=65_535, unit="clients"
-    )
+    min_survivors: int = clients_setting("Fewest vectors in a sum.")
 
 
 @dataclass(frozen=True, slots=True)
