@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from dpnoise.answers.answer import Answer, Estimate
 from dpnoise.answers.question import (
     CountQuestion,
-    NoisySum,
+    ReadTotal,
     read_number,
-    read_total,
 )
 from dpnoise.errors import InputError, ParameterError
 
@@ -54,15 +53,7 @@ class Tally(Answer):
         return "\n".join(rows)
 
 
-def _tally(
-    labels: tuple[str, ...],
-    total: NoisySum | NDArray[np.floating],
-    *,
-    inputs: int | None,
-    noise_variance: float | None,
-    confidence: float,
-) -> Tally:
-    read = read_total(total, len(labels), inputs=inputs, noise_variance=noise_variance)
+def _tally(labels: tuple[str, ...], read: ReadTotal, confidence: float) -> Tally:
     reach = read.error.half_width(confidence, counts=len(labels))
     return Tally(
         labels, read.values, read.error.standard_error, math.ceil(reach), confidence
@@ -70,7 +61,7 @@ def _tally(
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(CountQuestion):
+class Choice(CountQuestion[Tally]):
     """Which one of several options?
 
     Args:
@@ -120,26 +111,12 @@ class Choice(CountQuestion):
             raise InputError("the answer is not one of the options")
         return _unit(self.dimension, self.options.index(option))
 
-    def decode(
-        self,
-        total: NoisySum | NDArray[np.floating],
-        *,
-        inputs: int | None = None,
-        noise_variance: float | None = None,
-        confidence: float = 0.95,
-    ) -> Tally:
-        """Read the noisy sum of all vectors; see `Question.decode`."""
-        return _tally(
-            self.options,
-            total,
-            inputs=inputs,
-            noise_variance=noise_variance,
-            confidence=confidence,
-        )
+    def _answer(self, read: ReadTotal, confidence: float) -> Tally:
+        return _tally(self.options, read, confidence)
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram(CountQuestion):
+class Histogram(CountQuestion[Tally]):
     """In which bucket lies a number?
 
     Args:
@@ -199,22 +176,8 @@ class Histogram(CountQuestion):
         bucket = bisect.bisect_right(self.edges, value) - 1
         return _unit(self.dimension, min(bucket, self.dimension - 1))
 
-    def decode(
-        self,
-        total: NoisySum | NDArray[np.floating],
-        *,
-        inputs: int | None = None,
-        noise_variance: float | None = None,
-        confidence: float = 0.95,
-    ) -> Tally:
-        """Read the noisy sum of all vectors; see `Question.decode`."""
-        return _tally(
-            self.labels,
-            total,
-            inputs=inputs,
-            noise_variance=noise_variance,
-            confidence=confidence,
-        )
+    def _answer(self, read: ReadTotal, confidence: float) -> Tally:
+        return _tally(self.labels, read, confidence)
 
 
 def _unit(dimension: int, position: int) -> NDArray[np.int64]:

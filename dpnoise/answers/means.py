@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from dpnoise.answers.answer import Answer, Estimate
 from dpnoise.answers.question import (
-    NoisySum,
     Question,
+    ReadTotal,
     VectorBounds,
     read_number,
-    read_total,
 )
 from dpnoise.errors import ParameterError
 from dpnoise.floats import text_between
@@ -64,7 +63,7 @@ class MeanEstimate(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class Mean(Question):
+class Mean(Question[MeanEstimate]):
     """What is the mean of a number?
 
     Args:
@@ -127,18 +126,7 @@ class Mean(Question):
         within = min(max(read_number(value), self.lowest), self.highest)
         return np.clip([within - self._middle], -self._half, self._half)
 
-    def decode(
-        self,
-        total: NoisySum | NDArray[np.floating],
-        *,
-        inputs: int | None = None,
-        noise_variance: float | None = None,
-        confidence: float = 0.95,
-    ) -> MeanEstimate:
-        """Read the noisy sum of all vectors; see `Question.decode`."""
-        read = read_total(
-            total, 1, inputs=inputs, noise_variance=noise_variance, grid=None
-        )
+    def _answer(self, read: ReadTotal, confidence: float) -> MeanEstimate:
         number = read.needed_inputs
         mean = self._middle + float(read.values[0]) / number
         half = read.error.half_width(confidence) / number

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from dpnoise.answers.answer import Answer, Estimate
 from dpnoise.answers.question import (
     CountQuestion,
-    NoisySum,
+    ReadTotal,
     read_number,
-    read_total,
 )
 from dpnoise.errors import ParameterError
 
@@ -106,7 +105,7 @@ class RankTally(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class Quantiles(CountQuestion):
+class Quantiles(CountQuestion[RankTally]):
     """How are numbers distributed over an interval?
 
     Args:
@@ -172,18 +171,7 @@ class Quantiles(CountQuestion):
             vector[(1 << level) - 2 + (cell >> (self.levels - level))] = 1
         return vector
 
-    def decode(
-        self,
-        total: NoisySum | NDArray[np.floating],
-        *,
-        inputs: int | None = None,
-        noise_variance: float | None = None,
-        confidence: float = 0.95,
-    ) -> RankTally:
-        """Read the noisy sum of all vectors; see `Question.decode`."""
-        read = read_total(
-            total, self.dimension, inputs=inputs, noise_variance=noise_variance
-        )
+    def _answer(self, read: ReadTotal, confidence: float) -> RankTally:
         nodes, number = read.values, float(read.needed_inputs)
         levels = [
             nodes[(1 << level) - 2 : (2 << level) - 2]

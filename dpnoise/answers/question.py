@@ -16,7 +16,7 @@ import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final, Protocol, TypedDict, cast
+from typing import Any, ClassVar, Final, Generic, Protocol, TypedDict, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ from dpnoise.errors import InputError
 from dpnoise.mechanisms import SumError
 
 _STEP: Final = Fraction(1)
+
+_Answer_co = TypeVar("_Answer_co", bound=Answer, covariant=True)
 
 
 class CountBounds(TypedDict):
@@ -61,8 +63,11 @@ class NoisySum(Protocol):
         """How far it is from the sum of the vectors."""
 
 
-class Question(abc.ABC):
+class Question(abc.ABC, Generic[_Answer_co]):
     """A question to which one person's answer is a short vector."""
+
+    _grid: ClassVar[Fraction | None] = None
+    """Step of the grid that sums lie on, where noise and vectors have one."""
 
     @property
     @abc.abstractmethod
@@ -74,7 +79,6 @@ class Question(abc.ABC):
     def bounds(self) -> Mapping[str, object]:
         """The bounds of the vectors, as keywords of `dpnoise.plan`."""
 
-    @abc.abstractmethod
     def decode(
         self,
         total: NoisySum | NDArray[np.floating],
@@ -82,7 +86,7 @@ class Question(abc.ABC):
         inputs: int | None = None,
         noise_variance: float | None = None,
         confidence: float = 0.95,
-    ) -> Answer:
+    ) -> _Answer_co:
         """Read the noisy sum of all vectors.
 
         Args:
@@ -98,10 +102,24 @@ class Question(abc.ABC):
                 says why), or numbers came without what they need.
             ParameterError: The variance or the confidence is out of range.
         """
+        read = read_total(
+            total,
+            self.dimension,
+            inputs=inputs,
+            noise_variance=noise_variance,
+            grid=self._grid,
+        )
+        return self._answer(read, confidence)
+
+    @abc.abstractmethod
+    def _answer(self, read: "ReadTotal", confidence: float) -> _Answer_co:
+        """Give the answer that a sum says; the confidence as of `decode`."""
 
 
-class CountQuestion(Question):
+class CountQuestion(Question[_Answer_co]):
     """A question to which one person's answer is a vector of few whole numbers."""
+
+    _grid: ClassVar[Fraction | None] = _STEP
 
     @property
     @abc.abstractmethod
@@ -157,7 +175,7 @@ def read_total(
     *,
     inputs: int | None = None,
     noise_variance: float | None,
-    grid: Fraction | None = _STEP,
+    grid: Fraction | None,
 ) -> ReadTotal:
     """Return a noisy sum with its error, or refuse it.
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpnoise.answers.answer import Answer, Estimate
-from dpnoise.answers.question import CountQuestion, NoisySum, read_total
+from dpnoise.answers.question import CountQuestion, ReadTotal
 from dpnoise.errors import InputError, ParameterError
 
 
@@ -66,7 +66,7 @@ class VoteTally(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class Votes(CountQuestion):
+class Votes(CountQuestion[VoteTally]):
     """Yes or no to each of several questions.
 
     Args:
@@ -114,18 +114,7 @@ class Votes(CountQuestion):
             raise InputError(f"{self.dimension} votes are needed: yes, no or none")
         return np.array([values[vote] for vote in votes], np.int64)
 
-    def decode(
-        self,
-        total: NoisySum | NDArray[np.floating],
-        *,
-        inputs: int | None = None,
-        noise_variance: float | None = None,
-        confidence: float = 0.95,
-    ) -> VoteTally:
-        """Read the noisy sum of all vectors; see `Question.decode`."""
-        read = read_total(
-            total, self.dimension, inputs=inputs, noise_variance=noise_variance
-        )
+    def _answer(self, read: ReadTotal, confidence: float) -> VoteTally:
         reach = read.error.half_width(confidence, counts=self.dimension)
         return VoteTally(
             self.questions,
