@@ -7,8 +7,8 @@ import math
 from typing import Final
 
 from dpnoise.errors import ParameterError
+from dpnoise.searches import halve
 
-_HALVINGS: Final = 200
 _HALF: Final = 0.5
 
 
@@ -41,16 +41,10 @@ def student_quantile(tail: float, freedom: int) -> float:
         )
     if tail > _HALF:
         return -student_quantile(1.0 - tail, freedom)
-    low, high = 0.0, math.pi / 2.0
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
-            break
-        if 1.0 - _between(middle, freedom) > 2.0 * tail:
-            low = middle
-        else:
-            high = middle
-    return math.sqrt(freedom) * math.tan(low)
+    angle, _ = halve(
+        lambda angle: 1.0 - _between(angle, freedom) <= 2.0 * tail, 0.0, math.pi / 2.0
+    )
+    return math.sqrt(freedom) * math.tan(angle)
 
 
 def _between(angle: float, freedom: int) -> float:

@@ -44,6 +44,7 @@ from dpnoise.events import (
     SkellamMixtureEvent,
     flatten,
 )
+from dpnoise.searches import double, halve
 
 HYPOTHETICAL_PREFIX: Final = "hypothetical-"
 """Begins the name of an accountant that counts sampling which no deployment hides."""
@@ -455,20 +456,12 @@ class Accountant(abc.ABC):
         """Bound epsilon at delta in (0, 1), distances not charged."""
         if self._delta_of_exact_noise(0.0) <= delta:
             return 0.0
-        low, high = 0.0, 1.0
-        while self._delta_of_exact_noise(high) > delta:
-            low, high = high, 2.0 * high
-            if high > MAX_EPSILON:
-                return math.inf
-        for _ in range(_BISECTION_STEPS):
-            middle = 0.5 * (low + high)
-            if not low < middle < high:
-                break
-            if self._delta_of_exact_noise(middle) <= delta:
-                high = middle
-            else:
-                low = middle
-        return high
+
+        def is_enough(epsilon: float) -> bool:
+            return self._delta_of_exact_noise(epsilon) <= delta
+
+        low, high = double(is_enough, 1.0, most=MAX_EPSILON)
+        return halve(is_enough, low, high, steps=_BISECTION_STEPS)[1]
 
     def _assumptions(self) -> tuple[str, ...]:
         """Sentences that this accountant's theorem needs."""

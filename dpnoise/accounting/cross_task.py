@@ -45,6 +45,7 @@ from dpnoise.accounting.accountant import GaussianLoss
 from dpnoise.accounting.catalogue import closed_forms, make_accountant
 from dpnoise.errors import TheoremNotApplicableError
 from dpnoise.events import Adversary, Composed, GaussianEvent, PrivacyEvent
+from dpnoise.searches import halve
 
 # Ten times 1e-6 is not 1e-5 in floats: what people write with a few digits must fit.
 _LAST_DIGITS: Final = 1.0 + 2.0**-40
@@ -227,23 +228,20 @@ def _gaussian_room(
     loss: TaskLoss, beside: Sequence[TaskLoss], limit: LossLimit
 ) -> float:
     """Return the epsilon that a Gaussian of the largest shift that fits has alone."""
-    low, high = 0.0, 60.0  # beyond, no release is private at any limit
-    for _ in range(_BISECTION_STEPS):
-        middle = 0.5 * (low + high)
-        gaussian = GaussianLoss(
-            middle, 0.0 if loss.gaussian is None else loss.gaussian.distance
-        )
+    distance = 0.0 if loss.gaussian is None else loss.gaussian.distance
+
+    def is_too_much(shift: float) -> bool:
         tried = TaskLoss(
             epsilon=math.inf,
             delta=loss.delta,
-            gaussian=gaussian,
+            gaussian=GaussianLoss(shift, distance),
             added_delta=loss.added_delta,
         )
-        if fits((*beside, tried), limit):
-            low = middle
-        else:
-            high = middle
-    return _epsilon([GaussianLoss(low, 0.0)], loss.delta - loss.added_delta)
+        return not fits((*beside, tried), limit)
+
+    # beyond a shift of 60, no release is private at any limit
+    shift, _ = halve(is_too_much, 0.0, 60.0, steps=_BISECTION_STEPS)
+    return _epsilon([GaussianLoss(shift, 0.0)], loss.delta - loss.added_delta)
 
 
 def _epsilon(gaussians: Iterable[GaussianLoss], delta: float) -> float:

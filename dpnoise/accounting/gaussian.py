@@ -14,12 +14,12 @@ from typing import Final
 
 from dpnoise.accounting.accountant import check_delta, check_epsilon
 from dpnoise.errors import ParameterError
+from dpnoise.searches import double, halve
 
 _HALF_LOG_TWO_PI: Final = 0.5 * math.log(2.0 * math.pi)
 _CONTINUED_FRACTION_FROM: Final = 5.0  # from here 100 terms reach double precision
 _CONTINUED_FRACTION_TERMS: Final = 100
 _ROUNDING_MARGIN: Final = 2.0**-48  # erfc, exp and a dozen operations, 32 ulps
-_BISECTION_STEPS: Final = 200
 
 
 def mills_ratio(x: float) -> float:
@@ -115,18 +115,11 @@ def gaussian_epsilon(delta: float, *, noise_multiplier: float) -> float:
     shift = _shift(noise_multiplier)
     if shift == 0.0 or gaussian_delta(0.0, noise_multiplier=noise_multiplier) <= delta:
         return 0.0
-    low, high = 0.0, 1.0
-    while gaussian_delta(high, noise_multiplier=noise_multiplier) > delta:
-        low, high = high, 2.0 * high
-    for _ in range(_BISECTION_STEPS):
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
-            break
-        if gaussian_delta(middle, noise_multiplier=noise_multiplier) <= delta:
-            high = middle
-        else:
-            low = middle
-    return high
+
+    def is_enough(epsilon: float) -> bool:
+        return gaussian_delta(epsilon, noise_multiplier=noise_multiplier) <= delta
+
+    return halve(is_enough, *double(is_enough, 1.0))[1]
 
 
 def analytic_gaussian_stddev(
@@ -156,18 +149,11 @@ def analytic_gaussian_stddev(
             parameter="l2_sensitivity",
             value=l2_sensitivity,
         )
-    low, high = 0.0, 1.0
-    while gaussian_delta(epsilon, noise_multiplier=high) > delta:
-        low, high = high, 2.0 * high
-    for _ in range(_BISECTION_STEPS):
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
-            break
-        if gaussian_delta(epsilon, noise_multiplier=middle) <= delta:
-            high = middle
-        else:
-            low = middle
-    return high * l2_sensitivity
+
+    def is_enough(noise_multiplier: float) -> bool:
+        return gaussian_delta(epsilon, noise_multiplier=noise_multiplier) <= delta
+
+    return halve(is_enough, *double(is_enough, 1.0))[1] * l2_sensitivity
 
 
 def _shift(noise_multiplier: float) -> float:

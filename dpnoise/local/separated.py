@@ -25,6 +25,7 @@ from dpnoise.local.randomiser import LocalRandomiser, split
 from dpnoise.local.sphere_cap import MIN_EPSILON, check_epsilon
 from dpnoise.local.sum_error import Scatter
 from dpnoise.local.unit_vector import PrivUnit2
+from dpnoise.searches import golden_section
 
 _TRIED: Final = 40
 
@@ -130,19 +131,5 @@ def best_magnitude_epsilon(
         )
         return Separated(parameters).mse(typical_norm)
 
-    # Golden sections: the error falls, then rises.
-    ratio = (math.sqrt(5.0) - 1.0) / 2.0
-    left, right = high - ratio * (high - low), low + ratio * (high - low)
-    at_left, at_right = error(left), error(right)
-    for _ in range(_TRIED):
-        if high - low < 0.01:  # noqa: PLR2004  # one percent of the level: flat there
-            break
-        if at_left < at_right:
-            high, right, at_right = right, left, at_left
-            left = high - ratio * (high - low)
-            at_left = error(left)
-        else:
-            low, left, at_left = left, right, at_right
-            right = low + ratio * (high - low)
-            at_right = error(right)
-    return math.exp((low + high) / 2)
+    # The error falls, then rises; within one percent of the level it is flat.
+    return math.exp(golden_section(error, low, high, steps=_TRIED, width=0.01))

@@ -30,10 +30,12 @@ and the optimal edge are ours. The optimum of the sphere is that of [AFT22].
 """
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Final
 
 from dpnoise.errors import ParameterError
+from dpnoise.searches import halve
 
 MIN_EPSILON: Final = 1e-3
 MAX_EPSILON: Final = 1000.0
@@ -44,7 +46,6 @@ LOG_TAIL_ERROR: Final = 1e-9
 logarithms up to 1000, products a·log(...) of that size, and 10^5 positive terms."""
 
 _NEGLIGIBLE: Final = 2.0**-60
-_HALVINGS: Final = 200
 _STIRLING_FROM: Final = 200.0
 
 
@@ -133,12 +134,8 @@ def best_sphere_cap(dim: int, epsilon: float) -> SphereCap:
         left = _log_moment(dim, height) + math.log(excess)
         return left >= rest_logit + math.log1p(-height)
 
-    low, high = -700.0, math.log1p(-(2.0**-40))
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if too_high(middle) else (middle, high)
-        if high - low < 1e-12:  # noqa: PLR2004  # of a logarithm, where all is flat
-            break
+    # Within 1e-12 of the logarithm the accuracy is flat.
+    low, _ = halve(too_high, -700.0, math.log1p(-(2.0**-40)), width=1e-12)
     return SphereCap.of_height(dim, math.exp(low))
 
 
@@ -156,16 +153,16 @@ def best_cube_cap(dim: int, epsilon: float) -> CubeCap:
         ParameterError: A number is out of range.
     """
     rest_logit = _rest_logit(epsilon)
-    low, high = dim // 2, dim
-    # The level `high` is good; `low` is not, or has no positive agreement to add.
-    while high - low > 1:
-        middle = (low + high) // 2
-        above = CubeCap.of_level(dim, middle + 1)
-        # m = q·M/(q + c) of the cap above, which the level `middle` would join.
+
+    def gains(level: int) -> bool:
+        above = CubeCap.of_level(dim, level + 1)
+        # m = q·M/(q + c) of the cap above, which the level would join.
         kept = math.exp(-_softplus(rest_logit - above.log_tail))
-        gains = (2 * middle - dim) / dim > above.mean * kept
-        low, high = (low, middle) if gains else (middle, high)
-    return CubeCap.of_level(dim, high)
+        return (2 * level - dim) / dim > above.mean * kept
+
+    # The level `dim` is good; half of it has no positive agreement to add.
+    level = bisect_left(range(dim), x=True, lo=dim // 2 + 1, key=gains)
+    return CubeCap.of_level(dim, level)
 
 
 def log_rest(log_tail: float) -> float:

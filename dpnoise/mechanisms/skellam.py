@@ -15,7 +15,7 @@ It does not choose between accountants.
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from dpnoise.errors import ParameterError
 from dpnoise.events import PrivacyEvent, SkellamEvent
@@ -23,8 +23,7 @@ from dpnoise.mechanisms.base import NoiseSource
 from dpnoise.mechanisms.conditional_rounding import ConditionallyRoundedMechanism
 from dpnoise.samplers import skellam_sampler
 from dpnoise.samplers.summed_draws import MAX_ADDED_VARIANCE
-
-_BISECTION_STEPS: Final = 200
+from dpnoise.searches import double, halve
 
 
 class SkellamMechanism(ConditionallyRoundedMechanism):
@@ -105,15 +104,9 @@ def scale_from_bits(  # noqa: PLR0913  # the quantities of one equation
             value=bits,
             nearest=str(math.ceil(least)),
         )
-    high = 2.0 * low
-    while bits_needed(high) <= bits:
-        low, high = high, 2.0 * high
-    for _ in range(_BISECTION_STEPS):
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
-            break
-        if bits_needed(middle) <= bits:
-            low = middle
-        else:
-            high = middle
-    return low
+
+    def is_too_much(scale_factor: float) -> bool:
+        return bits_needed(scale_factor) > bits
+
+    below, above = double(is_too_much, 2.0 * low)
+    return halve(is_too_much, max(low, below), above)[0]

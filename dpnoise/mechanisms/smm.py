@@ -16,6 +16,7 @@ It improves nothing: `dpnoise.mechanisms.skellam_mixture` does.
 """
 
 import math
+from bisect import bisect_left
 from fractions import Fraction
 from typing import ClassVar, Final
 
@@ -178,16 +179,14 @@ def largest_linf_bound(order: int, noise_variance: Fraction) -> int:
 
 def _largest_order(linf_bound: Fraction, noise_variance: Fraction) -> int:
     """Return the largest order that admits Δ∞; the least one if none does."""
-    low, high = _LOWEST_ORDER, 2 * _LOWEST_ORDER
-    while largest_linf_bound(high, noise_variance) >= linf_bound:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if largest_linf_bound(middle, noise_variance) >= linf_bound:
-            low = middle
-        else:
-            high = middle
-    return low
+
+    def is_beyond(order: int) -> bool:
+        return largest_linf_bound(order, noise_variance) < linf_bound
+
+    high = 2 * _LOWEST_ORDER
+    while not is_beyond(high):
+        high *= 2
+    return bisect_left(range(high), x=True, lo=high // 2 + 1, key=is_beyond) - 1
 
 
 def smallest_noise_variance(order: int, linf_bound: int) -> Fraction:

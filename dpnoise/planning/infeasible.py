@@ -22,6 +22,7 @@ from dpnoise.planning.scale_search import (
     smallest_bits,
     smallest_scale,
 )
+from dpnoise.searches import halve
 
 
 def refuse_uncovered(model: NoiseModel, scale_factor: float) -> None:
@@ -99,11 +100,12 @@ def refuse_fine(model: NoiseModel, scale_factor: float, share: float) -> NoRetur
     """
     limit = float(model.request.mechanism_class.largest_variance)
     most = tuning.HELD_BY_ADVICE * limit / share * model.counted_variance(scale_factor)
-    low, high = 0.0, scale_factor
-    for _ in range(tuning.HALVINGS):
-        middle = 0.5 * (low + high)
-        held = model.counted_variance(middle) <= most
-        low, high = (middle, high) if held else (low, middle)
+    low, _ = halve(
+        lambda scale: model.counted_variance(scale) > most,
+        0.0,
+        scale_factor,
+        steps=tuning.HALVINGS,
+    )
     found = (
         f"one noise share would need a variance of {share:.4g} grid steps squared, and "
         f"samplers hold {limit:.4g}"

@@ -34,6 +34,7 @@ from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding, forecast_
 from dpnoise.mechanisms.smm import largest_linf_bound, smallest_noise_variance
 from dpnoise.planning import tuning
 from dpnoise.planning.request import PlanRequest
+from dpnoise.searches import halve
 
 _GOLDEN: Final = (math.sqrt(5.0) - 1.0) / 2.0
 # Small ε is reached at orders near 2·log(1/δ)/ε; a coarse grid is enough for a model.
@@ -378,15 +379,14 @@ def best_scale(model: NoiseModel, bits: int) -> Scale | None:
     target = max(
         found.forecast.planning_mse, tuning.INDIFFERENCE * free.forecast.planning_mse
     )
-    low, high = math.log2(smallest_scale(model)), math.log2(found.scale_factor)
     # Left of its minimum the error falls: rounding and the constant part of the noise
     # decrease.
-    for _ in range(tuning.REFINEMENTS):
-        middle = 0.5 * (low + high)
-        if forecast_at(model, 2.0**middle, bits).planning_mse <= target:
-            high = middle
-        else:
-            low = middle
+    _, high = halve(
+        lambda exponent: forecast_at(model, 2.0**exponent, bits).planning_mse <= target,
+        math.log2(smallest_scale(model)),
+        math.log2(found.scale_factor),
+        steps=tuning.REFINEMENTS,
+    )
     chosen = 2.0**high
     return Scale(chosen, bits, forecast_at(model, chosen, bits))
 
@@ -526,11 +526,12 @@ def _minimise(model: NoiseModel, bits: int) -> Scale | None:
         return None
     if not is_candidate(last):
         # The sum widens with the scale, so the candidates are an interval.
-        low, high = first, last
-        for _ in range(tuning.REFINEMENTS):
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if is_candidate(middle) else (low, middle)
-        last = low
+        last, _ = halve(
+            lambda exponent: not is_candidate(exponent),
+            first,
+            last,
+            steps=tuning.REFINEMENTS,
+        )
     points = math.floor((last - first) * tuning.POINTS_PER_OCTAVE) + 1
     grid = [first + index / tuning.POINTS_PER_OCTAVE for index in range(points)] + [
         last

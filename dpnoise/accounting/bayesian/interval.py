@@ -18,9 +18,8 @@ import numpy as np
 
 from dpnoise.errors import InputError, ParameterError
 from dpnoise.floats import FloatArray
+from dpnoise.searches import halve
 from dpnoise.student_t import student_quantile
-
-_HALVINGS = 200
 
 
 class Interval(enum.StrEnum):
@@ -65,13 +64,7 @@ def upper_mean(shares: FloatArray, *, failure: float, interval: Interval) -> flo
     if interval is Interval.STUDENT:
         return _student(shares, mean, failure)
     wanted = -math.log(failure) / shares.size
-    low, high = mean, 1.0
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if not low < middle < high:
-            break
-        low, high = (middle, high) if _entropy(mean, middle) < wanted else (low, middle)
-    return high
+    return halve(lambda other: _entropy(mean, other) >= wanted, mean, 1.0)[1]
 
 
 def _entropy(mean: float, other: float) -> float:

@@ -46,6 +46,7 @@ from dpnoise.accounting.contour.moment_table import (
     MomentTable,
 )
 from dpnoise.floats import FloatArray
+from dpnoise.searches import golden_section
 
 
 class Direction(enum.Enum):
@@ -109,7 +110,6 @@ _CONSISTENCY_GAIN: Final = 1e-8
 _LOG_SEARCH_STEPS: Final = 44
 _LOG_SEARCH_WIDTH: Final = 1e-3  # the bound is flat: an error enters squared
 _NO_GAP: Final = 1e-300
-_GOLDEN: Final = 0.5 * (math.sqrt(5.0) - 1.0)
 _RUNGS: Final = 256.0  # contours that are tried, per e-fold
 _PROBES: Final = 12
 _GUESSES: Final = 129  # points of a quadrature along the contour
@@ -557,26 +557,14 @@ def least_contour(objective: Callable[[float], float], lobe: float) -> float:
     Returns:
         A real part c > 0.
     """
-
-    def at(log_c: float) -> float:
-        return objective(math.exp(log_c))
-
-    low = math.log(1e-3 * lobe / (1.0 + lobe))
-    high = math.log(steepest_contour(lobe))
-    inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
-    values = [at(inner[0]), at(inner[1])]
-    for _ in range(_LOG_SEARCH_STEPS):
-        if values[0] <= values[1]:
-            high, inner[1], values[1] = inner[1], inner[0], values[0]
-            inner[0] = high - _GOLDEN * (high - low)
-            values[0] = at(inner[0])
-        else:
-            low, inner[0], values[0] = inner[0], inner[1], values[1]
-            inner[1] = low + _GOLDEN * (high - low)
-            values[1] = at(inner[1])
-        if high - low < _LOG_SEARCH_WIDTH:
-            break
-    return math.exp(0.5 * (low + high))
+    log_c = golden_section(
+        lambda log_c: objective(math.exp(log_c)),
+        math.log(1e-3 * lobe / (1.0 + lobe)),
+        math.log(steepest_contour(lobe)),
+        steps=_LOG_SEARCH_STEPS,
+        width=_LOG_SEARCH_WIDTH,
+    )
+    return math.exp(log_c)
 
 
 def laplace_log_constant(c: float, growth: float, lobe: float) -> float:

@@ -25,6 +25,7 @@ import numpy as np
 
 from dpnoise.accounting.loss.dominating_pair import LOSS_ERROR, DominatingPair
 from dpnoise.floats import FloatArray
+from dpnoise.searches import golden_section
 
 TRANSFORM_ASSUMPTION: Final = (
     "Floating point follows IEEE 754, and Fourier transforms err by at most "
@@ -48,7 +49,6 @@ _LARGEST_EXPONENT: Final = 600.0  # times a transform error of 10^-14: far above
 _INVERSE_ERROR: Final = 2.0**-40  # of the logarithm inside one cell
 _SEARCH_STEPS: Final = 60
 _SEARCH_WIDTH: Final = 1e-2  # any tilt is sound
-_GOLDEN: Final = 0.5 * (math.sqrt(5.0) - 1.0)
 _SHIFTS: Final = 16
 _LARGEST_SHIFT: Final = 50.0  # per nat: a single loss of a few nats is then resolved
 
@@ -152,21 +152,14 @@ class ComposedLoss:
     def _chernoff_tilt(self, objective: Callable[[float], float]) -> float:
         """Return a tilt somewhat below the minimiser of a quasi-convex function."""
         low, high = math.log(1e-3 / self._deviation), math.log(1e4)
-        high = max(high, low + 20.0)
-        inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
-        values = [objective(math.exp(inner[0])), objective(math.exp(inner[1]))]
-        for _ in range(_SEARCH_STEPS):
-            if high - low < _SEARCH_WIDTH:
-                break
-            if values[0] <= values[1]:
-                high, inner[1], values[1] = inner[1], inner[0], values[0]
-                inner[0] = high - _GOLDEN * (high - low)
-                values[0] = objective(math.exp(inner[0]))
-            else:
-                low, inner[0], values[0] = inner[0], inner[1], values[1]
-                inner[1] = low + _GOLDEN * (high - low)
-                values[1] = objective(math.exp(inner[1]))
-        return _TILT_SHARE * math.exp(0.5 * (low + high))
+        found = golden_section(
+            lambda log_tilt: objective(math.exp(log_tilt)),
+            low,
+            max(high, low + 20.0),
+            steps=_SEARCH_STEPS,
+            width=_SEARCH_WIDTH,
+        )
+        return _TILT_SHARE * math.exp(found)
 
     def _window(self, tilt: float, epsilon: float, log_delta: float) -> _Window:
         """Choose the window by Chernoff's bound on both sides."""

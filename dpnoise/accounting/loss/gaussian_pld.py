@@ -45,6 +45,7 @@ from dpnoise.events import (
     SecretlySelected,
 )
 from dpnoise.floats import FloatArray
+from dpnoise.searches import halve
 
 _POINT_SPACING: Final = 1.5e-3  # in deviations of the loss: 4·10^-7 of its variance
 _TAIL_DEVIATIONS: Final = 9.5  # delta there is below 10^-20
@@ -321,14 +322,11 @@ class SampledGaussians:
 
     def estimate_loss(self, delta: float) -> float:
         """Guess epsilon, likewise."""
-        low, high = 0.0, _LARGEST_LOSS
-        for _ in range(_ESTIMATE_STEPS):
-            middle = 0.5 * (low + high)
-            if self.estimate(middle) > delta:
-                low = middle
-            else:
-                high = middle
-        return high
+
+        def is_enough(epsilon: float) -> bool:
+            return self.estimate(epsilon) <= delta
+
+        return halve(is_enough, 0.0, _LARGEST_LOSS, steps=_ESTIMATE_STEPS)[1]
 
 
 class _SharedAccountant(GaussianPLDAccountant):

@@ -19,6 +19,7 @@ from typing import ClassVar, Final
 from dpnoise.accounting.accountant import Accountant
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.events import Adjacency, BinomialEvent, NoiseEvent
+from dpnoise.searches import halve
 
 # The constants of the theorem for p = 1/2.
 _B: Final = 1.0 / 3.0
@@ -27,7 +28,6 @@ _D: Final = 2.0 / 3.0
 _LEAST_VARIANCE_FACTOR: Final = 23.0
 
 _LEAST_DELTA: Final = 1e-300
-_BISECTION_STEPS: Final = 100
 
 
 def binomial_epsilon(
@@ -98,14 +98,10 @@ class BinomialPaperAccountant(Accountant):
         return min(basic, advanced)
 
     def _delta_of_exact_noise(self, epsilon: float) -> float:
-        low, high = math.log(_LEAST_DELTA), 0.0
-        for _ in range(_BISECTION_STEPS):
-            middle = 0.5 * (low + high)
-            if self._epsilon_of_exact_noise(math.exp(middle)) <= epsilon:
-                high = middle
-            else:
-                low = middle
-        return math.exp(high)
+        def is_enough(log_delta: float) -> bool:
+            return self._epsilon_of_exact_noise(math.exp(log_delta)) <= epsilon
+
+        return math.exp(halve(is_enough, math.log(_LEAST_DELTA), 0.0)[1])
 
     def _sum_of_losses(self, delta: float) -> tuple[float, float, float]:
         """Sums of ε, ε² and ε(e^ε − 1) over all releases, each at the given delta."""

@@ -41,6 +41,7 @@ from dpnoise.events import (
     SkellamMixtureClippedEvent,
     SkellamMixtureEvent,
 )
+from dpnoise.searches import halve
 
 _MARGIN: Final = 1.0 + 2.0**-48
 _LARGEST_EXPONENT: Final = 700.0
@@ -305,13 +306,8 @@ def _lowest_point(bound: RoundedShift) -> float:
 
 def _first_epsilon(bound: RoundedShift, delta: float, reached: float) -> float:
     """Bisect down from an epsilon at which delta is reached on the falling side."""
-    low, high = 0.0, reached
-    for _ in range(_BISECTION_STEPS):
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
-            break
-        if _charged_delta(bound, middle) <= delta:
-            high = middle
-        else:
-            low = middle
-    return high
+
+    def is_enough(epsilon: float) -> bool:
+        return _charged_delta(bound, epsilon) <= delta
+
+    return halve(is_enough, 0.0, reached, steps=_BISECTION_STEPS)[1]

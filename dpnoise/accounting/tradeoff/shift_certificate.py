@@ -23,8 +23,10 @@ number of thresholds would grow with the standard deviation.
 
 import functools
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Final
 
 from dpnoise.errors import CertificateError, ParameterError
@@ -363,16 +365,10 @@ def _rate(variance: float, threshold: float) -> float:
 
 def _first_beyond(variance: float, exponent: float) -> int:
     """Return an integer threshold whose Chernoff exponent is at least `exponent`."""
-    low, high = 0, 1
+    high = 1
     while _rate(variance, high) < exponent:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _rate(variance, middle) < exponent:
-            low = middle
-        else:
-            high = middle
-    return high
+        high *= 2
+    return bisect_left(range(high), exponent, high // 2, key=partial(_rate, variance))
 
 
 def _float_above(units: int, bits: int) -> float:
