@@ -475,14 +475,14 @@ async def _serve(  # noqa: PLR0913 - what is given, and where to
     renewal: "CertificateRenewal | None",
 ) -> int:
     """Contribute to every session of the task; return the number of contributions."""
-    import asyncio
+    from contextlib import nullcontext
 
     from secagg.cli.client_inputs import forget_vector
     from secagg.client.program import client_of
     from secagg.client.service import ClientService
     from secagg.client.session_driver import ClientPhase
     from secagg.errors import ErrorCode, ServiceError
-    from secagg.runtime.clock import SystemClock
+    from secagg.runtime.clock import SystemClock, beside
     from secagg.runtime.garbage import keep_what_is_loaded
 
     aborted: list[int] = []
@@ -516,23 +516,19 @@ async def _serve(  # noqa: PLR0913 - what is given, and where to
 
         service = ClientService(one, source.vector, source.check, take, fail)
         renewing = (
-            None
+            nullcontext()
             if renewal is None
-            else asyncio.create_task(
-                renewal.keep(lambda: one.certificate, SystemClock())
-            )
+            else beside(renewal.keep(lambda: one.certificate, SystemClock()))
         )
-        try:
-            await service.run()
-        except ServiceError as error:
-            # The end of a task to which this client has contributed is no failure.
-            if error.code is not ErrorCode.TASK_OVER or await one.last_part() is None:
-                raise
-            output.line(f"the task is over; sessions given: {count}")
-        finally:
-            if renewing is not None:
-                renewing.cancel()
-                await asyncio.wait({renewing})
+        async with renewing:
+            try:
+                await service.run()
+            except ServiceError as error:
+                # The end of a task to which this client has contributed is no failure.
+                is_over = error.code is ErrorCode.TASK_OVER
+                if not is_over or await one.last_part() is None:
+                    raise
+                output.line(f"the task is over; sessions given: {count}")
     return count
 
 

@@ -9,7 +9,8 @@ Deadlines are instants of one clock, in seconds.
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
 _Result = TypeVar("_Result")
@@ -71,6 +72,27 @@ async def finish_before(
         raise TimeoutError
     finally:
         await _cancel(alarm, task)
+
+
+@asynccontextmanager
+async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run something beside a block; it is cancelled at the block's end."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def ends_before(task: asyncio.Future[Any], flag: asyncio.Event) -> bool:
+    """Wait until a task ends or a flag is set; return whether the task has ended."""
+    waiting = asyncio.ensure_future(flag.wait())
+    try:
+        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+    return task.done()
 
 
 async def is_set_before(clock: Clock, deadline: float, flag: asyncio.Event) -> bool:

@@ -18,7 +18,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib import metadata
 from pathlib import Path
@@ -40,7 +40,7 @@ from secagg.protocol.arguments import (
 )
 from secagg.protocol.descriptor import MAX_TASK_ID_BYTES, SessionDescriptor
 from secagg.protocol.messages import MAX_IDENTITY_BYTES
-from secagg.runtime.clock import SystemClock
+from secagg.runtime.clock import SystemClock, beside, ends_before
 from secagg.runtime.metrics import Meter
 from secagg.runtime.workers import Workers
 from secagg.server.admin.views import StoreViews
@@ -139,12 +139,7 @@ class RunningTask:
         """
         while self._untaken is None and not self.is_done:
             self._is_given.clear()
-            given = asyncio.ensure_future(self._is_given.wait())
-            try:
-                ends: set[asyncio.Future[Any]] = {given, self._running}
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                given.cancel()
+            await ends_before(self._running, self._is_given)
         if self._untaken is None:
             await self.wait()
             return None
@@ -221,6 +216,28 @@ class RunningTask:
             receipt=released.receipt,
             audit=released.audit,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """What an operator decides about a task, beside its name and its parameters.
+
+    Attributes:
+        steps: Sums to release; None for those that the noise was planned for.
+        payload: Bytes for every client; or a function of the number of sums so far.
+        invited: Names that may take part; None for every client.
+        attempts: Sessions that are tried for one sum.
+        gate: Decides when sessions open.
+        on_attempts_exhausted: Called when that many attempts have failed; the task
+            continues when its gate opens.  None ends the task.
+    """
+
+    steps: int | None = None
+    payload: bytes | Callable[[int], bytes] | None = None
+    invited: frozenset[str] | None = None
+    attempts: int = 3
+    gate: TaskSchedule = field(default_factory=TaskSchedule)
+    on_attempts_exhausted: OnAttemptsExhausted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,15 +452,13 @@ class Server:
                 # Sessions that were opened before a proxy was put in front (R10.3-4).
                 for profile in aggregator.open_profiles():
                     self._edge_options.check_profile(profile)
-            purging = asyncio.create_task(
-                purge_regularly(
-                    storage.store,
-                    self._retention,
-                    clock=SystemClock(),
-                    reports=self._reports,
-                )
+            purging = purge_regularly(
+                storage.store,
+                self._retention,
+                clock=SystemClock(),
+                reports=self._reports,
             )
-            stack.push_async_callback(_cancel, purging)
+            await stack.enter_async_context(beside(purging))
             self._parts = _Parts(storage, workers, aggregator)
             self._stack = stack.pop_all()
         return self
@@ -524,28 +539,16 @@ class Server:
                 next_step="Give payload=model.tobytes(), or a function of the number "
                 "of sums so far.",
             )
-        running = await self._add_task(
-            task_id,
-            await asyncio.to_thread(PreparedTask.of, prepared),
-            steps=steps,
-            payload=payload,
-            invited=invited,
-            attempts=attempts,
+        options = TaskOptions(
+            steps=steps, payload=payload, invited=invited, attempts=attempts
         )
+        prepared = await asyncio.to_thread(PreparedTask.of, prepared)
+        running = await self._add_task(task_id, prepared, options)
         await self.listen()
         return running
 
-    async def _add_task(  # noqa: PLR0913 - as `add_task`, and what an operator decides
-        self,
-        task_id: str,
-        prepared: PreparedTask,
-        *,
-        steps: int | None,
-        payload: bytes | Callable[[int], bytes] | None,
-        invited: frozenset[str] | None,
-        attempts: int,
-        gate: TaskSchedule | None = None,
-        on_attempts_exhausted: OnAttemptsExhausted | None = None,
+    async def _add_task(
+        self, task_id: str, prepared: PreparedTask, options: TaskOptions
     ) -> RunningTask:
         parts = self._opened()
         if task_id in self._tasks and not self._tasks[task_id].is_done:
@@ -555,8 +558,8 @@ class Server:
             )
         if self._edge_options is not None:
             self._edge_options.check_profile(prepared.parameters.profile)
-        wanted = prepared.sums if steps is None else steps
-        _check_steps(prepared, wanted, invited)
+        wanted = prepared.sums if options.steps is None else options.steps
+        _check_steps(prepared, wanted, options.invited)
         released = await parts.storage.sums_released(task_id)
         missing = max(0, wanted - released)
         definition = TaskDefinition(
@@ -565,17 +568,17 @@ class Server:
             revocations=b""
             if prepared.enrolment is None
             else prepared.enrolment.revocations,
-            invited=invited,
+            invited=options.invited,
             sessions=max(wanted, released),
             allowed=prepared.max_sessions,
             participations=None
             if prepared.noised is None
             else prepared.noised.budget.participations,
-            max_attempts=attempts,
-            on_attempts_exhausted=on_attempts_exhausted,
-            gate=gate or TaskSchedule(),
+            max_attempts=options.attempts,
+            on_attempts_exhausted=options.on_attempts_exhausted,
+            gate=options.gate,
         )
-        given = prepared.payload if payload is None else payload
+        given = prepared.payload if options.payload is None else options.payload
 
         async def next_payload(count: int) -> bytes:
             if not callable(given):
@@ -715,11 +718,6 @@ def _new_replica() -> Replica:
     return Replica(name, "", metadata.version("secagg"))
 
 
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait({task})
-
-
 def _check_steps(
     prepared: PreparedTask, steps: int, invited: frozenset[str] | None
 ) -> None:
@@ -760,47 +758,18 @@ def _check_steps(
 class OperatedServer(Server):
     """A server whose tasks open by their gates, and can be paused."""
 
-    async def add_gated_task(  # noqa: PLR0913 - one argument per decision
-        self,
-        task_id: str,
-        prepared: PreparedTask,
-        *,
-        steps: int,
-        payload: Callable[[int], bytes] | None,
-        invited: frozenset[str] | None,
-        attempts: int,
-        gate: TaskSchedule,
-        on_attempts_exhausted: OnAttemptsExhausted,
+    async def add_gated_task(
+        self, task_id: str, prepared: PreparedTask, options: TaskOptions
     ) -> RunningTask:
         """Run a task, or resume one that an earlier process began.
 
         It opens no port, so no client asks for a task that does not exist yet.
 
-        Args:
-            task_id: As for `Server.add_task`.
-            prepared: As for `Server.add_task`.
-            steps: As for `Server.add_task`.
-            payload: As for `Server.add_task`.
-            invited: As for `Server.add_task`.
-            attempts: As for `Server.add_task`.
-            gate: Decides when sessions open.
-            on_attempts_exhausted: Called when that many attempts have failed; the task
-                continues when its gate opens.
-
         Raises:
             LocalProtocolError: As `Server.add_task`.
             ServiceError: STORAGE_FAILED.
         """
-        return await self._add_task(
-            task_id,
-            prepared,
-            steps=steps,
-            payload=payload,
-            invited=invited,
-            attempts=attempts,
-            gate=gate,
-            on_attempts_exhausted=on_attempts_exhausted,
-        )
+        return await self._add_task(task_id, prepared, options)
 
     def end_clients(self, is_unwelcome: Callable[[str], bool]) -> None:
         """End open calls and connections of clients that are not welcome any more.

@@ -58,7 +58,7 @@ from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
 from secagg.pki.key_files import parse_key
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Round
-from secagg.runtime.clock import Clock, SystemClock
+from secagg.runtime.clock import Clock, SystemClock, beside
 from secagg.runtime.garbage import keep_what_is_loaded
 from secagg.runtime.metrics import Meter, Meters
 from secagg.server.admin.channel import admin_socket_of
@@ -333,12 +333,8 @@ async def watching(
         if own is not None:
             listener = HTTPListener(own, pages.shown, is_local=True)
             shown = (await stack.enter_async_context(listener)).address
-        announcing = asyncio.ensure_future(pages.announce(manager))
-        try:
-            yield MonitoringEndpoints(probed, shown)
-        finally:
-            announcing.cancel()
-            await asyncio.wait({announcing})
+        await stack.enter_async_context(beside(pages.announce(manager)))
+        yield MonitoringEndpoints(probed, shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,17 +454,13 @@ async def serve(  # noqa: PLR0913 - callbacks, and what is run
             await on_sum(released)
             receipts.append(released.receipt)
 
-        ending = asyncio.create_task(_end_in_time(settings, server))
-        try:
+        async with beside(_end_in_time(settings, server)):
             is_complete = await run_until_signalled(
                 server.transport,
                 _finish(server, task, take, observer),
                 drain=lambda: _drain(server),
                 grace_seconds=settings.server.drain_seconds,
             )
-        finally:
-            ending.cancel()
-            await asyncio.wait({ending})
         server.drain()  # the transport has stopped, so no client is waited for
         if is_over:
             raise ErrorCode.TASK_OVER.error(
@@ -739,7 +731,9 @@ async def run_process(
                     finish=ending.ask,
                 ),
                 watching(server, section, meter, manager=manager) as watched,
-                _every_minute(service.refresh),
+                nullcontext()
+                if service.refresh is None
+                else beside(_every_minute(service.refresh)),
             ):
                 _say_where(watched, tell)
                 with ending.on_signal():
@@ -758,27 +752,12 @@ async def run_process(
         return await server.views(section.state_dir).tasks()
 
 
-@asynccontextmanager
-async def _every_minute(
-    refresh: Callable[[], Awaitable[None]] | None,
-) -> AsyncIterator[None]:
-    """Call `refresh` once a minute, until the block is left."""
-    if refresh is None:
-        yield
-        return
+async def _every_minute(refresh: Callable[[], Awaitable[None]]) -> None:
+    """Call `refresh` once a minute, without end."""
     clock = SystemClock()
-
-    async def follow() -> None:
-        while True:
-            await clock.sleep_until(clock.now() + LOOK_EVERY_SECONDS)
-            await refresh()
-
-    following = asyncio.create_task(follow())
-    try:
-        yield
-    finally:
-        following.cancel()
-        await asyncio.wait({following})
+    while True:
+        await clock.sleep_until(clock.now() + LOOK_EVERY_SECONDS)
+        await refresh()
 
 
 def _say_where(watched: MonitoringEndpoints, tell: Callable[[str], None]) -> None:

@@ -63,8 +63,8 @@ from secagg.protocol.messages import (
 from secagg.protocol.packing import pack, packed_size, unpack
 from secagg.protocol.server import machine as server_machine
 from secagg.protocol.server import states as server
-from secagg.protocol.server.handlers import check_view
 from secagg.server.session.report import SessionFacts, SessionReceipt
+from secagg.server.session.updates import check_uploader
 from secagg.server.task.outputs import ReleasedSum, released_sum
 from secagg.server.task.setup import PreparedTask
 from secagg.storage.journal import RefusalNoted
@@ -252,23 +252,12 @@ class StepServer:
                 and must send nothing.  DEADLINE or UNEXPECTED_MESSAGE: no input is
                 accepted now.
         """
-        state = self._state
-        if isinstance(state, server.MaskedInputCollection):
-            index = state.cohort.index_of.get(sender)
-            if index is not None and index in state.bundles:
-                try:
-                    check_view(state, sender, view)
-                except RemoteProtocolError as error:
-                    self._facts.note_refusal(RefusalNoted(sender, error.code))
-                    raise
-                return
-        is_late = state.ROUND > Round.MASKED_INPUT_COLLECTION
-        raise RemoteProtocolError(
-            f"{sender!r} cannot send an input to this session now",
-            code=ErrorCode.DEADLINE if is_late else ErrorCode.UNEXPECTED_MESSAGE,
-            sender=sender,
-            next_step="Fetch the session's current update first.",
-        )
+        try:
+            check_uploader(self._state, sender, view)
+        except RemoteProtocolError as error:
+            if error.code is ErrorCode.VIEW_DIFFERS:
+                self._facts.note_refusal(RefusalNoted(sender, error.code))
+            raise
 
     def update_for(
         self, name: str, *, after: Round | None = None, whole: bool = False

@@ -38,14 +38,19 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import MAX_REASON_BYTES
 from secagg.protocol.profiles import Trust
 from secagg.runtime import log_events as telemetry
-from secagg.runtime.clock import SystemClock
+from secagg.runtime.clock import SystemClock, beside
 from secagg.server.admin.views import find_task, short_of_budget, state_of
-from secagg.server.server import OperatedServer, RunningTask
+from secagg.server.server import OperatedServer, RunningTask, TaskOptions
 from secagg.server.session.timer import until
 from secagg.server.task.definition import DeliveryDeferredError
 from secagg.server.task.outputs import SumWriter, write_receipt
 from secagg.server.task.schedule import TaskSchedule
-from secagg.server.task.setup import PreparedTask, published_enrolment, settle_task
+from secagg.server.task.setup import (
+    PreparedTask,
+    published_enrolment,
+    read_payload,
+    settle_task,
+)
 from secagg.server.task.stored import (
     ChangedMeanwhileError,
     decode_settings,
@@ -640,9 +645,7 @@ class TaskSupervisor:
             ended=newest.task.reason if state == "stopped" else None,
         )
         gate.version = newest.version
-        running = await self._server.add_gated_task(
-            task_id,
-            prepared,
+        options = TaskOptions(
             steps=settings.task.steps,
             payload=_payload_of(settings),
             invited=frozenset(settings.task.invited) or None,
@@ -650,6 +653,7 @@ class TaskSupervisor:
             gate=gate,
             on_attempts_exhausted=lambda error: self._pause_exhausted(task_id, error),
         )
+        running = await self._server.add_gated_task(task_id, prepared, options)
         work = asyncio.create_task(self._work(settings, running, files))
         work.add_done_callback(self._note_end)
         self._kept[task_id] = _Kept(running, work, gate)
@@ -664,30 +668,27 @@ class TaskSupervisor:
     ) -> None:
         """Receive the sums of a task until its end."""
         task_id = settings.task.id
-        ending = asyncio.ensure_future(self._end_in_time(settings))
-        try:
-            while (total := await running.next_sum()) is not None:
-                try:
-                    await self._server.pending_writes.write(
-                        task_id, partial(files.write, total)
-                    )
-                except DeliveryDeferredError as error:
-                    running.put_off(error)
-                    continue
-                await self._warn_if_short(task_id)
-                running.take()
-            if not self._server.is_draining:
-                self._tell(f"task {task_id!r} has released its last sum")
-        except SessionAbortedError as error:
-            if not self._server.is_draining:
+        async with beside(self._end_in_time(settings)):
+            try:
+                while (total := await running.next_sum()) is not None:
+                    try:
+                        await self._server.pending_writes.write(
+                            task_id, partial(files.write, total)
+                        )
+                    except DeliveryDeferredError as error:
+                        running.put_off(error)
+                        continue
+                    await self._warn_if_short(task_id)
+                    running.take()
+                if not self._server.is_draining:
+                    self._tell(f"task {task_id!r} has released its last sum")
+            except SessionAbortedError as error:
+                if not self._server.is_draining:
+                    await self._stop_by_itself(task_id, str(error))
+            except SessionsSpentError as error:
                 await self._stop_by_itself(task_id, str(error))
-        except SessionsSpentError as error:
-            await self._stop_by_itself(task_id, str(error))
-        except ServiceError as error:
-            await self._meet(task_id, error)
-        finally:
-            ending.cancel()
-            await asyncio.wait({ending})
+            except ServiceError as error:
+                await self._meet(task_id, error)
 
     async def _warn_if_short(self, task_id: str) -> None:
         """Warn when the missing sums need the sessions that were planned for faults."""
@@ -780,17 +781,5 @@ def _words_in(row: TaskRow) -> tuple[TaskState, str]:
 
 def _payload_of(settings: TaskSettings) -> Callable[[int], bytes] | None:
     """Return a function that reads a task's payload for each session."""
-    path = settings.task.payload
-    if path is None:
-        return None
-
-    def read(_: int) -> bytes:
-        try:
-            return path.read_bytes()
-        except OSError as error:
-            raise ErrorCode.BAD_SETTINGS.error(
-                f"the payload {path} cannot be read: {error.strerror}",
-                fix="Restore the file, then call `secagg tasks resume`.",
-            ) from None
-
-    return read
+    path, fix = settings.task.payload, "Restore the file, then `secagg tasks resume`."
+    return None if path is None else lambda _: read_payload(path, fix=fix)

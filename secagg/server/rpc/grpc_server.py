@@ -24,7 +24,7 @@ from grpc_health.v1._async import HealthServicer
 
 from secagg.errors import ErrorCode, LocalProtocolError, SecAggError
 from secagg.pki.certificate_revocations import CertificateRevocations, RevocationFile
-from secagg.runtime.clock import Clock, SystemClock
+from secagg.runtime.clock import Clock, SystemClock, ends_before
 from secagg.runtime.log_events import (
     TRANSPORT_DRAINING,
     TRANSPORT_LOGGER,
@@ -526,12 +526,12 @@ async def run_until_signalled(
         loop.add_signal_handler(number, on_signal)
     worker = loop.create_task(work)
     try:
-        if await _ends_before(worker, asked):
+        if await ends_before(worker, asked):
             await worker
             return True
         await server.announce_stop()
         draining = loop.create_task(drain())
-        if await _ends_before(draining, insisted):
+        if await ends_before(draining, insisted):
             await draining
         await _cancel(draining)
         if not worker.done():
@@ -543,16 +543,6 @@ async def run_until_signalled(
         await server.stop(0.0 if insisted.is_set() else grace_seconds)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
-
-
-async def _ends_before(task: asyncio.Task[None], flag: asyncio.Event) -> bool:
-    """Wait until the task ends or the flag is set; return whether the task has."""
-    waiting = asyncio.ensure_future(flag.wait())
-    try:
-        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        await _cancel(waiting)
-    return task.done()
 
 
 async def _cancel(task: "asyncio.Future[Any]") -> None:

@@ -60,7 +60,6 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.receipts.receipt import AuditReceipt
-from secagg.protocol.server import handlers as server_rounds
 from secagg.protocol.server import machine as server_machine
 from secagg.protocol.server import states as server
 from secagg.protocol.server.states import RosterFixed, ServerStep
@@ -86,7 +85,12 @@ from secagg.server.session.timer import (
     missing_in,
     wait_of,
 )
-from secagg.server.session.updates import EndedSession, ReadableUpdates, piece_of
+from secagg.server.session.updates import (
+    EndedSession,
+    ReadableUpdates,
+    check_uploader,
+    piece_of,
+)
 from secagg.server.session.uploads import UploadReceiver
 from secagg.server.telemetry.measures import Measures
 from secagg.storage.change import Change, LeaseLostError
@@ -593,26 +597,18 @@ class SessionRunner:
     async def _check_uploader(self, identity: str, view: bytes) -> None:
         """Refuse a client that cannot upload now, before any byte is read."""
         state = self._state
-        if isinstance(state, server.MaskedInputCollection):
-            index = state.cohort.index_of.get(identity)
-            if index is not None and index in state.share_holders:
-                try:
-                    server_rounds.check_view(state, identity, view)
-                except RemoteProtocolError as error:
-                    # This is stored before the answer: the report states it, whichever
-                    # replica ends the session.
-                    note = RefusalNoted(identity, error.code)
-                    if await self._durable.note_refusal(note):
-                        self._log_view(state, identity)
-                    raise
-                return
-        over = state.ROUND > Round.MASKED_INPUT_COLLECTION
-        raise RemoteProtocolError(
-            f"{identity!r} cannot upload to this session now",
-            code=ErrorCode.DEADLINE if over else ErrorCode.UNEXPECTED_MESSAGE,
-            sender=identity,
-            next_step="Fetch the session's current update first.",
-        )
+        try:
+            check_uploader(state, identity, view)
+        except RemoteProtocolError as error:
+            if isinstance(state, server.MaskedInputCollection) and (
+                error.code is ErrorCode.VIEW_DIFFERS
+            ):
+                # This is stored before the answer: the report states it, whichever
+                # replica ends the session.
+                note = RefusalNoted(identity, error.code)
+                if await self._durable.note_refusal(note):
+                    self._log_view(state, identity)
+            raise
 
     def _log_view(self, state: server.MaskedInputCollection, identity: str) -> None:
         """Log that a client's view differs, and whether this server may be at fault."""

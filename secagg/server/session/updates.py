@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final
 
-from secagg.errors import ErrorCode, SecAggError
+from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import (
     Aborted,
@@ -27,6 +27,7 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.server import machine as server_machine
 from secagg.protocol.server import states as server
+from secagg.protocol.server.handlers import check_view
 from secagg.protocol.server.machine import ending_for
 from secagg.server.session.report import SessionReceipt
 from secagg.wire.calls import Blob, BlobChunk, FetchChunk, Wait
@@ -141,6 +142,32 @@ def piece_of(whole: bytes, request: FetchChunk) -> BlobChunk:
         raise refuse(f"byte {request.offset} exceeds the object's {len(whole)} bytes")
     end = request.offset + request.max_bytes
     return BlobChunk(whole[request.offset : end], len(whole))
+
+
+def check_uploader(state: server.ServerState, identity: str, view: bytes) -> None:
+    """Refuse a client that cannot send an input now, before any byte is read (R5.3-14).
+
+    Args:
+        state: The session's state.
+        identity: Name of the client.
+        view: 32 bytes, as the client has sent them.
+
+    Raises:
+        RemoteProtocolError: VIEW_DIFFERS, of this client alone.  DEADLINE or
+            UNEXPECTED_MESSAGE: no input of it is accepted now.
+    """
+    if isinstance(state, server.MaskedInputCollection):
+        index = state.cohort.index_of.get(identity)
+        if index is not None and index in state.share_holders:
+            check_view(state, identity, view)
+            return
+    is_late = state.ROUND > Round.MASKED_INPUT_COLLECTION
+    raise RemoteProtocolError(
+        f"{identity!r} cannot send an input to this session now",
+        code=ErrorCode.DEADLINE if is_late else ErrorCode.UNEXPECTED_MESSAGE,
+        sender=identity,
+        next_step="Fetch the session's current update first.",
+    )
 
 
 def session_is_over(identity: str) -> SecAggError:

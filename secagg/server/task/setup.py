@@ -451,7 +451,8 @@ def prepare_task(
         ServiceError: BAD_SETTINGS or INFEASIBLE; names the setting and the nearest
             value that works.  BAD_CREDENTIAL for an invalid revocation list.
     """
-    payload, enrolment = _read_payload(settings), published_enrolment(settings)
+    path, enrolment = settings.task.payload, published_enrolment(settings)
+    payload = b"" if path is None else read_payload(path)
     try:
         task = known or _work_out(settings, enrolment)
         parameters = task.parameters
@@ -691,14 +692,21 @@ def _protocol_parameters(
     ).parameters(dimension=settings.vector.dimension, modulus=1 << bits)
 
 
-def _read_payload(settings: TaskSettings) -> bytes:
-    path = settings.task.payload
-    if path is None:
-        return b""
+def read_payload(
+    path: Path, *, fix: str = "Correct task.payload, or remove it."
+) -> bytes:
+    """Read the file that a task hands to every client.
+
+    Args:
+        path: The file.
+        fix: The next step where it cannot be read.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
     try:
         return path.read_bytes()
     except OSError as error:
         raise ErrorCode.BAD_SETTINGS.error(
-            f"the payload {path} cannot be read: {error.strerror}",
-            fix="Correct task.payload, or remove it.",
+            f"the payload {path} cannot be read: {error.strerror}", fix=fix
         ) from None

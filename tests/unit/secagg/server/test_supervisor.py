@@ -40,7 +40,7 @@ from secagg.server.admin.channel import (
 from secagg.server.admin.operations import OPERATIONS
 from secagg.server.admin.socket import AdminSocket
 from secagg.server.admin.views import StoreViews, find_task
-from secagg.server.server import OperatedServer
+from secagg.server.server import OperatedServer, TaskOptions
 from secagg.server.supervisor import TaskSupervisor
 from secagg.server.task.setup import prepare_task
 from secagg.server.task.stored import encode_settings, folder_of
@@ -602,7 +602,7 @@ async def test_a_session_that_cannot_be_offered_is_not_on_the_disk(world):
     async with world.running():
         # What `add_task` would refuse.
         running = await world.server._add_task(
-            "", prepared, steps=None, payload=b"model", invited=None, attempts=3
+            "", prepared, TaskOptions(payload=b"model")
         )
         await world.server.listen()
         with pytest.raises(RemoteProtocolError) as caught:
