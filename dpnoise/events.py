@@ -34,57 +34,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, Final, TypeAlias
 
+from dpnoise.checks import (
+    check_integer,
+    check_non_negative,
+    check_number,
+    check_positive,
+)
 from dpnoise.errors import ParameterError
 
 MAX_EVENT_DIM: Final = 1 << 40
 """Largest dimension: 2^40 coordinates of one byte are a terabyte per client."""
-
-
-def as_float(parameter: str, value: object) -> float:
-    """Return a finite number as a float, or refuse it by name."""
-    if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
-        raise ParameterError(
-            f"{parameter} must be a number, got {type(value).__name__}",
-            parameter=parameter,
-            value=value,
-        )
-    number = float(value)
-    if not math.isfinite(number):
-        raise ParameterError(
-            f"{parameter} must be finite, got {number!r}",
-            parameter=parameter,
-            value=number,
-        )
-    return number
-
-
-def check_dim(dim: object) -> None:
-    """Refuse a dimension that no vector has."""
-    check_count("dim", dim, at_least=1)
-    if isinstance(dim, int) and dim > MAX_EVENT_DIM:
-        raise ParameterError(
-            f"dim must be at most {MAX_EVENT_DIM}, got {dim}",
-            parameter="dim",
-            value=dim,
-            nearest=str(MAX_EVENT_DIM),
-        )
-
-
-def check_count(parameter: str, value: object, *, at_least: int) -> None:
-    """Refuse what is no integer of at least `at_least`."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ParameterError(
-            f"{parameter} must be an integer, got {type(value).__name__}",
-            parameter=parameter,
-            value=value,
-        )
-    if value < at_least:
-        raise ParameterError(
-            f"{parameter} must be at least {at_least}, got {value}",
-            parameter=parameter,
-            value=value,
-            nearest=str(at_least),
-        )
 
 
 def check_variance(parameter: str, value: object) -> None:
@@ -106,30 +65,9 @@ def check_variance(parameter: str, value: object) -> None:
         )
 
 
-def check_positive(parameter: str, value: object) -> None:
-    """Refuse what is no finite number above 0."""
-    if as_float(parameter, value) <= 0.0:
-        raise ParameterError(
-            f"{parameter} must be greater than 0, got {value!r}",
-            parameter=parameter,
-            value=value,
-        )
-
-
-def check_non_negative(parameter: str, value: object) -> None:
-    """Refuse what is no finite number of at least 0."""
-    if as_float(parameter, value) < 0.0:
-        raise ParameterError(
-            f"{parameter} must be at least 0, got {value!r}",
-            parameter=parameter,
-            value=value,
-            nearest="0.0",
-        )
-
-
 def check_distance(value: object) -> None:
     """Refuse what is no total variation distance below 1."""
-    if not 0.0 <= as_float("sampler_distance", value) < 1.0:
+    if not 0.0 <= check_number("sampler_distance", value) < 1.0:
         raise ParameterError(
             f"sampler_distance must lie in [0, 1), got {value!r}",
             parameter="sampler_distance",
@@ -211,13 +149,13 @@ class SkellamEvent:
     unsigned: bool = False
 
     def __post_init__(self) -> None:
-        check_dim(self.dim)
+        check_integer("dim", self.dim, 1, MAX_EVENT_DIM)
         check_variance("aggregate_noise_variance", self.aggregate_noise_variance)
         check_non_negative("l2_sensitivity", self.l2_sensitivity)
         if self.l1_sensitivity is not None:
             check_non_negative("l1_sensitivity", self.l1_sensitivity)
         if self.linf_sensitivity is not None:
-            check_count("linf_sensitivity", self.linf_sensitivity, at_least=0)
+            check_integer("linf_sensitivity", self.linf_sensitivity, 0)
         check_distance(self.sampler_distance)
         self._check_square()
 
@@ -225,7 +163,7 @@ class SkellamEvent:
         """Refuse an exact square that the rounded norm does not cover."""
         if self.l2_squared is None:
             return
-        check_count("l2_squared", self.l2_squared, at_least=0)
+        check_integer("l2_squared", self.l2_squared, 0)
         if self.l2_squared > Fraction(self.l2_sensitivity) ** 2:
             raise ParameterError(
                 f"l2_squared {self.l2_squared} exceeds the square of l2_sensitivity "
@@ -267,7 +205,7 @@ class SkellamMixtureEvent:
     sampler_distance: float = 0.0
 
     def __post_init__(self) -> None:
-        check_dim(self.dim)
+        check_integer("dim", self.dim, 1, MAX_EVENT_DIM)
         check_variance("aggregate_noise_variance", self.aggregate_noise_variance)
         check_non_negative("l2_clip_squared_steps", self.l2_clip_squared_steps)
         check_positive("linf_bound", self.linf_bound)
@@ -309,10 +247,10 @@ class SkellamMixtureClippedEvent:
     sampler_distance: float = 0.0
 
     def __post_init__(self) -> None:
-        check_dim(self.dim)
+        check_integer("dim", self.dim, 1, MAX_EVENT_DIM)
         check_variance("aggregate_noise_variance", self.aggregate_noise_variance)
         check_non_negative("mixture_norm_bound", self.mixture_norm_bound)
-        check_count("linf_bound", self.linf_bound, at_least=1)
+        check_integer("linf_bound", self.linf_bound, 1)
         check_distance(self.sampler_distance)
 
     @property
@@ -351,8 +289,8 @@ class DistributedDiscreteGaussianEvent:
     sampler_distance: float = 0.0
 
     def __post_init__(self) -> None:
-        check_dim(self.dim)
-        check_count("num_noise_shares", self.num_noise_shares, at_least=1)
+        check_integer("dim", self.dim, 1, MAX_EVENT_DIM)
+        check_integer("num_noise_shares", self.num_noise_shares, 1)
         check_variance("local_noise_variance", self.local_noise_variance)
         check_non_negative("l2_sensitivity", self.l2_sensitivity)
         if self.l1_sensitivity is not None:
@@ -387,7 +325,7 @@ class DiscreteGaussianEvent:
     sampler_distance: float = 0.0
 
     def __post_init__(self) -> None:
-        check_dim(self.dim)
+        check_integer("dim", self.dim, 1, MAX_EVENT_DIM)
         check_variance("noise_variance", self.noise_variance)
         check_non_negative("l2_sensitivity", self.l2_sensitivity)
         check_distance(self.sampler_distance)
@@ -421,11 +359,11 @@ class BinomialEvent:
     sampler_distance: float = 0.0
 
     def __post_init__(self) -> None:
-        check_dim(self.dim)
-        check_count("num_trials", self.num_trials, at_least=1)
+        check_integer("dim", self.dim, 1, MAX_EVENT_DIM)
+        check_integer("num_trials", self.num_trials, 1)
         check_non_negative("l2_sensitivity", self.l2_sensitivity)
         check_non_negative("l1_sensitivity", self.l1_sensitivity)
-        check_count("linf_sensitivity", self.linf_sensitivity, at_least=0)
+        check_integer("linf_sensitivity", self.linf_sensitivity, 0)
         check_distance(self.sampler_distance)
 
 
@@ -456,7 +394,7 @@ class GaussianEvent:
     simulated: bool = False
 
     def __post_init__(self) -> None:
-        check_dim(self.dim)
+        check_integer("dim", self.dim, 1, MAX_EVENT_DIM)
         check_positive("noise_variance", self.noise_variance)
         check_non_negative("l2_sensitivity", self.l2_sensitivity)
         check_distance(self.sampler_distance)
@@ -495,7 +433,7 @@ class PoissonSampled:
     sampling_rate: float
 
     def __post_init__(self) -> None:
-        rate = as_float("sampling_rate", self.sampling_rate)
+        rate = check_number("sampling_rate", self.sampling_rate)
         if not 0.0 < rate <= 1.0:
             raise ParameterError(
                 f"sampling_rate must lie in (0, 1], got {rate!r}",
@@ -602,7 +540,7 @@ class Repeated:
     count: int
 
     def __post_init__(self) -> None:
-        check_count("count", self.count, at_least=1)
+        check_integer("count", self.count, 1)
 
 
 @dataclass(frozen=True, slots=True)

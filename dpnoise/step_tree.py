@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from dpnoise.checks import check_integer
 from dpnoise.errors import ParameterError
-from dpnoise.events import check_count
 
 MAX_STEPS: Final = 1 << 20
 """Largest number of steps."""
@@ -56,8 +56,8 @@ class StepTree:
     branching: int
 
     def __post_init__(self) -> None:
-        check_count("steps", self.steps, at_least=1)
-        check_count("branching", self.branching, at_least=2)
+        check_integer("steps", self.steps, 1)
+        check_integer("branching", self.branching, 2)
         if self.steps > MAX_STEPS:
             raise ParameterError(
                 f"steps must be at most {MAX_STEPS}, got {self.steps}",
@@ -114,8 +114,8 @@ class StepTree:
         Raises:
             ParameterError: A number is below 1.
         """
-        check_count("participations", participations, at_least=1)
-        check_count("separation", separation, at_least=1)
+        check_integer("participations", participations, 1)
+        check_integer("separation", separation, 1)
         most = min(participations, -(-self.steps // separation))
         weight = 0
         for width, nodes in zip(self.widths, self.level_sizes, strict=True):
@@ -124,11 +124,3 @@ class StepTree:
             rest = most - full * densest if full < nodes else 0
             weight += full * densest**2 + rest**2
         return weight
-
-    def mean_prefix_nodes(self) -> float:
-        """Return how many nodes a prefix consists of, on average over all prefixes."""
-        total = sum(
-            sum(1 for _ in self.nodes_of_prefix(step))
-            for step in range(1, self.steps + 1)
-        )
-        return total / self.steps

@@ -28,9 +28,10 @@ from numpy.typing import ArrayLike, NDArray
 from dpnoise.bench.arguments import NO_SETTINGS, Inputs, Vectors, cohort, plan_keywords
 from dpnoise.bench.table import Comparison, Row
 from dpnoise.bench.trial import derived_seed, noisy_sum, refuse_one_draw
+from dpnoise.checks import check_integer
 from dpnoise.errors import DPNoiseError, ParameterError
 from dpnoise.mechanisms import make_mechanism, mechanism_names
-from dpnoise.mechanisms.parameter_checks import check_choice, check_integer
+from dpnoise.mechanisms.parameter_checks import check_choice
 from dpnoise.planning import Plan, plan
 from dpnoise.student_t import student_quantile
 

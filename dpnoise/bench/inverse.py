@@ -17,6 +17,7 @@ from dpnoise.accounting import (
     make_accountant,
 )
 from dpnoise.bench.arguments import NO_SETTINGS, plan_keywords
+from dpnoise.checks import check_number, check_positive
 from dpnoise.errors import (
     CalibrationError,
     DPNoiseError,
@@ -26,7 +27,6 @@ from dpnoise.errors import (
 from dpnoise.events import NoiseEvent
 from dpnoise.mechanisms import MechanismParameters, make_mechanism
 from dpnoise.mechanisms.noise_share import MAX_CLIENTS
-from dpnoise.mechanisms.parameter_checks import check_number, check_positive
 from dpnoise.planning import Plan, PlanRequest, plan
 
 _ANY_MODULUS: Final = 1 << 62  # no loss depends on it

@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from dpnoise.checks import check_integer
 from dpnoise.encoding.clipping import (
     check_vector,
     integer_squared_norm,
@@ -27,7 +28,6 @@ from dpnoise.encoding.clipping import (
 )
 from dpnoise.encoding.scaling import FRACTIONAL_BITS, FixedPointVector
 from dpnoise.errors import CertificateError
-from dpnoise.samplers.parameters import whole_parameter
 
 MAX_LINF_BOUND: Final = 1 << 24
 """Keeps the exact sums of `mixture_norm` inside 63 bits."""
@@ -70,7 +70,7 @@ def clip_mixture(
     limit = Fraction(
         require_positive("mixture_norm_bound", mixture_norm_bound, 2.0**-500, 2.0**500)
     )
-    cap = whole_parameter("linf_bound", linf_bound, 1, MAX_LINF_BOUND)
+    cap = check_integer("linf_bound", linf_bound, 1, MAX_LINF_BOUND)
     values = check_vector(scaled, name="scaled")
     magnitudes = np.minimum(np.abs(values), _CEILING)
     whole = np.floor(magnitudes)

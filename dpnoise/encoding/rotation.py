@@ -36,9 +36,9 @@ from typing import ClassVar, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dpnoise.checks import check_integer
 from dpnoise.errors import InputError, ParameterError
 from dpnoise.samplers.bit_source import BitSource
-from dpnoise.samplers.parameters import whole_parameter
 
 _Matrix = npt.NDArray[np.float64]
 
@@ -202,7 +202,7 @@ def encoded_dim(name: str, dim: int) -> int:
     Raises:
         ParameterError: Unknown name, or `dim` out of range.
     """
-    whole_parameter("dim", dim, 1, MAX_ROTATED_DIM)
+    check_integer("dim", dim, 1, MAX_ROTATED_DIM)
     if _require_name(name).startswith("hadamard"):
         return padded_dim(dim, paley=name == "hadamard-kronecker")
     return dim
@@ -214,7 +214,7 @@ def flatness(name: str, dim: int) -> float:
     Raises:
         ParameterError: Unknown name, or `dim` out of range.
     """
-    whole_parameter("dim", dim, 1, MAX_ROTATED_DIM)
+    check_integer("dim", dim, 1, MAX_ROTATED_DIM)
     if _require_name(name) == "none":
         return float(dim)
     return 2.0 if name == "dft" else 1.0

@@ -11,14 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
+from dpnoise.checks import check_integer, check_positive
 from dpnoise.errors import ParameterError
 from dpnoise.local.sphere_cap import MIN_EPSILON, check_epsilon
-from dpnoise.mechanisms.parameter_checks import (
-    check_choice,
-    check_integer,
-    check_positive,
-    read_fields,
-)
+from dpnoise.mechanisms.parameter_checks import check_choice, read_fields
 
 RANDOMISER_NAMES: Final = ("separated", "privunit2", "privunit-inf", "scalar-dp")
 """The names of all randomisers, the one for everyday vectors first."""

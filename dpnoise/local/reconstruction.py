@@ -18,10 +18,10 @@ figures are not valid inputs.
 
 import math
 
+from dpnoise.checks import check_integer, check_number
 from dpnoise.errors import ParameterError
 from dpnoise.local.parameters import MAX_LOCAL_DIM
 from dpnoise.local.sphere_cap import LOG_TAIL_ERROR, MIN_EPSILON, SphereCap
-from dpnoise.mechanisms.parameter_checks import check_integer, check_number
 
 
 def reconstruction_probability(

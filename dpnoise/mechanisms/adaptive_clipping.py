@@ -21,12 +21,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
+from dpnoise.checks import check_integer, check_number, check_positive
 from dpnoise.errors import ParameterError
-from dpnoise.mechanisms.parameter_checks import (
-    check_integer,
-    check_number,
-    check_positive,
-)
 from dpnoise.mechanisms.parameters import MechanismParameters
 
 _SIGNIFICANT_BITS: Final = 12  # precise enough for a clip, and short to write

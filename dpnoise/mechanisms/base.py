@@ -34,6 +34,7 @@ from typing import ClassVar, Final, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpnoise.checks import check_integer
 from dpnoise.encoding.clipping import check_matrix, check_vector, clip_l2
 from dpnoise.encoding.rotation import Rotation, encoded_dim, flatness, make_rotation
 from dpnoise.encoding.scaling import (
@@ -49,7 +50,6 @@ from dpnoise.floats import float_above
 from dpnoise.mechanisms.clip_flag import ClipFlag
 from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding, forecast_error
 from dpnoise.mechanisms.noise_share import DEFAULT_SHARE_BITS, SessionNoise
-from dpnoise.mechanisms.parameter_checks import check_integer
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.secret_selection import ALL_CLIENTS, is_selected
 from dpnoise.mechanisms.sum_error import SumError, rounding_variance_bound

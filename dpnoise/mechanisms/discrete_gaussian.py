@@ -23,6 +23,7 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dpnoise.checks import check_integer, check_positive
 from dpnoise.encoding.rounding import round_toward_zero
 from dpnoise.encoding.scaling import FixedPointVector
 from dpnoise.errors import ParameterError
@@ -30,11 +31,7 @@ from dpnoise.events import Adjacency, DiscreteGaussianEvent, PrivacyEvent
 from dpnoise.mechanisms.base import CentralMechanism, NoiseSource
 from dpnoise.mechanisms.error_forecast import Rounding
 from dpnoise.mechanisms.noise_share import NoiseRule
-from dpnoise.mechanisms.parameter_checks import (
-    check_integer,
-    check_length,
-    check_positive,
-)
+from dpnoise.mechanisms.parameter_checks import check_length
 from dpnoise.mechanisms.parameters import MAX_SHARE_VARIANCE, MechanismParameters
 from dpnoise.samplers import discrete_gaussian_sampler
 

@@ -29,10 +29,10 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dpnoise.checks import check_integer
 from dpnoise.errors import ParameterError
 from dpnoise.mechanisms.parameter_checks import (
     check_fraction,
-    check_integer,
     read_fields,
     read_fraction,
 )

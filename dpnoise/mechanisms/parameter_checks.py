@@ -11,12 +11,12 @@ It knows no parameter's meaning.
 import dataclasses
 import difflib
 import inspect
-import math
 import numbers
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Final, cast
 
+from dpnoise.checks import check_number, check_positive
 from dpnoise.errors import ParameterError
 from dpnoise.own_parts import is_own
 
@@ -126,62 +126,6 @@ def check_keywords(
         )
 
 
-def check_number(parameter: str, value: object) -> float:
-    """Return a finite number as a float, or refuse it by name.
-
-    Args:
-        parameter: Name for the error.
-        value: What the caller passed.
-
-    Returns:
-        The number as a float.
-
-    Raises:
-        ParameterError: It is no number, NaN, or infinite.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
-        raise ParameterError(
-            f"{parameter} must be a number, got {type(value).__name__}",
-            parameter=parameter,
-            value=value,
-        )
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise ParameterError(
-            f"{parameter} must be a finite number, got {number!r}",
-            parameter=parameter,
-            value=number,
-        )
-    return number
-
-
-def check_positive(parameter: str, value: object) -> float:
-    """Return a number greater than zero as a float, or refuse it by name.
-
-    Args:
-        parameter: Name for the error.
-        value: What the caller passed.
-
-    Returns:
-        The number as a float.
-
-    Raises:
-        ParameterError: It is no finite number greater than 0.
-    """
-    number = check_number(parameter, value)
-    if number <= 0.0:
-        raise ParameterError(
-            f"{parameter} must be greater than 0, got {number!r}",
-            parameter=parameter,
-            value=number,
-            nearest="any number above 0, such as 1.0",
-        )
-    return number
-
-
 def check_length(parameter: str, value: object) -> float:
     """Return a length in the caller's units as a float, or refuse it by name.
 
@@ -205,37 +149,6 @@ def check_length(parameter: str, value: object) -> float:
             nearest=repr(_LONGEST if number > _LONGEST else 1.0 / _LONGEST),
         )
     return number
-
-
-def check_integer(parameter: str, value: object, lowest: int, highest: int) -> int:
-    """Return an integer within its limits, or refuse it by name.
-
-    Args:
-        parameter: Name for the error.
-        value: What the caller passed.
-        lowest: Smallest value that works.
-        highest: Largest value that works.
-
-    Returns:
-        The integer.
-
-    Raises:
-        ParameterError: It is no integer, or outside the limits.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ParameterError(
-            f"{parameter} must be an integer, got {type(value).__name__}",
-            parameter=parameter,
-            value=value,
-        )
-    if not lowest <= value <= highest:
-        raise ParameterError(
-            f"{parameter} must be between {lowest} and {highest}, got {value}",
-            parameter=parameter,
-            value=value,
-            nearest=str(lowest if value < lowest else highest),
-        )
-    return value
 
 
 def check_fraction(parameter: str, value: object, *, most: int) -> Fraction:

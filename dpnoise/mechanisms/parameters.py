@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Self
 
+from dpnoise.checks import check_integer, check_number, check_positive
 from dpnoise.encoding.rotation import rotation_names
 from dpnoise.encoding.scaling import BOUND_GRID
 from dpnoise.encoding.wrapping import MAX_MODULUS
@@ -32,10 +33,7 @@ from dpnoise.mechanisms.noise_share import MAX_CLIENTS, NoiseRule
 from dpnoise.mechanisms.parameter_checks import (
     check_choice,
     check_flag,
-    check_integer,
     check_length,
-    check_number,
-    check_positive,
     read_fields,
     read_fraction,
 )

@@ -18,6 +18,7 @@ from fractions import Fraction
 from dpnoise.accounting import accountant_names
 from dpnoise.accounting.accountant import check_delta, check_epsilon
 from dpnoise.accounting.reference_gaussian import gaussian_variance
+from dpnoise.checks import check_integer, check_number, check_positive
 from dpnoise.encoding.rotation import encoded_dim
 from dpnoise.errors import ParameterError
 from dpnoise.events import (
@@ -33,14 +34,7 @@ from dpnoise.mechanisms.adaptive_clipping import suggest_flag_amplitude
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding
 from dpnoise.mechanisms.noise_share import MAX_CLIENTS, MAX_LADDER, NoiseRule
-from dpnoise.mechanisms.parameter_checks import (
-    check_choice,
-    check_integer,
-    check_length,
-    check_number,
-    check_positive,
-    plain_number,
-)
+from dpnoise.mechanisms.parameter_checks import check_choice, check_length, plain_number
 from dpnoise.mechanisms.parameters import (
     DEFAULT_ROUNDING_BIAS,
     MAX_DIM,

@@ -10,9 +10,10 @@ import math
 from fractions import Fraction
 from typing import Final
 
+from dpnoise.checks import check_integer
 from dpnoise.errors import ParameterError
 from dpnoise.samplers.inversion_table import InversionTable
-from dpnoise.samplers.parameters import CACHED_TABLES, whole_parameter
+from dpnoise.samplers.parameters import CACHED_TABLES
 from dpnoise.samplers.tail_bounds import SUMMATION_BITS, OneSide, Weights
 
 MAX_NUM_TRIALS: Final = 1 << 30
@@ -52,7 +53,7 @@ def even_trials(num_trials: int, most: int) -> int:
     Raises:
         ParameterError: Not an even integer in range.
     """
-    trials = whole_parameter("num_trials", num_trials, 2, most)
+    trials = check_integer("num_trials", num_trials, 2, most)
     if trials % 2:
         raise ParameterError(
             f"num_trials must be even, so that the mean is an integer; got {trials}",

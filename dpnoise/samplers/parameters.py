@@ -58,28 +58,6 @@ def exact_parameter(
     return exact
 
 
-def whole_parameter(parameter: str, value: object, least: int, most: int) -> int:
-    """Check one integer parameter of a law and return it.
-
-    Raises:
-        ParameterError: Not an int, or outside [least, most].
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ParameterError(
-            f"{parameter} must be an int, got {type(value).__name__}",
-            parameter=parameter,
-            value=value,
-        )
-    if not least <= value <= most:
-        raise ParameterError(
-            f"{parameter} must lie in [{least}, {most}], got {_show(Fraction(value))}",
-            parameter=parameter,
-            value=value,
-            nearest=str(least if value < least else most),
-        )
-    return value
-
-
 def _bits(number: Fraction) -> int:
     """Length of the longer of numerator and denominator."""
     return max(number.numerator.bit_length(), number.denominator.bit_length())

@@ -184,7 +184,7 @@ def test_unknown_names_dimensions_and_seeds_are_refused():
     with pytest.raises(ParameterError, match="unknown rotation"):
         flatness("fft", 10)
     for dim in (0, -1, MAX_ROTATED_DIM + 1):
-        with pytest.raises(ParameterError, match="dim must lie in"):
+        with pytest.raises(ParameterError, match="dim must be between"):
             encoded_dim("none", dim)
     with pytest.raises(ParameterError, match="dim must be an int"):
         make_rotation("dft", 10.0, SEED)
