@@ -44,7 +44,8 @@ def gain(steps: int, branching: int, participations: int) -> float:
     # Fresh noise: the member weighs on each of its steps, a prefix of t steps has the
     # noise of t.
     fresh = taken * (steps + 1) / 2.0
-    return fresh / (weight * tree.mean_prefix_nodes())
+    nodes = sum(len(list(tree.nodes_of_prefix(t))) for t in range(1, steps + 1)) / steps
+    return fresh / (weight * nodes)
 
 
 def reproduce(options: Options) -> Reproduction:

@@ -1,4 +1,4 @@
-"""Prefix sums over many steps with the noise of a tree, simulated.
+"""Noise of a tree for prefix sums over many steps, one member's part.
 
 * Every member has one seed for all steps. The noise of a node is drawn from it under
   the node's own label. So it can be drawn again, and subtracted when a longer node
@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dpnoise.errors import InputError, ParameterError
+from dpnoise.errors import ParameterError
 from dpnoise.mechanisms.base import check_seed
 from dpnoise.samplers.skellam import skellam_table
 from dpnoise.step_tree import StepTree, TreeNode
@@ -83,44 +83,3 @@ class TreeMember:
             label = TREE_LABEL + b"/%d/%d" % (node.level, node.index)
             self._table.add_to(drawn, self._seed, label)
         return drawn
-
-
-def simulate_prefix_sums(
-    vectors: NDArray[np.int64],
-    *,
-    seeds: tuple[bytes, ...],
-    branching: int,
-    share_variance: Fraction,
-) -> NDArray[np.int64]:
-    """Release noisy running sums of integer vectors.
-
-    Args:
-        vectors: Sums of all members' vectors, one row for each step, shape (T, dim).
-        seeds: 32 secret bytes of each member.
-        branching: Of the tree.
-        share_variance: Variance of one member's noise in one node, grid steps².
-
-    Returns:
-        Noisy sums of the first 1, 2, … T rows, shape (T, dim). Their noise is
-        correlated from row to row.
-
-    Raises:
-        InputError: The vectors are no matrix of int64, or a seed is not 32 bytes.
-        ParameterError: A number is out of range.
-    """
-    if vectors.dtype != np.int64 or vectors.ndim != 2:  # noqa: PLR2004 - a matrix
-        raise InputError(
-            f"vectors must be a matrix of int64, got {vectors.dtype} of shape "
-            f"{vectors.shape}"
-        )
-    steps, dim = vectors.shape
-    tree = StepTree(steps, branching)
-    members = [
-        TreeMember(seed, tree=tree, dim=dim, share_variance=share_variance)
-        for seed in seeds
-    ]
-    sent = vectors.copy()
-    for step in range(1, steps + 1):
-        for member in members:
-            sent[step - 1] += member.noise(step)
-    return np.cumsum(sent, axis=0)

@@ -25,7 +25,7 @@ import pytest
 from dpnoise.accounting import make_accountant
 from dpnoise.accounting.tree import TreeRelease, account_for_tree
 from dpnoise.events import Adversary, Repeated, SkellamEvent
-from dpnoise.mechanisms.tree import simulate_prefix_sums
+from dpnoise.mechanisms.tree import TreeMember
 from dpnoise.step_tree import StepTree
 
 TREES = 1 << 19
@@ -63,12 +63,14 @@ COMMON = np.array(
 
 def drawn(members):
     """Noise of the running sums, shape (STEPS, TREES), as the members draw it."""
-    return simulate_prefix_sums(
-        np.zeros((STEPS, TREES), np.int64),
-        seeds=tuple(hashlib.sha256(b"%d" % who).digest() for who in range(members)),
-        branching=BRANCHING,
-        share_variance=SHARE,
-    )
+    tree = StepTree(STEPS, BRANCHING)
+    sent = np.zeros((STEPS, TREES), np.int64)
+    for who in range(members):
+        seed = hashlib.sha256(b"%d" % who).digest()
+        member = TreeMember(seed, tree=tree, dim=TREES, share_variance=SHARE)
+        for step in range(1, STEPS + 1):
+            sent[step - 1] += member.noise(step)
+    return np.cumsum(sent, axis=0)
 
 
 @pytest.fixture(name="noise", scope="module")
