@@ -12,15 +12,13 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dpnoise.accounting.renyi.accountant import RenyiAccountant, gaussian_curve
+from dpnoise.accounting.renyi.accountant import RenyiAccountant
 from dpnoise.accounting.renyi.curve import RenyiCurve
 from dpnoise.accounting.renyi.skellam_lattice import sensitivities_of
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.events import (
     Adjacency,
-    DiscreteGaussianEvent,
     DistributedDiscreteGaussianEvent,
-    GaussianEvent,
     NoiseEvent,
 )
 from dpnoise.floats import ROUNDING_MARGIN, FloatArray, float_below
@@ -68,16 +66,14 @@ class DistributedGaussianCurve(RenyiCurve):
         l1_sensitivity: Bound on the L1 norm of the difference, grid steps.
     """
 
+    mirrored: ClassVar[bool] = True
+    """Symmetric noise, so that a reflection swaps the two worlds."""
+
     dim: int
     num_noise_shares: int
     local_noise_variance: float
     l2_sensitivity: float
     l1_sensitivity: float
-
-    @property
-    def mirrored(self) -> bool:
-        """Symmetric noise, so that a reflection swaps the two worlds."""
-        return True
 
     def divergences(self, orders: FloatArray) -> FloatArray:
         """Bound the divergence by the smallest of three expressions.
@@ -118,10 +114,8 @@ class DDGaussPaperAccountant(RenyiAccountant):
     sampling_moment_factor: ClassVar[float] = 3.0
 
     def _curve(self, release: NoiseEvent) -> RenyiCurve:
-        if isinstance(release, GaussianEvent | DiscreteGaussianEvent):
-            return gaussian_curve(release, self.adjacency)
         if not isinstance(release, DistributedDiscreteGaussianEvent):
-            raise self._refuse(release)
+            return super()._curve(release)
         l1_sensitivity, l2_sensitivity = sensitivities_of(release, self.adjacency)
         return DistributedGaussianCurve(
             dim=release.dim,

@@ -8,14 +8,12 @@ fallback too.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dpnoise.accounting.renyi.accountant import RenyiAccountant, gaussian_curve
+from dpnoise.accounting.renyi.accountant import RenyiAccountant
 from dpnoise.accounting.renyi.curve import RenyiCurve
 from dpnoise.accounting.renyi.skellam_lattice import sensitivities_of, vector_bound
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.events import (
     Adjacency,
-    DiscreteGaussianEvent,
-    GaussianEvent,
     NoiseEvent,
     SkellamEvent,
 )
@@ -32,19 +30,15 @@ class PublishedSkellamCurve(RenyiCurve):
         noise_variance: Variance per coordinate, grid steps squared, above 0.
     """
 
+    integer_orders: ClassVar[bool] = True
+    """The theorem is proven for integer orders."""
+
+    mirrored: ClassVar[bool] = True
+    """Reflecting every coordinate at half its shift swaps the two worlds."""
+
     l2_sensitivity: float
     l1_sensitivity: float
     noise_variance: float
-
-    @property
-    def integer_orders(self) -> bool:
-        """The theorem is proven for integer orders."""
-        return True
-
-    @property
-    def mirrored(self) -> bool:
-        """Reflecting every coordinate at half its shift swaps the two worlds."""
-        return True
 
     def divergences(self, orders: FloatArray) -> FloatArray:
         """Bound the divergence; see `vector_bound`."""
@@ -66,10 +60,8 @@ class SkellamPaperAccountant(RenyiAccountant):
     sampling_moment_factor: ClassVar[float] = 3.0
 
     def _curve(self, release: NoiseEvent) -> RenyiCurve:
-        if isinstance(release, GaussianEvent | DiscreteGaussianEvent):
-            return gaussian_curve(release, self.adjacency)
         if not isinstance(release, SkellamEvent):
-            raise self._refuse(release)
+            return super()._curve(release)
         l1_sensitivity, l2_sensitivity = sensitivities_of(release, self.adjacency)
         return PublishedSkellamCurve(
             l2_sensitivity=l2_sensitivity,

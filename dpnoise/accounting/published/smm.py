@@ -18,14 +18,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpnoise.accounting.renyi.accountant import RenyiAccountant, gaussian_curve
+from dpnoise.accounting.renyi.accountant import RenyiAccountant
 from dpnoise.accounting.renyi.curve import RenyiCurve
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.errors import TheoremNotApplicableError
 from dpnoise.events import (
     Adjacency,
-    DiscreteGaussianEvent,
-    GaussianEvent,
     NoiseEvent,
     SkellamMixtureClippedEvent,
 )
@@ -164,10 +162,8 @@ class SMMPaperAccountant(RenyiAccountant):
     proof_of_theorem: ClassVar[Proof] = Proof.PUBLISHED
 
     def _curve(self, release: NoiseEvent) -> RenyiCurve:
-        if isinstance(release, GaussianEvent | DiscreteGaussianEvent):
-            return gaussian_curve(release, self.adjacency)
         if not isinstance(release, SkellamMixtureClippedEvent):
-            raise self._refuse(release)
+            return super()._curve(release)
         return PublishedMixtureCurve(
             mixture_norm_bound=release.mixture_norm_bound,
             linf_bound=release.linf_bound,

@@ -12,7 +12,6 @@
 It holds no curve; subclasses map releases to curves.
 """
 
-import abc
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -55,7 +54,7 @@ _SAMPLED_STEP: Final = 4
 class RenyiAccountant(Accountant):
     """An accountant whose account is a sum of Rényi curves.
 
-    A subclass implements `_curve`, which maps one release to its curve or refuses it.
+    A subclass extends `_curve`, which maps one release to its curve or refuses it.
     One that follows a publication sets `sampling_moment_factor` to 3 if the publication
     amplifies by the generic bound [ZW19] instead of the exact expansion.
     """
@@ -67,9 +66,11 @@ class RenyiAccountant(Accountant):
         self._curves: dict[NoiseEvent, RenyiCurve] = {}
         self._best_order: float | None = None
 
-    @abc.abstractmethod
     def _curve(self, release: NoiseEvent) -> RenyiCurve:
-        """Map one release to its curve; raise UnknownEventError without a theorem."""
+        """Return the curve of one release, or refuse it; here of Gaussian noise."""
+        if isinstance(release, GaussianEvent | DiscreteGaussianEvent):
+            return gaussian_curve(release, self.adjacency)
+        raise self._refuse(release)
 
     def divergences(self, orders: FloatArray) -> FloatArray:
         """Bound the Rényi divergence of everything composed so far.
@@ -203,12 +204,10 @@ class ConcentratedCurve(RenyiCurve):
         rho: The parameter ρ, at least 0.
     """
 
-    rho: float
+    mirrored: ClassVar[bool] = True
+    """Symmetric noise, so that a reflection swaps the two worlds."""
 
-    @property
-    def mirrored(self) -> bool:
-        """Symmetric noise, so that a reflection swaps the two worlds."""
-        return True
+    rho: float
 
     def divergences(self, orders: FloatArray) -> FloatArray:
         """Bound the divergence.
@@ -274,8 +273,3 @@ class ZCDPAccountant(RenyiAccountant):
             )
             * ROUNDING_MARGIN
         )
-
-    def _curve(self, release: NoiseEvent) -> RenyiCurve:
-        if isinstance(release, GaussianEvent | DiscreteGaussianEvent):
-            return gaussian_curve(release, self.adjacency)
-        raise self._refuse(release)

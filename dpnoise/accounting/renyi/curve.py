@@ -28,7 +28,7 @@ It does not decide who may claim amplification; the base class of the accountant
 
 import abc
 import math
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -43,18 +43,12 @@ class RenyiCurve(abc.ABC):
 
     __slots__ = ()
 
-    @property
-    def integer_orders(self) -> bool:
-        """Whether only integer orders are covered."""
-        return False
+    integer_orders: ClassVar[bool] = False
+    """Whether only integer orders are covered."""
 
-    @property
-    def mirrored(self) -> bool:
-        """Whether an involution of the outputs swaps the two worlds.
-
-        Only then one subsampling bound serves both directions (below).
-        """
-        return False
+    mirrored: ClassVar[bool] = False
+    """Whether an involution of the outputs swaps the two worlds. Only then one
+    subsampling bound serves both directions (below)."""
 
     @property
     def closed_form(self) -> bool:

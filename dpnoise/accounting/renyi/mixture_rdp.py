@@ -44,7 +44,7 @@ import numpy as np
 
 from dpnoise.accounting.accountant import ReleaseSize
 from dpnoise.accounting.conversion import renyi_epsilons
-from dpnoise.accounting.renyi.accountant import RenyiAccountant, gaussian_curve
+from dpnoise.accounting.renyi.accountant import RenyiAccountant
 from dpnoise.accounting.renyi.curve import MAX_SAMPLED_ORDER, RenyiCurve
 from dpnoise.accounting.renyi.skellam_lattice import (
     MAX_LATTICE_VARIANCE,
@@ -59,8 +59,6 @@ from dpnoise.accounting.renyi.skellam_rdp import (
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.events import (
     Adjacency,
-    DiscreteGaussianEvent,
-    GaussianEvent,
     NoiseEvent,
     SkellamEvent,
     SkellamMixtureClippedEvent,
@@ -464,8 +462,6 @@ class MixtureRDPAccountant(RenyiAccountant):
         return float(renyi_epsilons(largest, np.zeros(1), delta)[0])
 
     def _curve(self, release: NoiseEvent) -> RenyiCurve:
-        if isinstance(release, GaussianEvent | DiscreteGaussianEvent):
-            return gaussian_curve(release, self.adjacency)
         if isinstance(release, SkellamEvent):
             return exact_skellam_curve(release, self.adjacency)
         if isinstance(release, SkellamMixtureEvent):
@@ -473,7 +469,7 @@ class MixtureRDPAccountant(RenyiAccountant):
         elif isinstance(release, SkellamMixtureClippedEvent):
             squared_norm = release.mixture_norm_bound
         else:
-            raise self._refuse(release)
+            return super()._curve(release)
         return ExactMixtureCurve(
             squared_norm=min(squared_norm, release.dim * float(release.linf_bound) ** 2)
             * ROUNDING_MARGIN,

@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from dpnoise.accounting.renyi.accountant import RenyiAccountant, gaussian_curve
+from dpnoise.accounting.renyi.accountant import RenyiAccountant
 from dpnoise.accounting.renyi.curve import RenyiCurve
 from dpnoise.accounting.renyi.skellam_lattice import (
     MAX_LATTICE_VARIANCE,
@@ -27,8 +27,6 @@ from dpnoise.accounting.renyi.skellam_lattice import (
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.events import (
     Adjacency,
-    DiscreteGaussianEvent,
-    GaussianEvent,
     NoiseEvent,
     SkellamEvent,
 )
@@ -133,14 +131,12 @@ class ExactSkellamCurve(RenyiCurve):
         noise_variance: Variance per coordinate, grid steps squared, above 0.
     """
 
+    mirrored: ClassVar[bool] = True
+    """Reflecting every coordinate at half its shift swaps the two worlds."""
+
     l2_sensitivity_squared: float
     linf_sensitivity: int
     noise_variance: float
-
-    @property
-    def mirrored(self) -> bool:
-        """Reflecting every coordinate at half its shift swaps the two worlds."""
-        return True
 
     @property
     def closed_form(self) -> bool:
@@ -179,10 +175,8 @@ class SkellamRDPAccountant(RenyiAccountant):
     proof_of_theorem: ClassVar[Proof] = Proof.OWN
 
     def _curve(self, release: NoiseEvent) -> RenyiCurve:
-        if isinstance(release, GaussianEvent | DiscreteGaussianEvent):
-            return gaussian_curve(release, self.adjacency)
         if not isinstance(release, SkellamEvent):
-            raise self._refuse(release)
+            return super()._curve(release)
         return exact_skellam_curve(release, self.adjacency)
 
     def _assumptions(self) -> tuple[str, ...]:

@@ -16,9 +16,7 @@ from dpnoise.accounting.renyi.skellam_rdp import ExactSkellamCurve
 class OneWay(ConcentratedCurve):
     """The same curve without the mirror, so that the general bound is used."""
 
-    @property
-    def mirrored(self):
-        return False
+    mirrored = False
 
 
 ORDERS = np.array([2.0, 3.0, 7.0, 16.0, 50.0])
