@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, Self, TypeVar, cast
 
 from secagg.crypto.entropy import Entropy
-from secagg.errors import ErrorCode
-from secagg.runtime.files import replace_file, sync_directory
+from secagg.runtime.files import disk, replace_file, sync_directory
 from secagg.storage.change import Change, Command, Query, Update
 from secagg.storage.directories import (
     STORE_FILE,
@@ -148,13 +147,8 @@ class ClientStore:
         if self.directory is None:
             self._uploads[name] = data
             return
-        try:
+        with disk(self.directory / name):
             replace_file(self.directory / name, data, mode=_PRIVATE)
-        except OSError as error:
-            raise ErrorCode.STORAGE_FAILED.error(
-                f"{self.directory / name} cannot be written: {error.strerror}",
-                fix="Check the free space and the owner of the directory.",
-            ) from None
 
     def upload(self, session_id: bytes, bound: bytes) -> bytes | None:
         """Return the message with a masked input, if it is whole and of this input.
@@ -186,8 +180,8 @@ class ClientStore:
         self._uploads = {n: data for n, data in self._uploads.items() if n in kept}
         if self.directory is None:
             return
-        try:
-            removed = False
+        removed = False
+        with disk(self.directory):
             for path in self.directory.iterdir():
                 # Also leftovers of a process that died while it wrote one.
                 is_upload = path.name.lstrip(".").startswith(_UPLOAD)
@@ -197,9 +191,3 @@ class ClientStore:
                     removed = True
             if removed:
                 sync_directory(self.directory)
-        except OSError as error:
-            raise ErrorCode.STORAGE_FAILED.error(
-                f"a masked input in {self.directory} cannot be removed: "
-                f"{error.strerror}",
-                fix="Check the owner of the directory.",
-            ) from None

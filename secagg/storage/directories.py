@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from secagg.errors import ErrorCode, LocalProtocolError, SecAggError
+from secagg.runtime.files import disk
 
 STORE_FILE: Final = "store.sqlite3"
 """The store of a party that keeps its state in a directory."""
@@ -33,14 +34,9 @@ def new_directory(path: Path) -> Path:
     Raises:
         ServiceError: STORAGE_FAILED; it exists and is not empty, or cannot be made.
     """
-    try:
+    with disk(path):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         is_empty = not any(path.iterdir())
-    except OSError as error:
-        raise ErrorCode.STORAGE_FAILED.error(
-            f"{path} cannot be used: {error.strerror}",
-            fix="Choose another directory.",
-        ) from None
     if not is_empty:
         raise ErrorCode.STORAGE_FAILED.error(
             f"{path} is not empty",
@@ -167,11 +163,21 @@ class FileLock:
             ServiceError: STORAGE_FAILED; the file cannot be locked, or other processes
                 keep it.
         """
+        if not self.is_taken_within(seconds):
+            raise self.held()
+
+    def is_taken_within(self, seconds: float) -> bool:
+        """Acquire the lock, and block until it is free; return whether it was in time.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; the file cannot be locked.
+        """
         deadline = time.monotonic() + seconds
         while not self.take():
             if time.monotonic() >= deadline:
-                raise self.held()
+                return False
             time.sleep(POLL_SECONDS)  # noqa: TID251 - no event loop is blocked
+        return True
 
     def held(self) -> SecAggError:
         """Build the error for a lock that another process keeps."""

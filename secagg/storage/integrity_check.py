@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from secagg.errors import ErrorCode
 from secagg.protocol.events import Received, SumComputed
 from secagg.protocol.messages import Upload
+from secagg.runtime.files import disk
 from secagg.storage.blobs import STORE_HOME, Blob, Blobs, FileBlobs
 from secagg.storage.change import Role
 from secagg.storage.journal import decode_server_event
@@ -161,7 +161,7 @@ def set_aside(
     quarantine, moved = directory / _QUARANTINE / "spool", []
     if not isinstance(blobs, FileBlobs):
         return []
-    try:
+    with disk(quarantine):
         for fault in faults:
             if fault.place is None:
                 continue
@@ -173,11 +173,6 @@ def set_aside(
                 target = target.with_name(f"{Path(fault.place).name}.{count}")
             shutil.move(blobs.directory / fault.place, target)
             moved.append(target)
-    except OSError as error:
-        raise ErrorCode.STORAGE_FAILED.error(
-            f"{quarantine} cannot be written: {error.strerror}",
-            fix="Check its owner and the free space.",
-        ) from None
     return moved
 
 

@@ -50,9 +50,7 @@ whole machine.
 
 import contextlib
 import errno
-import fcntl
 import os
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -61,6 +59,7 @@ from typing import Final, Self
 
 from secagg.errors import ErrorCode, SecAggError
 from secagg.runtime.files import sync_directory
+from secagg.storage.directories import open_lock
 
 STORE_ID_BYTES: Final = 8
 SLOT_BYTES: Final = 4096
@@ -68,7 +67,6 @@ SLOT_BYTES: Final = 4096
 
 _GENERATION_BYTES: Final = 8
 _CHECK_BYTES: Final = 16
-_LOCK_POLL_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +160,12 @@ class RollbackMark:
 
     Args:
         path: The file.  Its directory is made, for its owner only, when it is missing.
-            Beside it lies a lock, an empty file with ``.lock`` added to the name.
+            Beside it lies a lock, a file with ``.lock`` added to the name.
     """
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path
-        self._lock: int | None = None
+        self._held = contextlib.ExitStack()
         # The last mark that this object has read or written, and tried to write since.
         self._slots: _Slots | None = None
         self._tried: set[Mark] = set()
@@ -189,27 +187,22 @@ class RollbackMark:
             ServiceError: STORAGE_FAILED; another store is open under this mark, or the
                 files cannot be made or read.
         """
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(
-                lock_of(self.path),
-                os.O_RDWR | os.O_CREAT,
-                0o600,
-            )
-        except OSError as error:
-            raise self._failure("locked", error) from None
-        with contextlib.ExitStack() as undo:
-            undo.callback(os.close, lock)
-            self._take(lock, wait_seconds)
+        with contextlib.ExitStack() as held:
+            lock = held.enter_context(open_lock(lock_of(self.path)))
+            if not lock.is_taken_within(wait_seconds):
+                raise ErrorCode.STORAGE_FAILED.error(
+                    f"the rollback mark {self.path} is in use: another process runs "
+                    "with this state, with a copy of it, or with another state",
+                    fix="Stop the other process. Of a state and its copies only one "
+                    "may ever run: keep the one that ran last, and remove the others. "
+                    "Different states need different rollback marks.",
+                )
             self._know(self._look(), lasts=False)
-            undo.pop_all()
-        self._lock = lock
+            self._held = held.pop_all()
 
     def release(self) -> None:
         """Release the lock; harmless when repeated."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._held.close()
 
     def forget(self, *, check: Callable[[], None] = lambda: None) -> bool:
         """Delete the mark; return whether one existed.
@@ -327,27 +320,6 @@ class RollbackMark:
             f"the rollback mark {self.path} was replaced while the state was in use: "
             "by a copy of the state that runs elsewhere, or by hand",
             self.path,
-        )
-
-    def _take(self, lock: int, wait_seconds: float) -> None:
-        deadline = time.monotonic() + wait_seconds
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    break
-                time.sleep(_LOCK_POLL_SECONDS)  # noqa: TID251 - of the store's thread
-            except OSError as error:
-                raise self._failure("locked", error) from None
-            else:
-                return
-        raise ErrorCode.STORAGE_FAILED.error(
-            f"the rollback mark {self.path} is in use: another process runs with this "
-            "state, with a copy of it, or with another state",
-            fix="Stop the other process. Of a state and its copies only one may "
-            "ever run: keep the one that ran last, and remove the others. Different "
-            "states need different rollback marks.",
         )
 
     def _look(self) -> _Slots | None:
