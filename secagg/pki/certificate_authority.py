@@ -21,7 +21,7 @@ Rule 7: the owner confirms the key's fingerprint over another channel than the
 
 import hashlib
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -137,28 +137,16 @@ class CertificateAuthority:
         )
         start = now or datetime.now(UTC)
         public = key.public_key()
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(name)
-            .public_key(public)
-            .serial_number(_serial(entropy))
-            .not_valid_before(start - _CLOCK_SKEW)
-            .not_valid_after(start + _duration(days, _MAX_AUTHORITY_DAYS))
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_key_usage(signs_certificates=True), critical=True)
-            .add_extension(
-                x509.SubjectKeyIdentifier.from_public_key(public), critical=False
-            )
+        certificate = _certificate(
+            name,
+            name,
+            public,
+            entropy,
+            (start, start + _duration(days, _MAX_AUTHORITY_DAYS)),
             # `load` reads the trust domain here.
-            .add_extension(
-                x509.SubjectAlternativeName(
-                    [x509.UniformResourceIdentifier(f"secagg://{trust_domain}")]
-                ),
-                critical=False,
-            )
-            .sign(key, hashes.SHA256())
-        )
+            [x509.UniformResourceIdentifier(f"secagg://{trust_domain}")],
+            is_authority=True,
+        ).sign(key, hashes.SHA256())
         return cls(certificate, key, trust_domain)
 
     @classmethod
@@ -314,45 +302,24 @@ class CertificateAuthority:
             raise _refused("a client's certificate must have no hosts")
         entropy = entropy or SystemEntropy()
         start = now or datetime.now(UTC)
-        end = min(
-            start + _duration(days, _MAX_LEAF_DAYS),
-            self.certificate.not_valid_after_utc,
-        )
-        if end <= start:
-            raise _refused("the authority has expired")
+        end = self._end_after(start, days)
         purpose = (
             ExtendedKeyUsageOID.CLIENT_AUTH
             if identity.role is Role.CLIENT
             else ExtendedKeyUsageOID.SERVER_AUTH
         )
-        authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(
-            self.private_key.public_key()
-        )
         certificate = (
-            x509.CertificateBuilder()
-            .subject_name(
-                x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, identity.name[:64])])
+            _certificate(
+                _common_name(identity.name),
+                self.certificate.subject,
+                public,
+                entropy,
+                (start, end),
+                [x509.UniformResourceIdentifier(identity.uri), *names],
+                is_authority=False,
             )
-            .issuer_name(self.certificate.subject)
-            .public_key(public)
-            .serial_number(_serial(entropy))
-            .not_valid_before(start - _CLOCK_SKEW)
-            .not_valid_after(end)
-            .add_extension(
-                x509.BasicConstraints(ca=False, path_length=None), critical=True
-            )
-            .add_extension(_key_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-            .add_extension(
-                x509.SubjectAlternativeName(
-                    [x509.UniformResourceIdentifier(identity.uri), *names]
-                ),
-                critical=False,
-            )
-            .add_extension(
-                x509.SubjectKeyIdentifier.from_public_key(public), critical=False
-            )
-            .add_extension(authority_key, critical=False)
+            .add_extension(self._key_identifier, critical=False)
             .sign(self.private_key, hashes.SHA256())
         )
         return _pem(certificate)
@@ -378,24 +345,13 @@ class CertificateAuthority:
             ServiceError: BAD_CERTIFICATE for a bad duration.
         """
         start = datetime.fromtimestamp(now, UTC)
-        end = min(
-            start + _duration(days, _MAX_LEAF_DAYS),
-            self.certificate.not_valid_after_utc,
-        )
-        if end <= start:
-            raise _refused("the authority has expired")
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
             .last_update(start)
-            .next_update(end)
+            .next_update(self._end_after(start, days))
             .add_extension(x509.CRLNumber(number), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(
-                    self.private_key.public_key()
-                ),
-                critical=False,
-            )
+            .add_extension(self._key_identifier, critical=False)
         )
         for serial, (at, reason) in revoked.items():
             entry = (
@@ -408,6 +364,19 @@ class CertificateAuthority:
             builder = builder.add_revoked_certificate(entry.build())
         crl = builder.sign(self.private_key, hashes.SHA256())
         return crl.public_bytes(serialization.Encoding.PEM)
+
+    def _end_after(self, start: datetime, days: int) -> datetime:
+        """Return when something that begins then ends: with the authority at last."""
+        last = self.certificate.not_valid_after_utc
+        end = min(start + _duration(days, _MAX_LEAF_DAYS), last)
+        if end <= start:
+            raise _refused("the authority has expired")
+        return end
+
+    @property
+    def _key_identifier(self) -> x509.AuthorityKeyIdentifier:
+        public = self.private_key.public_key()
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(public)
 
     def _issue(
         self,
@@ -423,6 +392,41 @@ class CertificateAuthority:
             identity, key.public_key(), hosts=hosts, days=days, now=now, entropy=entropy
         )
         return IssuedCertificate(certificate, key_pem(key))
+
+
+def _common_name(name: str) -> x509.Name:
+    """Return a subject of one name; X.509 allows it 64 characters."""
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+
+
+def _certificate(  # noqa: PLR0913, PLR0917 - what every certificate states
+    subject: x509.Name,
+    issuer: x509.Name,
+    public: PublicKey,
+    entropy: Entropy,
+    valid: tuple[datetime, datetime],
+    names: Iterable[x509.GeneralName],
+    *,
+    is_authority: bool,
+) -> x509.CertificateBuilder:
+    """Return a certificate without its signature."""
+    constraints = x509.BasicConstraints(is_authority, 0 if is_authority else None)
+    usage = _key_usage(signs_certificates=is_authority)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(_serial(entropy))
+        .not_valid_before(valid[0] - _CLOCK_SKEW)
+        .not_valid_after(valid[1])
+        .add_extension(constraints, critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(public), critical=False
+        )
+    )
 
 
 def _refused(complaint: str) -> SecAggError:
@@ -536,7 +540,7 @@ def new_request(directory: Path, name: str, *, entropy: Entropy) -> tuple[Path, 
     key = new_key(entropy)
     request = (
         x509.CertificateSigningRequestBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])]))
+        .subject_name(_common_name(name))
         .sign(key, hashes.SHA256())
     )
     path, secret = directory / f"{name}.csr", directory / f"{name}.key"

@@ -26,7 +26,7 @@ in which they were made.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,9 +62,9 @@ class IssuerRecord:
         list_made_at: When it was made, in Unix seconds.
     """
 
-    def __init__(self, enrolment_key: bytes) -> None:
+    def __init__(self, enrolment_key: bytes, lines: DurableLines) -> None:
         self._enrolment_key: Final = enrolment_key
-        self._lines: DurableLines | None = None
+        self._lines: Final = lines
         self._of_name: defaultdict[str, list[Credential]] = defaultdict(list)
         self._of_key: defaultdict[bytes, list[Credential]] = defaultdict(list)
         self.trust_domain = ""
@@ -92,10 +92,10 @@ class IssuerRecord:
             ServiceError: STORAGE_FAILED when it is in use or cannot be read;
                 STATE_DAMAGED, naming the line.
         """
-        record = cls(enrolment_key)
         damaged = "Find out what changed this file; a guess could repeat a serial."
-        with DurableLines.open(path, record._read, next_step=damaged) as lines:
-            record._lines = lines
+        with DurableLines.open(path, next_step=damaged) as lines:
+            record = cls(enrolment_key, lines)
+            lines.read(record._read)
             yield record
 
     def of_name(self, name: str) -> Sequence[Credential]:
@@ -112,7 +112,7 @@ class IssuerRecord:
         Raises:
             ServiceError: STORAGE_FAILED; it must not leave.
         """
-        self._append(_row(credential))
+        self._lines.append(_row(credential))
         self._add(credential)
 
     def add_revocation(self, serials: Sequence[int], *, made_at: int) -> None:
@@ -126,15 +126,11 @@ class IssuerRecord:
             ServiceError: STORAGE_FAILED; it must not leave.
         """
         number = self.list_number + 1
-        self._append({"made_at": made_at, "revocation": number, "serials": serials})
+        row = {"made_at": made_at, "revocation": number, "serials": serials}
+        self._lines.append(row)
         self._take_back(serials, made_at)
 
     # --- writing ----------------------------------------------------------------------
-
-    def _append(self, row: Mapping[str, object]) -> None:
-        if self._lines is None:
-            raise AssertionError("a record is written while it is open")
-        self._lines.append(row)
 
     def _add(self, credential: Credential) -> None:
         self.credentials.append(credential)

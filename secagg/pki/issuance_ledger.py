@@ -102,10 +102,12 @@ class IssuedRow:
 class IssuanceLedger:
     """An open directory of an authority; make it with `create` and `open`."""
 
-    def __init__(self, directory: Path, authority: CertificateAuthority) -> None:
+    def __init__(
+        self, directory: Path, authority: CertificateAuthority, lines: DurableLines
+    ) -> None:
         self._directory: Final = directory
         self._authority: Final = authority
-        self._lines: DurableLines | None = None
+        self._lines: Final = lines
         self._rows: dict[int, IssuedRow] = {}
         self._of_key: defaultdict[bytes, list[IssuedRow]] = defaultdict(list)
         self._revoked: dict[int, tuple[int, x509.ReasonFlags]] = {}
@@ -137,12 +139,10 @@ class IssuanceLedger:
         authority = CertificateAuthority.load(
             directory / f"{_AUTHORITY_STEM}.pem", directory / f"{_AUTHORITY_STEM}.key"
         )
-        office = cls(directory, authority)
         damaged = "Restore a whole copy, or begin a new authority."
-        with DurableLines.open(
-            directory / _INDEX, office._read, next_step=damaged
-        ) as lines:
-            office._lines = lines
+        with DurableLines.open(directory / _INDEX, next_step=damaged) as lines:
+            office = cls(directory, authority, lines)
+            lines.read(office._read)
             office._check_list()
             yield office
 
@@ -316,7 +316,7 @@ class IssuanceLedger:
             key=spki_of(public),
             not_after=int(leaf.not_valid_after_utc.timestamp()),
         )
-        self._append(_encoded(row))
+        self._lines.append(_encoded(row))
         self._add(row)
         return certificate
 
@@ -390,7 +390,7 @@ class IssuanceLedger:
         signed = self._authority.sign_revocations(
             revoked, number=number, now=now, days=days
         )
-        self._append(
+        self._lines.append(
             {
                 "at": now,
                 "list": number,
@@ -432,11 +432,6 @@ class IssuanceLedger:
 
     def _of(self, holder: PeerIdentity) -> list[IssuedRow]:
         return [row for row in self._rows.values() if row.holder == _spelt(holder)]
-
-    def _append(self, row: dict[str, object]) -> None:
-        if self._lines is None:
-            raise AssertionError("an index is written while it is open")
-        self._lines.append(row)
 
     def _add(self, row: IssuedRow) -> None:
         self._rows[row.serial] = row

@@ -44,20 +44,15 @@ class DurableLines:
 
     @classmethod
     @contextmanager
-    def open(
-        cls, path: Path, take: Callable[[int, dict[str, Any]], None], *, next_step: str
-    ) -> Iterator[Self]:
-        """Open a file for this process alone, and read it.
+    def open(cls, path: Path, *, next_step: str) -> Iterator[Self]:
+        """Open a file for this process alone.
 
         Args:
             path: Where it is.
-            take: Called with the number and the object of each line; raises
-                LookupError, TypeError or ValueError for an impossible one.
             next_step: The next step for a damaged file.
 
         Raises:
-            ServiceError: STORAGE_FAILED when it is in use or cannot be read;
-                STATE_DAMAGED, naming the line.
+            ServiceError: STORAGE_FAILED; it is in use, or cannot be read.
         """
         with disk(path):
             stream = FileIO(path, "r+")
@@ -69,11 +64,7 @@ class DurableLines:
                     f"{path} is in use by another process",
                     fix="Wait for the other command to end.",
                 ) from None
-            opened = cls(path, stream, next_step)
-            with disk(path):
-                lines = stream.readall().split(b"\n")
-            opened._load(lines, take)
-            yield opened
+            yield cls(path, stream, next_step)
 
     def append(self, row: Mapping[str, object]) -> None:
         """Append a line.
@@ -97,9 +88,19 @@ class DurableLines:
         if self._stream.write(line) != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _load(
-        self, lines: list[bytes], take: Callable[[int, dict[str, Any]], None]
-    ) -> None:
+    def read(self, take: Callable[[int, dict[str, Any]], None]) -> None:
+        """Read the file, which was just opened.
+
+        Args:
+            take: Called with the number and the object of each line; raises
+                LookupError, TypeError or ValueError for an impossible one.
+
+        Raises:
+            ServiceError: STORAGE_FAILED when it cannot be read; STATE_DAMAGED, naming
+                the line.
+        """
+        with disk(self.path):
+            lines = self._stream.readall().split(b"\n")
         if lines.pop():
             raise self._damaged(
                 len(lines) + 1,
