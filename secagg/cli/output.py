@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from secagg.cli.failures import discard, exit_code_of, to_json_line, write_failure
@@ -44,6 +45,8 @@ class Output:
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(line_buffering=True)
         self.as_json: Final = as_json
+        # Prints a failure of any kind to standard error, and as JSON if asked to.
+        self.failure: Final = partial(write_failure, as_json=as_json)
         self._is_aside: Final = is_aside
         self._bar: ProgressBar | None = None
         self.console: Final = Console(
@@ -154,25 +157,6 @@ class Output:
             code=int(error.code),
             name=error.code.name,
             exit_code=exit_code_of(error),
-        )
-
-    def failure(
-        self,
-        message: str,
-        *,
-        next_step: str = "",
-        code: int = 0,
-        name: str,
-        exit_code: int,
-    ) -> None:
-        """Print a failure of any kind to standard error, and as JSON if asked to."""
-        write_failure(
-            message,
-            next_step=next_step,
-            code=code,
-            name=name,
-            exit_code=exit_code,
-            as_json=self.as_json,
         )
 
 

@@ -63,7 +63,7 @@ from secagg.cli.checks.state_checks import (
 )
 from secagg.client.program import client_policy, read_privacy_limits
 from secagg.config import HostSettings, TaskSettings, is_client_file
-from secagg.config.common import TLSSection, total_budget
+from secagg.config.common import total_budget
 from secagg.config.paths import client_paths, refuse_shared_paths, two_aggregator_paths
 from secagg.config.server import HostSection
 from secagg.config.two_aggregators import (
@@ -389,16 +389,9 @@ def _outputs(setup: ClientSetup | SharingSetup) -> str | None:
 
 def _party_name(setup: PartySetup) -> str:
     own = setup.settings.server
-    for files, role in _party_certificates(setup):
+    for files, role in setup.certificates:
         check_name(own, identity_of(files, role).identity.name, files.certificate)
     return own.name
-
-
-def _party_certificates(setup: PartySetup) -> list[tuple[TLSSection, Role]]:
-    found: list[tuple[TLSSection, Role]] = [(setup.settings.tls, Role.SERVER)]
-    if isinstance(setup.settings, LeaderSettings):
-        found.append((setup.settings.helper, Role.CLIENT))
-    return found
 
 
 def _shared(setup: Setup) -> list[tuple[Path, Path | None]]:
@@ -485,18 +478,41 @@ def _state_checks(
     )
 
 
+def _certificate_checks(
+    files: str, certificate: str, *, subject: str = "certificate"
+) -> tuple[SetupCheck[Any], ...]:
+    """Return the checks of certificates and their files, under these numbers."""
+    return (
+        _starts(
+            files,
+            "certificate files",
+            lambda s: first_caution(check_tls_files(tls) for tls, _ in s.certificates),
+        ),
+        _starts(
+            certificate,
+            subject,
+            lambda s: first_caution(check_certificate(*it) for it in s.certificates),
+        ),
+    )
+
+
+_REVOKED: Final[SetupCheck[Any]] = _starts(
+    "D125",
+    "revoked certificates",
+    lambda s: check_revoked(s.host.server, s.host.tls),
+)
+_DISK: Final[SetupCheck[Any]] = SetupCheck(
+    "D155", "disk", lambda s: check_disk(s.host.server.state_dir)
+)
+_ADMIN_SOCKET: Final[SetupCheck[Any]] = SetupCheck(
+    "D186", "admin socket", lambda s: _admin_socket(s.host.server, s.owner)
+)
+
 _SERVER: Final[tuple[Branch[ServerSetup], ...]] = (
     (_starts("D105", "paths", _server_paths),),
     (
-        _starts("D110", "certificate files", lambda s: check_tls_files(s.host.tls)),
-        _starts(
-            "D120", "certificate", lambda s: check_certificate(s.host.tls, Role.SERVER)
-        ),
-        _starts(
-            "D125",
-            "revoked certificates",
-            lambda s: check_revoked(s.host.server, s.host.tls),
-        ),
+        *_certificate_checks("D110", "D120"),
+        _REVOKED,
         _starts(
             "D130",
             "enrolment",
@@ -521,7 +537,7 @@ _SERVER: Final[tuple[Branch[ServerSetup], ...]] = (
             ),
         ),
         _starts("D152", "modes", lambda s: check_modes(*s.places[0])),
-        SetupCheck("D155", "disk", lambda s: check_disk(s.host.server.state_dir)),
+        _DISK,
         _starts(
             "D157",
             "uploads",
@@ -533,9 +549,7 @@ _SERVER: Final[tuple[Branch[ServerSetup], ...]] = (
         SetupCheck("D161", "sums", lambda s: check_sums(s.host.server, s.owner)),
         _starts("D162", "mark", _server_mark),
         SetupCheck("D163", "other aggregators", lambda s: check_replicas(s.host)),
-        SetupCheck(
-            "D186", "admin socket", lambda s: _admin_socket(s.host.server, s.owner)
-        ),
+        _ADMIN_SOCKET,
     ),
     (SetupCheck("D165", "engine", lambda s: _engine(s.host.server.engine)),),
     (
@@ -570,12 +584,7 @@ _CLIENT: Final[tuple[Branch[ClientSetup], ...]] = (
     (SetupCheck("D242", "--input", _input),),
     (_starts("D243", "--output", _outputs),),
     (
-        _starts("D210", "certificate files", lambda s: check_tls_files(s.settings.tls)),
-        _starts(
-            "D220",
-            "certificate",
-            lambda s: check_certificate(s.settings.tls, Role.CLIENT),
-        ),
+        *_certificate_checks("D210", "D220"),
         _starts("D230", "enrolment", lambda s: check_client_enrolment(s.settings)),
         _starts(
             "D235",
@@ -613,42 +622,17 @@ _CLIENT: Final[tuple[Branch[ClientSetup], ...]] = (
 
 
 _PARTY: Final[tuple[Branch[PartySetup], ...]] = (
+    (_starts("D105", "paths", _party_paths),),
     (
-        _starts(
-            "D105",
-            "paths",
-            _party_paths,
-        ),
-    ),
-    (
-        _starts(
-            "D110",
-            "certificate files",
-            lambda s: first_caution(
-                check_tls_files(tls) for tls, _ in _party_certificates(s)
-            ),
-        ),
-        _starts(
-            "D120",
-            "certificate",
-            lambda s: first_caution(
-                check_certificate(tls, role) for tls, role in _party_certificates(s)
-            ),
-        ),
+        *_certificate_checks("D110", "D120"),
         _starts("D122", "name", _party_name),
-        _starts(
-            "D125",
-            "revoked certificates",
-            lambda s: check_revoked(s.settings.server, s.settings.tls),
-        ),
+        _REVOKED,
     ),
     (_starts("D145", "packages", _party_packages),),
     (
         *_state_checks("D150", "D152", "D160", "D162"),
-        SetupCheck("D155", "disk", lambda s: check_disk(s.settings.server.state_dir)),
-        SetupCheck(
-            "D186", "admin socket", lambda s: _admin_socket(s.settings.server, s.owner)
-        ),
+        _DISK,
+        _ADMIN_SOCKET,
     ),
     (
         SetupCheck(
@@ -670,22 +654,7 @@ _PARTY: Final[tuple[Branch[PartySetup], ...]] = (
 _SHARING: Final[tuple[Branch[SharingSetup], ...]] = (
     (_starts("D202", "rules", _sharing_rules),),
     (_starts("D205", "paths", _sharing_paths),),
-    (
-        _starts(
-            "D210",
-            "certificate files",
-            lambda s: first_caution(
-                check_tls_files(each) for _, each in _sections_of(s)
-            ),
-        ),
-        _starts(
-            "D220",
-            "certificates",
-            lambda s: first_caution(
-                check_certificate(each, Role.CLIENT) for _, each in _sections_of(s)
-            ),
-        ),
-    ),
+    _certificate_checks("D210", "D220", subject="certificates"),
     (_starts("D235", "addresses", _sharing_addresses),),
     (
         *_state_checks("D240", "D245", "D250", "D252"),

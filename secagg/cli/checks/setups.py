@@ -18,6 +18,7 @@ from secagg.config import (
     load_task_settings,
     names_a_task,
 )
+from secagg.config.common import TLSSection
 from secagg.config.files import is_file_of_two_aggregators, party_of
 from secagg.config.server import files_in
 from secagg.config.two_aggregators import (
@@ -30,9 +31,11 @@ from secagg.config.two_aggregators import (
     tasks_of_party,
 )
 from secagg.errors import InternalError
+from secagg.transport.peer_identity import Role
 from secagg.two_aggregators.program import state_of
 
 C = TypeVar("C", ClientSettings, SharingClientSettings)
+Certificates: TypeAlias = list[tuple[TLSSection, Role]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,11 @@ class ServerSetup:
         """State directory and rollback mark; None for the mark by default."""
         own = self.host.server
         return [(own.state_dir, own.rollback_mark)]
+
+    @property
+    def certificates(self) -> Certificates:
+        """Files of the certificates that it shows, and its role under each."""
+        return [(self.host.tls, Role.SERVER)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +110,11 @@ class ClientSetup(GivingSetup[ClientSettings]):
 
     way: ConnectivityCheck | None = None
 
+    @property
+    def certificates(self) -> Certificates:
+        """Files of the certificates that it shows, and its role under each."""
+        return [(self.settings.tls, Role.CLIENT)]
+
     def to_aggregator(self) -> ConnectivityCheck:
         """Return the connectivity checks, one object for all checks of the peer."""
         if self.way is None:
@@ -111,6 +124,13 @@ class ClientSetup(GivingSetup[ClientSettings]):
 
 class SharingSetup(GivingSetup[SharingClientSettings]):
     """Setup of a client of two aggregators."""
+
+    @property
+    def certificates(self) -> Certificates:
+        """Files of the certificates that it shows, and its role under each."""
+        return [
+            (each, Role.CLIENT) for each in (self.settings.leader, self.settings.helper)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +158,19 @@ class PartySetup:
     def places(self) -> list[tuple[Path, Path | None]]:
         """State directory and rollback mark of each task."""
         return [state_of(self.settings.server, each.id) for each in self.tasks]
+
+    @property
+    def host(self) -> PartySettings:
+        """The settings of its process, under the name that a server's have."""
+        return self.settings
+
+    @property
+    def certificates(self) -> Certificates:
+        """Files of the certificates that it shows, and its role under each."""
+        own: Certificates = [(self.settings.tls, Role.SERVER)]
+        if isinstance(self.settings, LeaderSettings):
+            own.append((self.settings.helper, Role.CLIENT))
+        return own
 
 
 Setup: TypeAlias = ServerSetup | ClientSetup | PartySetup | SharingSetup
