@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from cryptography import x509
 
@@ -125,7 +125,7 @@ async def meet(
         _present(context, identity)
 
     async def who() -> PeerIdentity:
-        with await _connect(address, clock) as connected:
+        with await connect(address, clock) as connected:
             conversation = _Conversation(address, connected, context)
             peer = await conversation.peer(expected)
             if as_ourselves:
@@ -242,11 +242,14 @@ def _present(context: ssl.SSLContext, identity: TLSIdentity) -> None:
         ) from None
 
 
-async def _connect(address: Address, clock: Clock) -> socket.socket:
-    """Return a connected socket; the first of the host's addresses that answers."""
-    loop = asyncio.get_running_loop()
+async def resolve(address: Address) -> list[tuple[Any, ...]]:
+    """Return the addresses of a host, as `socket.getaddrinfo` does.
+
+    Raises:
+        ServiceError: UNREACHABLE; the name is unknown.
+    """
     try:
-        found = await loop.getaddrinfo(
+        return await asyncio.get_running_loop().getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM
         )
     except (socket.gaierror, UnicodeError):
@@ -254,6 +257,17 @@ async def _connect(address: Address, clock: Clock) -> socket.socket:
             f"the host name {address.host!r} is not known to the name service",
             "Check the spelling of client.server and the DNS of this host.",
         ) from None
+
+
+async def connect(address: Address, clock: Clock) -> socket.socket:
+    """Return a connected socket; the first of the host's addresses that answers.
+
+    Raises:
+        ServiceError: UNREACHABLE.
+        TimeoutError: Nothing answers within `HANDSHAKE_SECONDS`.
+    """
+    loop = asyncio.get_running_loop()
+    found = await resolve(address)
     failure: OSError | None = None
     # An address that does not answer, such as IPv6 without a route, leaves time for the
     # others.

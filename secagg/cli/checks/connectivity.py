@@ -1,7 +1,6 @@
 """Connectivity checks: every step from a client to its aggregator."""
 
 import asyncio
-import socket
 import ssl
 import time
 from typing import Final
@@ -20,11 +19,18 @@ from secagg.client.gate import (
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.program import client_enrolment, client_policy, read_privacy_limits
 from secagg.config import ClientSettings
-from secagg.errors import ErrorCode, SecAggError, printable
+from secagg.errors import ErrorCode, printable
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.runtime.clock import SystemClock
 from secagg.transport.address import Address
-from secagg.transport.handshake import Expected, meet
+from secagg.transport.handshake import (
+    HANDSHAKE_SECONDS,
+    Expected,
+    connect,
+    meet,
+    resolve,
+    unreachable,
+)
 from secagg.transport.peer_identity import PeerIdentity, Role
 from secagg.wire.calls import GetOffer, Wait
 
@@ -55,41 +61,21 @@ class ConnectivityCheck:
 
     async def resolve(self) -> str:
         """Resolve the host name of the aggregator."""
-        loop = asyncio.get_running_loop()
-        try:
-            found = await loop.getaddrinfo(
-                self._to.host, self._to.port, type=socket.SOCK_STREAM
-            )
-        except (socket.gaierror, UnicodeError):
-            raise _unreachable(
-                f"the host name {self._to.host!r} is not known to the name service",
-                "Check the spelling of client.server and this machine's DNS.",
-            ) from None
+        found = await resolve(self._to)
         places = sorted({str(each[4][0]) for each in found})
         return f"{self._to.host} has the address {', '.join(places)}"
 
     async def connect(self) -> str:
         """Open a connection and close it."""
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                _, writer = await asyncio.open_connection(self._to.host, self._to.port)
-        except ConnectionRefusedError:
-            raise _unreachable(
-                f"{self._to} refuses connections: nothing listens there",
-                "Start the aggregator, or correct the port in client.server.",
-            ) from None
+            with await connect(self._to, SystemClock()):
+                pass
         except TimeoutError:
-            raise _unreachable(
-                f"{self._to} does not answer within {_ANSWER_SECONDS:g} seconds: "
+            raise unreachable(
+                f"{self._to} does not answer within {HANDSHAKE_SECONDS:g} seconds: "
                 "packets are lost or filtered on the way",
                 "Check firewalls, port forwarding and VPN between the two machines.",
             ) from None
-        except OSError as error:
-            raise _unreachable(
-                f"cannot connect to {self._to}: {error.strerror}",
-                "Check this machine's network, VPN and routes.",
-            ) from None
-        writer.transport.abort()
         return f"{self._to} accepts connections"
 
     async def speaks_tls(self) -> str:
@@ -203,7 +189,3 @@ class ConnectivityCheck:
         return read_enrolled(
             files, name=identity.name, trust_domain=identity.trust_domain
         ).rules()
-
-
-def _unreachable(complaint: str, next_step: str) -> SecAggError:
-    return ErrorCode.UNREACHABLE.error(complaint, fix=next_step)

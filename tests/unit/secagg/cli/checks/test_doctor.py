@@ -42,6 +42,7 @@ from secagg.storage.rollback_mark import (
     default_mark,
 )
 from secagg.storage.rows import Replica
+from secagg.transport import handshake
 from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity
 
@@ -481,8 +482,8 @@ async def test_a_way_that_swallows_packets_is_not_a_refusal(place, monkeypatch):
     async def silent(*_, **__):
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(way_to_aggregator, "_ANSWER_SECONDS", 0.01)
-    monkeypatch.setattr(asyncio, "open_connection", silent)
+    monkeypatch.setattr(handshake, "HANDSHAKE_SECONDS", 0.01)
+    monkeypatch.setattr(asyncio.get_running_loop(), "sock_connect", silent)
     failure = only_failure(await of_client(place, 1), "D270", "UNREACHABLE", "filtered")
     assert "firewalls" in failure.next_step
 
