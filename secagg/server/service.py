@@ -48,11 +48,12 @@ from contextlib import (
     suppress,
 )
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-from secagg.config import HostSettings, ServerSettings, TaskSettings, end_of_task
+from secagg.config import HostSettings, ServerSettings, TaskSettings
 from secagg.config.server import HostSection
 from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
 from secagg.pki.key_files import parse_key
@@ -79,7 +80,7 @@ from secagg.server.rpc.grpc_server import run_until_signalled
 from secagg.server.server import SETTLE_SECONDS, OperatedServer, RunningTask, Server
 from secagg.server.session.events import SessionProgress
 from secagg.server.session.report import SessionReceipt
-from secagg.server.session.timer import until
+from secagg.server.session.timer import at_end_date
 from secagg.server.storage import open_storage
 from secagg.server.supervisor import TaskSupervisor
 from secagg.server.task.outputs import ReleasedSum
@@ -454,7 +455,8 @@ async def serve(  # noqa: PLR0913 - callbacks, and what is run
             await on_sum(released)
             receipts.append(released.receipt)
 
-        async with beside(_end_in_time(settings, server)):
+        ending = at_end_date(settings.task, partial(server.end_task, settings.task.id))
+        async with beside(ending):
             is_complete = await run_until_signalled(
                 server.transport,
                 _finish(server, task, take, observer),
@@ -579,19 +581,6 @@ async def _finish(
         await server.settle()
         raise
     await server.settle()  # a signal that ends the loop skips this
-
-
-async def _end_in_time(settings: ServerSettings, server: Server) -> None:
-    """End the task at its end date, if it has one."""
-    moment = end_of_task(settings.task)
-    if moment is not None:
-        await until(
-            moment,
-            lambda: server.end_task(
-                settings.task.id, f"the end date of the task has come ({moment})"
-            ),
-            clock=SystemClock(),
-        )
 
 
 @dataclass(frozen=True, slots=True)

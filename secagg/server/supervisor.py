@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
-from secagg.config import TaskSettings, end_of_task
+from secagg.config import TaskSettings
 from secagg.errors import (
     ErrorCode,
     SecAggError,
@@ -38,10 +38,10 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import MAX_REASON_BYTES
 from secagg.protocol.profiles import Trust
 from secagg.runtime import log_events as telemetry
-from secagg.runtime.clock import SystemClock, beside
+from secagg.runtime.clock import beside
 from secagg.server.admin.views import find_task, short_of_budget, state_of
 from secagg.server.server import OperatedServer, RunningTask, TaskOptions
-from secagg.server.session.timer import until
+from secagg.server.session.timer import at_end_date
 from secagg.server.task.definition import DeliveryDeferredError
 from secagg.server.task.outputs import SumWriter, write_receipt
 from secagg.server.task.schedule import TaskSchedule
@@ -668,7 +668,8 @@ class TaskSupervisor:
     ) -> None:
         """Receive the sums of a task until its end."""
         task_id = settings.task.id
-        async with beside(self._end_in_time(settings)):
+        ending = at_end_date(settings.task, partial(self._stop_by_itself, task_id))
+        async with beside(ending):
             try:
                 while (total := await running.next_sum()) is not None:
                     try:
@@ -706,18 +707,6 @@ class TaskSupervisor:
                 spare=spare,
                 next_step="Look at `secagg sessions list` for what has failed; add "
                 "another task for more sums.",
-            )
-
-    async def _end_in_time(self, settings: TaskSettings) -> None:
-        """Stop a task at its end date, if it has one."""
-        moment = end_of_task(settings.task)
-        if moment is not None:
-            await until(
-                moment,
-                lambda: self._stop_by_itself(
-                    settings.task.id, f"the end date of the task has come ({moment})"
-                ),
-                clock=SystemClock(),
             )
 
     async def _stop_by_itself(self, task_id: str, reason: str) -> None:

@@ -28,6 +28,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from typing import Final
 
+from secagg.config import end_of_task
+from secagg.config.task import TaskSection
 from secagg.errors import ErrorCode
 from secagg.protocol.descriptor import CLOCK_TOLERANCE_SECONDS, SessionDescriptor
 from secagg.protocol.messages import Round
@@ -37,7 +39,7 @@ from secagg.protocol.rounds import ROUNDS, rounds_of
 from secagg.protocol.server import machine as server_machine
 from secagg.protocol.server import states as server
 from secagg.protocol.server.states import RosterFixed
-from secagg.runtime.clock import Clock, is_set_before
+from secagg.runtime.clock import Clock, SystemClock, is_set_before
 from secagg.server.session.state import DurableState, patiently
 from secagg.storage.change import Change
 from secagg.wire.calls import Wait
@@ -187,6 +189,19 @@ async def until(
     while (left := (moment - now()).total_seconds()) > 0:
         await clock.sleep_until(clock.now() + min(left, _LOOK_EVERY))
     await then()
+
+
+async def at_end_date(task: TaskSection, end: Callable[[str], Awaitable[None]]) -> None:
+    """End a task when its end date comes; return at once where it has none.
+
+    Args:
+        task: Settings of the task.
+        end: Ends it; its argument is the reason.
+    """
+    moment = end_of_task(task)
+    if moment is not None:
+        reason = f"the end date of the task has come ({moment})"
+        await until(moment, lambda: end(reason), clock=SystemClock())
 
 
 class RoundTimer:
