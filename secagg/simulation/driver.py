@@ -42,9 +42,11 @@ from secagg.protocol import masking
 from secagg.protocol.client import machine as client
 from secagg.protocol.client.states import (
     ClientState,
+    EdgesChosen,
     ReadyForInput,
     ReadyForNoisedInput,
     ReadyForPlainInput,
+    Shared,
 )
 from secagg.protocol.context import view_of
 from secagg.protocol.descriptor import SessionDescriptor
@@ -548,14 +550,14 @@ class _MeasuredSession(InProcessSession):
         sent = self.server_state.session.accepted
         return self._task.certificate(
             clients=len(sent[Round.ADVERTISE_KEYS]),
-            sharers=len(sent[Round.SHARE_KEYS]),
+            share_holders=len(sent[Round.SHARE_KEYS]),
             survivors=survivors,
             given=self._given,
         )
 
     def supply_input(self, number: int) -> tuple[ClientOutput, ...]:
         state = self.clients[number]
-        if self._task is None or not isinstance(state, client.ReadyForInput):
+        if self._task is None or not isinstance(state, ReadyForInput):
             return super().supply_input(number)
         vector = np.zeros(self._task.dim)
         vector[number % vector.size] = 1.0
@@ -585,11 +587,11 @@ class _MeasuredSession(InProcessSession):
             kept = held_bytes(state)
             self.meter.client_state_bytes = max(kept, self.meter.client_state_bytes)
         # Equal views of n clients would take O(n^2) memory in one process.
-        if isinstance(state, client.EdgesChosen):
+        if isinstance(state, EdgesChosen):
             self._adverts = self._adverts or state.roster.adverts
             roster = replace(state.roster, adverts=self._adverts)
             self.clients[number] = replace(state, roster=roster)
-        if isinstance(state, client.Shared) and self.parameters.is_complete_graph:
+        if isinstance(state, Shared) and self.parameters.is_complete_graph:
             self._adverts = self._adverts or state.roster.adverts
             shared = replace(state.roster, adverts=self._adverts)
             self.clients[number] = replace(state, roster=shared)
