@@ -17,7 +17,7 @@ from secagg.cli.output import Output
 from secagg.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from secagg.testbed.demo.director import DemoResult
+    from secagg.testbed.demo.run import DemoResult
     from secagg.testbed.demo.sum_check import SessionCheck
 
 
@@ -110,9 +110,8 @@ def demo(  # noqa: PLR0913 - one parameter per flag
         tempfile.TemporaryDirectory(prefix="secagg-demo-") as temporary,
     ):
         from secagg.storage.directories import new_directory
-        from secagg.testbed.demo.cohort import Loss
-        from secagg.testbed.demo.director import run_demo
         from secagg.testbed.demo.layout import DemoPlan
+        from secagg.testbed.demo.run import Loss, run_demo
         from secagg.testbed.run_folder import client_name
 
         planned = DemoPlan(

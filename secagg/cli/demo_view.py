@@ -21,7 +21,7 @@ _QUIET_SECONDS: Final = 3.0
 
 
 class DemoLines:
-    """Prints a demo line by line; a `secagg.testbed.demo.director.DemoView`.
+    """Prints a demo line by line; a `secagg.testbed.demo.run.DemoView`.
 
     Use it as a context manager: a thread of it repeats the state in the meantime,
     because planning keeps the event loop busy. It imports nothing heavy, to print

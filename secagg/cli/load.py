@@ -99,8 +99,8 @@ def load(  # noqa: PLR0913 - one parameter per flag
     from pathlib import Path
 
     from secagg.testbed.load.database import OWN_DATABASE, database_of
-    from secagg.testbed.load.director import run_load
     from secagg.testbed.load.plan import LoadPlan
+    from secagg.testbed.load.run import run_load
 
     output = Output(as_json=as_json)
     chosen = named_profile(profile)

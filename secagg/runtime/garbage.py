@@ -1,4 +1,4 @@
-"""Garbage collection of a program: rare while it loads, never of loaded libraries.
+"""Memory of a program: garbage collected rarely, and never of loaded libraries.
 
 It is also rarer than usual while the program runs, because the objects of a session are
 no garbage either.
@@ -7,6 +7,8 @@ For programs, not for libraries: the settings apply to the whole process.
 """
 
 import gc
+import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -40,3 +42,10 @@ def keep_what_is_loaded() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*STAYING)
+
+
+def peak_rss_bytes() -> int:
+    """Return the most memory that this process has held so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Linux counts kibibytes, macOS bytes.
+    return peak if sys.platform == "darwin" else peak * 1024

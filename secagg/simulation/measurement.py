@@ -6,7 +6,6 @@ Rule 2: bytes are those of the protocol's own messages; the transport's framing 
 """
 
 import gc
-import resource
 import sys
 import time
 from collections import defaultdict
@@ -16,6 +15,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from types import FunctionType, ModuleType
 from typing import Final
+
+from secagg.runtime.garbage import peak_rss_bytes
 
 
 @dataclass(slots=True)
@@ -120,13 +121,6 @@ class Meter:
             client_state_bytes=self.client_state_bytes,
             peak_rss_bytes=peak_rss_bytes(),
         )
-
-
-def peak_rss_bytes() -> int:
-    """Return the most memory that this process has held so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # Linux counts kibibytes, macOS bytes.
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def held_bytes(value: object) -> int:

@@ -13,21 +13,29 @@ Rule 4: a process prints one JSON object per line on standard output, with a key
 import asyncio
 import json
 import os
+import resource
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from secagg.errors import ErrorCode, SecAggError
 
-Listener = Callable[[Mapping[str, object]], None]
+Event = Mapping[str, Any]
+Listener = Callable[[Event], None]
 # A report of a session with a few hundred lost clients fits.
 _MAX_LINE_BYTES: Final = 1 << 20
 
 
 class ChildProcess:
-    """One process and the lines that it prints."""
+    """One process and the lines that it prints.
+
+    Attributes:
+        name: As given to `start_child`.
+        was_killed: Whether this object has killed it.
+    """
 
     def __init__(
         self,
@@ -37,6 +45,7 @@ class ChildProcess:
         log: Path,
     ) -> None:
         self.name = name
+        self.was_killed = False
         self._process = process
         self._log = log
         self._listener: Listener | None = listener
@@ -65,14 +74,33 @@ class ChildProcess:
 
     def kill(self) -> None:
         """End the process at once, as a power cut would: SIGKILL."""
-        if self._process.returncode is None:
-            self._process.kill()
+        self.was_killed = True
+        self.send_signal(signal.SIGKILL)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send the process a signal, if it has not ended."""
+        if self.running_id is not None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    @property
+    def running_id(self) -> int | None:
+        """The number of the process; None once it has ended."""
+        return self._process.pid if self._process.returncode is None else None
 
     async def end(self) -> None:
-        """End the process at once, unread; it has ended on return."""
+        """End the process at once, unread; it has ended on return.
+
+        Raises:
+            Exception: That of the listener, if it has failed before.
+        """
         self._listener = None
         self.kill()
-        await self.wait()
+        await self._process.wait()
+        await asyncio.wait({self._listening})
+        # A loop that ends cancels the reader, too; the process has ended all the same.
+        if not self._listening.cancelled():
+            self._listening.result()
 
     async def wait(self) -> int:
         """Wait until the process has ended and all its lines were read."""
@@ -84,44 +112,37 @@ class ChildProcess:
 
 async def start_child(  # noqa: PLR0913 - what a process is made of
     name: str,
-    module: str,
-    arguments: Sequence[str],
+    words: Sequence[str],
     *,
     log: Path,
     listener: Listener,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str],
+    directory: Path | None = None,
 ) -> ChildProcess:
-    """Start a Python module of this package as a process of its own.
+    """Start Python as a process of its own.
 
     Args:
         name: Its name in messages.
-        module: For ``python -m``.
-        arguments: Its command line.
+        words: Its command line behind the interpreter.
         log: The file of its standard error.
-        listener: Called with every line that it prints.
-        environment: Variables beside those of this process.
+        listener: Called with every event that it prints.
+        environment: All its variables.
+        directory: Where it runs; by default where this process does.
 
     Raises:
-        ServiceError: The system refuses another process.
+        ServiceError: OVERLOADED; the system refuses another process.
     """
-    variables = {
-        **os.environ,
-        "OPENBLAS_NUM_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-        **(environment or {}),
-    }
     log.parent.mkdir(parents=True, exist_ok=True)
     try:
         with log.open("ab") as errors:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-m",
-                module,
-                *arguments,
+                *words,
+                cwd=directory,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
-                env=variables,
+                env=environment,
                 limit=_MAX_LINE_BYTES,
                 # Ctrl-C reaches the command alone, which ends its children itself.
                 start_new_session=True,
@@ -132,6 +153,21 @@ async def start_child(  # noqa: PLR0913 - what a process is made of
             fix="Run it with fewer --clients.",
         ) from None
     return ChildProcess(name, process, listener, log)
+
+
+def child_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables of a child process: this process's without its settings.
+
+    Args:
+        more: Variables beside those.
+    """
+    return {
+        **{key: value for key, value in os.environ.items() if "SECAGG_" not in key},
+        # Each process has its part of a core, not a thread for each core.
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        **(more or {}),
+    }
 
 
 def _event(line: bytes) -> dict[str, object] | None:
@@ -159,3 +195,21 @@ def say_failed(error: SecAggError, **facts: object) -> None:
         next_step=error.at_command or error.next_step,
         **facts,
     )
+
+
+def allow_all_files() -> None:
+    """Let this process have as many files open as the system allows it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def run_process(work: Coroutine[Any, Any, int | None]) -> int:
+    """Run a process of a run; return its exit status, 0 if `work` returns None.
+
+    A failure is reported to the parent process.
+    """
+    try:
+        return asyncio.run(work) or 0
+    except SecAggError as error:
+        say_failed(error)
+        return 1

@@ -1,23 +1,23 @@
-"""The files of one demo, the processes that may read them, and the demo's numbers.
+"""The files of one demo, the processes that may read them, and what it is asked for.
 
 Rule 1: a client's process is given its own certificate, shard and state, and the
         authority's certificate; nothing of another client.
 Rule 2: the audit files exist for the demo's arithmetic check only.  A client writes the
         integers that it is about to mask, noise included, where the parent process can
         read them; no program outside `secagg.testbed.demo` does so.
-
-The aggregator's settings file is made of the numbers.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-from secagg.config import ServerSettings, load_server_settings
 from secagg.protocol.parameters import Graph
-from secagg.protocol.profiles import Profile
 from secagg.testbed.demo.model import DIMENSION, L2_CLIP
-from secagg.testbed.run_folder import RunFolder, settings_head
+from secagg.testbed.run_folder import (
+    ROUNDS_OF_ANSWERS,
+    RunFolder,
+    RunPlan,
+    SettingsTables,
+)
 
 TASK_ID = "digits"
 
@@ -25,11 +25,6 @@ TASK_ID = "digits"
 @dataclass(frozen=True, slots=True)
 class DemoLayout(RunFolder):
     """The directory of one run."""
-
-    @property
-    def server_state(self) -> Path:
-        """The aggregator's journal and spool."""
-        return self.root / "server-state"
 
     @property
     def released(self) -> Path:
@@ -61,78 +56,30 @@ class DemoLayout(RunFolder):
         return self.root / "audit" / name / f"session-{session_number}.npy"
 
 
-_TEMPLATE: Final = """\
-# Written by `secagg demo`; the same kind of file as deploy/config/server.full.toml.
-{head}
-[task]
-id = "{task}"
-steps = {steps}
-profile = "{profile}"
-
-[vector]
-dimension = {dimension}
-
-[cohort]
-min_clients = {min_clients}
-max_clients = {clients}
-min_survivors = {min_survivors}
-degree = {degree}
-
-[noise]
-mechanism = "{mechanism}"
-rotation = "dft"
-epsilon = {epsilon}
-delta = {delta}
-l2_clip = {l2_clip}
-clip_quantile = {clip_quantile}
-ladder = {ladder}
-
-[rounds]
-advertise_keys = {join_seconds}
-choose_edges = {round_seconds}
-share_keys = {round_seconds}
-masked_input = {round_seconds}
-consistency = {round_seconds}
-unmasking = {round_seconds}
-
-[enrolment]
-enrolment_key = "{enrolment_key}"
-"""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DemoPlan:
-    """The parameters of the demo.
+class DemoPlan(RunPlan):
+    """The parameters of the demo; each client is one user.
 
     Attributes:
-        clients: Client processes; each is one user.
         steps: Training steps, one session each.
         epsilon: Budget of all steps together, against the server.
         delta: Of all steps together.
         mechanism: How noise is made.
-        round_seconds: How long a round waits for clients that will not answer.
         join_seconds: How long a session waits for clients that are being restarted.
         adaptive_clip: Let the clip follow the median length of the clients' vectors.
-        profile: Named threat model.
         xnoise: Survivors remove noise that no dropout has made necessary.
+        graph_delta: Failure chance of drawn neighbours, which clients accept beside
+            `delta`; known once the task is planned.
     """
 
-    clients: int
     steps: int
     epsilon: float
     delta: float
     mechanism: str
-    round_seconds: int
     join_seconds: int
     adaptive_clip: bool = False
-    profile: Profile = Profile.HONEST_CURIOUS_SERVER
     xnoise: bool = True
-
-    @property
-    def graph(self) -> Graph:
-        """The graph: complete, if the profile has it."""
-        is_sparse = self.profile is Profile.MALICIOUS_SERVER_SPARSE
-        return Graph.K_OUT if is_sparse else Graph.COMPLETE
+    graph_delta: float = 0.0
 
     @property
     def min_survivors(self) -> int:
@@ -144,39 +91,35 @@ class DemoPlan:
         """Clients that must join."""
         return min(self.clients, self.min_survivors + 1)
 
-
-def write_server_settings(
-    layout: DemoLayout, planned: DemoPlan, *, enrolment_key: str
-) -> ServerSettings:
-    """Write the aggregator's settings and load them as it will.
-
-    Args:
-        layout: Where.
-        planned: What the demo is asked to do.
-        enrolment_key: Of the demo's issuer, as text.
-    """
-    layout.server_settings.write_text(
-        _TEMPLATE.format(
-            head=settings_head(),
-            task=TASK_ID,
-            steps=planned.steps,
-            profile=planned.profile.label,
-            enrolment_key=enrolment_key,
-            degree='"auto"' if planned.graph is Graph.K_OUT else 0,
-            dimension=DIMENSION,
-            clients=planned.clients,
-            min_clients=planned.min_clients,
-            min_survivors=planned.min_survivors,
-            mechanism=planned.mechanism,
-            epsilon=float(planned.epsilon),
-            delta=float(planned.delta),
-            l2_clip=L2_CLIP,
-            clip_quantile=0.5 if planned.adaptive_clip else '""',
-            # Empty: as many rungs as the mechanism allows and the losses make useful.
-            ladder='""' if planned.xnoise else 0,
-            round_seconds=planned.round_seconds,
-            join_seconds=planned.join_seconds,
-        ),
-        encoding="utf-8",
-    )
-    return load_server_settings(layout.server_settings, environment={}).settings
+    def settings(self) -> SettingsTables:
+        """Return what the aggregator is asked for."""
+        return {
+            "task": {
+                "id": TASK_ID,
+                "steps": self.steps,
+                "profile": self.profile.label,
+            },
+            "vector": {"dimension": DIMENSION},
+            "cohort": {
+                "min_clients": self.min_clients,
+                "max_clients": self.clients,
+                "min_survivors": self.min_survivors,
+                "degree": "auto" if self.graph is Graph.K_OUT else 0,
+            },
+            "noise": {
+                "mechanism": self.mechanism,
+                "rotation": "dft",
+                "epsilon": float(self.epsilon),
+                "delta": float(self.delta),
+                "l2_clip": L2_CLIP,
+                "clip_quantile": 0.5 if self.adaptive_clip else "",
+                # Empty: as many rungs as the mechanism allows and the losses make
+                # useful.
+                "ladder": "" if self.xnoise else 0,
+            },
+            "rounds": {
+                "advertise_keys": self.join_seconds,
+                **dict.fromkeys(ROUNDS_OF_ANSWERS, self.round_seconds),
+            },
+            "enrolment": {"enrolment_key": self.enrolment_key},
+        }

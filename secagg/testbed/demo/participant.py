@@ -1,6 +1,7 @@
 """One client process of the demo: a `secagg.Client` whose vector is a training step.
 
-Run as ``python -m secagg.testbed.demo.participant DIRECTORY NAME SERVER ...``.
+Run as ``python -m secagg.testbed.demo.participant DIRECTORY NAME SERVER [SESSION
+MESSAGE]``.
 
 Rule 1: it is the product's own client; its limits are real, and it computes epsilon
         itself before it joins.
@@ -10,13 +11,11 @@ Rule 2: for the demo's check of exactness it writes the integers that it is abou
         masks exist to hide.
 Rule 3: a client that is to drop out stops before the given message, reports it, and
         waits to be killed.
-
 """
 
-import argparse
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -28,14 +27,12 @@ from secagg import (
     ErrorCode,
     InputError,
     PrivacyLimits,
-    Profile,
     SecAggError,
     ServiceError,
     SessionAbortedError,
     SessionInfo,
-    TLSIdentity,
 )
-from secagg.advanced import Address, ClientEnrolment, Graph, GrpcConnection, Role
+from secagg.advanced import Address, GrpcConnection
 from secagg.client.client import Client
 from secagg.client.open_client import EncodedInput, GivenVector
 from secagg.client.session import ClientSession
@@ -44,8 +41,8 @@ from secagg.protocol.messages import Envelope
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.share_bundles import NOISE_SEED_BYTES
 from secagg.runtime.vector_files import write_vector
-from secagg.testbed.child_process import say, say_failed
-from secagg.testbed.demo.layout import TASK_ID, DemoLayout
+from secagg.testbed.child_process import run_process, say
+from secagg.testbed.demo.layout import TASK_ID, DemoLayout, DemoPlan
 from secagg.testbed.demo.model import DIMENSION, SoftmaxModel, load_shard
 from secagg.transport.connection import AggregatorConnection
 from secagg.wire.calls import (
@@ -160,93 +157,86 @@ _TASK_OVER: Final = frozenset({ErrorCode.TASK_OVER, ErrorCode.UNREACHABLE})
 _WITHOUT_US: Final = frozenset({ErrorCode.SESSION_OVER, ErrorCode.UNEXPECTED_MESSAGE})
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Take part until the task is over."""
-    parser = argparse.ArgumentParser(prog="secagg.testbed.demo.participant")
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("name")
-    parser.add_argument("server")
-    parser.add_argument("--max-epsilon", type=float, required=True)
-    parser.add_argument("--max-delta", type=float, required=True)
-    parser.add_argument("--min-survivors", type=int, required=True)
-    parser.add_argument("--profile", type=Profile.from_label, required=True)
-    parser.add_argument("--graph", type=Graph, required=True)
-    parser.add_argument("--enrolment-key", required=True)
-    parser.add_argument("--pause-in-session", type=int, default=0)
-    parser.add_argument("--pause-before", default="upload", choices=PAUSES)
-    return asyncio.run(_take_part(parser.parse_args(arguments)))
+def main(directory: str, name: str, server: str, *pause: str) -> int:
+    """Take part until the task is over.
 
-
-async def _take_part(given: argparse.Namespace) -> int:
-    layout = DemoLayout(given.directory)
-    shard = load_shard(layout.shard(given.name))
-    identity = TLSIdentity.load(
-        certificate=layout.pki / f"{given.name}.pem",
-        private_key=layout.pki / f"{given.name}.key",
-        authority=layout.pki / "ca.pem",
-        role=Role.CLIENT,
+    Args:
+        directory: Of the demo.
+        name: Of the client.
+        server: Address of the aggregator.
+        pause: The session in which to stop, and before which message; none for never.
+    """
+    session, before = pause or ("0", "upload")
+    return run_process(
+        _take_part(
+            DemoLayout(Path(directory)),
+            name,
+            Address.parse(server),
+            session=int(session),
+            before=before,
+        )
     )
 
-    def accept(session: SessionInfo) -> None:
-        if session.dimension != DIMENSION:
+
+async def _take_part(
+    layout: DemoLayout, name: str, server: Address, *, session: int, before: str
+) -> int:
+    shard = load_shard(layout.shard(name))
+
+    def accept(offer: SessionInfo) -> None:
+        if offer.dimension != DIMENSION:
             raise InputError(
-                f"this model has {DIMENSION} weights, not {session.dimension}"
+                f"this model has {DIMENSION} weights, not {offer.dimension}"
             )
 
-    def update(session: SessionInfo) -> npt.NDArray[Any]:
-        return SoftmaxModel.from_bytes(session.payload).update_on(shard)
+    def update(offer: SessionInfo) -> npt.NDArray[Any]:
+        return SoftmaxModel.from_bytes(offer.payload).update_on(shard)
 
     def record(
         number: int,
         residues: npt.NDArray[np.unsignedinteger[Any]],
         secrets: NoiseSecrets,
     ) -> None:
-        write_vector(layout.audit(given.name, number), residues)
+        write_vector(layout.audit(name, number), residues)
         seeds = b"".join(seed.reveal() for seed in secrets.layers)
         write_vector(
-            layout.layers(given.name, number),
+            layout.layers(name, number),
             np.frombuffer(seeds, np.uint8).reshape(-1, NOISE_SEED_BYTES),
         )
 
-    async with GrpcConnection(
-        Address.parse(given.server), identity=identity
-    ) as connection:
+    async with GrpcConnection(server, identity=layout.identity(name)) as connection:
         paused = PausingConnection(
             connection,
-            session_number=given.pause_in_session,
-            before=given.pause_before,
-            on_pause=lambda: say(
-                "paused", session=given.pause_in_session, before=given.pause_before
-            ),
+            session_number=session,
+            before=before,
+            on_pause=lambda: say("paused", session=session, before=before),
         )
-        client = _client(given, layout, paused)
+        client = _client(layout, name, paused)
         client.record = record
         async with client:
             return await _contribute(client, update, accept)
 
 
 def _client(
-    given: argparse.Namespace, layout: DemoLayout, connection: PausingConnection
+    layout: DemoLayout, name: str, connection: PausingConnection
 ) -> RecordingClient:
+    planned = DemoPlan.read(layout)
     return RecordingClient(
         connection,
         task=TASK_ID,
         privacy_limits=PrivacyLimits(
-            max_epsilon=given.max_epsilon, max_delta=given.max_delta
+            max_epsilon=planned.epsilon,
+            max_delta=planned.delta + planned.graph_delta,
         ),
-        enrolment=ClientEnrolment(
-            seed=layout.enrolment.seed(given.name),
-            credential=layout.enrolment.credential(given.name),
-            enrolment_key=given.enrolment_key,
-        ),
+        enrolment=layout.enrolment(name, planned.enrolment_key),
         cohort=ClientPolicy(
-            profiles=frozenset({given.profile}),
-            graphs=frozenset({given.graph}),
-            min_clients=given.min_survivors,
-            min_survivors=given.min_survivors,
+            profiles=frozenset({planned.profile}),
+            graphs=frozenset({planned.graph}),
+            min_clients=planned.min_survivors,
+            min_survivors=planned.min_survivors,
         ),
-        state_dir=layout.client_state(given.name),
-        rollback_mark=layout.client_state(given.name).with_suffix(".mark"),
+        state_dir=layout.client_state(name),
+        rollback_mark=layout.client_state(name).with_suffix(".mark"),
         wait_seconds=_WAIT_SECONDS,
         fetch_sum=False,
     )
@@ -268,9 +258,8 @@ async def _contribute(
             if isinstance(error, SessionAbortedError) or error.code in _WITHOUT_US:
                 say("aborted", code=error.code.name, message=str(error))
                 continue
-            say_failed(error)
-            return 1
+            raise
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))

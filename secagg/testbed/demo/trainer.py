@@ -2,27 +2,20 @@
 
 Run as ``python -m secagg.testbed.demo.trainer DIRECTORY``.
 
-Rule 1: it is the product's own server; only its payload and its use of a sum are the
-        demo's.
-Rule 2: it sees no picture and no update of a single client.
-Rule 3: a sum that is delivered twice changes the model once: models are kept by session
+Rule 1: it sees no picture and no update of a single client.
+Rule 2: a sum that is delivered twice changes the model once: models are kept by session
         number.
 """
 
-import asyncio
-import os
 import sys
 from pathlib import Path
 
 import numpy as np
 
-from secagg.config import load_server_settings
-from secagg.errors import SecAggError
 from secagg.runtime.vector_files import write_vector
-from secagg.server.service import Observer, plan_task, serve
-from secagg.server.session.events import SessionProgress
 from secagg.server.task.outputs import ReleasedSum
-from secagg.testbed.child_process import say, say_failed
+from secagg.testbed.aggregator import serve_run
+from secagg.testbed.child_process import run_process, say
 from secagg.testbed.demo.layout import DemoLayout
 from secagg.testbed.demo.model import SoftmaxModel
 
@@ -60,52 +53,13 @@ class _Trainer:
         )
 
 
-def _tell(progress: SessionProgress) -> None:
-    say(
-        "progress",
-        session=progress.session_number,
-        phase=progress.phase,
-        round=progress.round.name,
-        joined=progress.joined,
-        answered=progress.answered,
-        expected=progress.expected,
-        upload_bytes=progress.upload_bytes,
-        dropped=[
-            {"name": lost.identity, "round": lost.round.name, "reason": lost.reason}
-            for lost in progress.dropped
-        ],
-        reason=progress.reason,
-    )
-
-
 def main(directory: Path) -> int:
     """Serve the demo's task to its end."""
     layout = DemoLayout(directory)
-    try:
-        settings = load_server_settings(
-            layout.server_settings, environment=os.environ
-        ).settings
-        prepared = asyncio.run(plan_task(settings))
-        trainer = _Trainer(layout)
-        observer = Observer(
-            listening=lambda address: say("listening", address=str(address)),
-            progress=_tell,
-            nothing_to_do=lambda sentence: say("nothing_to_do", message=sentence),
-        )
-        served = asyncio.run(
-            serve(
-                settings,
-                prepared,
-                payload=trainer.payload,
-                on_sum=trainer.take_sum,
-                observer=observer,
-            )
-        )
-    except SecAggError as error:
-        say_failed(error)
-        return 1
-    say("done", receipts=[receipt.to_dict() for receipt in served.receipts])
-    return 0
+    trainer = _Trainer(layout)
+    return run_process(
+        serve_run(layout.settings(), take_sum=trainer.take_sum, payload=trainer.payload)
+    )
 
 
 if __name__ == "__main__":

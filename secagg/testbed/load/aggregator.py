@@ -1,31 +1,27 @@
 """The aggregator process of a load test: `secagg server`, which reports its costs.
 
-Run as ``python -m secagg.testbed.load.aggregator DIRECTORY NUMBER``.
+Run as ``python -m secagg.testbed.load.aggregator DIRECTORY NAME``.
 
-Rule 1: it is the product's own server with the product's own limits, complete and
-        unchanged.
-Rule 2: CPU is what the system has charged this process for, all threads, in user and
-        kernel mode.  It is counted from the moment the port is open until every client
-        knows how its session ended.
+CPU is what the system has charged this process for, all threads, in user and kernel
+mode.  It is counted from the moment the port is open until every client knows how its
+session ended.
 """
 
 import asyncio
-import os
-import resource
 import sys
 import time
 from pathlib import Path
 from typing import Final
 
-from secagg.config import load_server_settings
-from secagg.errors import SecAggError
 from secagg.protocol.messages import Round
+from secagg.runtime.garbage import peak_rss_bytes
 from secagg.runtime.vector_files import write_vector
-from secagg.server.service import Observer, plan_task, serve
 from secagg.server.session.events import SessionProgress
 from secagg.server.task.outputs import ReleasedSum
-from secagg.testbed.child_process import say, say_failed
+from secagg.testbed.aggregator import serve_run, tell_progress
+from secagg.testbed.child_process import allow_all_files, run_process, say
 from secagg.testbed.load.plan import LoadLayout
+from secagg.transport.address import Address
 
 _SAMPLE_SECONDS: Final = 0.5
 # The progress of a cohort that gathers is reported in steps of so many clients.
@@ -42,10 +38,11 @@ class _Meter:
         self._opened = (0.0, 0.0)
         self._told: tuple[object, ...] = ()
 
-    def start(self) -> None:
-        """Count from now on."""
+    def start(self, address: Address) -> None:
+        """Count from now on: the port is open."""
         self.at_start = time.process_time()
         self._opened = (time.monotonic(), self.at_start)
+        say("listening", address=str(address), start_cpu_seconds=self.at_start)
 
     async def sample(self) -> None:
         """Take samples until cancelled."""
@@ -62,20 +59,9 @@ class _Meter:
             self._round, self._opened = progress.round, now
         # Reports cost CPU too, which would count as the aggregator's.
         told = (progress.round, progress.phase, progress.joined // _TOLD_EVERY)
-        if told == self._told:
-            return
-        self._told = told
-        say(
-            "progress",
-            phase=progress.phase,
-            round=progress.round.name,
-            joined=progress.joined,
-            needed=progress.needed,
-            answered=progress.answered,
-            expected=progress.expected,
-            lost=len(progress.dropped),
-            reason=progress.reason,
-        )
+        if told != self._told:
+            self._told = told
+            tell_progress(progress)
 
     def _tell_closed(self, closed: Round, now: tuple[float, float]) -> None:
         """Report the cost of a round, and that of its second half alone.
@@ -87,43 +73,27 @@ class _Meter:
         begin = late[0] if late else now
         say(
             "closed",
-            round=closed.name,
-            cpu_seconds=now[1] - self._opened[1],
+            name=closed.name,
             seconds=now[0] - self._opened[0],
-            late_cpu_seconds=now[1] - begin[1],
+            cpu_seconds=now[1] - self._opened[1],
             late_seconds=now[0] - begin[0],
+            late_cpu_seconds=now[1] - begin[1],
         )
 
 
-def main(directory: Path, number: int) -> int:
+def main(directory: Path, name: str) -> int:
     """Serve one session and report its cost.
 
     Args:
         directory: Of the load test.
-        number: Of this aggregator, counted from 1.
+        name: Of this aggregator's settings.
     """
-    layout = LoadLayout(directory)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    try:
-        asyncio.run(_serve(layout, number))
-    except SecAggError as error:
-        say_failed(error)
-        return 1
-    return 0
+    allow_all_files()
+    return run_process(_serve(LoadLayout(directory), name))
 
 
-async def _serve(layout: LoadLayout, number: int) -> None:
-    settings = load_server_settings(
-        layout.settings_of(number), environment=os.environ
-    ).settings
-    prepared = await plan_task(settings)
+async def _serve(layout: LoadLayout, name: str) -> None:
     meter = _Meter()
-
-    def listening(address: object) -> None:
-        meter.start()
-        say("listening", address=str(address), start_cpu_seconds=meter.at_start)
 
     async def take_sum(released: ReleasedSum) -> None:
         write_vector(layout.released, released.residues)
@@ -131,30 +101,20 @@ async def _serve(layout: LoadLayout, number: int) -> None:
 
     sampling = asyncio.create_task(meter.sample())
     try:
-        await serve(
-            settings,
-            prepared,
-            on_sum=take_sum,
-            observer=Observer(
-                listening=listening,
-                progress=meter.show,
-                nothing_to_do=lambda sentence: say("nothing_to_do", message=sentence),
-            ),
+        await serve_run(
+            layout.settings(name),
+            take_sum=take_sum,
+            listening=meter.start,
+            progress=meter.show,
         )
     finally:
         sampling.cancel()
-    usage = resource.getrusage(resource.RUSAGE_SELF)
     say(
         "done",
         cpu_seconds=time.process_time() - meter.at_start,
-        peak_rss_bytes=_bytes_of(usage.ru_maxrss),
+        peak_rss_bytes=peak_rss_bytes(),
     )
 
 
-def _bytes_of(ru_maxrss: int) -> int:
-    """Return a peak of resident memory in bytes; Linux counts it in KiB."""
-    return ru_maxrss if sys.platform == "darwin" else 1024 * ru_maxrss
-
-
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))

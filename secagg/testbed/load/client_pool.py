@@ -1,7 +1,6 @@
 """A process with many clients: each a `secagg.Client` over TLS of its own.
 
-Run as ``python -m secagg.testbed.load.client_pool DIRECTORY SERVER,... FIRST LAST
-...``.
+Run as ``python -m secagg.testbed.load.client_pool DIRECTORY SERVER,... FIRST LAST``.
 
 Rule 1: every client is the product's own, with a certificate and connections of its
         own.  They share the process, its event loop and its threads.  Their stores are
@@ -15,10 +14,8 @@ A client connects to one at a time of several aggregators that share a store.  I
 service, a name with several addresses, or a balancer of connections, does the same.
 """
 
-import argparse
 import asyncio
 import hashlib
-import resource
 import sys
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,23 +29,24 @@ import numpy.typing as npt
 from secagg import (
     Client,
     ExactSumWaiver,
-    Profile,
     SecAggError,
     SessionInfo,
-    TLSIdentity,
 )
 from secagg.advanced import (
     NO_NOISE_ACKNOWLEDGEMENT,
     Address,
-    ClientEnrolment,
     ClientPhase,
     ClientProgress,
     GrpcConnection,
-    Role,
 )
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import Envelope
-from secagg.testbed.child_process import say, say_failed
+from secagg.testbed.child_process import (
+    allow_all_files,
+    run_process,
+    say,
+    say_failed,
+)
 from secagg.testbed.load.plan import TASK_ID, LoadLayout, LoadPlan, vector_of
 from secagg.testbed.run_folder import client_name
 from secagg.wire.calls import Reference, Request, Wait, WatchSession
@@ -140,77 +138,51 @@ _ARRIVING: Final = 8
 _THREADS: Final = 2
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Let all clients of this process take part in one session."""
-    parser = argparse.ArgumentParser(prog="secagg.testbed.load.client_pool")
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("servers", type=_addresses)
-    parser.add_argument("first", type=int)
-    parser.add_argument("last", type=int)
-    parser.add_argument("--clients", type=int, required=True)
-    parser.add_argument("--dimension", type=int, required=True)
-    parser.add_argument("--degree", type=int, required=True)
-    parser.add_argument("--lost", type=int, required=True)
-    parser.add_argument("--round-seconds", type=int, required=True)
-    parser.add_argument("--profile", type=Profile.from_label, required=True)
-    parser.add_argument("--enrolment-key", default="")
-    given = parser.parse_args(arguments)
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+def main(directory: str, servers: str, first: str, last: str) -> int:
+    """Let the clients of this process take part in one session.
+
+    Args:
+        directory: Of the load test.
+        servers: Addresses of the aggregators, with commas between them.
+        first: Number of the first client.
+        last: Number of the last one.
+    """
+    allow_all_files()
     pool = _ClientPool(
-        LoadLayout(given.directory),
-        LoadPlan(
-            clients=given.clients,
-            dimension=given.dimension,
-            degree=given.degree,
-            lost=given.lost,
-            round_seconds=given.round_seconds,
-            profile=given.profile,
-        ),
-        given.servers,
-        given.enrolment_key,
+        LoadLayout(Path(directory)), list(map(Address.parse, servers.split(",")))
     )
-    asyncio.run(pool.take_part(range(given.first, given.last + 1)))
-    return 0
-
-
-def _addresses(text: str) -> list[Address]:
-    return [Address.parse(each) for each in text.split(",")]
+    return run_process(pool.take_part(range(int(first), int(last) + 1)))
 
 
 class _ClientPool:
     """The clients of this process."""
 
-    def __init__(
-        self,
-        layout: LoadLayout,
-        planned: LoadPlan,
-        servers: Sequence[Address],
-        enrolment_key: str,
-    ) -> None:
+    def __init__(self, layout: LoadLayout, servers: Sequence[Address]) -> None:
         self._layout = layout
-        self._planned = planned
+        self._planned = LoadPlan.read(layout)
         self._servers = servers
-        self._enrolment_key = enrolment_key
         self._gate = asyncio.Semaphore(_ARRIVING)
-        self._threads = ThreadPoolExecutor(_THREADS, "secagg-clients")
+        self._threads = ThreadPoolExecutor(_THREADS, "secagg-client-pool")
+        self._errors: list[SecAggError] = []
+        self._completed = 0
 
     async def take_part(self, numbers: range) -> None:
-        """Run all clients until each has its sum, has dropped out or has failed."""
+        """Run all clients until each has its sum, has dropped out or has failed.
+
+        Raises:
+            SecAggError: That of the first client that failed, if none has its sum.
+        """
         asyncio.get_running_loop().set_default_executor(self._threads)
         async with asyncio.TaskGroup() as group:
             for number in numbers:
                 await self._gate.acquire()
                 group.create_task(self._run_one(number))
+        if self._errors and not self._completed:
+            raise self._errors[0]
 
     async def _run_one(self, number: int) -> None:
         layout, name = self._layout, client_name(number)
-        identity = TLSIdentity.load(
-            certificate=layout.pki / f"{name}.pem",
-            private_key=layout.pki / f"{name}.key",
-            authority=layout.pki / "ca.pem",
-            role=Role.CLIENT,
-        )
+        identity = layout.identity(name)
         async with AsyncExitStack() as stack:
             ways = [
                 await stack.enter_async_context(
@@ -223,9 +195,10 @@ class _ClientPool:
             try:
                 await self._contribute(number, connection, arriving)
             except _VanishedError:
-                say("lost", number=number, **_traffic(connection))
+                say("lost", name=name, traffic=_traffic(connection))
             except SecAggError as error:
-                say_failed(error, number=number, **_traffic(connection))
+                self._errors.append(error)
+                say_failed(error, name=name, traffic=_traffic(connection))
 
     async def _contribute(
         self, number: int, connection: SpreadConnection, arriving: "_Arrival"
@@ -241,7 +214,9 @@ class _ClientPool:
             connection,
             task=TASK_ID,
             privacy_limits=ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT),
-            enrolment=self._enrolment(number),
+            enrolment=self._layout.enrolment(
+                client_name(number), planned.enrolment_key
+            ),
             cohort=planned.policy(),
             attempts=1,
             wait_seconds=None,
@@ -250,22 +225,13 @@ class _ClientPool:
         )
         async with client:
             given = await client.contribute(make)
+        self._completed += 1
         values = np.asarray(given.values, dtype="<i8")
         say(
             "completed",
-            number=number,
+            name=client_name(number),
             sum_sha256=hashlib.sha256(values.tobytes()).hexdigest(),
-            **_traffic(connection),
-        )
-
-    def _enrolment(self, number: int) -> ClientEnrolment | None:
-        if not self._planned.profile.has_identities:
-            return None
-        files, name = self._layout.enrolment, client_name(number)
-        return ClientEnrolment(
-            seed=files.seed(name),
-            credential=files.credential(name),
-            enrolment_key=self._enrolment_key,
+            traffic=_traffic(connection),
         )
 
 
@@ -297,20 +263,16 @@ class _Arrival:
             self._gate.release()
 
 
-def _traffic(
-    connection: SpreadConnection,
-) -> dict[str, list[dict[str, list[int]]]]:
+def _traffic(connection: SpreadConnection) -> list[dict[str, list[int]]]:
     """Return calls, bytes up and bytes down, by aggregator and name of the call."""
-    return {
-        "traffic": [
-            {
-                name: [each.calls, each.bytes_sent, each.bytes_received]
-                for name, each in way.traffic.items()
-            }
-            for way in connection.ways
-        ]
-    }
+    return [
+        {
+            name: [each.calls, each.bytes_sent, each.bytes_received]
+            for name, each in way.traffic.items()
+        }
+        for way in connection.ways
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))

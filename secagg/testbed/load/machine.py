@@ -58,7 +58,7 @@ class Machine:
         return cls(files, _free_memory(), shutil.disk_usage(directory).free)
 
 
-def client_processes(planned: LoadPlan, cores: int) -> int:
+def pools_of(planned: LoadPlan, cores: int) -> int:
     """Return how many processes hold the clients.
 
     Args:
@@ -77,7 +77,7 @@ def check_machine(planned: LoadPlan, machine: Machine) -> None:
     Raises:
         ServiceError: OVERLOADED, with what it takes and what is available.
     """
-    processes = planned.servers + client_processes(planned, os.cpu_count() or 1)
+    processes = planned.servers + pools_of(planned, os.cpu_count() or 1)
     of_one = -(-planned.clients // planned.servers)
     files = _FILES_OF_A_PROCESS + _FILES_PER_CLIENT * of_one
     neighbours = planned.degree or planned.clients - 1

@@ -12,11 +12,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from secagg.config import ServerSettings, load_server_settings
-from secagg.protocol.parameters import Graph
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy
-from secagg.protocol.profiles import Profile
-from secagg.testbed.run_folder import RunFolder, settings_head
+from secagg.testbed.run_folder import (
+    ROUNDS_OF_ANSWERS,
+    RunFolder,
+    RunPlan,
+    SettingsTables,
+)
 
 TASK_ID = "load"
 
@@ -24,10 +26,6 @@ TASK_ID = "load"
 @dataclass(frozen=True, slots=True)
 class LoadLayout(RunFolder):
     """The directory of one run."""
-
-    def settings_of(self, server: int) -> Path:
-        """Settings file of one aggregator, counted from 1."""
-        return self.root / f"server-{server}.toml"
 
     @property
     def blobs(self) -> Path:
@@ -46,74 +44,29 @@ _FAULTS_PER_CLIENTS: Final = 100
 # A waiting cohort reopens its round, so that no machine is too slow to gather it.
 _JOIN_SECONDS: Final = 600
 
-_TEMPLATE: Final = """\
-# Written by `secagg load`; the same kind of file as deploy/config/server.full.toml.
-{head}{sharing}
-
-[task]
-id = "{task}"
-steps = 1
-attempts = 1
-profile = "{profile}"
-
-[vector]
-dimension = {dimension}
-
-[cohort]
-min_clients = {clients}
-max_clients = {clients}
-min_survivors = {survivors}
-degree = {degree}
-
-[noise]
-none = "{acknowledgement}"
-
-[rounds]
-advertise_keys = {join_seconds}
-choose_edges = {join_seconds}
-share_keys = {join_seconds}
-masked_input = {round_seconds}
-consistency = {join_seconds}
-unmasking = {join_seconds}
-
-[enrolment]
-{enrolment}
-"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadPlan:
+class LoadPlan(RunPlan):
     """The parameters of a load test.
 
+    Each client has a certificate and connections of its own.  While a round waits for
+    the lost ones, all others wait too.
+
     Attributes:
-        clients: Size of the cohort; each has a certificate and connections of its own.
         dimension: Entries of one vector.
-        degree: Neighbours of each client on a ring, or that each draws; 0 for the
-            complete graph.
         lost: Clients that vanish when they are asked for their vector: after their
             shares and before their upload, where a dropout costs the aggregator most.
-        round_seconds: How long the aggregator waits for those; all others wait too.
-        profile: Named threat model.
         servers: Aggregators that share one store.
     """
 
-    clients: int
     dimension: int
-    degree: int
     lost: int
-    round_seconds: int
-    profile: Profile = Profile.HONEST_CURIOUS_SERVER
     servers: int = 1
 
     @property
     def survivors(self) -> int:
         """Clients that stay."""
         return self.clients - self.lost
-
-    @property
-    def graph(self) -> Graph:
-        """Who shares with whom."""
-        return Graph.of(self.profile, self.degree)
 
     @property
     def packed_bytes(self) -> int:
@@ -137,47 +90,38 @@ class LoadPlan:
             require_noise=False,
         )
 
+    def settings(self, layout: LoadLayout, store: str | None) -> SettingsTables:
+        """Return what an aggregator is asked for.
 
-def write_server_settings(
-    layout: LoadLayout, planned: LoadPlan, *, enrolment_key: str, store: str | None
-) -> list[ServerSettings]:
-    """Write the settings of all aggregators and load them as they will.
-
-    Args:
-        layout: The files.
-        planned: The parameters of the load test.
-        enrolment_key: Of its issuer, as text.
-        store: Address of their PostgreSQL store; None for a file, of one aggregator.
-
-    Raises:
-        ServiceError: BAD_SETTINGS; no session can be like this.
-    """
-    written = []
-    for number in range(1, planned.servers + 1):
-        name, path = f"server-{number}", layout.settings_of(number)
-        path.write_text(
-            _TEMPLATE.format(
-                head=settings_head(name),
-                sharing=""
-                if store is None
-                else f'store = "{store}"\nblobs = "file:{layout.blobs}"',
-                task=TASK_ID,
-                profile=planned.profile.label,
-                dimension=planned.dimension,
-                clients=planned.clients,
-                survivors=planned.survivors - planned.clients // _FAULTS_PER_CLIENTS,
-                degree=planned.degree,
-                acknowledgement=NO_NOISE_ACKNOWLEDGEMENT,
-                join_seconds=_JOIN_SECONDS,
-                round_seconds=planned.round_seconds,
-                enrolment=f'enrolment_key = "{enrolment_key}"'
-                if planned.profile.has_identities
-                else "",
-            ),
-            encoding="utf-8",
-        )
-        written.append(load_server_settings(path, environment={}).settings)
-    return written
+        Args:
+            layout: The files.
+            store: Address of the PostgreSQL store of all aggregators; None for a file,
+                of one aggregator.
+        """
+        shared = {"store": store, "blobs": f"file:{layout.blobs}"}
+        return {
+            "server": {} if store is None else shared,
+            "task": {
+                "id": TASK_ID,
+                "steps": 1,
+                "attempts": 1,
+                "profile": self.profile.label,
+            },
+            "vector": {"dimension": self.dimension},
+            "cohort": {
+                "min_clients": self.clients,
+                "max_clients": self.clients,
+                "min_survivors": self.survivors - self.clients // _FAULTS_PER_CLIENTS,
+                "degree": self.degree,
+            },
+            "noise": {"none": NO_NOISE_ACKNOWLEDGEMENT},
+            "rounds": {
+                "advertise_keys": _JOIN_SECONDS,
+                **dict.fromkeys(ROUNDS_OF_ANSWERS, _JOIN_SECONDS),
+                "masked_input": self.round_seconds,
+            },
+            "enrolment": {"enrolment_key": self.enrolment_key},
+        }
 
 
 # The largest prime below 2^12: 65 535 clients stay below 2^28.

@@ -1,13 +1,12 @@
 """What a load test finds out, and what its processes say: CPU, memory, bytes, sums."""
 
-import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from secagg.protocol.messages import Round
 from secagg.protocol.rounds import ROUNDS
-from secagg.testbed.run_folder import client_name
+from secagg.testbed.child_process import Event
 from secagg.wire.calls import CALLS
 
 
@@ -147,9 +146,7 @@ class LoadResult:
         return None
 
 
-def mean_traffic(
-    clients: Iterable[Mapping[str, Any]], count: int
-) -> tuple[CallTraffic, ...]:
+def mean_traffic(clients: Iterable[Event], count: int) -> tuple[CallTraffic, ...]:
     """Return what clients have sent and received, divided by their number.
 
     Args:
@@ -180,15 +177,13 @@ class HeardServer:
     """What one aggregator has said.
 
     Attributes:
-        listening: What it said when its port was open.
-        done: What it said at its end.
-        failed: Why it stopped, if it did.
+        listening: When its port was open.
+        done: At its end; None if it did not end as it should.
         rounds: What each closed round cost it.
     """
 
-    listening: asyncio.Future[Mapping[str, Any]]
-    done: Mapping[str, Any] | None = None
-    failed: Mapping[str, Any] | None = None
+    listening: Event = field(default_factory=dict)
+    done: Event | None = None
     rounds: list[ClosedRound] = field(default_factory=list)
 
 
@@ -203,7 +198,7 @@ class Heard:
 
     Attributes:
         servers: The reports of each aggregator.
-        clients: The last report of each client that has ended, by its number.
+        clients: The last report of each client that has ended, by its name.
         included: Whose inputs the released sum holds.
         reason: Why a session was aborted, if known.
     """
@@ -214,12 +209,11 @@ class Heard:
         servers: int,
         show: Callable[[str, int, int], None],
     ) -> None:
-        loop = asyncio.get_running_loop()
         self._tell = tell
         self._show_state = show
         self._place = (-1, 0)
-        self.servers = [HeardServer(loop.create_future()) for _ in range(servers)]
-        self.clients: dict[int, Mapping[str, Any]] = {}
+        self.servers = [HeardServer() for _ in range(servers)]
+        self.clients: dict[str, Event] = {}
         self.included: list[str] = []
         self.reason = ""
 
@@ -232,43 +226,55 @@ class Heard:
                 found[each.name] = each if known is None else known.with_another(each)
         return tuple(found.values())
 
-    def hear_server(self, index: int, said: Mapping[str, Any]) -> None:
+    def hear_server(self, index: int, said: Event) -> None:
         """Take what an aggregator says."""
         server = self.servers[index]
         match said["event"]:
             case "listening":
-                server.listening.set_result(said)
+                server.listening = said
             case "progress":
                 self._show(said)
             case "closed":
                 server.rounds.append(
-                    ClosedRound(
-                        said["round"],
-                        said["seconds"],
-                        said["cpu_seconds"],
-                        said["late_seconds"],
-                        said["late_cpu_seconds"],
-                    )
+                    ClosedRound(**{key: said[key] for key in said if key != "event"})
                 )
             case "sum":
                 self.included = list(said["included"])
             case "done":
                 server.done = said
-            case "failed":
-                server.failed = said
 
-    def hear_clients(self, said: Mapping[str, Any]) -> None:
-        """Take what a process full of clients says."""
-        if said["event"] == "failed":
-            name = client_name(said["number"])
-            self._tell(f"{name} has failed: {said['message']}")
-        self.clients[said["number"]] = said
+    def hear_clients(self, said: Event) -> None:
+        """Take what a process full of clients says, of one of them."""
+        if "name" in said:
+            self.clients[said["name"]] = said
 
-    def ended(self, event: str) -> list[Mapping[str, Any]]:
+    def ended(self, event: str) -> list[Event]:
         """Return the last words of the clients that have ended in one way."""
         return [each for each in self.clients.values() if each["event"] == event]
 
-    def _show(self, said: Mapping[str, Any]) -> None:
+    def costs(self) -> tuple[ServerCost, ...]:
+        """Return what each aggregator has used that ended as it should."""
+        return tuple(
+            ServerCost(
+                start_cpu_seconds=server.listening["start_cpu_seconds"],
+                cpu_seconds=server.done["cpu_seconds"],
+                peak_rss_bytes=server.done["peak_rss_bytes"],
+                bytes_up=self._bytes(index, 1),
+                bytes_down=self._bytes(index, 2),
+            )
+            for index, server in enumerate(self.servers)
+            if server.done is not None
+        )
+
+    def _bytes(self, server: int, column: int) -> int:
+        """Return the bytes that clients sent to an aggregator (1), or received (2)."""
+        return sum(
+            counted[column]
+            for client in self.clients.values()
+            for counted in client["traffic"][server].values()
+        )
+
+    def _show(self, said: Event) -> None:
         """Report a new round, and every tenth part of a cohort that gathers.
 
         Aggregators that share a store report both one after the other: it is shown
@@ -284,5 +290,5 @@ class Heard:
         self._place = (int(entered), part)
         self._tell(
             f"{said['round'].lower().replace('_', ' ')}: {said['joined']} joined, "
-            f"{said['lost']} lost"
+            f"{len(said['dropped'])} lost"
         )

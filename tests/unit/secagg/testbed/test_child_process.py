@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from secagg.testbed.child_process import ChildProcess, start_child
+from secagg.testbed.child_process import ChildProcess, child_environment, start_child
 
 PROGRAM = """
 from secagg.testbed.child_process import say
@@ -25,7 +25,11 @@ async def test_a_line_that_is_no_event_goes_to_the_log(tmp_path, monkeypatch):
     heard = []
     log = tmp_path / "log"
     child = await start_child(
-        "one", "talking_program", [], log=log, listener=heard.append
+        "one",
+        ["-m", "talking_program"],
+        log=log,
+        listener=heard.append,
+        environment=child_environment(),
     )
     assert await child.wait() == 0
     assert heard == [{"event": "first", "number": 1}, {"event": "last"}]
@@ -42,10 +46,16 @@ async def test_a_listener_that_fails_is_told_of(tmp_path, monkeypatch):
         raise LookupError("a defect")
 
     child = await start_child(
-        "one", "talking_program", [], log=tmp_path / "log", listener=fail
+        "one",
+        ["-m", "talking_program"],
+        log=tmp_path / "log",
+        listener=fail,
+        environment=child_environment(),
     )
     with pytest.raises(LookupError):
         await child.wait()
+    with pytest.raises(LookupError):
+        await child.end()
 
 
 async def test_a_caller_that_stops_waiting_does_not_stop_the_listening(tmp_path):

@@ -7,7 +7,7 @@ from secagg.protocol.parameters import Graph
 from secagg.protocol.profiles import Profile
 from secagg.server.task.setup import prepare_task
 from secagg.simulation.enrolled import simulated_trust
-from secagg.testbed.demo.layout import DemoLayout, DemoPlan, write_server_settings
+from secagg.testbed.demo.layout import DemoLayout, DemoPlan
 
 
 @pytest.mark.parametrize("profile", Profile, ids=lambda profile: profile.label)
@@ -21,9 +21,9 @@ def test_every_profile_has_a_demo_in_which_a_tenth_may_be_lost(tmp_path, profile
         round_seconds=3,
         join_seconds=12,
         profile=profile,
+        enrolment_key=key_text(simulated_trust().enrolment_key),
     )
-    key = key_text(simulated_trust().enrolment_key)
-    settings = write_server_settings(DemoLayout(tmp_path), planned, enrolment_key=key)
+    settings = DemoLayout(tmp_path).write_settings(planned.settings())
     parameters = prepare_task(settings).parameters
     assert parameters.profile is profile
     assert parameters.graph is planned.graph

@@ -29,15 +29,8 @@ from secagg.testbed.load.database import (
     cpu_of_family,
     database_of,
 )
-from secagg.testbed.load.director import ALLOCATOR, _Direction
-from secagg.testbed.load.machine import Machine, check_machine, client_processes
-from secagg.testbed.load.plan import (
-    LoadLayout,
-    LoadPlan,
-    expected_sum,
-    vector_of,
-    write_server_settings,
-)
+from secagg.testbed.load.machine import Machine, check_machine, pools_of
+from secagg.testbed.load.plan import LoadLayout, LoadPlan, expected_sum, vector_of
 from secagg.testbed.load.result import (
     CallTraffic,
     ClosedRound,
@@ -46,6 +39,7 @@ from secagg.testbed.load.result import (
     ServerCost,
     mean_traffic,
 )
+from secagg.testbed.load.run import ALLOCATOR, is_exact
 from secagg.testbed.run_folder import client_name
 
 PLAN = LoadPlan(clients=20, dimension=30, degree=4, lost=3, round_seconds=5)
@@ -79,17 +73,21 @@ def test_as_many_clients_vanish_as_were_asked_for(lost):
 def test_clients_insist_on_the_cohort_that_the_aggregator_offers(
     tmp_path, profile, degree, graph
 ):
-    planned = dataclasses.replace(PLAN, profile=profile, degree=degree)
-    key = "ed25519:58" + 31 * "66"
-    (settings,) = write_server_settings(
-        LoadLayout(tmp_path), planned, enrolment_key=key, store=None
+    key = "ed25519:58" + 31 * "66" if profile.has_identities else ""
+    planned = dataclasses.replace(
+        PLAN, profile=profile, degree=degree, enrolment_key=key
     )
+    layout = LoadLayout(tmp_path)
+    settings = layout.write_settings(planned.settings(layout, None))
     assert settings.cohort.min_clients == settings.cohort.max_clients == 20
     assert settings.cohort.min_survivors == 17
     assert settings.cohort.degree == degree
-    assert (settings.enrolment.enrolment_key == key) is profile.has_identities
+    assert (settings.enrolment.enrolment_key or "") == key
     assert planned.policy().graphs == {graph}
     assert planned.policy().profiles == {profile}
+    planned.write(layout)
+    assert LoadPlan.read(layout) == planned
+    assert isinstance(LoadPlan.read(layout).profile, Profile)
 
 
 @pytest.mark.parametrize(
@@ -117,29 +115,20 @@ def test_a_machine_that_says_nothing_of_its_memory_is_believed(tmp_path):
 
 @pytest.mark.parametrize("damage", ["sum", "client", "names"])
 def test_a_sum_that_is_not_that_of_the_named_clients_is_not_exact(tmp_path, damage):
-    async def judge():
-        direction = _Direction(
-            LoadLayout(tmp_path), PLAN, "", lambda _: None, Database(None), print
-        )
-        heard = direction._heard
-        heard.included = [client_name(1), client_name(3)]
-        values = expected_sum([1, 3], PLAN.dimension)
-        write_vector(LoadLayout(tmp_path).released, values.astype("<u4"))
-        digest = _digest(values)
-        heard.hear_clients({"event": "completed", "number": 1, "sum_sha256": digest})
-        completed = list(heard.clients.values())
-        assert direction._is_exact(completed)
-        match damage:
-            case "sum":
-                values[0] += 1
-                write_vector(LoadLayout(tmp_path).released, values.astype("<u4"))
-            case "client":
-                completed.append({"sum_sha256": _digest(values + 1)})
-            case "names":
-                heard.included.append(client_name(2))
-        assert not direction._is_exact(completed)
-
-    asyncio.run(judge())
+    layout, included = LoadLayout(tmp_path), [client_name(1), client_name(3)]
+    values = expected_sum([1, 3], PLAN.dimension)
+    write_vector(layout.released, values.astype("<u4"))
+    completed = [{"sum_sha256": _digest(values)}]
+    assert is_exact(layout, PLAN, included, completed)
+    match damage:
+        case "sum":
+            values[0] += 1
+            write_vector(layout.released, values.astype("<u4"))
+        case "client":
+            completed.append({"sum_sha256": _digest(values + 1)})
+        case "names":
+            included.append(client_name(2))
+    assert not is_exact(layout, PLAN, included, completed)
 
 
 def test_memory_is_measured_as_it_is_held_under_the_shipped_unit():
@@ -203,8 +192,10 @@ def test_traffic_is_that_of_the_mean_client_call_by_call():
 
 def test_aggregators_of_one_store_have_all_else_to_themselves(tmp_path):
     planned = dataclasses.replace(PLAN, servers=2)
-    first, second = write_server_settings(
-        LoadLayout(tmp_path), planned, enrolment_key="", store="postgresql:///load"
+    layout, url = LoadLayout(tmp_path), "postgresql:///load"
+    first, second = (
+        layout.write_settings(planned.settings(layout, url), name=name)
+        for name in ("one", "two")
     )
     for each in (first, second):
         assert each.server.store == "postgresql:///load"
@@ -214,25 +205,22 @@ def test_aggregators_of_one_store_have_all_else_to_themselves(tmp_path):
 
 
 def test_what_aggregators_say_is_told_once_and_counted_together():
-    async def listen():
-        told, shown = [], []
-        heard = Heard(told.append, 2, lambda *state: shown.append(state))
-        for index in (0, 1, 0):
-            for part in (0, 5):
-                heard.hear_server(index, progress("ADVERTISE_KEYS", 2 * part))
-        for index, cpu in enumerate((1.0, 2.5)):
-            heard.hear_server(index, progress("SHARE_KEYS", 20))
-            heard.hear_server(index, closed("ADVERTISE_KEYS", 3.0 + index, cpu))
-        assert told == [
-            "advertise keys: 0 joined, 0 lost",
-            "advertise keys: 10 joined, 0 lost",
-            "share keys: 20 joined, 0 lost",
-        ]
-        assert shown[0] == ("joining", 0, 20)
-        assert shown[-1] == ("sharing keys", 20, 20)
-        assert heard.rounds() == (ClosedRound("ADVERTISE_KEYS", 4.0, 3.5, 1.0, 0.2),)
-
-    asyncio.run(listen())
+    told, shown = [], []
+    heard = Heard(told.append, 2, lambda *state: shown.append(state))
+    for index in (0, 1, 0):
+        for part in (0, 5):
+            heard.hear_server(index, progress("ADVERTISE_KEYS", 2 * part))
+    for index, cpu in enumerate((1.0, 2.5)):
+        heard.hear_server(index, progress("SHARE_KEYS", 20))
+        heard.hear_server(index, closed("ADVERTISE_KEYS", 3.0 + index, cpu))
+    assert told == [
+        "advertise keys: 0 joined, 0 lost",
+        "advertise keys: 10 joined, 0 lost",
+        "share keys: 20 joined, 0 lost",
+    ]
+    assert shown[0] == ("joining", 0, 20)
+    assert shown[-1] == ("sharing keys", 20, 20)
+    assert heard.rounds() == (ClosedRound("ADVERTISE_KEYS", 4.0, 3.5, 1.0, 0.2),)
 
 
 def progress(name, joined):
@@ -243,7 +231,7 @@ def progress(name, joined):
         "needed": 20,
         "answered": joined,
         "expected": 20,
-        "lost": 0,
+        "dropped": [],
         "reason": "",
     }
 
@@ -251,7 +239,7 @@ def progress(name, joined):
 def closed(name, seconds, cpu):
     return {
         "event": "closed",
-        "round": name,
+        "name": name,
         "seconds": seconds,
         "cpu_seconds": cpu,
         "late_seconds": 1.0,
@@ -319,12 +307,12 @@ def test_the_next_client_arrives_when_one_has_joined_or_is_gone():
 
 
 @pytest.mark.parametrize(
-    ("clients", "cores", "crowds"),
+    ("clients", "cores", "pools"),
     [(3, 8, 1), (600, 8, 3), (600, 2, 2), (10_000, 2, 10), (10_000, 64, 40)],
 )
-def test_clients_share_processes_of_a_thousand_at_most(clients, cores, crowds):
+def test_clients_share_processes_of_a_thousand_at_most(clients, cores, pools):
     planned = dataclasses.replace(PLAN, clients=clients)
-    assert client_processes(planned, cores) == crowds
+    assert pools_of(planned, cores) == pools
 
 
 def test_the_work_of_a_process_is_that_of_its_children_too(tmp_path, monkeypatch):

@@ -1,0 +1,299 @@
+"""One demo: its files, its processes, of which some are killed, and its checks.
+
+Rule 1: the aggregator and every client are processes of their own; this one only
+        prepares their files, watches, and compares at the end.
+Rule 2: a client that is to drop out is killed with SIGKILL in the middle of a session
+        and started again after it, with the same state on the disk.
+Rule 3: exactness is checked from the outside: the released sum must equal the sum of
+        the integers that the surviving clients report to have masked.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+from secagg.crypto.entropy import SystemEntropy
+from secagg.distributed_dp import Plan, PrivacyReport, central_gaussian_variance
+from secagg.errors import InternalError
+from secagg.protocol.parameters import ProtocolParameters
+from secagg.protocol.profiles import Profile
+from secagg.server.service import plan_task
+from secagg.server.task.setup import plan_noise
+from secagg.testbed.child_process import Event
+from secagg.testbed.demo.layout import DemoLayout, DemoPlan
+from secagg.testbed.demo.model import (
+    Shard,
+    central_gaussian_accuracies,
+    deal_out,
+    nonprivate_accuracies,
+    save_shard,
+)
+from secagg.testbed.demo.sum_check import SessionCheck, check_session
+from secagg.testbed.director import Director, Program
+from secagg.testbed.run_folder import client_name
+
+# After the aggregator has ended, clients have nothing to wait for.
+_FAREWELL_SECONDS: Final = 5.0
+
+
+_PLACE: Final = {
+    "choose": "before it has said which neighbours it drew",
+    "share": "while sharing keys",
+    "upload": "just before its upload",
+    "sign": "after its upload, before it has signed who is in the sum",
+    "reveal": "after its upload, before unmasking",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One client to be killed.
+
+    Attributes:
+        name: The client.
+        session_number: The session.
+        before: The message before which it is killed: "choose", "share", "upload",
+            "sign" or "reveal".
+    """
+
+    name: str
+    session_number: int
+    before: str
+
+
+class DemoView(Protocol):
+    """Shows a demo to people."""
+
+    def tell(self, line: str) -> None:
+        """Show one line."""
+
+    def stage(self, state: str) -> None:
+        """Show what is being done now; shorter-lived than a line."""
+
+    def references(self, nonprivate: list[float], baseline: list[float]) -> None:
+        """Record the accuracies to compare with, step by step."""
+
+    def progress(self, session: Event) -> None:
+        """Show the progress of a session: round, answered, expected, dropped, ..."""
+
+    def step(self, check: SessionCheck) -> None:
+        """Show one training step."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """The results of the demo."""
+
+    plan: Plan
+    report: PrivacyReport
+    checks: tuple[SessionCheck, ...]
+    profile: Profile
+    clients: int
+    clients_lost: int
+    baseline: list[float]
+    nonprivate: list[float]
+    wall_seconds: float
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every decoded sum was exact."""
+        return bool(self.checks) and all(check.is_exact for check in self.checks)
+
+
+async def run_demo(
+    planned: DemoPlan,
+    directory: Path,
+    *,
+    losses: tuple[Loss, ...],
+    view: DemoView,
+) -> DemoResult:
+    """Run the whole demo.
+
+    Args:
+        planned: Clients, steps, budget.
+        directory: An empty directory for all files.
+        losses: The clients to kill, by session; at most one per session.
+        view: Receives the events.
+
+    Returns:
+        Accuracies, checks, report.
+
+    Raises:
+        ServiceError: A process could not do its work; the message is its own.
+        SessionAbortedError: No session released a sum.
+    """
+    started = time.monotonic()
+    layout = DemoLayout(directory)
+    view.stage("dealing out the pictures, issuing certificates")
+    shards, test = deal_out(planned.clients)
+    key = await asyncio.to_thread(_prepare_files, layout, shards)
+    planned = replace(planned, enrolment_key=key)
+    sizes = [len(shard) for shard in shards]
+    view.tell(
+        f"{planned.clients} clients hold {min(sizes)} to {max(sizes)} pictures each; "
+        f"{len(test)} pictures are kept for testing"
+    )
+    settings = layout.write_settings(planned.settings())
+    view.stage("planning the noise")
+    # The aggregator reads the plan from its store and does not plan again.
+    prepared = await plan_task(settings)
+    made = await asyncio.to_thread(plan_noise, settings)
+    if prepared.report is None:
+        raise InternalError("the demo's own settings request no noise")
+    planned = replace(planned, graph_delta=prepared.report.graph_delta)
+    planned.write(layout)
+    view.stage("training without privacy and with a trusted server, to compare with")
+    nonprivate, baseline = await asyncio.to_thread(
+        _references, shards, test, planned.steps, made
+    )
+    view.references(nonprivate, baseline)
+    async with Director(layout, view.tell) as director:
+        run = _Run(director, layout, planned, losses, view, prepared.parameters, test)
+        await run.serve()
+    return DemoResult(
+        plan=made,
+        report=prepared.report,
+        checks=tuple(run.checks),
+        profile=planned.profile,
+        clients=planned.clients,
+        clients_lost=run.killed,
+        baseline=baseline,
+        nonprivate=nonprivate,
+        wall_seconds=time.monotonic() - started,
+    )
+
+
+@dataclass(slots=True)
+class _Run:
+    """The sessions of one demo: what its processes report, and the clients it kills.
+
+    Attributes:
+        checks: Of the sessions that released a sum.
+        killed: Clients that were killed in the middle of a session.
+    """
+
+    _director: Director
+    _layout: DemoLayout
+    _planned: DemoPlan
+    _losses: tuple[Loss, ...]
+    _view: DemoView
+    _parameters: ProtocolParameters
+    _test: Shard
+    checks: list[SessionCheck] = field(default_factory=list)
+    killed: int = 0
+    _ended: dict[int, Event] = field(default_factory=dict)
+    _claimed: dict[int, Event] = field(default_factory=dict)
+    _fallen: dict[int, list[Program]] = field(default_factory=dict)
+
+    async def serve(self) -> None:
+        """Run all sessions."""
+        planned, view = self._planned, self._view
+        view.stage("the aggregator starts")
+        aggregator = Program(
+            "aggregator", "secagg.testbed.demo.trainer", (), self._hear_aggregator
+        )
+        (address,) = await self._director.start_servers([aggregator])
+        losses = {loss.name: loss for loss in self._losses}
+        await self._director.start_clients(
+            [
+                self._client(name, address, losses.get(name))
+                for name in map(client_name, range(1, planned.clients + 1))
+            ],
+            needed=planned.min_survivors,
+            started=lambda count: view.stage(
+                f"{count} of {planned.clients} clients started"
+            ),
+        )
+        view.stage(f"{planned.clients} clients load their libraries")
+        await self._director.until_served()
+        view.stage("clients learn that the task is over")
+        await self._director.until_clients_end(_FAREWELL_SECONDS)
+
+    def _client(self, name: str, address: str, loss: Loss | None) -> Program:
+        pause = () if loss is None else (str(loss.session_number), loss.before)
+
+        def hear(said: Event) -> None:
+            if said["event"] == "paused":
+                session = int(said["session"])
+                self._view.tell(
+                    f"session {session}: {name} is killed {_PLACE[said['before']]}"
+                )
+                self._director.kill(name)
+                self.killed += 1
+                again = self._client(name, address, None)
+                self._fallen.setdefault(session, []).append(again)
+
+        module = "secagg.testbed.demo.participant"
+        return Program(name, module, (name, address, *pause), hear)
+
+    def _hear_aggregator(self, said: Event) -> None:
+        match said["event"]:
+            case "progress":
+                self._view.progress(said)
+                if said["phase"] in ("completed", "aborted"):
+                    self._end_session(said)
+            case "step":
+                self._claimed[said["session"]] = said
+                self._check_if_known(said["session"])
+
+    def _end_session(self, said: Event) -> None:
+        number = said["session"]
+        if number in self._ended:
+            return
+        self._ended[number] = said
+        for program in self._fallen.pop(number, []):
+            self._view.tell(
+                f"{program.name} is started again, with its state on the disk"
+            )
+            self._director.start_again(program)
+        if said["phase"] == "aborted":
+            self._view.tell(f"session {number} was aborted: {said['reason']}")
+        self._check_if_known(number)
+
+    def _check_if_known(self, number: int) -> None:
+        """Check a session as soon as its end and its sum are both known."""
+        if number in self._ended and number in self._claimed:
+            check = check_session(
+                self._layout,
+                number,
+                clients=self._planned.clients,
+                dropped=tuple(self._ended[number]["dropped"]),
+                claimed=self._claimed[number],
+                parameters=self._parameters,
+                test=self._test,
+            )
+            self.checks.append(check)
+            self._view.step(check)
+
+
+def _prepare_files(layout: DemoLayout, shards: Sequence[Shard]) -> str:
+    """Give every client its shard, certificate and credential.
+
+    Returns:
+        The enrolment key, as text.
+    """
+    for number, shard in enumerate(shards, start=1):
+        path = layout.shard(client_name(number))
+        path.parent.mkdir(parents=True)
+        save_shard(shard, path)
+    return layout.issue(len(shards))
+
+
+def _references(
+    shards: Sequence[Shard], test: Shard, steps: int, made: Plan
+) -> tuple[list[float], list[float]]:
+    """Return the accuracies of training without privacy and with central noise."""
+    return (
+        nonprivate_accuracies(shards, test, steps=steps),
+        central_gaussian_accuracies(
+            shards,
+            test,
+            steps=steps,
+            noise_stddev=math.sqrt(central_gaussian_variance(made)),
+            entropy=SystemEntropy(),
+        ),
+    )

@@ -1,0 +1,182 @@
+"""Processes of a run: when they start, how they fail, and that none outlives it."""
+
+import asyncio
+
+import pytest
+
+from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
+from secagg.testbed import director as module
+from secagg.testbed.director import Director, Program
+from secagg.testbed.run_folder import RunFolder
+
+FAILED = {
+    "event": "failed",
+    "code": "DEADLINE",
+    "message": "it is too late",
+    "next_step": "",
+}
+
+
+class Process:
+    """A process that lasts until it is ended, and says what a test wants."""
+
+    def __init__(self, name, words, listener):
+        self.name, self.words, self.say = name, words, listener
+        self.was_killed = self.has_ended = False
+        self.code = asyncio.get_running_loop().create_future()
+        self.last_words = None
+
+    def kill(self):
+        self.was_killed = True
+        if self.last_words is not None:
+            self.say(self.last_words)
+        self.leave(-9)
+
+    def leave(self, code):
+        if not self.code.done():
+            self.code.set_result(code)
+
+    async def wait(self):
+        return await asyncio.shield(self.code)
+
+    async def end(self):
+        self.kill()
+        self.has_ended = True
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    """All processes that are started, in order."""
+    started = asyncio.Queue()
+
+    async def start(name, words, *, listener, **_):
+        process = Process(name, words, listener)
+        started.put_nowait(process)
+        return process
+
+    monkeypatch.setattr(module, "start_child", start)
+    return started
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def director(tmp_path, told):
+    return Director(RunFolder(tmp_path), told.append)
+
+
+def program(name, on_event=lambda _: None):
+    return Program(name, "a.module", ("word",), on_event)
+
+
+async def serving(director, processes):
+    """Start one aggregator that listens; return it."""
+    starting = asyncio.create_task(director.start_servers([program("server")]))
+    server = await processes.get()
+    server.say({"event": "listening", "address": "127.0.0.1:1"})
+    assert await starting == ["127.0.0.1:1"]
+    return server
+
+
+async def with_clients(director, processes, clients, *, needed):
+    """Start clients; return them."""
+    await director.start_clients(clients, needed=needed)
+    return [processes.get_nowait() for _ in clients]
+
+
+async def test_no_process_outlives_a_run_however_it_ends(director, processes, tmp_path):
+    """Also when one is started again just then, at the word of another."""
+    again = program("a")
+    clients = [again, program("b", lambda _: director.start_again(again))]
+    async with director:
+        server = await serving(director, processes)
+        both = await with_clients(director, processes, clients, needed=2)
+        director.kill("a")
+        director.start_again(again)
+        both[1].last_words = {"event": "paused"}
+    assert all(each.has_ended for each in (server, *both))
+    assert processes.empty()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert server.words == ["-m", "a.module", str(tmp_path), "word"]
+
+
+async def test_a_process_that_was_killed_has_not_failed_and_may_start_again(
+    director, processes
+):
+    async with director:
+        server = await serving(director, processes)
+        await with_clients(director, processes, [program("a")], needed=1)
+        director.kill("a")
+        director.start_again(program("a"))
+        for each in server, await processes.get():
+            each.leave(0)
+        await director.until_served()
+        await director.until_clients_end()
+        assert not director.failures
+
+
+@pytest.mark.parametrize("reported", [True, False])
+async def test_a_run_ends_once_too_few_clients_can_continue(
+    director, processes, told, reported
+):
+    async with director:
+        await serving(director, processes)
+        clients = [program(name) for name in "abc"]
+        a, b, c = await with_clients(director, processes, clients, needed=2)
+        served = asyncio.create_task(director.until_served())
+        a.say({**FAILED, "name": "one of many in it"})
+        a.leave(1)
+        await asyncio.wait({served}, timeout=0)
+        assert not served.done()
+        b.leave(0)  # the task is over for it
+        if reported:
+            c.say(FAILED)
+        c.leave(1)
+        with pytest.raises(ServiceError, match="c cannot continue") as caught:
+            await served
+    wanted = ErrorCode.DEADLINE if reported else ErrorCode.INTERNAL
+    assert caught.value.code is wanted
+    assert "c.log" in caught.value.next_step
+    assert [line.partition(":")[0] for line in told] == [
+        "server listens on 127.0.0.1",
+        "one of many in it cannot continue",
+        "a cannot continue",
+        "c cannot continue",
+    ]
+
+
+@pytest.mark.parametrize("reported", [True, False])
+@pytest.mark.parametrize("listens", [True, False])
+async def test_the_failure_of_an_aggregator_is_that_of_the_run(
+    director, processes, reported, listens
+):
+    async def run():
+        async with director:
+            await director.start_servers([program("server")])
+            await director.start_clients([program("a")], needed=1)
+            await director.until_served()
+
+    running = asyncio.create_task(run())
+    server = await processes.get()
+    if listens:
+        server.say({"event": "listening", "address": "127.0.0.1:1"})
+    if reported:
+        server.say(FAILED)
+    server.leave(1)
+    with pytest.raises(SessionAbortedError, match="server cannot continue") as caught:
+        await running
+    wanted = ErrorCode.DEADLINE if reported else ErrorCode.INTERNAL
+    assert caught.value.code is wanted
+
+
+async def test_an_aggregator_that_ends_before_it_listens_is_a_failure(
+    director, processes
+):
+    async with director:
+        starting = asyncio.create_task(director.start_servers([program("server")]))
+        (await processes.get()).leave(0)
+        with pytest.raises(SecAggError, match="before it listened"):
+            await starting
