@@ -111,9 +111,10 @@ def demo(  # noqa: PLR0913 - one parameter per flag
     ):
         from secagg.storage.directories import new_directory
         from secagg.testbed.demo.layout import DemoPlan
-        from secagg.testbed.demo.run import Loss, run_demo
+        from secagg.testbed.demo.run import run_demo
         from secagg.testbed.run_folder import client_name
 
+        late = "sign" if chosen.has_identities else "reveal"
         planned = DemoPlan(
             clients=clients,
             steps=steps,
@@ -126,19 +127,17 @@ def demo(  # noqa: PLR0913 - one parameter per flag
             adaptive_clip=adaptive_clip,
             profile=chosen,
             xnoise=xnoise,
-        )
-        late = "sign" if chosen.has_identities else "reveal"
-        losses = tuple(
-            Loss(client_name(clients - 2 * place), session, before)
-            for place, (session, before) in enumerate(
-                ((2, "upload"), (3, late), (min(4, steps), "share")), start=1
-            )
-            if session <= steps
+            losses={
+                client_name(clients - 2 * place): (session, before)
+                for place, (session, before) in enumerate(
+                    ((2, "upload"), (3, late), (min(4, steps), "share")), start=1
+                )
+            },
         )
         place = Path(temporary) if directory is None else new_directory(directory)
         drawing = picture or (directory or Path()) / "secagg-demo.svg"
         _check_drawing(drawing)
-        result = asyncio.run(run_demo(planned, place, losses=losses, view=view))
+        result = asyncio.run(run_demo(planned, place, view))
     _print(result, output)
     _draw(result, epsilon, drawing)
     output.line(f"The picture is in {drawing}.")
@@ -166,7 +165,7 @@ def _draw(result: "DemoResult", epsilon: float, path: Path) -> None:
     from secagg.testbed.demo.picture import accuracy_picture, demo_title
 
     drawn = accuracy_picture(
-        demo_title(result.clients, epsilon, result.clients_lost),
+        demo_title(result.planned.clients, epsilon, result.clients_lost),
         private=[check.accuracy for check in result.checks],
         central=result.baseline,
         nonprivate=result.nonprivate,
@@ -240,9 +239,9 @@ def _names(check: "SessionCheck") -> str:
 def _payload(result: "DemoResult") -> dict[str, object]:
     stated = result.report.server
     return {
-        "profile": result.profile.label,
-        "is_experimental": result.profile.is_experimental,
-        "clients": result.clients,
+        "profile": result.planned.profile.label,
+        "is_experimental": result.planned.profile.is_experimental,
+        "clients": result.planned.clients,
         "steps": len(result.checks),
         "sessions_completed": len(result.checks),
         "clients_lost": result.clients_lost,

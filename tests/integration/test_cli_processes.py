@@ -29,7 +29,7 @@ from secagg.advanced import (Address, GrpcConnection, Role,)
 from secagg.config import load_client_settings
 from secagg.client.input_files import FileInput
 from secagg.client.program import client_policy, read_privacy_limits
-from secagg.testbed.demo.participant import PausingConnection
+from secagg.testbed.connections import PausingConnection
 
 async def main(config, vector, session, before, *overrides):
     settings = load_client_settings(

@@ -7,7 +7,8 @@ Rule 2: the audit files exist for the demo's arithmetic check only.  A client wr
         read them; no program outside `secagg.testbed.demo` does so.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from secagg.protocol.parameters import Graph
@@ -26,18 +27,13 @@ TASK_ID = "digits"
 class DemoLayout(RunFolder):
     """The directory of one run."""
 
-    @property
-    def released(self) -> Path:
-        """What the aggregator released."""
-        return self.root / "released"
-
     def residues(self, session_number: int) -> Path:
         """The released sum as integers modulo m."""
-        return self.released / f"residues-{session_number}.npy"
+        return self.root / "released" / f"residues-{session_number}.npy"
 
     def model(self, session_number: int) -> Path:
         """The model after a session."""
-        return self.released / f"model-{session_number}.npy"
+        return self.root / "released" / f"model-{session_number}.npy"
 
     def shard(self, name: str) -> Path:
         """A client's pictures."""
@@ -68,6 +64,8 @@ class DemoPlan(RunPlan):
         join_seconds: How long a session waits for clients that are being restarted.
         adaptive_clip: Let the clip follow the median length of the clients' vectors.
         xnoise: Survivors remove noise that no dropout has made necessary.
+        losses: Clients to be killed, by name: in which session, and before which
+            message, one of `secagg.testbed.connections.PAUSES`.
         graph_delta: Failure chance of drawn neighbours, which clients accept beside
             `delta`; known once the task is planned.
     """
@@ -79,6 +77,7 @@ class DemoPlan(RunPlan):
     join_seconds: int
     adaptive_clip: bool = False
     xnoise: bool = True
+    losses: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     graph_delta: float = 0.0
 
     @property

@@ -20,7 +20,6 @@ from secagg.crypto.entropy import SystemEntropy
 from secagg.distributed_dp import Plan, PrivacyReport, central_gaussian_variance
 from secagg.errors import InternalError
 from secagg.protocol.parameters import ProtocolParameters
-from secagg.protocol.profiles import Profile
 from secagg.server.service import plan_task
 from secagg.server.task.setup import plan_noise
 from secagg.testbed.child_process import Event
@@ -49,22 +48,6 @@ _PLACE: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """One client to be killed.
-
-    Attributes:
-        name: The client.
-        session_number: The session.
-        before: The message before which it is killed: "choose", "share", "upload",
-            "sign" or "reveal".
-    """
-
-    name: str
-    session_number: int
-    before: str
-
-
 class DemoView(Protocol):
     """Shows a demo to people."""
 
@@ -88,11 +71,10 @@ class DemoView(Protocol):
 class DemoResult:
     """The results of the demo."""
 
+    planned: DemoPlan
     plan: Plan
     report: PrivacyReport
     checks: tuple[SessionCheck, ...]
-    profile: Profile
-    clients: int
     clients_lost: int
     baseline: list[float]
     nonprivate: list[float]
@@ -104,19 +86,12 @@ class DemoResult:
         return bool(self.checks) and all(check.is_exact for check in self.checks)
 
 
-async def run_demo(
-    planned: DemoPlan,
-    directory: Path,
-    *,
-    losses: tuple[Loss, ...],
-    view: DemoView,
-) -> DemoResult:
+async def run_demo(planned: DemoPlan, directory: Path, view: DemoView) -> DemoResult:
     """Run the whole demo.
 
     Args:
-        planned: Clients, steps, budget.
+        planned: Clients, steps, budget, losses.
         directory: An empty directory for all files.
-        losses: The clients to kill, by session; at most one per session.
         view: Receives the events.
 
     Returns:
@@ -152,14 +127,13 @@ async def run_demo(
     )
     view.references(nonprivate, baseline)
     async with Director(layout, view.tell) as director:
-        run = _Run(director, layout, planned, losses, view, prepared.parameters, test)
+        run = _Run(director, layout, planned, view, prepared.parameters, test)
         await run.serve()
     return DemoResult(
+        planned=planned,
         plan=made,
         report=prepared.report,
         checks=tuple(run.checks),
-        profile=planned.profile,
-        clients=planned.clients,
         clients_lost=run.killed,
         baseline=baseline,
         nonprivate=nonprivate,
@@ -179,7 +153,6 @@ class _Run:
     _director: Director
     _layout: DemoLayout
     _planned: DemoPlan
-    _losses: tuple[Loss, ...]
     _view: DemoView
     _parameters: ProtocolParameters
     _test: Shard
@@ -197,12 +170,8 @@ class _Run:
             "aggregator", "secagg.testbed.demo.trainer", (), self._hear_aggregator
         )
         (address,) = await self._director.start_servers([aggregator])
-        losses = {loss.name: loss for loss in self._losses}
         await self._director.start_clients(
-            [
-                self._client(name, address, losses.get(name))
-                for name in map(client_name, range(1, planned.clients + 1))
-            ],
+            [self._client(i, address) for i in range(1, planned.clients + 1)],
             needed=planned.min_survivors,
             started=lambda count: view.stage(
                 f"{count} of {planned.clients} clients started"
@@ -213,22 +182,20 @@ class _Run:
         view.stage("clients learn that the task is over")
         await self._director.until_clients_end(_FAREWELL_SECONDS)
 
-    def _client(self, name: str, address: str, loss: Loss | None) -> Program:
-        pause = () if loss is None else (str(loss.session_number), loss.before)
+    def _client(self, number: int, address: str) -> Program:
+        name = client_name(number)
 
         def hear(said: Event) -> None:
             if said["event"] == "paused":
-                session = int(said["session"])
-                self._view.tell(
-                    f"session {session}: {name} is killed {_PLACE[said['before']]}"
-                )
+                session, where = said["session"], _PLACE[said["before"]]
+                self._view.tell(f"session {session}: {name} is killed {where}")
                 self._director.kill(name)
                 self.killed += 1
-                again = self._client(name, address, None)
-                self._fallen.setdefault(session, []).append(again)
+                self._fallen.setdefault(session, []).append(program)
 
         module = "secagg.testbed.demo.participant"
-        return Program(name, module, (name, address, *pause), hear)
+        program = Program(name, module, (name, address), hear)
+        return program
 
     def _hear_aggregator(self, said: Event) -> None:
         match said["event"]:

@@ -53,14 +53,13 @@ class _Trainer:
         )
 
 
-def main(directory: Path) -> int:
+async def train(layout: DemoLayout) -> None:
     """Serve the demo's task to its end."""
-    layout = DemoLayout(directory)
     trainer = _Trainer(layout)
-    return run_process(
-        serve_run(layout.settings(), take_sum=trainer.take_sum, payload=trainer.payload)
+    await serve_run(
+        layout.settings(), take_sum=trainer.take_sum, payload=trainer.payload
     )
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(run_process(train(DemoLayout(Path(sys.argv[1])))))

@@ -17,21 +17,16 @@ service, a name with several addresses, or a balancer of connections, does the s
 import asyncio
 import hashlib
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from secagg import (
-    Client,
-    ExactSumWaiver,
-    SecAggError,
-    SessionInfo,
-)
+from secagg import Client, ExactSumWaiver, SecAggError, SessionInfo
 from secagg.advanced import (
     NO_NOISE_ACKNOWLEDGEMENT,
     Address,
@@ -39,98 +34,10 @@ from secagg.advanced import (
     ClientProgress,
     GrpcConnection,
 )
-from secagg.errors import ErrorCode, ServiceError
-from secagg.protocol.messages import Envelope
-from secagg.testbed.child_process import (
-    allow_all_files,
-    run_process,
-    say,
-    say_failed,
-)
+from secagg.testbed.child_process import allow_all_files, run_process, say, say_failed
+from secagg.testbed.connections import SpreadConnection
 from secagg.testbed.load.plan import TASK_ID, LoadLayout, LoadPlan, vector_of
 from secagg.testbed.run_folder import client_name
-from secagg.wire.calls import Reference, Request, Wait, WatchSession
-
-_Answer = TypeVar("_Answer")
-
-# A busy aggregator may fail one call, so one failure is not enough.
-_FAILURES_OF_ONE: Final = 3
-_MAY_BE_GONE: Final = frozenset({ErrorCode.UNREACHABLE, ErrorCode.SHUTTING_DOWN})
-
-
-class SpreadConnection:
-    """An `AggregatorConnection` that changes its aggregator when that fails.
-
-    The caller repeats a failed call: this class only directs the next attempt to
-    another aggregator.
-
-    Args:
-        ways: A connection to each aggregator.
-        first: Index of the one to begin with.
-
-    Attributes:
-        ways: As given.
-    """
-
-    def __init__(self, ways: Sequence[GrpcConnection], first: int) -> None:
-        self.ways: Final = tuple(ways)
-        self._at = first
-        self._failures = 0
-
-    @property
-    def identity(self) -> str:
-        """The caller of all calls."""
-        return self.ways[self._at].identity
-
-    @property
-    def aggregator(self) -> str:
-        """The name that all aggregators share."""
-        return self.ways[self._at].aggregator
-
-    async def meet(self) -> str:
-        """Return the aggregator that answers now."""
-        try:
-            return await self.ways[self._at].meet()
-        except ServiceError as error:
-            self._note_failure(error)
-            raise
-
-    @property
-    def trust_domain(self) -> str | None:
-        """Of all of them, which have one authority."""
-        return self.ways[self._at].trust_domain
-
-    async def call(self, request: Request[_Answer]) -> _Answer:
-        """Pass the call to the present aggregator."""
-        try:
-            answer = await self.ways[self._at].call(request)
-        except ServiceError as error:
-            self._note_failure(error)
-            raise
-        self._failures = 0
-        return answer
-
-    async def watch(
-        self, request: WatchSession
-    ) -> AsyncIterator[Envelope | Reference | Wait]:
-        """Yield the updates of the present aggregator."""
-        try:
-            async for update in self.ways[self._at].watch(request):
-                self._failures = 0
-                yield update
-        except ServiceError as error:
-            self._note_failure(error)
-            raise
-
-    def _note_failure(self, error: ServiceError) -> None:
-        """Change to the next aggregator when this one fails repeatedly."""
-        if error.code not in _MAY_BE_GONE:
-            return
-        self._failures += 1
-        if self._failures >= _FAILURES_OF_ONE:
-            self._failures = 0
-            self._at = (self._at + 1) % len(self.ways)
-
 
 # Clients of one process that are joining the session (rule 3).
 _ARRIVING: Final = 8

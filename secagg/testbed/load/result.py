@@ -1,7 +1,7 @@
 """What a load test finds out, and what its processes say: CPU, memory, bytes, sums."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from secagg.protocol.messages import Round
@@ -28,7 +28,7 @@ class ClosedRound:
     late_seconds: float
     late_cpu_seconds: float
 
-    def with_another(self, other: "ClosedRound") -> "ClosedRound":
+    def __add__(self, other: "ClosedRound") -> "ClosedRound":
         """Return what it cost both: they work side by side."""
         return ClosedRound(
             self.name,
@@ -172,21 +172,6 @@ def mean_traffic(clients: Iterable[Event], count: int) -> tuple[CallTraffic, ...
 _TELL_PARTS: Final = 10
 
 
-@dataclass(slots=True)
-class HeardServer:
-    """What one aggregator has said.
-
-    Attributes:
-        listening: When its port was open.
-        done: At its end; None if it did not end as it should.
-        rounds: What each closed round cost it.
-    """
-
-    listening: Event = field(default_factory=dict)
-    done: Event | None = None
-    rounds: list[ClosedRound] = field(default_factory=list)
-
-
 class Heard:
     """Reads the output of all processes of one load test.
 
@@ -197,7 +182,9 @@ class Heard:
             it, and how many there are.
 
     Attributes:
-        servers: The reports of each aggregator.
+        servers: The reports of each aggregator: when its port was open, and at its
+            end, by the name of the event.
+        rounds: What each closed round cost all aggregators together, by its name.
         clients: The last report of each client that has ended, by its name.
         included: Whose inputs the released sum holds.
         reason: Why a session was aborted, if known.
@@ -212,36 +199,26 @@ class Heard:
         self._tell = tell
         self._show_state = show
         self._place = (-1, 0)
-        self.servers = [HeardServer() for _ in range(servers)]
+        self.servers: list[dict[str, Event]] = [{} for _ in range(servers)]
+        self.rounds: dict[str, ClosedRound] = {}
         self.clients: dict[str, Event] = {}
         self.included: list[str] = []
         self.reason = ""
 
-    def rounds(self) -> tuple[ClosedRound, ...]:
-        """Return what each round cost all aggregators together, in order."""
-        found: dict[str, ClosedRound] = {}
-        for server in self.servers:
-            for each in server.rounds:
-                known = found.get(each.name)
-                found[each.name] = each if known is None else known.with_another(each)
-        return tuple(found.values())
-
     def hear_server(self, index: int, said: Event) -> None:
         """Take what an aggregator says."""
-        server = self.servers[index]
         match said["event"]:
-            case "listening":
-                server.listening = said
             case "progress":
                 self._show(said)
             case "closed":
-                server.rounds.append(
-                    ClosedRound(**{key: said[key] for key in said if key != "event"})
-                )
+                facts = {key: value for key, value in said.items() if key != "event"}
+                closed = ClosedRound(**facts)
+                known = self.rounds.get(closed.name)
+                self.rounds[closed.name] = closed + known if known else closed
             case "sum":
                 self.included = list(said["included"])
-            case "done":
-                server.done = said
+            case "listening" | "done" as event:
+                self.servers[index][event] = said
 
     def hear_clients(self, said: Event) -> None:
         """Take what a process full of clients says, of one of them."""
@@ -256,14 +233,14 @@ class Heard:
         """Return what each aggregator has used that ended as it should."""
         return tuple(
             ServerCost(
-                start_cpu_seconds=server.listening["start_cpu_seconds"],
-                cpu_seconds=server.done["cpu_seconds"],
-                peak_rss_bytes=server.done["peak_rss_bytes"],
+                start_cpu_seconds=said["listening"]["start_cpu_seconds"],
+                cpu_seconds=said["done"]["cpu_seconds"],
+                peak_rss_bytes=said["done"]["peak_rss_bytes"],
                 bytes_up=self._bytes(index, 1),
                 bytes_down=self._bytes(index, 2),
             )
-            for index, server in enumerate(self.servers)
-            if server.done is not None
+            for index, said in enumerate(self.servers)
+            if "done" in said
         )
 
     def _bytes(self, server: int, column: int) -> int:

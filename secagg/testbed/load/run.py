@@ -143,7 +143,7 @@ def _result(
         database_cpu_seconds=database,
         traffic=mean_traffic(heard.clients.values(), planned.clients),
         wall_seconds=wall_seconds,
-        rounds=heard.rounds(),
+        rounds=tuple(heard.rounds.values()),
     )
 
 

@@ -24,9 +24,9 @@ from secagg.storage.changes import (
 )
 from secagg.storage.spool import Spool
 from secagg.storage.store import Store
+from secagg.testbed.connections import ConnectionAround
 from secagg.transport.connection import AggregatorConnection
 from secagg.wire.calls import CALLS, Reference, Request, Wait, WatchSession
-from secagg_testing.lying_connection import ConnectionAround
 
 _Answer = TypeVar("_Answer")
 

@@ -1,36 +1,15 @@
 """A server that lies: the answers of an honest one, changed on their way."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from secagg.protocol.messages import Envelope
+from secagg.testbed.connections import ConnectionAround
 from secagg.transport.connection import AggregatorConnection
 from secagg.wire.calls import Reference, Request, Wait, WatchSession
 
 _Answer = TypeVar("_Answer")
 Lie = Callable[[Any], Any]
-
-
-class ConnectionAround:
-    """A connection that adds something to another one."""
-
-    def __init__(self, inner: AggregatorConnection) -> None:
-        self._inner = inner
-        self.identity: Final = inner.identity
-
-    @property
-    def aggregator(self) -> str:
-        """See `AggregatorConnection.aggregator`."""
-        return self._inner.aggregator
-
-    async def meet(self) -> str:
-        """See `AggregatorConnection.meet`."""
-        return await self._inner.meet()
-
-    @property
-    def trust_domain(self) -> str | None:
-        """See `AggregatorConnection.trust_domain`."""
-        return self._inner.trust_domain
 
 
 class LyingConnection(ConnectionAround):

@@ -20,6 +20,7 @@ from secagg.errors import LocalProtocolError, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Envelope
 from secagg.protocol.packing import unpack
+from secagg.testbed.connections import ConnectionAround
 from secagg.transport.connection import AggregatorConnection
 from secagg.wire.calls import (
     Blob,
@@ -33,7 +34,6 @@ from secagg.wire.calls import (
     WatchSession,
 )
 from secagg_testing.knowledge.facts import Facts
-from secagg_testing.lying_connection import ConnectionAround
 
 _Answer = TypeVar("_Answer")
 

@@ -18,7 +18,7 @@ from secagg.errors import InputError
 from secagg.protocol.policy import ClientPolicy, PrivacyLimits
 from secagg.runtime.log_events import CLIENT_LOGGER, SERVICE_BACKOFF
 from secagg.server.server import Server
-from secagg.testbed.demo.participant import PausingConnection
+from secagg.testbed.connections import PausingConnection
 
 LIMITS = PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
 PAIR = ClientPolicy(min_clients=3, min_survivors=3)

@@ -34,7 +34,7 @@ from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.rows import Retention
 from secagg.storage.spool import UploadSpool
-from secagg.testbed.demo.participant import PausingConnection
+from secagg.testbed.connections import PausingConnection
 from secagg.transport.connection import InMemoryConnection
 from secagg.wire.calls import AdvertiseKeys
 

@@ -18,7 +18,7 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
-from secagg.testbed.demo.participant import PausingConnection
+from secagg.testbed.connections import PausingConnection
 from secagg.transport.connection import InMemoryConnection
 
 DIMENSION = 4

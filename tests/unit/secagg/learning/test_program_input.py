@@ -11,7 +11,7 @@ import secagg
 from secagg.learning import FederatedAveraging
 from secagg.learning.program_input import ProgramInput
 from secagg.runtime.external_program import ExternalProgram, split_command
-from secagg.testbed.demo.participant import PausingConnection
+from secagg.testbed.connections import PausingConnection
 
 QUICK = {"mechanism": "skellam", "bits": 30, "scale_factor": 1000.0, "ladder": 0}
 LIMITS = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)

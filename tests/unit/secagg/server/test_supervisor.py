@@ -50,7 +50,7 @@ from secagg.storage.directories import STORE_FILE
 from secagg.storage.open_store import reading
 from secagg.storage.queries import ListSessions
 from secagg.storage.rows import SessionState, TaskState
-from secagg.testbed.demo.participant import PausingConnection
+from secagg.testbed.connections import PausingConnection
 from secagg.wire.calls import GetOffer, Wait
 
 WAIVER = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)

@@ -21,8 +21,9 @@ from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.protocol.parameters import Graph
 from secagg.protocol.profiles import Profile
 from secagg.runtime.vector_files import write_vector
+from secagg.testbed.connections import SpreadConnection
 from secagg.testbed.load import database
-from secagg.testbed.load.client_pool import SpreadConnection, _Arrival
+from secagg.testbed.load.client_pool import _Arrival
 from secagg.testbed.load.database import (
     OWN_DATABASE,
     Database,
@@ -220,7 +221,8 @@ def test_what_aggregators_say_is_told_once_and_counted_together():
     ]
     assert shown[0] == ("joining", 0, 20)
     assert shown[-1] == ("sharing keys", 20, 20)
-    assert heard.rounds() == (ClosedRound("ADVERTISE_KEYS", 4.0, 3.5, 1.0, 0.2),)
+    both = ClosedRound("ADVERTISE_KEYS", 4.0, 3.5, 1.0, 0.2)
+    assert heard.rounds == {"ADVERTISE_KEYS": both}
 
 
 def progress(name, joined):
