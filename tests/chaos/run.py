@@ -28,7 +28,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import resource
 import signal
 import socket
@@ -46,13 +45,10 @@ from secagg_testing.world.dice import Dice
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.server.session.lease import LEASE_SECONDS
+from secagg.testbed.child_process import child_environment
+from secagg.testbed.run_folder import client_name
 
-ENVIRONMENT = {
-    **{key: value for key, value in os.environ.items() if "SECAGG" not in key},
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "COLUMNS": "200",
-}
+ENVIRONMENT = child_environment({"COLUMNS": "200"})
 # Ends after which a unit starts its program again (docs/errors.md), and a kill.
 AGAIN = {31, 35, 50, 53, 54, 55, 56, 57, 58, 59, 18, 22, 24, 25, 27, 32, 37, 41}
 # It is done; or it was done before.
@@ -278,7 +274,7 @@ class Chaos:
         self.dice = Dice(asked.seed, "chaos")
         self.faults: list[str] = []
         self.injected: dict[str, int] = {}
-        self.clients = [f"client-{n}" for n in range(asked.clients)]
+        self.clients = [client_name(n) for n in range(1, asked.clients + 1)]
         self.servers = [f"server-{n}" for n in range(asked.servers)]
         self.parties: dict[str, Party] = {}
         self.balancer = Balancer(self.dice, [free_port() for _ in self.servers])
@@ -314,10 +310,9 @@ class Chaos:
             self.faults.append(f"{who} came to no end; see {self.directory}")
 
     async def write_files(self) -> None:
-        authority = CertificateAuthority.create()
-        pki = self.directory / "pki"
-        authority.issued().write(pki, "ca")
-        authority.issue_server("aggregator", ["127.0.0.1"]).write(pki, "server")
+        CertificateAuthority.create().issue_all(
+            self.directory / "pki", hosts=["127.0.0.1"], clients=len(self.clients)
+        )
         fewest = max(3, len(self.clients) - 1)
         for number, name in enumerate(self.servers):
             store = await self.store_of(name)
@@ -338,7 +333,6 @@ class Chaos:
             words = ["server", "--until-done", "--config", f"{name}.toml"]
             self.add(name, words)
         for number, name in enumerate(self.clients):
-            authority.issue_client(name).write(pki, name)
             port = await self.balancer.listen(name)
             self.write(
                 f"{name}.toml", CLIENT.format(name=name, port=port, fewest=fewest)

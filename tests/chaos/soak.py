@@ -33,6 +33,7 @@ from pathlib import Path
 
 import numpy as np
 from run import ENVIRONMENT, free_port
+from secagg_testing.programs import Programs
 
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
@@ -123,6 +124,7 @@ class Soak:
     def __init__(self, asked: argparse.Namespace, directory: Path) -> None:
         self.asked, self.directory = asked, directory
         self.port, self.metrics = free_port(), free_port()
+        self.programs = Programs(directory, ENVIRONMENT)
         self.processes: dict[str, subprocess.Popen] = {}
         self.looks: list[Look] = []
         self.pause = threading.Event()
@@ -196,14 +198,7 @@ class Soak:
 
     def start(self, name: str, *words: str) -> None:
         with (self.directory / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "secagg", *words],
-                cwd=self.directory,
-                env=ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+            self.processes[name] = self.programs.start(*words, stdout=log, stderr=log)
 
     def until_ready(self) -> float:
         while self.processes["server"].poll() is None:

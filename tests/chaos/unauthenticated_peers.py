@@ -38,9 +38,11 @@ from pathlib import Path
 
 import numpy as np
 from run import ENVIRONMENT
+from secagg_testing.programs import Programs
 
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
+from secagg.testbed.run_folder import client_name
 from secagg.transport.address import Address
 from secagg.transport.channel_options import SERVICE
 from secagg.transport.handshake_limits import AdmissionLimits
@@ -103,13 +105,12 @@ class Attacked:
 
     def __init__(self, directory: Path, more: str = "") -> None:
         self.directory = directory
+        self.programs = Programs(directory, ENVIRONMENT)
         self.rounds = 0
         authority = CertificateAuthority.create()
         pki = directory / "pki"
-        authority.issued().write(pki, "ca")
-        authority.issue_server("aggregator", ["127.0.0.1"]).write(pki, "server")
-        for name in (*(f"client-{n}" for n in range(3)), "staller"):
-            authority.issue_client(name).write(pki, name)
+        authority.issue_all(pki, hosts=["127.0.0.1"], clients=3)
+        authority.issue_client("staller").write(pki, "staller")
         np.save(directory / "x.npy", np.arange(16))
         text = SERVER.format(more=more, acknowledgement=NO_NOISE_ACKNOWLEDGEMENT)
         (directory / "server.toml").write_text(text)
@@ -118,10 +119,9 @@ class Attacked:
     def serving(self) -> Iterator[None]:
         """Run the aggregator."""
         with (self.directory / "server.log").open("ab") as log:
-            self.process = self.start(
+            self.process = self.programs.start(
                 "server",
                 *("--config", "server.toml"),
-                stdout=subprocess.PIPE,
                 stderr=log,
                 preexec_fn=lambda: resource.setrlimit(
                     resource.RLIMIT_NOFILE, (FILES, FILES)
@@ -140,28 +140,20 @@ class Attacked:
             self.process.send_signal(signal.SIGTERM)
             self.process.communicate()
 
-    def start(self, *words: str, **more: object) -> subprocess.Popen:
-        return subprocess.Popen(
-            [sys.executable, "-m", "secagg", *words],
-            cwd=self.directory,
-            env=ENVIRONMENT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            **more,
-        )
-
     def honest(self) -> tuple[float, list[int]]:
         """Let three clients contribute; return their seconds and exit codes."""
         self.rounds += 1
         words = []
-        for number in range(3):
-            name, state = f"client-{number}", f"client-{number}-{self.rounds}"
+        for name in map(client_name, range(1, 4)):
+            state = f"{name}-{self.rounds}"
             path = self.directory / f"{state}.toml"
             path.write_text(CLIENT.format(address=self.address, name=name, state=state))
             words.append(["client", "--config", path.name, "--input", "x.npy"])
         began = time.monotonic()
         with (self.directory / "clients.log").open("ab") as log:
-            clients = [self.start(*each, stdout=log, stderr=log) for each in words]
+            clients = [
+                self.programs.start(*each, stdout=log, stderr=log) for each in words
+            ]
         codes = [client.wait() for client in clients]
         return time.monotonic() - began, codes
 

@@ -1,11 +1,9 @@
 """The demo in small: real processes, real pictures, clients killed for real."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from secagg_testing.programs import Programs
 
 KEYS = {
     "clients",
@@ -36,15 +34,7 @@ def test_the_demo_is_exact_with_clients_killed_in_three_rounds(
     words = ["--clients", str(clients), "--steps", "4", "--round-seconds", "3"]
     if profile != "honest-curious-server":  # what is run where nothing is asked for
         words += ["--profile", profile]
-    done = subprocess.run(
-        [sys.executable, "-m", "secagg", "demo", *words, "--json"],
-        cwd=tmp_path,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = Programs(tmp_path).run("demo", *words, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert set(result) >= KEYS

@@ -2,12 +2,10 @@
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 
 import asyncpg
 import pytest
+from secagg_testing.programs import Programs
 
 KEYS = {
     "exact",
@@ -33,15 +31,8 @@ def test_the_sum_of_a_client_pool_is_exact_and_nothing_is_left_behind(
     asyncio.run(empty(postgres_url))
     words = ["--clients=8", "--dimension=50", "--lost=0.25", "--servers=2"]
     words += ["--store", postgres_url]
-    done = subprocess.run(
-        [sys.executable, "-m", "secagg", "load", *words, "--round-seconds=2", "--json"],
-        cwd=tmp_path,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    programs = Programs(tmp_path, {"TMPDIR": str(tmp_path)})
+    done = programs.run("load", *words, "--round-seconds=2", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert set(result) >= KEYS

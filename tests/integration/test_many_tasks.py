@@ -45,11 +45,8 @@ class Site(Programs):
         (directory / "third.toml").write_text(TASK % "third")
         self._write_settings()
         authority = CertificateAuthority.create()
-        pki = directory / "pki"
-        authority.issued().write(pki, "ca")
-        authority.issue_server("server", ["127.0.0.1"]).write(pki, "server")
+        authority.issue_all(directory / "pki", hosts=["127.0.0.1"], clients=2)
         for number in (1, 2):
-            authority.issue_client(f"client-{number}").write(pki, f"client-{number}")
             np.save(directory / f"n-{number}.npy", np.full(16, number))
 
     def _write_settings(self) -> None:

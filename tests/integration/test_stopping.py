@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -83,13 +84,20 @@ def test_with_json_the_last_line_says_which_signal_it_was(start):
     assert said["error"]["name"] == "STOPPED"
 
 
+@contextmanager
+def ignored(number):
+    """Let what is started now ignore a signal."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
 def test_a_signal_that_was_ignored_at_the_start_stays_ignored(start):
     # As under nohup, which closes the terminal and not the program.
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
+    with ignored(signal.SIGHUP):
         process = start("server", "--config", "server.toml")
-    finally:
-        signal.signal(signal.SIGHUP, before)
     read_until(process, "planning")
     process.send_signal(signal.SIGHUP)
     read_until(process, "listening on")
@@ -98,21 +106,23 @@ def test_a_signal_that_was_ignored_at_the_start_stays_ignored(start):
 
 
 @pytest.mark.parametrize(
-    ("moment", "number"),
+    ("moment", "number", "start_of"),
     [
-        # While its aggregator starts, while its clients start, in the midst of it.
-        ("pictures each", signal.SIGTERM),
-        ("listens on", signal.SIGINT),
-        ("step 1", signal.SIGTERM),
+        # While its aggregator starts, while its clients start, in the midst of it; as a
+        # background job of a shell, which lets it ignore SIGINT.
+        ("pictures each", signal.SIGTERM, nullcontext()),
+        ("listens on", signal.SIGINT, nullcontext()),
+        ("step 1", signal.SIGTERM, ignored(signal.SIGINT)),
     ],
 )
 def test_a_demo_that_is_stopped_takes_all_its_processes_with_it(
-    start, tmp_path, moment, number
+    start, tmp_path, moment, number, start_of
 ):
     pytest.importorskip("sklearn")
     directory = tmp_path / "demo"
     words = ("--clients", "8", "--steps", "3", "--directory", str(directory))
-    demo = start("demo", *words)
+    with start_of:
+        demo = start("demo", *words)
     read_until(demo, moment)
     output = stop(demo, number)
     assert demo.returncode == CODES[number], output

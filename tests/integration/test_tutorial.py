@@ -95,15 +95,7 @@ class Machines:
 
     def start(self, machine, place, words, shown):
         """Start a process, and wait for the last line that is shown of a server."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "secagg", *words],
-            cwd=place,
-            env=self.programs.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.programs.started.append(process)
+        process = self.programs.start(*words, cwd=place)
         said, matches = [], threading.Event()
 
         def read():

@@ -1,15 +1,16 @@
 """Starts `secagg` as users start it, in processes, and leaves none behind."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
+
+from secagg.testbed.child_process import child_environment
 
 # Far beyond what is needed: only a hang reaches it.
-TIMEOUT_SECONDS: Final = 120
+TIMEOUT_SECONDS: Final = 240
 
 
 class Programs:
@@ -30,11 +31,7 @@ class Programs:
         self, directory: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         self.directory: Final = directory
-        self.environment: Final = {
-            **{key: value for key, value in os.environ.items() if "SECAGG" not in key},
-            "OPENBLAS_NUM_THREADS": "1",
-            **(environment or {}),
-        }
+        self.environment: Final = child_environment(environment)
         self.started: Final[list[subprocess.Popen[str]]] = []
 
     def run(self, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -49,20 +46,27 @@ class Programs:
             check=False,
         )
 
-    def start(self, *words: str) -> "subprocess.Popen[str]":
-        """Start one command of `secagg`; its two streams are one, to be read."""
-        return self.python("-m", "secagg", *words)
+    def start(self, *words: str, **changed: Any) -> "subprocess.Popen[str]":
+        """Start one command of `secagg`; its two streams are one, to be read.
 
-    def python(self, *words: str) -> "subprocess.Popen[str]":
+        Args:
+            words: Its command line.
+            changed: Arguments of `subprocess.Popen` that are others than usual.
+        """
+        return self.python("-m", "secagg", *words, **changed)
+
+    def python(self, *words: str, **changed: Any) -> "subprocess.Popen[str]":
         """Start Python, in a group of its own: signals of a terminal are for it."""
+        usual: dict[str, Any] = {
+            "cwd": self.directory,
+            "env": self.environment,
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.STDOUT,
+            "start_new_session": True,
+        }
         process = subprocess.Popen(
-            [sys.executable, *words],
-            cwd=self.directory,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
+            [sys.executable, *words], text=True, **{**usual, **changed}
         )
         self.started.append(process)
         return process
