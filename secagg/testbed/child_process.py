@@ -13,7 +13,6 @@ Rule 4: a process prints one JSON object per line on standard output, with a key
 import asyncio
 import json
 import os
-import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -195,12 +194,6 @@ def say_failed(error: SecAggError, **facts: object) -> None:
         next_step=error.at_command or error.next_step,
         **facts,
     )
-
-
-def allow_all_files() -> None:
-    """Let this process have as many files open as the system allows it."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def run_process(work: Coroutine[Any, Any, int | None]) -> int:

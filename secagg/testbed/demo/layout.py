@@ -93,11 +93,7 @@ class DemoPlan(RunPlan):
     def settings(self) -> SettingsTables:
         """Return what the aggregator is asked for."""
         return {
-            "task": {
-                "id": TASK_ID,
-                "steps": self.steps,
-                "profile": self.profile.label,
-            },
+            "task": {"id": TASK_ID, "steps": self.steps, "profile": self.profile.label},
             "vector": {"dimension": DIMENSION},
             "cohort": {
                 "min_clients": self.min_clients,

@@ -19,7 +19,7 @@ from secagg.runtime.vector_files import write_vector
 from secagg.server.session.events import SessionProgress
 from secagg.server.task.outputs import ReleasedSum
 from secagg.testbed.aggregator import serve_run, tell_progress
-from secagg.testbed.child_process import allow_all_files, run_process, say
+from secagg.testbed.child_process import run_process, say
 from secagg.testbed.load.plan import LoadLayout
 from secagg.transport.address import Address
 
@@ -81,18 +81,13 @@ class _Meter:
         )
 
 
-def main(directory: Path, name: str) -> int:
+async def serve_and_measure(layout: LoadLayout, name: str) -> None:
     """Serve one session and report its cost.
 
     Args:
-        directory: Of the load test.
+        layout: The files of the load test.
         name: Of this aggregator's settings.
     """
-    allow_all_files()
-    return run_process(_serve(LoadLayout(directory), name))
-
-
-async def _serve(layout: LoadLayout, name: str) -> None:
     meter = _Meter()
 
     async def take_sum(released: ReleasedSum) -> None:
@@ -117,4 +112,5 @@ async def _serve(layout: LoadLayout, name: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))
+    _, root, this = sys.argv
+    sys.exit(run_process(serve_and_measure(LoadLayout(Path(root)), this)))

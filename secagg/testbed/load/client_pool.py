@@ -34,10 +34,11 @@ from secagg.advanced import (
     ClientProgress,
     GrpcConnection,
 )
-from secagg.testbed.child_process import allow_all_files, run_process, say, say_failed
+from secagg.testbed.child_process import run_process, say, say_failed
 from secagg.testbed.connections import SpreadConnection
 from secagg.testbed.load.plan import TASK_ID, LoadLayout, LoadPlan, vector_of
 from secagg.testbed.run_folder import client_name
+from secagg.transport.handshake_limits import raise_file_limit
 
 # Clients of one process that are joining the session (rule 3).
 _ARRIVING: Final = 8
@@ -45,24 +46,13 @@ _ARRIVING: Final = 8
 _THREADS: Final = 2
 
 
-def main(directory: str, servers: str, first: str, last: str) -> int:
-    """Let the clients of this process take part in one session.
+class _ClientPool:
+    """The clients of this process.
 
     Args:
-        directory: Of the load test.
-        servers: Addresses of the aggregators, with commas between them.
-        first: Number of the first client.
-        last: Number of the last one.
+        layout: The files of the load test.
+        servers: Addresses of the aggregators.
     """
-    allow_all_files()
-    pool = _ClientPool(
-        LoadLayout(Path(directory)), list(map(Address.parse, servers.split(",")))
-    )
-    return run_process(pool.take_part(range(int(first), int(last) + 1)))
-
-
-class _ClientPool:
-    """The clients of this process."""
 
     def __init__(self, layout: LoadLayout, servers: Sequence[Address]) -> None:
         self._layout = layout
@@ -182,4 +172,9 @@ def _traffic(connection: SpreadConnection) -> list[dict[str, list[int]]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    _, root, addresses, first, last = sys.argv
+    raise_file_limit()
+    pool = _ClientPool(
+        LoadLayout(Path(root)), [Address.parse(each) for each in addresses.split(",")]
+    )
+    sys.exit(run_process(pool.take_part(range(int(first), int(last) + 1))))

@@ -6,7 +6,6 @@ Rule 2: the figures per client are upper ones of what was measured with 1000 cli
 """
 
 import os
-import resource
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Final, Self
 from secagg.errors import ErrorCode, SecAggError
 from secagg.storage.spool import MIN_FREE_BYTES
 from secagg.testbed.load.plan import LoadPlan
+from secagg.transport.handshake_limits import raise_file_limit
 
 # One event loop serves these without making them wait for each other; more processes
 # than cores only take memory.
@@ -52,10 +52,8 @@ class Machine:
     @classmethod
     def here(cls, directory: Path) -> Self:
         """Return the resources of this host."""
-        _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if files == resource.RLIM_INFINITY:
-            files = 1 << 30
-        return cls(files, _free_memory(), shutil.disk_usage(directory).free)
+        disk = shutil.disk_usage(directory)
+        return cls(raise_file_limit(), _free_memory(), disk.free)
 
 
 def pools_of(planned: LoadPlan, cores: int) -> int:
