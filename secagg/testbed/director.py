@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Self
 
-from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
+from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.testbed.child_process import (
     ChildProcess,
     Event,
@@ -92,8 +92,8 @@ class Director:
         """Start aggregators; return their addresses once all of them listen.
 
         Raises:
-            SessionAbortedError: One of them cannot work, with its own reason.
-            ServiceError: OVERLOADED; the system refuses another process.
+            ServiceError: One of them cannot continue, with its own reason; OVERLOADED
+                if the system refuses another process.
         """
         for program in programs:
             address = asyncio.get_running_loop().create_future()
@@ -136,8 +136,8 @@ class Director:
         """Wait until every aggregator has ended, and so the sessions.
 
         Raises:
-            SessionAbortedError: An aggregator could not continue.
-            ServiceError: Too few clients can continue; the reason of the last one.
+            ServiceError: An aggregator cannot continue, or too few clients can; with
+                the reason of the aggregator or of the last client.
         """
         serving = [self._watching[name] for name in self._servers]
         ended = asyncio.create_task(asyncio.wait(serving))
@@ -205,18 +205,28 @@ class Director:
             case "listening":
                 self._servers[program.name].set_result(said["address"])
             case "failed":
-                # Of a process with many clients, one of them.
-                name = str(said.get("name", program.name))
-                code = ErrorCode[str(said["code"])]
-                self._fail(name, str(said["message"]), code, str(said["next_step"]))
+                code, client = ErrorCode[said["code"]], said.get("name", "")
+                words = said["message"], code, said["next_step"]
+                self._fail(program.name, *words, client=client)
         program.on_event(said)
 
-    def _fail(self, name: str, why: str, code: ErrorCode, next_step: str = "") -> None:
-        kind = SessionAbortedError if name in self._servers else ServiceError
-        said = f"{name} cannot continue: {why}"
-        self._tell(said)
-        step = next_step or f"See {self._folder.log(name)}."
-        self.failures[name] = kind(said, code=code, next_step=step)
+    def _fail(
+        self,
+        process: str,
+        why: str,
+        code: ErrorCode,
+        next_step: str = "",
+        *,
+        client: str = "",
+    ) -> None:
+        """Record the failure of a process, or of one client of many within it."""
+        name = client or process
+        self.failures[name] = ServiceError(
+            f"{name} cannot continue: {why}",
+            code=code,
+            next_step=next_step or f"See {self._folder.log(process)}.",
+        )
+        self._tell(str(self.failures[name]))
         left = sum(each not in self.failures for each in self._clients)
         if left < self._needed:
             self._is_stuck.set()

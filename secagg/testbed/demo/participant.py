@@ -65,7 +65,7 @@ class RecordingClient(Client):
 
 # How long a client of the demo waits for the next step while others are restarted.
 _WAIT_SECONDS: Final = 60.0
-# Sessions in a row that release no sum: the aggregator gives up long before.
+# Sessions in a row that release no sum: the aggregator ends the task long before.
 _ATTEMPTS: Final = 100
 
 

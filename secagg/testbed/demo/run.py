@@ -98,8 +98,7 @@ async def run_demo(planned: DemoPlan, directory: Path, view: DemoView) -> DemoRe
         Accuracies, checks, report.
 
     Raises:
-        ServiceError: A process could not do its work; the message is its own.
-        SessionAbortedError: No session released a sum.
+        ServiceError: A process cannot continue; the message is its own.
     """
     started = time.monotonic()
     layout = DemoLayout(directory)

@@ -57,10 +57,9 @@ async def run_load(
         Figures and whether the sum was exact.
 
     Raises:
-        ServiceError: OVERLOADED for a test that this host cannot hold; else the failure
-            of a process.
-        SessionAbortedError: The session released no sum, or no session can be like
-            this.
+        ServiceError: OVERLOADED for a test that this host cannot hold; BAD_SETTINGS if
+            no session can be like this; else the failure of a process.
+        SessionAbortedError: The session released no sum.
     """
     check_machine(planned, Machine.here(directory))
     layout = LoadLayout(directory)
