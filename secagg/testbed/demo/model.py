@@ -198,53 +198,39 @@ class SoftmaxModel:
 _REPETITIONS: Final = 8
 
 
-def nonprivate_accuracies(
-    shards: Sequence[Shard], test: Shard, *, steps: int
-) -> list[float]:
-    """Return the accuracy after each step of training without any protection."""
-    return _train(shards, test, steps=steps, clip=math.inf, noise_stddev=0.0)
-
-
-def central_gaussian_accuracies(
+def reference_accuracies(
     shards: Sequence[Shard],
     test: Shard,
     *,
     steps: int,
     noise_stddev: float,
     entropy: Entropy,
-) -> list[float]:
-    """Return the mean accuracy after each step with central Gaussian noise.
+) -> tuple[list[float], list[float]]:
+    """Return accuracies after each step: without protection, and with central noise.
 
     Args:
         shards: One per client.
         test: Pictures that no client trained on.
         steps: Training steps.
-        noise_stddev: Deviation of the noise on the sum, per coordinate, in the units of
-            the updates.
+        noise_stddev: Deviation of the central noise on the sum, per coordinate, in the
+            units of the updates.
         entropy: Source of the noise.
     """
     runs = [
-        _train(
-            shards,
-            test,
-            steps=steps,
-            clip=L2_CLIP,
-            noise_stddev=noise_stddev,
-            entropy=entropy,
-        )
+        _train(shards, test, steps, clip=L2_CLIP, noise=(noise_stddev, entropy))
         for _ in range(_REPETITIONS)
     ]
-    return [float(np.mean(step)) for step in zip(*runs, strict=True)]
+    mean = [float(np.mean(step)) for step in zip(*runs, strict=True)]
+    return _train(shards, test, steps, clip=math.inf), mean
 
 
-def _train(  # noqa: PLR0913 - the two runs differ in these
+def _train(
     shards: Sequence[Shard],
     test: Shard,
-    *,
     steps: int,
+    *,
     clip: float,
-    noise_stddev: float,
-    entropy: Entropy | None = None,
+    noise: tuple[float, Entropy] | None = None,
 ) -> list[float]:
     model = SoftmaxModel.initial()
     accuracies = []
@@ -253,8 +239,9 @@ def _train(  # noqa: PLR0913 - the two runs differ in these
         for shard in shards:
             update = model.update_on(shard)
             total += update * min(1.0, clip / float(np.linalg.norm(update)))
-        if entropy is not None:
-            total += noise_stddev * _standard_normals(DIMENSION, entropy)
+        if noise is not None:
+            stddev, entropy = noise
+            total += stddev * _standard_normals(DIMENSION, entropy)
         model = model.improved_by(total, len(shards))
         accuracies.append(model.accuracy_on(test))
     return accuracies

@@ -26,9 +26,8 @@ from secagg.testbed.child_process import Event
 from secagg.testbed.demo.layout import DemoLayout, DemoPlan
 from secagg.testbed.demo.model import (
     Shard,
-    central_gaussian_accuracies,
     deal_out,
-    nonprivate_accuracies,
+    reference_accuracies,
     save_shard,
 )
 from secagg.testbed.demo.sum_check import SessionCheck, check_session
@@ -122,7 +121,12 @@ async def run_demo(planned: DemoPlan, directory: Path, view: DemoView) -> DemoRe
     planned.write(layout)
     view.stage("training without privacy and with a trusted server, to compare with")
     nonprivate, baseline = await asyncio.to_thread(
-        _references, shards, test, planned.steps, made
+        reference_accuracies,
+        shards,
+        test,
+        steps=planned.steps,
+        noise_stddev=math.sqrt(central_gaussian_variance(made)),
+        entropy=SystemEntropy(),
     )
     view.references(nonprivate, baseline)
     async with Director(layout, view.tell) as director:
@@ -247,19 +251,3 @@ def _prepare_files(layout: DemoLayout, shards: Sequence[Shard]) -> str:
         path.parent.mkdir(parents=True)
         save_shard(shard, path)
     return layout.issue(len(shards))
-
-
-def _references(
-    shards: Sequence[Shard], test: Shard, steps: int, made: Plan
-) -> tuple[list[float], list[float]]:
-    """Return the accuracies of training without privacy and with central noise."""
-    return (
-        nonprivate_accuracies(shards, test, steps=steps),
-        central_gaussian_accuracies(
-            shards,
-            test,
-            steps=steps,
-            noise_stddev=math.sqrt(central_gaussian_variance(made)),
-            entropy=SystemEntropy(),
-        ),
-    )

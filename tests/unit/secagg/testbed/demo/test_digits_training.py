@@ -7,10 +7,9 @@ from secagg.testbed.demo.model import (
     DIMENSION,
     MIN_PICTURES,
     SoftmaxModel,
-    central_gaussian_accuracies,
     deal_out,
     load_shard,
-    nonprivate_accuracies,
+    reference_accuracies,
     save_shard,
 )
 
@@ -61,12 +60,12 @@ def test_updates_point_downhill_and_are_of_the_size_of_the_clip(dealt):
 
 def test_more_noise_means_less_accuracy_and_none_means_the_most(dealt):
     shards, test = dealt
-    exact = nonprivate_accuracies(shards, test, steps=3)
-    little, much = (
-        central_gaussian_accuracies(
+    (exact, little), (again, much) = (
+        reference_accuracies(
             shards, test, steps=3, noise_stddev=stddev, entropy=entropy()
         )
         for stddev in (0.5, 50.0)
     )
+    assert exact == again
     assert exact[-1] > little[-1] > much[-1] + 0.2
     assert exact[-1] > 0.85
