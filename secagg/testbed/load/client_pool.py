@@ -17,11 +17,11 @@ service, a name with several addresses, or a balancer of connections, does the s
 import asyncio
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -88,9 +88,9 @@ class _ClientPool:
                 for server in self._servers
             ]
             connection = SpreadConnection(ways, number % len(ways))
-            arriving = stack.enter_context(_Arrival(self._gate))
+            see = stack.enter_context(arrival(self._gate))
             try:
-                await self._contribute(number, connection, arriving)
+                await self._contribute(number, connection, see)
             except _VanishedError:
                 say("lost", name=name, traffic=_traffic(connection))
             except SecAggError as error:
@@ -98,7 +98,10 @@ class _ClientPool:
                 say_failed(error, name=name, traffic=_traffic(connection))
 
     async def _contribute(
-        self, number: int, connection: SpreadConnection, arriving: "_Arrival"
+        self,
+        number: int,
+        connection: SpreadConnection,
+        on_progress: Callable[[ClientProgress], None],
     ) -> None:
         planned = self._planned
 
@@ -117,7 +120,7 @@ class _ClientPool:
             cohort=planned.policy(),
             attempts=1,
             wait_seconds=None,
-            on_progress=arriving.see,
+            on_progress=on_progress,
             threads=self._threads,
         )
         async with client:
@@ -136,28 +139,24 @@ class _VanishedError(Exception):
     """A client has dropped out, an event of this process alone."""
 
 
-class _Arrival:
-    """Keeps a place in the gate until its client has joined or dropped out."""
+@contextmanager
+def arrival(gate: asyncio.Semaphore) -> Iterator[Callable[[ClientProgress], None]]:
+    """Keep a place in the gate until its client has joined or dropped out.
 
-    def __init__(self, gate: asyncio.Semaphore) -> None:
-        self._gate = gate
-        self._has_passed = False
+    Args:
+        gate: Released once.
 
-    def __enter__(self) -> Self:
-        return self
+    Yields:
+        What receives the client's progress.
+    """
+    with ExitStack() as place:
+        place.callback(gate.release)
 
-    def __exit__(self, *_: object) -> None:
-        self._pass()
+        def see(progress: ClientProgress) -> None:
+            if progress.joined or progress.phase is ClientPhase.SHARING:
+                place.close()
 
-    def see(self, progress: ClientProgress) -> None:
-        """Receive the client's present action."""
-        if progress.joined or progress.phase is ClientPhase.SHARING:
-            self._pass()
-
-    def _pass(self) -> None:
-        if not self._has_passed:
-            self._has_passed = True
-            self._gate.release()
+        yield see
 
 
 def _traffic(connection: SpreadConnection) -> list[dict[str, list[int]]]:

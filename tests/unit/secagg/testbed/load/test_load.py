@@ -23,7 +23,7 @@ from secagg.protocol.profiles import Profile
 from secagg.runtime.vector_files import write_vector
 from secagg.testbed.connections import SpreadConnection
 from secagg.testbed.load import database
-from secagg.testbed.load.client_pool import _Arrival
+from secagg.testbed.load.client_pool import arrival
 from secagg.testbed.load.database import (
     OWN_DATABASE,
     Database,
@@ -294,14 +294,14 @@ def test_a_client_goes_elsewhere_when_its_aggregator_fails_again_and_again():
 def test_the_next_client_arrives_when_one_has_joined_or_is_gone():
     async def arrive():
         gate = asyncio.Semaphore(0)
-        with _Arrival(gate) as arriving:
-            arriving.see(ClientProgress(ClientPhase.JOINING))
+        with arrival(gate) as see:
+            see(ClientProgress(ClientPhase.JOINING))
             assert gate.locked()
             for joined in (1, 2):
-                arriving.see(ClientProgress(ClientPhase.JOINING, joined=joined))
+                see(ClientProgress(ClientPhase.JOINING, joined=joined))
                 assert gate._value == 1
         assert gate._value == 1
-        with _Arrival(gate):
+        with arrival(gate):
             pass
         assert gate._value == 2
 
