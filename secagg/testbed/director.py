@@ -25,6 +25,8 @@ from secagg.testbed.child_process import (
 )
 from secagg.testbed.run_folder import RunFolder
 
+_LAST_WORDS_SECONDS: Final = 3.0
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -143,6 +145,8 @@ class Director:
         ended = asyncio.create_task(asyncio.wait(serving))
         stuck = asyncio.create_task(self._is_stuck.wait())
         await asyncio.wait({ended, stuck}, return_when=asyncio.FIRST_COMPLETED)
+        # An aggregator that is about to end knows better why clients cannot continue.
+        await asyncio.wait({ended}, timeout=_LAST_WORDS_SECONDS)
         has_ended = ended.done()
         for task in (ended, stuck):
             task.cancel()

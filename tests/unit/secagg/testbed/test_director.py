@@ -120,8 +120,9 @@ async def test_a_process_that_was_killed_has_not_failed_and_may_start_again(
 
 @pytest.mark.parametrize("reported", [True, False])
 async def test_a_run_ends_once_too_few_clients_can_continue(
-    director, processes, told, reported
+    director, processes, told, reported, monkeypatch
 ):
+    monkeypatch.setattr(module, "_LAST_WORDS_SECONDS", 0)
     async with director:
         await serving(director, processes)
         clients = [program(name) for name in "abc"]
@@ -170,6 +171,21 @@ async def test_the_failure_of_an_aggregator_is_that_of_the_run(
         await running
     wanted = ErrorCode.DEADLINE if reported else ErrorCode.INTERNAL
     assert caught.value.code is wanted
+
+
+async def test_an_aggregator_that_ends_knows_better_than_its_clients(
+    director, processes
+):
+    async with director:
+        server = await serving(director, processes)
+        (a,) = await with_clients(director, processes, [program("a")], needed=1)
+        served = asyncio.create_task(director.until_served())
+        a.leave(1)
+        await asyncio.wait({served}, timeout=0)
+        server.say(FAILED)
+        server.leave(1)
+        with pytest.raises(ServiceError, match="server cannot continue"):
+            await served
 
 
 async def test_an_aggregator_that_ends_before_it_listens_is_a_failure(
