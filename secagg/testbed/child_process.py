@@ -13,10 +13,9 @@ Rule 4: a process prints one JSON object per line on standard output, with a key
 import asyncio
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,18 +73,8 @@ class ChildProcess:
     def kill(self) -> None:
         """End the process at once, as a power cut would: SIGKILL."""
         self.was_killed = True
-        self.send_signal(signal.SIGKILL)
-
-    def send_signal(self, number: signal.Signals) -> None:
-        """Send the process a signal, if it has not ended."""
-        if self.running_id is not None:
-            with suppress(ProcessLookupError):
-                self._process.send_signal(number)
-
-    @property
-    def running_id(self) -> int | None:
-        """The number of the process; None once it has ended."""
-        return self._process.pid if self._process.returncode is None else None
+        if self._process.returncode is None:
+            self._process.kill()
 
     async def end(self) -> None:
         """End the process at once, unread; it has ended on return.
@@ -109,14 +98,13 @@ class ChildProcess:
         return code
 
 
-async def start_child(  # noqa: PLR0913 - what a process is made of
+async def start_child(
     name: str,
     words: Sequence[str],
     *,
     log: Path,
     listener: Listener,
     environment: Mapping[str, str],
-    directory: Path | None = None,
 ) -> ChildProcess:
     """Start Python as a process of its own.
 
@@ -126,7 +114,6 @@ async def start_child(  # noqa: PLR0913 - what a process is made of
         log: The file of its standard error.
         listener: Called with every event that it prints.
         environment: All its variables.
-        directory: Where it runs; by default where this process does.
 
     Raises:
         ServiceError: OVERLOADED; the system refuses another process.
@@ -137,7 +124,6 @@ async def start_child(  # noqa: PLR0913 - what a process is made of
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *words,
-                cwd=directory,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
@@ -196,13 +182,14 @@ def say_failed(error: SecAggError, **facts: object) -> None:
     )
 
 
-def run_process(work: Coroutine[Any, Any, int | None]) -> int:
-    """Run a process of a run; return its exit status, 0 if `work` returns None.
+def run_process(work: Coroutine[Any, Any, None]) -> int:
+    """Do the work of this process; return its exit status.
 
     A failure is reported to the parent process.
     """
     try:
-        return asyncio.run(work) or 0
+        asyncio.run(work)
     except SecAggError as error:
         say_failed(error)
         return 1
+    return 0

@@ -78,8 +78,10 @@ async def take_part(layout: DemoLayout, name: str, server: Address) -> None:
         server: Address of the aggregator.
     """
     shard, planned = load_shard(layout.shard(name)), DemoPlan.read(layout)
-    # A client that was started again is in a later session.
-    pause, before = planned.losses.get(name, (0, "upload"))
+    # A client that finds its state has stopped before, and was started again.
+    is_new = not layout.client_state(name).exists()
+    losses = planned.losses if is_new else {}
+    pause, before = losses.get(name, (0, "upload"))
 
     def accept(session: SessionInfo) -> None:
         if session.dimension != DIMENSION:

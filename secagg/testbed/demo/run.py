@@ -36,8 +36,6 @@ from secagg.testbed.run_folder import client_name
 
 # After the aggregator has ended, clients have nothing to wait for.
 _FAREWELL_SECONDS: Final = 5.0
-
-
 _PLACE: Final = {
     "choose": "before it has said which neighbours it drew",
     "share": "while sharing keys",

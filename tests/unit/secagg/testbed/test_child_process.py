@@ -1,7 +1,6 @@
 """A process that its parent listens to."""
 
 import asyncio
-import signal
 import sys
 from types import SimpleNamespace
 
@@ -81,20 +80,19 @@ async def test_a_caller_that_stops_waiting_does_not_stop_the_listening(tmp_path)
 
 async def test_a_process_is_ended_although_its_reader_was_cancelled(tmp_path):
     """As a loop does with every task when it ends by an exception."""
-    killed = asyncio.get_running_loop().create_future()
+    ended = asyncio.get_running_loop().create_future()
     process = SimpleNamespace(
         stdout=asyncio.StreamReader(),
         returncode=None,
-        pid=0,
-        send_signal=lambda number: killed.done() or killed.set_result(number),
-        wait=lambda: asyncio.shield(killed),
+        kill=lambda: ended.done() or ended.set_result(-9),
+        wait=lambda: asyncio.shield(ended),
     )
     child = ChildProcess("one", process, print, tmp_path / "log")
     await asyncio.wait({asyncio.create_task(child.wait())}, timeout=0)
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
     await child.end()
-    assert killed.result() == signal.SIGKILL
+    assert ended.done()
 
 
 def test_a_child_process_inherits_no_settings(monkeypatch):
