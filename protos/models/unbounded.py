@@ -3,7 +3,7 @@
 A model is a state of relations, of any size, and the steps that change it.  A claim is
 proved by an invariant: it holds at the start, every step keeps it, and it gives the
 claim.  z3 looks for a state that breaks one of these, and must find none.  Then each
-rule is left out in turn, and z3 must find a run in which a claim fails.
+rule is removed in turn, and z3 must find a run in which a claim fails.
 
 The state is what a client has stored and what has left it.  A client stores, then
 sends, so that a restart loses nothing of it: every step may be the first after one.
@@ -68,7 +68,7 @@ class Model:
         steps: The steps from a state, without the rules in the set.
         invariant: The parts of the invariant, by name.
         claims: What must hold in every state, by name.
-        rules: Each rule that can be left out, and the claim that fails then.
+        rules: Each rule that can be removed, and the claim that fails then.
         goals: What some run must reach with all rules, so that no model is safe
             because it does nothing.
     """
