@@ -13,7 +13,7 @@ _MODULES: Final = {
     "secagg.client.enrolment": ("ClientEnrolment", "EnrolledIdentity"),
     "secagg.client.enrolment_files": ("load_enrolled",),
     "secagg.client.gate": ("Need",),
-    "secagg.client.grpc_connection": ("CallDeadlines", "GrpcConnection"),
+    "secagg.client.grpc_connection": ("GrpcConnection",),
     "secagg.client.open_client": ("ClientStep", "TaskPlace"),
     "secagg.client.participation": ("Participation",),
     "secagg.client.session_driver": ("ClientPhase", "ClientProgress"),
@@ -48,7 +48,7 @@ _MODULES: Final = {
     "secagg.protocol.policy": ("NO_NOISE_ACKNOWLEDGEMENT", "TotalBudget"),
     "secagg.protocol.profiles": ("RoundDeadlines",),
     "secagg.runtime.clock": ("Clock",),
-    "secagg.transport.connection": ("AggregatorConnection",),
+    "secagg.transport.connection": ("AggregatorConnection", "CallDeadlines"),
     "secagg.server.http_edge.listener": ("EdgeOptions",),
     "secagg.server.server": ("RunningTask",),
     "secagg.server.session.events": (

@@ -9,10 +9,7 @@ from secagg.client.enrolment import (
 )
 from secagg.client.enrolment_files import load_enrolled as load_enrolled
 from secagg.client.gate import Need as Need
-from secagg.client.grpc_connection import (
-    CallDeadlines as CallDeadlines,
-    GrpcConnection as GrpcConnection,
-)
+from secagg.client.grpc_connection import GrpcConnection as GrpcConnection
 from secagg.client.open_client import ClientStep as ClientStep, TaskPlace as TaskPlace
 from secagg.client.participation import Participation as Participation
 from secagg.client.session_driver import (
@@ -61,7 +58,10 @@ from secagg.protocol.policy import (
 )
 from secagg.protocol.profiles import RoundDeadlines as RoundDeadlines
 from secagg.runtime.clock import Clock as Clock
-from secagg.transport.connection import AggregatorConnection as AggregatorConnection
+from secagg.transport.connection import (
+    AggregatorConnection as AggregatorConnection,
+    CallDeadlines as CallDeadlines,
+)
 from secagg.server.http_edge.listener import EdgeOptions as EdgeOptions
 from secagg.server.server import RunningTask as RunningTask
 from secagg.server.session.events import (

@@ -16,7 +16,6 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import metadata
 from typing import Annotated, Any, Final, cast
 
 import typer
@@ -70,6 +69,9 @@ _SYNONYMS: Final = {"remove": "stop", "rm": "stop", "delete": "stop", "ls": "lis
 
 def _print_version(value: bool) -> None:  # noqa: FBT001 - typer's callback protocol
     if value:
+        # Imported here: it loads the parsers of electronic mail.
+        from importlib import metadata
+
         typer.echo(metadata.version("secagg"))
         raise typer.Exit
 
@@ -164,8 +166,9 @@ def _command() -> Any:  # noqa: ANN401 - a class that moves between typer's rele
     while pending:
         command = pending.pop()
         pending += getattr(command, "commands", {}).values()
-        context = command.make_context(
-            command.name, [], resilient_parsing=True, help_option_names=_HELP_NAMES
+        # Without parsing a line: that would build the types of all options.
+        context = command.context_class(
+            command, info_name=command.name, help_option_names=_HELP_NAMES
         )
         for option in command.get_params(context):
             if getattr(option, "is_flag", False):

@@ -8,7 +8,6 @@ from secagg.cli.operator import ServerFileOption, ask, look, server_file
 from secagg.cli.options import JSONOption, SetOption
 from secagg.cli.output import Output
 from secagg.cli.tasks import task_rows
-from secagg.storage.queries import ListCharges
 
 if TYPE_CHECKING:
     from secagg.config import ClientSettings
@@ -127,6 +126,7 @@ def _client_budget(
     )
     from secagg.storage.directories import STORE_FILE
     from secagg.storage.open_store import reading
+    from secagg.storage.queries import ListCharges
 
     state_dir = settings.client.state_dir
     wanted = task or settings.client.task

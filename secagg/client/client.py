@@ -27,7 +27,7 @@ from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,9 +37,7 @@ from secagg.client.contribution import Contribution
 from secagg.client.data_usage import DataUsage
 from secagg.client.durable_client import DurableClient, check_terms
 from secagg.client.enrolment import ClientEnrolment, EnrolledClient, EnrolledIdentity
-from secagg.client.enrolment_files import read_enrolled
 from secagg.client.gate import SessionInfo
-from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.open_client import (
     EncodedInput,
     GivenVector,
@@ -90,6 +88,9 @@ from secagg.storage.rows import Retention
 from secagg.transport.address import Address
 from secagg.transport.connection import AggregatorConnection
 from secagg.transport.tls import TLSIdentity
+
+if TYPE_CHECKING:
+    from secagg.client.grpc_connection import GrpcConnection
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
 
@@ -563,6 +564,8 @@ class Client:
         own = self._enrolment
         if not isinstance(own, ClientEnrolment):
             return own if isinstance(own, EnrolledClient) else None
+        from secagg.client.enrolment_files import read_enrolled  # noqa: PLC0415 - X.509
+
         tls = self._identity
         return read_enrolled(
             own,
@@ -573,6 +576,8 @@ class Client:
     async def _connect(self, stack: AsyncExitStack) -> AggregatorConnection:
         if not isinstance(self._server, Address):
             return self._server
+        from secagg.client.grpc_connection import GrpcConnection  # noqa: PLC0415 - gRPC
+
         self._network = await stack.enter_async_context(
             GrpcConnection(
                 self._server, identity=self._identity, aggregator=self._aggregator

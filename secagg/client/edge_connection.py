@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar, cast
 
 from secagg.client.enrolment import EnrolledClient, EnrolledIdentity
-from secagg.client.grpc_connection import CallDeadlines
 from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
@@ -35,6 +34,7 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.enrolment.credential import ClientIdentity
 from secagg.protocol.messages import Envelope, Round
 from secagg.transport.address import Address
+from secagg.transport.connection import CallDeadlines
 from secagg.transport.request_proof import (
     MAX_CLOCK_CORRECTION_SECONDS,
     RequestSigner,

@@ -23,6 +23,7 @@ from secagg.pki.expiry import ExpiryWarnings
 from secagg.protocol.messages import Envelope, Round
 from secagg.transport.address import Address
 from secagg.transport.channel_options import SERVICE, TEST_IDENTITY_KEY
+from secagg.transport.connection import CallDeadlines
 from secagg.transport.grpc_channel import AggregatorChannel
 from secagg.transport.peer_identity import PeerIdentity, Role
 from secagg.transport.status import error_of
@@ -30,7 +31,6 @@ from secagg.transport.tls import ReloadingIdentity, TLSIdentity
 from secagg.wire.calls import (
     CALLS,
     Call,
-    Deadline,
     GetOffer,
     Reference,
     Request,
@@ -39,32 +39,6 @@ from secagg.wire.calls import (
 )
 
 _Answer = TypeVar("_Answer")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallDeadlines:
-    """How long a client waits for the answer to one call, in seconds.
-
-    Attributes:
-        small: Calls of a few hundred bytes either way.
-        large: Calls with up to 4 MiB: at 0.5 Mbit/s, a poor mobile link, 64 s.  Three
-            times what the aggregator may let a question for a session wait.
-        stream: One stream of `watch`; it is opened again until the session ends.
-    """
-
-    small: float = 15.0
-    large: float = 90.0
-    stream: float = 900.0
-
-    def of(self, call: type[Request[object]]) -> float:
-        """Return the seconds of a call."""
-        match CALLS[call].deadline:
-            case Deadline.SMALL:
-                return self.small
-            case Deadline.LARGE:
-                return self.large
-            case Deadline.STREAM:
-                return self.stream
 
 
 @dataclass(slots=True)

@@ -15,10 +15,12 @@ import json
 import sys
 from dataclasses import replace
 from hashlib import sha256
-from importlib import metadata, resources
+from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
+
+import numpy as np
 
 from secagg.distributed_dp import NoisyTask, PrivacyReport
 from secagg.errors import ServiceError
@@ -76,7 +78,7 @@ def accounting_digest() -> str:
     Python, so no version number has to be raised by hand. It takes some ten
     milliseconds, once in a process.
     """
-    parts = [metadata.version("numpy"), sys.version]
+    parts = [np.__version__, sys.version]
     for package in _SOURCES:
         parts += _sources(resources.files(package), package)
     return sha256("\0".join(parts).encode()).hexdigest()

@@ -23,7 +23,7 @@ from functools import cached_property, partial
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from secagg.config.task import shortfall_of
 from secagg.crypto.entropy import SystemEntropy
@@ -48,8 +48,6 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.call_guards import CallGuards, CallLimits
 from secagg.server.engine.mask_removal import MaskExecutor
 from secagg.server.engine.opening import open_engine
-from secagg.server.http_edge.listener import EdgeOptions, HttpEdge
-from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.rpc.limits import AggregatorLimits
 from secagg.server.session.events import LiveSession, SessionProgress
 from secagg.server.session.report import reports_in
@@ -73,6 +71,10 @@ from secagg.transport.connection import (
 )
 from secagg.transport.handshake_limits import AdmissionLimits
 from secagg.transport.tls import TLSIdentity
+
+if TYPE_CHECKING:
+    from secagg.server.http_edge.listener import EdgeOptions, HttpEdge
+    from secagg.server.rpc.grpc_server import GrpcServer
 
 # A client polls a few times a minute at most.  A server that only waits for clients
 # that missed an end waits no longer than this.
@@ -330,7 +332,7 @@ class Server:
         admission: AdmissionLimits | None = None,
         revoked: Path | str | None = None,
         max_revocation_days: float | None = None,
-        edge: EdgeOptions | None = None,
+        edge: "EdgeOptions | None" = None,
         grace_seconds: float = 10.0,
         keep_seconds: float = 600.0,
         retention: Retention | None = None,
@@ -608,10 +610,14 @@ class Server:
         """
         aggregator = self._opened().aggregator
         if self.transport is None and self._listen is not None:
+            from secagg.server.rpc.grpc_server import GrpcServer  # noqa: PLC0415 - gRPC
+
             clock, admission = SystemClock(), self._admission or AdmissionLimits()
             guards = CallGuards(CallLimits(), clock.now)
             edge = None
             if self._edge_options is not None:
+                from secagg.server.http_edge.listener import HttpEdge  # noqa: PLC0415 - HTTP
+
                 edge = await HttpEdge.start(
                     aggregator,
                     self._edge_options,

@@ -19,17 +19,51 @@ Rule 4: this connection behaves like the wire: calls come from one identity, and
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.messages import Envelope
-from secagg.wire.calls import Reference, Request, Wait, WatchSession
+from secagg.wire.calls import (
+    CALLS,
+    Deadline,
+    Reference,
+    Request,
+    Wait,
+    WatchSession,
+)
 from secagg.wire.errors import seen_by_peer
 
 # The name of an aggregator without a certificate: in memory, or plaintext for tests.
 UNCERTIFIED_AGGREGATOR: Final = "aggregator"
 
 _Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallDeadlines:
+    """How long a client waits for the answer to one call, in seconds.
+
+    Attributes:
+        small: Calls of a few hundred bytes either way.
+        large: Calls with up to 4 MiB: at 0.5 Mbit/s, a poor mobile link, 64 s.  Three
+            times what the aggregator may let a question for a session wait.
+        stream: One stream of `watch`; it is opened again until the session ends.
+    """
+
+    small: float = 15.0
+    large: float = 90.0
+    stream: float = 900.0
+
+    def of(self, call: type[Request[object]]) -> float:
+        """Return the seconds of a call."""
+        match CALLS[call].deadline:
+            case Deadline.SMALL:
+                return self.small
+            case Deadline.LARGE:
+                return self.large
+            case Deadline.STREAM:
+                return self.stream
 
 
 class AggregatorConnection(Protocol):

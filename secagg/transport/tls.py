@@ -29,9 +29,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-import grpc
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -49,6 +48,9 @@ from secagg.runtime.log_events import (
     log_event,
 )
 from secagg.transport.peer_identity import RESERVED_SUFFIX, PeerIdentity, Role
+
+if TYPE_CHECKING:
+    import grpc
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
@@ -190,15 +192,19 @@ class TLSIdentity:
         if (now or datetime.now(UTC)) >= self.not_valid_after:
             raise _expired(self.files.certificate, self.not_valid_after)
 
-    def server_configuration(self) -> grpc.ServerCertificateConfiguration:
+    def server_configuration(self) -> "grpc.ServerCertificateConfiguration":
         """Return a server's certificate and trusted authorities for one handshake."""
+        import grpc  # noqa: PLC0415 - neither one process nor the HTTP edge needs it
+
         return grpc.ssl_server_certificate_configuration(
             [(self.private_key, self.certificate_chain)],
             root_certificates=self.authorities,
         )
 
-    def channel_credentials(self) -> grpc.ChannelCredentials:
+    def channel_credentials(self) -> "grpc.ChannelCredentials":
         """Return credentials that verify the aggregator and present this client."""
+        import grpc  # noqa: PLC0415 - neither one process nor the HTTP edge needs it
+
         return grpc.ssl_channel_credentials(
             root_certificates=self.authorities,
             private_key=self.private_key,

@@ -11,7 +11,7 @@ import pytest
 from secagg_testing.manual_clock import ManualClock
 from secagg_testing.scripted_service import ScriptedService
 
-from secagg.client.grpc_connection import CallDeadlines, GrpcConnection
+from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.messages import Envelope, Roster
 from secagg.protocol.packing import MAX_CHUNK_BYTES
@@ -30,6 +30,7 @@ from secagg.transport.channel_options import (
     SERVICE,
     TEST_IDENTITY_KEY,
 )
+from secagg.transport.connection import CallDeadlines
 from secagg.transport.handshake_limits import AdmissionLimits
 from secagg.transport.status import error_of
 from secagg.wire.calls import (

@@ -24,8 +24,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, get_ty
 from secagg.config import TaskSettings, task_from_document
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.files import nearest_place
-from secagg.server.http_edge.listener import HttpEdge
-from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.session.events import LiveSession, SessionProgress
 from secagg.server.telemetry.prometheus import Reading
 from secagg.storage.store import Store
@@ -33,6 +31,8 @@ from secagg.transport.tls import TLSIdentity
 
 if TYPE_CHECKING:
     from secagg.server.admin.snapshot import StatusSnapshot
+    from secagg.server.http_edge.listener import HttpEdge
+    from secagg.server.rpc.grpc_server import GrpcServer
 
 
 View = dict[str, object]
@@ -94,11 +94,11 @@ class ServedAggregator(Protocol):
     """Describes an aggregator that a process serves, open."""
 
     @property
-    def transport(self) -> GrpcServer | None:
+    def transport(self) -> "GrpcServer | None":
         """Its gRPC server; None before it listens."""
 
     @property
-    def edge(self) -> HttpEdge | None:
+    def edge(self) -> "HttpEdge | None":
         """Its HTTP edge; None where it has none."""
 
     @property

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import secagg
-from secagg.client.grpc_connection import CallDeadlines
 from secagg.errors import ErrorCode
 from secagg.pki.expiry import WARNED_BEFORE
 from secagg.protocol.messages import BUNDLE_BYTES
@@ -20,6 +19,7 @@ from secagg.server.call_guards import (
 )
 from secagg.server.rpc.limits import AggregatorLimits
 from secagg.transport import channel_options
+from secagg.transport.connection import CallDeadlines
 from secagg.transport.handshake import HANDSHAKE_SECONDS
 from secagg.transport.handshake_limits import (
     MOST_CONNECTIONS,
