@@ -113,7 +113,7 @@ class Application:
         self._threads = self._own if threads is None else threads
         self._late: _Making[Any] | None = None
 
-    async def judge(
+    async def check(
         self,
         call: Callable[_Parameters, object],
         *args: _Parameters.args,
@@ -136,7 +136,7 @@ class Application:
     async def vector(
         self, make: Callable[[], _Made], *, clock: Clock, due: float
     ) -> _Made | Unusable:
-        """Return a vector when it is ready, or why there is none.
+        """Return a vector when it is ready, or why it is missing.
 
         Args:
             make: Makes it.

@@ -63,10 +63,10 @@ RETRYABLE: Final = frozenset(
 _LOST: Final = frozenset({ErrorCode.UNREACHABLE, ErrorCode.SHUTTING_DOWN})
 # A link that corrupts every upload will not get better.
 _MAX_UPLOAD_RESTARTS: Final = 5
-# The reader of a log of a client that makes no progress is told this often; of one
-# that waits for ever, a log of a night stays readable.
+# How often the log of a client without progress says so; the log of a client that
+# waits without a limit stays readable after a night.
 TELL_SECONDS: Final = 5.0
-PATIENT_TELL_SECONDS: Final = 600.0
+UNLIMITED_TELL_SECONDS: Final = 600.0
 _MILLISECONDS: Final = 1000
 
 _Answer = TypeVar("_Answer")
@@ -387,7 +387,7 @@ class ClientCalls:
     async def _streamed(
         self, session_id: bytes, after: Round, deadline: float
     ) -> Envelope | Reference | Wait | None:
-        """Return what the stream says next; None if there is none that says anything.
+        """Return what the stream says next; None where no stream says anything.
 
         One stream serves a whole session.
 
@@ -443,7 +443,9 @@ class ClientCalls:
         digest: bytes | None,
         deadline: float,
     ) -> bytes:
-        """Fetch a blob in chunks and check its hash; None for whoever reads to judge.
+        """Fetch a blob in chunks and check its hash, unless `digest` is None.
+
+        The caller that gives no digest checks the blob by itself.
 
         Raises:
             RemoteProtocolError: PAYLOAD_MISMATCH; it is too large or not what the

@@ -486,7 +486,7 @@ class Client:
     async def last_part(self) -> Participation | None:
         """Return the latest session whose sum holds a vector of this client.
 
-        Whatever process gave it; None when there is none, or its record is purged.
+        Whatever process gave it; None where no such session is recorded any more.
 
         Raises:
             LocalProtocolError: The client is not open.
@@ -500,7 +500,7 @@ class Client:
     async def receipt(self, session_number: int) -> bytes | None:
         """Return this client's receipt of a session that is over for it.
 
-        However it ended, and whatever process took part; None when there is none.
+        However it ended, and whatever process took part; None without a receipt.
 
         Args:
             session_number: Number of the session.
@@ -592,7 +592,7 @@ class Client:
         source: _GivenVector | _MadeVectors,
     ) -> Contribution:
         if not await self.is_in_session():
-            await self._application.judge(source.ready)
+            await self._application.check(source.ready)
         try:
             outcome = await runner.run_session(self._task)
         except SessionAbortedError as error:
@@ -627,7 +627,7 @@ class Client:
         waited = (
             "no call was answered as long as its session lasted"
             if self._settings.offer_seconds is None
-            else f"gave up after {self._settings.offer_seconds:g} seconds"
+            else f"stopped waiting after {self._settings.offer_seconds:g} seconds"
         )
         if why is not None:
             return ServiceError(
@@ -642,10 +642,10 @@ class Client:
         )
 
     async def _accept(self, admitted: SessionInfo) -> None:
-        await self._application.judge(self._this_source().accept, admitted)
+        await self._application.check(self._this_source().accept, admitted)
 
     async def _prepare(self, given: Preparation) -> object:
-        """Have the vector made, or find out why there is none."""
+        """Have the vector made, or find out why it is missing."""
         source, session = self._this_source(), given.session
         if not session.descriptor.parameters.noise_block:
             return await self._application.exact_vector(

@@ -74,7 +74,7 @@ class SessionInfo:
         privacy: What the task costs this client, computed by itself; None for a task
             that releases exact sums.
         payload: What the session hands out, for example a model; b"" for nothing, and
-            while the offer is judged.
+            while the offer is checked.
     """
 
     descriptor: SessionDescriptor
@@ -407,7 +407,7 @@ GATE_CHECKS: Final[tuple[GateCheck[GateRequest], ...]] = (
         run=_clock,
         at=_AT_OFFER,
         exempt={
-            GateStage.RESUME: "it was judged at the offer; `end` judges what is left"
+            GateStage.RESUME: "it was checked at the offer; `end` checks what is left"
         },
     ),
     GateCheck(
@@ -415,7 +415,7 @@ GATE_CHECKS: Final[tuple[GateCheck[GateRequest], ...]] = (
         rules=("R5-7",),
         run=_end,
         at=_AT_RESUME,
-        exempt={GateStage.OFFER: "`clock` judges the end"},
+        exempt={GateStage.OFFER: "`clock` checks the end"},
     ),
     GateCheck(name="enrolment key", rules=("R5.0-3",), run=_enrolment_key),
     GateCheck(name="list number", rules=("R5.0-3",), run=_list_number),

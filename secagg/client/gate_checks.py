@@ -1,7 +1,7 @@
 """The rules of a client about what it is offered: one function each, of plain values.
 
 `secagg.client.gate` says which of them run where, and in which order.  No other module
-imports them but the total, whose commit judges once more.
+imports them but the total, whose commit checks once more.
 """
 
 from collections.abc import Callable, Iterable, Sequence

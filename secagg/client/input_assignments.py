@@ -1,7 +1,7 @@
 """Which file a client has given to which session, for its next process.
 
-A client that is started again when its task is over has done its work if the file that
-it is handed is the one that it gave.  The next file must not pass for that one: whoever
+A client that is started again when its task is over has done its work if its input is
+the file that it gave.  The next file must not be taken for that one: a program that
 moves inputs away after success would lose it.
 
 Rule 1: what is kept is what the file system says of a file, never a word or a hash of

@@ -98,7 +98,7 @@ class ErrorStage(Enum):
     """How far the client had come when the error met it."""
 
     NO_SESSION = auto()
-    """It was waiting for an offer, or judging one."""
+    """It was waiting for an offer, or checking one."""
     JOINED = auto()
     """It was in a session, or about to be; nothing of its input had left."""
     INPUT_LEFT = auto()
@@ -119,9 +119,9 @@ class NextAction(Enum):
     """Stop: a person has to act, or there is nothing left to do."""
 
 
-# Endings of a whole session that no client could help, and of one that went on without
+# Outcomes of a session that no client could prevent, and of one that continued without
 # this client or was full.
-_NOBODYS_FAULT: Final = (
+_NO_FAULT_OF_CLIENTS: Final = (
     _C.ROSTER_TOO_SMALL,
     _C.ROSTER_TOO_LARGE,
     _C.U2_TOO_SMALL,
@@ -155,14 +155,14 @@ _CALL_FAILED: Final = (
 _AGAIN: Final = (NextAction.NEXT_SESSION, NextAction.NEXT_SESSION)
 _COUNTED: Final = (NextAction.NEXT_ATTEMPT, NextAction.NEXT_ATTEMPT)
 # No party says how the session ended, and whether an input is in its sum.
-_UNTOLD: Final = (NextAction.NEXT_SESSION, NextAction.NEXT_ATTEMPT)
+_NOT_ACKNOWLEDGED: Final = (NextAction.NEXT_SESSION, NextAction.NEXT_ATTEMPT)
 _RESUMED: Final = (NextAction.SAME_SESSION, NextAction.SAME_SESSION)
 
 # Class and number of the error: what to do before and after an input has left.
 _TABLE: Final[
     Mapping[tuple[type[SecAggError], ErrorCode], tuple[NextAction, NextAction]]
 ] = {
-    **{(SessionAbortedError, code): _AGAIN for code in _NOBODYS_FAULT},
+    **{(SessionAbortedError, code): _AGAIN for code in _NO_FAULT_OF_CLIENTS},
     (RemoteProtocolError, _C.SESSION_OVER): _AGAIN,
     **{(RemoteProtocolError, code): _COUNTED for code in _FAULT_OF_PEERS},
     # A clock that is wrong now may be right for the next offer.
@@ -170,8 +170,8 @@ _TABLE: Final[
     (ServiceError, _C.BAD_CLOCK): _COUNTED,
     (ServiceError, _C.UPLOAD_CORRUPT): _COUNTED,
     (RemoteProtocolError, _C.UPLOAD_CORRUPT): _COUNTED,
-    (ServiceError, _C.UNKNOWN_SESSION): _UNTOLD,
-    (SessionAbortedError, _C.DEADLINE): _UNTOLD,
+    (ServiceError, _C.UNKNOWN_SESSION): _NOT_ACKNOWLEDGED,
+    (SessionAbortedError, _C.DEADLINE): _NOT_ACKNOWLEDGED,
     **{(ServiceError, code): _RESUMED for code in _CALL_FAILED},
 }
 # What the table does not name: a server that ends a session for a reason of its own is
@@ -217,7 +217,7 @@ class AttemptCounter:
     backoff: Backoff
 
     def pause_after(self, error: SecAggError, reach: ErrorStage) -> float | None:
-        """Return how long to wait before going on, in seconds; None to stop."""
+        """Return how long to wait before the next attempt, in seconds; None to stop."""
         what = after_error(error, reach)
         if what is not NextAction.NEXT_SESSION:
             self.left -= 1

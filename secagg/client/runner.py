@@ -24,8 +24,8 @@ from typing import Final
 
 from secagg.client.budget import peer_of
 from secagg.client.calls import (
-    PATIENT_TELL_SECONDS,
     TELL_SECONDS,
+    UNLIMITED_TELL_SECONDS,
     AnotherAggregatorError,
     ClientCalls,
 )
@@ -122,7 +122,7 @@ class ClientRunner:
             watch=self._settings.watch,
             named=aggregator,
             on_unreachable=self._say_unreachable,
-            tell_seconds=PATIENT_TELL_SECONDS
+            tell_seconds=UNLIMITED_TELL_SECONDS
             if self._settings.offer_seconds is None
             else TELL_SECONDS,
         )
@@ -318,8 +318,8 @@ class ClientRunner:
     ) -> bytes:
         # A client that waits without a limit stops waiting, too: it has not joined,
         # and a list that comes after round 0 is of no use.
-        patience = offered.parameters.deadlines.advertise_keys
-        limit = self._clock.now() + patience + self._settings.slack_seconds
+        seconds = offered.parameters.deadlines.advertise_keys
+        limit = self._clock.now() + seconds + self._settings.slack_seconds
         try:
             return await self._calls.fetch(
                 offered.session_id,

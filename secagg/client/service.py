@@ -149,8 +149,8 @@ class ClientService:
         Raises:
             SecAggError: A person has to act.
         """
-        patience = self._backoff(is_patient=True)
-        glances = self._backoff(is_patient=False)
+        long_waits = self._backoff(is_patient=True)
+        short_waits = self._backoff(is_patient=False)
         while True:
             try:
                 given = await self.client.contribute(self.make, accept=self.accept)
@@ -159,11 +159,11 @@ class ClientService:
                 if not self._passes(error):
                     raise
                 self._say(error)
-                waits = glances if isinstance(error, InputError) else patience
+                waits = short_waits if isinstance(error, InputError) else long_waits
                 seconds = waits.next_wait()
                 await self.clock.sleep_until(self.clock.now() + seconds)
             else:
-                patience, glances = (
+                long_waits, short_waits = (
                     self._backoff(is_patient=True),
                     self._backoff(is_patient=False),
                 )

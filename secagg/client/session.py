@@ -8,7 +8,7 @@ Rule 2: one seed per session, drawn once and stored before anything derived from
         two ways.
 Rule 3: of an input only the digest is stored.  After a restart the application
         supplies the input again, and another one is refused.
-Rule 4: at the end everything is scrubbed; the session's number stays used for good.
+Rule 4: at the end everything is erased; the session's number stays used for good.
 Rule 5: the change that binds an input charges the budget too: neither is without the
         other.
 Rule 6: the change that accepts a roster counts it, before anything is shared or drawn:
@@ -456,7 +456,7 @@ class ClientSession:
 
     def _note(self, answer: Outcome) -> None:
         if not isinstance(answer, Committed):
-            raise InternalError("somebody else drives this session")
+            raise InternalError("another object drives this session")
         self._sequence, self._chain = answer.sequence, answer.chain
 
 
@@ -499,7 +499,7 @@ async def claimed(
 
 UNKNOWN_PAST: Final = client.Failed(
     ErrorCode.RESTORED_STATE,
-    "this client's state was put back from an older one",
+    "this client's state was restored from an older one",
     refund.Charge.KEPT,
 )
 

@@ -6,13 +6,13 @@ Rule 2: the payload is compared with the hash that the session is bound to befor
         client joins and before the application sees it.
 Rule 3: every round has a deadline of the client's own, twice the session's and some
         slack, because a restarted aggregator gives a round its whole time again.  Round
-        0 lasts until enough clients have come: there every answer begins the client's
-        deadline anew, so that only a silent aggregator ends its patience, and that is
-        as long as the one for an offer.  It ends the client's wait and not its place: a
-        session in round 0 counts on those who have joined, and whoever calls again goes
-        on with it.  The end of the session is the last deadline of all rounds: from
-        then on nothing is said in it but an answer that is durable already (R5-7), and
-        the slack behind it is for hearing what became of the session.
+        0 lasts until enough clients have joined.  There every answer restarts the
+        client's deadline, which is as long as the one for an offer: only a silent
+        aggregator ends the wait.  The client then keeps its place: a session in round 0
+        counts on those who have joined, and a client that calls again resumes it.
+        The end of the session is the last deadline of all rounds.  After it nothing is
+        said in the session but an answer that is durable already (R5-7), and the slack
+        is for hearing how the session has ended.
 Rule 4: in a task with noise the input leaves whatever becomes of the vector (R3.5-5).
         With `answer_at` the vector is due then, and encoding, masks and upload begin
         then, for a vector as for zeros.  Without it an input leaves when it is ready,
@@ -539,7 +539,7 @@ class Conductor:
 
     def _enter_round(self) -> None:
         parameters = self._offered.parameters
-        seconds = 2.0 * _patience(self.round, parameters.deadlines)
+        seconds = 2.0 * _opening_seconds(self.round, parameters.deadlines)
         settings, clock = self._parts.settings, self._parts.clock
         if self.round is Round.ADVERTISE_KEYS:
             offer_seconds = settings.offer_seconds
@@ -551,7 +551,7 @@ class Conductor:
         self._deadline = clock.now() + seconds + settings.slack_seconds
 
     def _wait_on(self, wait: Wait) -> float:
-        """Hear that the round goes on; return until when to be patient."""
+        """Note that the round continues; return the deadline of its update."""
         if self.round is Round.ADVERTISE_KEYS:
             self._enter_round()
             if (wait.joined, wait.needed) != (self._heard.joined, self._heard.needed):
@@ -573,7 +573,7 @@ class Conductor:
         self._parts.on_progress(ClientProgress(phase, number, sent_bytes, total_bytes))
 
 
-def _patience(entered: Round, deadlines: RoundDeadlines) -> int:
+def _opening_seconds(entered: Round, deadlines: RoundDeadlines) -> int:
     """Return how long the round that follows may take to open, in seconds."""
     seconds = ROUNDS[entered].seconds(deadlines)
     if entered >= Round.UNMASKING:

@@ -903,7 +903,8 @@ def test_a_client_says_why_it_cannot_reach_the_server_and_ends_with_it(
     said = "cannot reach the aggregator: 127.0.0.1:1 refuses connections"
     assert said in captured.err
     error = json.loads(captured.out.splitlines()[-1])["error"]
-    assert error["message"].startswith("gave up after 2 seconds: 127.0.0.1:1 refuses")
+    said = "stopped waiting after 2 seconds: 127.0.0.1:1 refuses"
+    assert error["message"].startswith(said)
     assert "Start the aggregator" in error["next_step"]
 
 

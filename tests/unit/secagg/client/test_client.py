@@ -390,7 +390,7 @@ async def test_a_client_whose_calls_get_nowhere_says_so():
     async with Client(
         nowhere, task="t", privacy_limits=privacy_limits(), wait_seconds=0.0
     ) as one:
-        with pytest.raises(Exception, match="gave up after 0 seconds") as caught:
+        with pytest.raises(Exception, match="waiting after 0 seconds") as caught:
             await one.contribute(np.ones(DIMENSION))
     assert caught.value.code is ErrorCode.UNREACHABLE
 

@@ -9,7 +9,7 @@ import pytest
 from secagg_testing import manual_clock
 from secagg_testing.scripted_service import ScriptedService
 
-from secagg.client.calls import PATIENT_TELL_SECONDS, ClientCalls
+from secagg.client.calls import UNLIMITED_TELL_SECONDS, ClientCalls
 from secagg.client.retry_policy import PATIENT_LONGEST_SECONDS, Backoff
 from secagg.client.service import CertificateRenewal, ClientService, run_command
 from secagg.crypto.entropy import SeededEntropy
@@ -255,7 +255,7 @@ def test_a_wait_without_end_for_an_offer_is_patient_and_quiet():
             Workers(general=InlineExecutor()),
             watch=False,
             on_unreachable=lambda _: told.append(clock.now()),
-            tell_seconds=PATIENT_TELL_SECONDS,
+            tell_seconds=UNLIMITED_TELL_SECONDS,
         )
         offer = calls.next_offer("t", after_session=0, deadline=float("inf"))
         with pytest.raises(TimeoutError):
