@@ -3,22 +3,17 @@
 What is printed is decided by the caller.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import replace
 
 from secagg.client.client import Client
 from secagg.client.enrolment import ClientEnrolment
 from secagg.client.session_driver import ClientProgress
 from secagg.config import ClientSettings
-from secagg.config.common import total_budget
-from secagg.crypto.cipher_suite import CipherSuite
+from secagg.config.policy import cohort_of, privacy_limits_of, total_of
 from secagg.errors import ErrorCode
 from secagg.protocol.parameters import Graph
-from secagg.protocol.policy import (
-    NO_NOISE_ACKNOWLEDGEMENT,
-    ClientPolicy,
-    ExactSumWaiver,
-    PrivacyLimits,
-)
+from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.profiles import Profile
 from secagg.storage.rows import Retention
 from secagg.transport.peer_identity import Role
@@ -49,7 +44,7 @@ def client_of(
     return Client(
         client.server,
         task=client.task,
-        privacy_limits=read_privacy_limits(settings),
+        privacy_limits=privacy_limits_of(settings.policy),
         cohort=client_policy(settings),
         identity=TLSIdentity.load(
             certificate=settings.tls.certificate,
@@ -58,7 +53,7 @@ def client_of(
             role=Role.CLIENT,
         ),
         enrolment=client_enrolment(settings),
-        total=total_budget(settings.policy),
+        total=total_of(settings.policy),
         state_dir=client.state_dir,
         rollback_mark=client.rollback_mark,
         accept_restored=accept_restored,
@@ -115,65 +110,15 @@ def client_policy(settings: ClientSettings) -> ClientPolicy:
             f"policy.graphs: {error}",
             fix="Name only complete, ring and k-out.",
         ) from None
-    return ClientPolicy(
+    return replace(
+        cohort_of(section),
         profiles=profiles,
-        suites=suites_of(section.suites),
         aggregators=None
         if settings.client.aggregator is None
         else frozenset({settings.client.aggregator}),
         graphs=graphs,
         min_graph_bits=section.min_graph_bits,
-        min_clients=section.min_clients,
-        max_clients=section.max_clients,
-        min_survivors=section.min_survivors,
-        max_dropouts=section.max_dropouts,
         min_colluders=section.min_colluders,
         require_majority=section.require_majority,
         whole_roster=section.whole_roster,
-        max_dimension=section.max_dimension,
-        max_modulus_bits=section.max_modulus_bits,
-        require_noise=section.require_noise,
     )
-
-
-def suites_of(labels: Iterable[str]) -> frozenset[CipherSuite]:
-    """Return the cipher suites of `policy.suites`.
-
-    Raises:
-        ServiceError: BAD_SETTINGS for an unknown one.
-    """
-    try:
-        return frozenset(map(CipherSuite.from_label, labels))
-    except ValueError as error:
-        raise ErrorCode.BAD_SETTINGS.error(
-            f"policy.suites: {error}",
-            fix="Name only suites of that list.",
-        ) from None
-
-
-def read_privacy_limits(settings: ClientSettings) -> PrivacyLimits | ExactSumWaiver:
-    """Return the privacy limits of the settings, or the waiver written there.
-
-    Raises:
-        ServiceError: BAD_SETTINGS; noise is demanded, and not how much.
-    """
-    section = settings.policy
-    privacy_limits = None
-    if section.max_epsilon is not None and section.max_delta is not None:
-        privacy_limits = PrivacyLimits(
-            max_epsilon=section.max_epsilon,
-            max_delta=section.max_delta,
-            statuses=frozenset(section.grounds),
-            min_local_noise_stddev=section.min_local_noise_stddev,
-            min_local_noise_multiplier=section.min_local_noise_multiplier,
-            min_colluder_fraction=section.min_colluder_fraction,
-            max_local_epsilon=section.max_local_epsilon,
-        )
-    if not section.require_noise:
-        return ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT, noised=privacy_limits)
-    if privacy_limits is None:
-        raise ErrorCode.BAD_SETTINGS.error(  # the loader checks files
-            "policy.max_epsilon and policy.max_delta are missing",
-            fix="Set both.",
-        )
-    return privacy_limits

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from secagg.config.common import DataSection, ProgramSection, TLSSection, total_budget
+from secagg.config.common import ProgramSection, TLSSection
 from secagg.config.loader import setting
+from secagg.config.policy import CohortSection, privacy_limits_of, total_of
 from secagg.errors import ErrorCode
 from secagg.pki.key_files import parse_key
-from secagg.protocol.policy import GROUNDS
 from secagg.protocol.profiles import MAX_DEADLINE_SECONDS, Profile
 
 _WITH_IDENTITIES: Final = tuple(
@@ -109,34 +109,8 @@ class IdentitySection:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsSection(DataSection):
-    """Limits of clients of one aggregator and of two."""
-
-    suites: tuple[str, ...] = setting(
-        "Cipher suites that are accepted: aes-256-ctr, aes-128-ctr.",
-        default=("aes-256-ctr", "aes-128-ctr"),
-    )
-    max_clients: int = setting(
-        "Largest cohort.", default=10_000, low=2, high=65_535, unit="clients"
-    )
-    max_dimension: int = setting(
-        "Longest vector.", default=1 << 26, low=1, high=1 << 30, unit="entries"
-    )
-    max_modulus_bits: int = setting(
-        "Widest entry.", default=62, low=1, high=62, unit="bits"
-    )
-    grounds: tuple[str, ...] = setting(
-        "Which grounds of an epsilon are accepted: proven, certified, numerical, "
-        "recalled, each whatever its proof; published for proven or certified by a "
-        "published proof. With published alone, theorems of this project are refused.",
-        default=("proven", "certified"),
-        choices=GROUNDS,
-    )
-
-
 @dataclass(frozen=True, slots=True)
-class PolicySection(LimitsSection):
+class PolicySection(CohortSection):
     """Limits that no server can relax.  The client leaves a session below them."""
 
     profiles: tuple[str, ...] = setting(
@@ -157,23 +131,6 @@ class PolicySection(LimitsSection):
         high=128,
         unit="bits",
     )
-    min_clients: int = setting(
-        "Smallest cohort.", default=3, low=2, high=65_535, unit="clients"
-    )
-    min_survivors: int = setting(
-        "Fewest inputs in a released sum.",
-        default=3,
-        low=2,
-        high=65_535,
-        unit="clients",
-    )
-    max_dropouts: int | None = setting(
-        "Most lost clients; empty for no cap beyond min_survivors.",
-        default=None,
-        low=0,
-        high=65_535,
-        unit="clients",
-    )
     min_colluders: int = setting(
         "Colluders that the session must tolerate.",
         default=0,
@@ -190,7 +147,6 @@ class PolicySection(LimitsSection):
         "Demand a threshold above half of the cohort on the complete graph.",
         default=True,
     )
-    require_noise: bool = setting("Refuse tasks that release exact sums.", default=True)
     max_revocation_days: float | None = setting(
         "Oldest revocation list, in profiles with credentials: older ones, and none at "
         "all, are refused. Empty for no limit.",
@@ -198,45 +154,6 @@ class PolicySection(LimitsSection):
         low=0.01,
         high=3650.0,
         unit="days",
-    )
-    max_epsilon: float | None = setting(
-        "Largest epsilon of a whole task, recomputed by this client; required while "
-        "noise is required.",
-        default=None,
-        low=1e-6,
-        high=1e4,
-    )
-    max_delta: float | None = setting(
-        "Largest delta that goes with it.", default=None, low=1e-300, high=0.999999
-    )
-    min_local_noise_stddev: float = setting(
-        "Least noise that this client itself adds to every entry, which protects it "
-        "even if the server invents all other clients.",
-        default=0.0,
-        low=0.0,
-        high=1e300,
-        unit="caller's units",
-    )
-    max_local_epsilon: float | None = setting(
-        "Largest epsilon of a whole task against a server that sees this client's "
-        "vector without masks: demands a local randomiser. Empty for no such demand.",
-        default=None,
-        low=1e-3,
-        high=1e9,
-    )
-    min_local_noise_multiplier: float = setting(
-        "The same over the longest vector that is not shortened: whatever the unit.",
-        default=0.0,
-        low=0.0,
-        high=1e300,
-    )
-    min_colluder_fraction: float | None = setting(
-        "Part of every roster that the noise must take for colluders. An absolute "
-        "number alone is thinned out by a larger roster, and inventing clients makes "
-        "it larger. Empty means 0.1 in profiles that distrust the server, else 0.",
-        default=None,
-        low=0.0,
-        high=0.999999,
     )
 
 
@@ -257,22 +174,8 @@ def check_client(settings: ClientSettings) -> None:
         ServiceError: BAD_SETTINGS.
     """
     _check_identity(settings)
-    policy = settings.policy
-    if total_budget(policy) is not None and not policy.require_noise:
-        raise ErrorCode.BAD_SETTINGS.error(
-            f"policy.data = {policy.data!r} has a total, and require_noise = false "
-            "lets tasks release sums of it that no epsilon bounds",
-            fix="Leave require_noise out, or give data without a total.",
-        )
-    if policy.require_noise and (
-        policy.max_epsilon is None or policy.max_delta is None
-    ):
-        raise ErrorCode.BAD_SETTINGS.error(
-            "policy.max_epsilon and policy.max_delta are missing: a client that "
-            "demands noise has to say how much",
-            fix="Set both under [policy], or require_noise = false for tasks "
-            "that release exact sums.",
-        )
+    total_of(settings.policy)
+    privacy_limits_of(settings.policy)
 
 
 def _check_identity(settings: ClientSettings) -> None:

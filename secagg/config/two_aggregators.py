@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from secagg.config.client import LimitsSection
 from secagg.config.common import (
     ProcessSection,
     SeriesSection,
@@ -19,6 +18,7 @@ from secagg.config.common import (
     deadline_setting,
 )
 from secagg.config.loader import LoadedSettings, load_settings, setting
+from secagg.config.policy import LimitsSection
 from secagg.config.server import AdmissionSection, HostSection, files_in
 from secagg.errors import ErrorCode
 

@@ -18,8 +18,8 @@ from typing import Final
 import numpy.typing as npt
 
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.client.program import suites_of
 from secagg.config.common import TLSSection, total_budget
+from secagg.config.policy import suites_of
 from secagg.config.two_aggregators import (
     HelperSettings,
     LeaderSettings,

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from secagg_testing.cohorts import offer_of
 
-from secagg.client.program import client_policy, read_privacy_limits
+from secagg.client.program import client_policy
 from secagg.config import (
     ClientSettings,
     ServerSettings,
     load_client_settings,
     load_server_settings,
 )
+from secagg.config.policy import privacy_limits_of
 from secagg.distributed_dp import NoisyTask
 from secagg.server.task.setup import prepare_task
 
@@ -57,7 +58,7 @@ def test_the_samples_of_a_server_and_its_clients_fit_together(size):
     )
     client_policy(client).check(offer)
     task = NoisyTask.from_parameters(parameters)
-    privacy_limits = read_privacy_limits(client)
+    privacy_limits = privacy_limits_of(client.policy)
     task.check_noise(privacy_limits)
     task.check(privacy_limits, report=task.report())
 

@@ -28,7 +28,8 @@ from secagg import (Client, TLSIdentity,)
 from secagg.advanced import (Address, GrpcConnection, Role,)
 from secagg.config import load_client_settings
 from secagg.client.input_files import FileInput
-from secagg.client.program import client_policy, read_privacy_limits
+from secagg.client.program import client_policy
+from secagg.config.policy import privacy_limits_of
 from secagg.testbed.connections import PausingConnection
 
 async def main(config, vector, session, before, *overrides):
@@ -49,7 +50,7 @@ async def main(config, vector, session, before, *overrides):
             on_pause=lambda: print('{"event": "paused"}', flush=True),
         ),
         task=settings.client.task,
-        privacy_limits=read_privacy_limits(settings),
+        privacy_limits=privacy_limits_of(settings.policy),
         cohort=client_policy(settings),
         state_dir=settings.client.state_dir,
     ) as one:

@@ -10,8 +10,9 @@ from secagg_testing.lying_connection import LyingConnection
 
 from secagg.client.client import Client
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.client.program import client_policy, read_privacy_limits
+from secagg.client.program import client_policy
 from secagg.config import load_client_settings, load_server_settings
+from secagg.config.policy import privacy_limits_of
 from secagg.errors import ErrorCode, ServiceError
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.server.service import Observer, plan_task, serve
@@ -106,7 +107,7 @@ class Site:
             Client(
                 HeldAfterReveal(connection, let_go),
                 task=settings.client.task,
-                privacy_limits=read_privacy_limits(settings),
+                privacy_limits=privacy_limits_of(settings.policy),
                 cohort=client_policy(settings),
                 state_dir=settings.client.state_dir,
             ) as client,

@@ -14,6 +14,7 @@ from secagg.client import program
 from secagg.client.enrolment import ClientEnrolment
 from secagg.config import load_client_settings
 from secagg.config.common import total_budget
+from secagg.config.policy import privacy_limits_of
 from secagg.config.two_aggregators import (
     SharingClientSettings,
     load_two_server_settings,
@@ -259,7 +260,7 @@ def from_file(tmp_path, *overrides):
     )
     found = load_client_settings(path, environment={}, overrides=overrides).settings
     return {
-        PrivacyLimits: program.read_privacy_limits(found),
+        PrivacyLimits: privacy_limits_of(found.policy),
         ClientPolicy: program.client_policy(found),
         TotalBudget: total_budget(found.policy),
         ClientEnrolment: program.client_enrolment(found),

@@ -17,8 +17,9 @@ from secagg.client.gate import (
     admit,
 )
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.client.program import client_enrolment, client_policy, read_privacy_limits
+from secagg.client.program import client_enrolment, client_policy
 from secagg.config import ClientSettings
+from secagg.config.policy import privacy_limits_of
 from secagg.errors import ErrorCode, printable
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.runtime.clock import SystemClock
@@ -165,7 +166,7 @@ class ConnectivityCheck:
                 trust_domain=identity.trust_domain,
                 now=int(time.time()),
                 own=OwnRules(
-                    limits=read_privacy_limits(self._settings),
+                    limits=privacy_limits_of(self._settings.policy),
                     cohort=client_policy(self._settings),
                     enrolment=self._enrolment(identity),
                 ),

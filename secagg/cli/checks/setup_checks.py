@@ -61,10 +61,11 @@ from secagg.cli.checks.state_checks import (
     check_sums,
     first_caution,
 )
-from secagg.client.program import client_policy, read_privacy_limits
+from secagg.client.program import client_policy
 from secagg.config import HostSettings, TaskSettings, is_client_file
 from secagg.config.common import total_budget
 from secagg.config.paths import client_paths, refuse_shared_paths, two_aggregator_paths
+from secagg.config.policy import privacy_limits_of
 from secagg.config.server import HostSection
 from secagg.config.two_aggregators import (
     HelperSettings,
@@ -278,7 +279,7 @@ def _client_rules(setup: ClientSetup) -> str:
     """Refuse settings of a client's policy that cannot be applied."""
     settings = setup.settings
     client_policy(settings)
-    read_privacy_limits(settings)
+    privacy_limits_of(settings.policy)
     if settings.client.aggregator is not None:
         aggregator_named(settings.client.aggregator, trust_domain=_ANY_DOMAIN)
     return "they can be applied"

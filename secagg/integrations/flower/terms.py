@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Final
 
 from secagg.client.step_client import StepClient
-from secagg.config.common import DataSection, total_budget
 from secagg.config.loader import load_settings, setting
+from secagg.config.policy import (
+    CohortSection,
+    cohort_of,
+    privacy_limits_of,
+    total_of,
+)
 from secagg.errors import ErrorCode
 from secagg.protocol.policy import (
-    GROUNDS,
-    NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
     ExactSumWaiver,
     PrivacyLimits,
@@ -55,82 +58,12 @@ class NodeSection:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodePolicySection(DataSection):
-    """Limits that no server can relax."""
-
-    max_epsilon: float | None = setting(
-        "Largest epsilon of a whole task, recomputed by this node; required while "
-        "noise is required.",
-        default=None,
-        low=1e-6,
-        high=1e4,
-    )
-    max_delta: float | None = setting(
-        "Largest delta that goes with it.", default=None, low=1e-300, high=0.999999
-    )
-    grounds: tuple[str, ...] = setting(
-        "Which grounds of an epsilon are accepted: proven, certified, numerical, "
-        "recalled, each whatever its proof; published for proven or certified by a "
-        "published proof.",
-        default=("proven", "certified"),
-        choices=GROUNDS,
-    )
-    min_clients: int = setting(
-        "Smallest cohort.", default=3, low=2, high=65_535, unit="clients"
-    )
-    max_clients: int = setting(
-        "Largest cohort.", default=10_000, low=2, high=65_535, unit="clients"
-    )
-    min_survivors: int = setting(
-        "Fewest inputs in a released sum.",
-        default=3,
-        low=2,
-        high=65_535,
-        unit="clients",
-    )
-    max_dropouts: int | None = setting(
-        "Most lost clients; empty for no cap beyond min_survivors.",
-        default=None,
-        low=0,
-        high=65_535,
-        unit="clients",
-    )
-    max_dimension: int = setting(
-        "Longest vector.", default=1 << 26, low=1, high=1 << 30, unit="entries"
-    )
-    max_modulus_bits: int = setting(
-        "Widest entry.", default=62, low=1, high=62, unit="bits"
-    )
-    require_noise: bool = setting("Refuse tasks that release exact sums.", default=True)
-    min_local_noise_stddev: float = setting(
-        "Least noise that this node itself adds to every entry, which protects it "
-        "even if the server invents all other nodes.",
-        default=0.0,
-        low=0.0,
-        high=1e300,
-        unit="caller's units",
-    )
-    min_local_noise_multiplier: float = setting(
-        "The same over the longest vector that is not shortened: whatever the unit.",
-        default=0.0,
-        low=0.0,
-        high=1e300,
-    )
-    min_colluder_fraction: float | None = setting(
-        "Part of every roster that the noise must take for colluders. Empty for 0.",
-        default=None,
-        low=0.0,
-        high=0.999999,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
     """The file of a node."""
 
     node: NodeSection
-    policy: NodePolicySection
+    policy: CohortSection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,50 +182,12 @@ def _settings(path: Path) -> NodeSettings:
 
 def _terms(settings: NodeSettings, state_dir: Path, mark: Path | None) -> NodeTerms:
     policy, node = settings.policy, settings.node
-    total = total_budget(policy)
-    if total is not None and not policy.require_noise:
-        raise ErrorCode.BAD_SETTINGS.error(
-            "policy.data has a total, and require_noise = false lets tasks release "
-            "sums of it that no epsilon bounds",
-            fix="Leave require_noise out, or give data without a total.",
-        )
     return NodeTerms(
         tasks=frozenset(node.tasks),
-        privacy_limits=_limits(policy),
-        cohort=ClientPolicy(
-            min_clients=policy.min_clients,
-            max_clients=policy.max_clients,
-            min_survivors=policy.min_survivors,
-            max_dropouts=policy.max_dropouts,
-            max_dimension=policy.max_dimension,
-            max_modulus_bits=policy.max_modulus_bits,
-            require_noise=policy.require_noise,
-        ),
-        total=total,
+        privacy_limits=privacy_limits_of(policy),
+        cohort=cohort_of(policy),
+        total=total_of(policy),
         state_dir=state_dir,
         rollback_mark=mark,
         evaluate=node.evaluate,
     )
-
-
-def _limits(policy: NodePolicySection) -> PrivacyLimits | ExactSumWaiver:
-    limits = None
-    if policy.max_epsilon is not None and policy.max_delta is not None:
-        limits = PrivacyLimits(
-            max_epsilon=policy.max_epsilon,
-            max_delta=policy.max_delta,
-            statuses=frozenset(policy.grounds),
-            min_local_noise_stddev=policy.min_local_noise_stddev,
-            min_local_noise_multiplier=policy.min_local_noise_multiplier,
-            min_colluder_fraction=policy.min_colluder_fraction,
-        )
-    if not policy.require_noise:
-        return ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT, noised=limits)
-    if limits is None:
-        raise ErrorCode.BAD_SETTINGS.error(
-            "policy.max_epsilon and policy.max_delta are missing: a node that demands "
-            "noise has to say how much",
-            fix="Set both under [policy], or require_noise = false for tasks that "
-            "release exact sums.",
-        )
-    return limits

@@ -13,8 +13,9 @@ from mpmath import mp
 from secagg_testing.cohorts import offer_of
 
 from dpnoise.encoding.wrapping import residue_dtype
-from secagg.client.program import client_policy, read_privacy_limits
+from secagg.client.program import client_policy
 from secagg.config import load_client_settings, load_server_settings
+from secagg.config.policy import privacy_limits_of
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import NoisyTask
 from secagg.protocol.noise_terms import NoiseSecrets
@@ -46,7 +47,7 @@ def test_the_client_of_the_example_takes_the_task(settings, parameters):
     )
     client_policy(client).check(offer)
     task = NoisyTask.of_session(offer)
-    task.check(read_privacy_limits(client), report=task.report())
+    task.check(privacy_limits_of(client.policy), report=task.report())
 
 
 def test_a_client_that_knows_the_text_alone_takes_the_task(

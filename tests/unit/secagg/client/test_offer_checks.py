@@ -6,8 +6,9 @@ from secagg_testing.cohorts import offer_of
 
 from secagg.client.gate import SessionInfo
 from secagg.client.input_files import FileInput
-from secagg.client.program import client_policy, read_privacy_limits
+from secagg.client.program import client_policy
 from secagg.config import ClientSettings, load_client_settings
+from secagg.config.policy import privacy_limits_of
 from secagg.errors import ErrorCode, InputError, LocalProtocolError, ServiceError
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.policy import (
@@ -80,10 +81,9 @@ def test_the_privacy_limits_of_the_settings_reach_the_client(tmp_path):
         min_local_noise_stddev=0.5,
     )
     given = ("policy.grounds=proven", "policy.min_local_noise_stddev=0.5")
-    assert read_privacy_limits(settings(tmp_path, *given)) == privacy_limits
-    waived = read_privacy_limits(
-        settings(tmp_path, *given, "policy.require_noise=false")
-    )
+    assert privacy_limits_of(settings(tmp_path, *given).policy) == privacy_limits
+    exact = settings(tmp_path, *given, "policy.require_noise=false")
+    waived = privacy_limits_of(exact.policy)
     assert waived == ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT, noised=privacy_limits)
 
 

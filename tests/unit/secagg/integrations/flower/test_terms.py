@@ -10,6 +10,7 @@ import pytest
 from secagg_testing.carrier import memory_directory, prepared
 from secagg_testing.cohorts import signing_parameters_for
 
+from secagg.crypto.cipher_suite import CipherSuite
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.integrations.flower.open_clients import OpenClients
 from secagg.integrations.flower.task import SecureTask
@@ -37,6 +38,8 @@ max_dropouts = 2
 max_dimension = 1000
 max_modulus_bits = 30
 min_local_noise_stddev = 0.1
+max_local_epsilon = 9.0
+suites = ["aes-256-ctr"]
 """
 TOTAL = 'data = "scans"\ntotal_epsilon = 8.0\ntotal_delta = 1e-5\ndata_dir = "claims"\n'
 
@@ -64,10 +67,12 @@ def test_a_node_accepts_what_its_file_says(home):
         1e-6,
     )
     assert terms.privacy_limits.min_local_noise_stddev == 0.1
+    assert terms.privacy_limits.max_local_epsilon == 9.0
     cohort = terms.cohort
     assert (cohort.min_clients, cohort.max_clients, cohort.min_survivors) == (5, 50, 4)
     assert (cohort.max_dropouts, cohort.max_dimension) == (2, 1000)
     assert cohort.max_modulus_bits == 30
+    assert cohort.suites == {CipherSuite.AES_256_CTR}
     assert cohort.profiles == {Profile.HONEST_CURIOUS_SERVER}
     assert terms.total.data == "scans"
     assert terms.total.directory == home / "claims"
@@ -98,6 +103,7 @@ def test_exact_sums_are_accepted_in_words_only(home):
         (FILE.replace('tasks = ["digits", "words"]\n', ""), "node.tasks is missing"),
         (FILE.replace('state_dir = "state"\n', ""), "node.state_dir is missing"),
         (FILE + "profiles = ['malicious-server']\n", "unknown key policy.profiles"),
+        (FILE.replace("aes-256", "aes-255"), "policy.suites"),
         (FILE + TOTAL + "require_noise = false\n", "no epsilon bounds"),
         ("[node", "not valid TOML"),
     ],
