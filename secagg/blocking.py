@@ -7,6 +7,9 @@ Rule 1: each object has a thread and an event loop of its own; they end with it.
 Rule 2: an interrupt (Ctrl-C) cancels the call that is under way and waits until it has
         tidied up; its state stays resumable.
 
+``progress=True`` shows a `ProgressLine` on standard error: it stands for
+``on_progress=ProgressLine()``.
+
 Example:
     from secagg import blocking
 
@@ -15,13 +18,25 @@ Example:
 """
 
 import asyncio
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack
 from functools import wraps
 from types import TracebackType
-from typing import Any, Final, Generic, ParamSpec, Self, TextIO, TypeVar
+from typing import (
+    Any,
+    Final,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TextIO,
+    TypeVar,
+    cast,
+    overload,
+)
 
 import numpy.typing as npt
 
@@ -33,6 +48,7 @@ from secagg.client.participation import Participation
 from secagg.client.session_driver import ClientPhase, ClientProgress
 from secagg.distributed_dp import Plan
 from secagg.errors import LocalProtocolError
+from secagg.protocol.arguments import check_kind
 from secagg.server.server import RunningTask
 from secagg.server.server import Server as AsyncServer
 from secagg.server.session.events import SessionPhase, SessionProgress
@@ -59,7 +75,7 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 _Opened = TypeVar("_Opened")
 _Inner = TypeVar("_Inner")
-_Outer = TypeVar("_Outer")
+_Made_co = TypeVar("_Made_co", covariant=True)
 
 
 class ProgressLine:
@@ -279,14 +295,41 @@ async def _call(function: Callable[[], None]) -> None:
     function()
 
 
-def _with_arguments_of(
-    inner: Callable[_Parameters, _Inner], outer: Callable[[_Inner], _Outer]
-) -> Callable[_Parameters, _Outer]:
-    @wraps(inner)
-    def make(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Outer:
-        return outer(inner(*args, **kwargs))
+class _Maker(Protocol[_Parameters, _Made_co]):
+    """Takes the arguments of the asynchronous name, and `progress`."""
 
-    return make
+    @overload
+    def __call__(
+        self, *args: _Parameters.args, **kwargs: _Parameters.kwargs
+    ) -> _Made_co: ...
+
+    @overload
+    def __call__(self, *args: object, progress: bool, **kwargs: object) -> _Made_co: ...
+
+
+def _with_arguments_of(
+    inner: Callable[_Parameters, _Inner], outer: Callable[[_Inner], _Made_co]
+) -> _Maker[_Parameters, _Made_co]:
+    @wraps(inner)
+    def make(*args: object, progress: bool = False, **kwargs: object) -> _Made_co:
+        check_kind("progress", progress, bool, make="True or False")
+        if progress:
+            if kwargs.get("on_progress") is not None:
+                raise LocalProtocolError(
+                    "progress and on_progress are given, and both show the progress",
+                    next_step="Give either of the two.",
+                )
+            kwargs["on_progress"] = ProgressLine()
+        return outer(cast("Callable[..., _Inner]", inner)(*args, **kwargs))
+
+    signature = inspect.signature(inner)
+    shown = inspect.Parameter(
+        "progress", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool
+    )
+    vars(make)["__signature__"] = signature.replace(
+        parameters=[*signature.parameters.values(), shown]
+    )
+    return cast("_Maker[_Parameters, _Made_co]", make)
 
 
 Client = _with_arguments_of(AsyncClient, BlockingClient)

@@ -51,7 +51,7 @@ averaging = FederatedAveraging(
     np.zeros((16, 10)), evaluate=accuracy, compare_without_noise=True
 )
 task = averaging.plan(clients=12, l2_clip=0.5, epsilon=8.0, delta=1e-5, steps=5)
-with blocking.local(task, on_progress=blocking.ProgressLine()) as people:
+with blocking.local(task, progress=True) as people:
     curve = averaging.train(people, [partial(my_model, mine=mine) for mine in parts])
 
 # %%

@@ -110,11 +110,11 @@ class LearningCurve:
             )
         return [one[name] for one in plain]
 
-    def plot(self, name: str = SCORE, axes: Any = None) -> Any:  # noqa: ANN401 - an extra
+    def plot(self, name: str | None = None, axes: Any = None) -> Any:  # noqa: ANN401 - an extra
         """Draw a score over the steps, by matplotlib.
 
         Args:
-            name: Which score.
+            name: Which score; by default the only one that the steps have.
             axes: Where to draw; None for a new picture.
 
         Returns:
@@ -133,6 +133,9 @@ class LearningCurve:
                     fix="pip install 'secagg[viz]'",
                 ) from None
             axes = plt.subplots()[1]
+        names = {each for step in self.steps for each in step.scores}
+        if name is None:
+            name = names.pop() if len(names) == 1 else SCORE
         steps = self._with(name)
         numbers = [step.number for step in steps]
         label = f"epsilon {steps[-1].epsilon:.3g}"

@@ -1,5 +1,6 @@
 """The façade for scripts: same names, same limits, no event loop of the caller's."""
 
+import inspect
 import io
 import signal
 import threading
@@ -153,6 +154,25 @@ def test_progress_is_told_of_plans_and_of_rounds():
     lines = shown.getvalue().splitlines()
     assert len(lines) == len(set(lines))
     assert "session 1: completed" in lines
+
+
+def test_one_word_shows_the_progress_on_standard_error(capsys):
+    waiver = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
+    cohort = secagg.Cohort(min_clients=3, max_clients=3, min_survivors=3)
+    task = secagg.PreparedTask.exact(waiver, cohort, dimension=1)
+    assert inspect.signature(blocking.local).parameters["progress"].default is False
+    for progress, lines in ((True, 1), (False, 0)):
+        with blocking.local(task, privacy_limits=waiver, progress=progress) as people:
+            people.sum([[1], [2], [4]])
+        assert capsys.readouterr().err.count("session 1: completed") == lines
+
+
+@pytest.mark.parametrize(
+    ("progress", "words"), [(True, "both show"), ("yes", "of class bool")]
+)
+def test_two_ways_to_show_the_progress_are_refused(progress, words):
+    with pytest.raises(secagg.LocalProtocolError, match=words):
+        blocking.Server(None, on_progress=blocking.ProgressLine(), progress=progress)
 
 
 class Terminal(io.StringIO):
