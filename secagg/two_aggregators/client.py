@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from secagg.client.budget import peer_of
 from secagg.client.calls import ClientCalls
-from secagg.client.durable_client import DurableClient
+from secagg.client.durable_client import DurableClient, check_terms
 from secagg.client.gate import KnownFacts
 from secagg.client.open_client import OpenClient
 from secagg.client.session import claimed
@@ -44,8 +44,8 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.protocol.arguments import as_path
-from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.arguments import as_path, check_kind, check_name
+from secagg.protocol.descriptor import MAX_TASK_ID_BYTES, SessionDescriptor
 from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Round
 from secagg.protocol.packing import pack, packed_size, unpack
 from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
@@ -152,6 +152,8 @@ class TwoAggregatorClient:
         workers: Threads for blocking work; those of the process by default.
 
     Raises:
+        LocalProtocolError: There are no limits of privacy, or an argument is of another
+            kind.  No waiver is taken: every sum between two has noise.
         ServiceError: BAD_SETTINGS; one key is given for both aggregators.
     """
 
@@ -175,6 +177,13 @@ class TwoAggregatorClient:
         entropy: Entropy | None = None,
         workers: Workers | None = None,
     ) -> None:
+        check_terms(privacy_limits, cohort=None, total=total)
+        for name, value, kind in (
+            ("privacy_limits", privacy_limits, PrivacyLimits),
+            ("cohort", cohort, ClientPolicy),
+        ):
+            check_kind(name, value, kind, make=f"{kind.__name__}(...)")
+        check_name("a task", task, most=MAX_TASK_ID_BYTES)
         refuse_shared_key(leader_key, helper_key)
         self._connections = (leader, helper)
         self._task = task
@@ -261,10 +270,14 @@ class TwoAggregatorClient:
     ) -> SharedContribution:
         session_id = joined.leader.session_id
         seed = SecretBytes(self._entropy.token(SEED_SIZE))
-        share = await self._workers.run(self._leader_share, joined, given, seed)
+        try:
+            share = await self._workers.run(self._leader_share, joined, given, seed)
+            seed_share = HelperShare(seed, session_id).encode()
+        finally:
+            seed.wipe()
         await self._ask(lambda client: self._charge(client, joined))
         try:
-            await self._send(joined, seed, share)
+            await self._send(joined, seed_share, share)
             update = await self._leader.next_update(
                 session_id,
                 after=Round.MASKED_INPUT_COLLECTION,
@@ -368,8 +381,7 @@ class TwoAggregatorClient:
 
     # --- what is sent -----------------------------------------------------------------
 
-    async def _send(self, joined: _Joined, seed: SecretBytes, share: bytes) -> None:
-        seed_share = HelperShare(seed, joined.leader.session_id).encode()
+    async def _send(self, joined: _Joined, seed_share: bytes, share: bytes) -> None:
         await self._upload(self._helper, joined.helper, seed_share, joined.deadline)
         try:
             await self._upload(self._leader, joined.leader, share, joined.deadline)

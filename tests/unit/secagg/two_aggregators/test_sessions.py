@@ -12,17 +12,26 @@ from secagg_testing.manual_clock import run
 from secagg_testing.two_aggregators import TASK, TwoAggregators, noise_for
 
 from secagg.client.total_claim import TotalBudgetExceededError
+from secagg.distributed_dp import AggregatorNoise
 from secagg.errors import (
     ErrorCode,
     InputError,
+    LocalProtocolError,
     RemoteProtocolError,
     ServiceError,
     SessionAbortedError,
 )
-from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
+from secagg.protocol.policy import (
+    NO_NOISE_ACKNOWLEDGEMENT,
+    ClientPolicy,
+    ExactSumWaiver,
+    PrivacyLimits,
+    TotalBudget,
+)
 from secagg.storage.budget_ledger import BudgetSpentError, ChargeState
 from secagg.storage.change import Role, SessionsSpentError
 from secagg.storage.queries import ListCharges, ListSessions, ReadTally
+from secagg.two_aggregators.client import TwoAggregatorClient
 from secagg.two_aggregators.offers import check_pair
 from secagg.wire.calls import Blob, FetchChunk, GetOffer, UploadChunk, UploadStatus
 
@@ -66,6 +75,65 @@ def test_a_sum_is_that_of_the_encoded_vectors_and_two_noises(drawn) -> None:
         assert given.is_included
         assert given.inputs == 4
         np.testing.assert_array_equal(given.values, released.values)
+
+
+WRONG_TERMS = {
+    "privacy_limits": [
+        (None, "limits of privacy"),
+        (ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT), "must be of class PrivacyLimits"),
+    ],
+    "cohort": [(None, "ClientPolicy"), (PrivacyLimits, "ClientPolicy")],
+    "total": [(8.0, "TotalBudget")],
+    "task": [("", "task"), (7, "task")],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [(name, *each) for name, cases in WRONG_TERMS.items() for each in cases],
+)
+def test_a_client_without_terms_of_their_kind_is_not_made(name, value, words) -> None:
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        with pytest.raises(LocalProtocolError, match=words):
+            house.client("late", **{name: value})
+
+    run(main)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_seed_is_overwritten_before_anything_is_charged(monkeypatch, fails) -> None:
+    seeds, charged = [], []
+    encode, charge = AggregatorNoise.encode, TwoAggregatorClient._charge
+
+    def encoded(noise, vector, *, session_id, seed):
+        seeds.append(seed)
+        if fails:
+            raise InputError("no", next_step="-")
+        return encode(noise, vector, session_id=session_id, seed=seed)
+
+    async def noted(one, client, joined):
+        charged.append(one)
+        assert any(each._wiped for each in seeds)
+        await charge(one, client, joined)
+
+    monkeypatch.setattr(AggregatorNoise, "encode", encoded)
+    monkeypatch.setattr(TwoAggregatorClient, "_charge", noted)
+
+    async def main(clock):
+        house = TwoAggregators(clock, noise_for())
+        if not fails:
+            await house.give(VECTORS)
+            return
+        opening = asyncio.create_task(house.leader.next_sum())
+        with pytest.raises(InputError):
+            await house.client("late").contribute(VECTORS[0])
+        opening.cancel()
+
+    run(main)
+    assert len(seeds) == (1 if fails else 4)
+    assert all(each._wiped for each in seeds)
+    assert len(charged) == (0 if fails else 4)
 
 
 @pytest.mark.parametrize("lost", ["leader", "helper"])
