@@ -6,7 +6,7 @@ STAMP_RUN := $(VENV)/.installed-run
 STAMP_DEV := $(VENV)/.installed-dev
 STAMP_SERVICES := $(VENV)/.installed-services
 
-.PHONY: demo test test-all golden check format bench papers proto models mutants engines alarms deploy-check unit-check page-check flower fuzz simulation chaos fail-over wheel site release-check clean
+.PHONY: demo test test-all golden check format bench papers proto models mutants engines alarms deploy-check unit-check page-check flower frameworks fuzz simulation chaos fail-over wheel site release-check clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -34,7 +34,7 @@ PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 test: $(STAMP_DEV)   ## the default test suite: what CI runs
 	$(PYTEST) -m "not slow and not services"
 
-test-all: $(STAMP_SERVICES) flower  ## slow tests too, and those that need PostgreSQL, a bucket, Dask, Envoy, Flower
+test-all: $(STAMP_SERVICES) flower frameworks  ## slow tests too, and those that need PostgreSQL, a bucket, Dask, Envoy, Flower, PyTorch, JAX
 	$(PYTEST)
 
 golden: $(STAMP_DEV)  ## rewrite tests/golden after an intended change, lower the counts of banned words
@@ -61,6 +61,22 @@ $(STAMP_FLOWER): pyproject.toml
 
 flower: $(STAMP_FLOWER) ## the integration with Flower: over a loop, Ray and real processes; it pins older libraries
 	OPENBLAS_NUM_THREADS=1 $(FLOWER)/bin/python -m pytest -s tests/flower
+
+FRAMEWORKS := build/frameworks-venv
+STAMP_FRAMEWORKS := $(FRAMEWORKS)/.installed
+
+# Gigabytes where the index has PyTorch for graphics cards first: give pip an index of
+# builds for processors (PIP_EXTRA_INDEX_URL), or a folder of them (PIP_FIND_LINKS).
+$(STAMP_FRAMEWORKS): pyproject.toml
+	$(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --no-compile --quiet --disable-pip-version-check \
+	  -e '.[frameworks,viz]' -e tests/support 'pytest>=8' 'pytest-asyncio>=1.0' 'hypothesis>=6.120' 'scipy>=1.11'
+	@touch $@
+
+frameworks: $(STAMP_FRAMEWORKS) ## vectors and models of PyTorch, JAX, pandas and scikit-learn
+	$(FRAMEWORKS)/bin/python -c 'import jax, pandas, sklearn, torch'   # else tests are skipped
+	OPENBLAS_NUM_THREADS=1 $(FRAMEWORKS)/bin/python -m pytest tests/unit/secagg/protocol/test_foreign_vectors.py \
+	  tests/unit/secagg/protocol/test_vectors.py tests/unit/secagg/learning/test_training.py tests/unit/secagg/learning/test_trees.py
 
 bench: $(STAMP_DEV)  ## CPU times beside baselines, Flower too; JSON in build/, docs/performance.md
 	mkdir -p build

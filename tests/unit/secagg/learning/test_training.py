@@ -68,6 +68,24 @@ def torch_model():
     return {"weight": torch.zeros(10, 16), "bias": torch.zeros(10)}
 
 
+def jax_update(step, mine):
+    """Gradient descent by the derivative that JAX finds."""
+    jax = pytest.importorskip("jax")
+    pictures, answers = PICTURES[mine], np.eye(10)[DIGITS[mine]]
+
+    def loss(weights):
+        return ((pictures @ weights - answers) ** 2).sum() / len(pictures)
+
+    weights, slope = step.model["w"], jax.grad(loss)
+    for _ in range(10):
+        weights = weights - 0.2 * slope(weights)
+    return {"w": weights}
+
+
+def jax_model():
+    return {"w": pytest.importorskip("jax.numpy").zeros((16, 10))}
+
+
 MODELS = {
     "numpy": (lambda: {"w": np.zeros((16, 10))}, numpy_update),
     "sklearn": (
@@ -75,6 +93,7 @@ MODELS = {
         sklearn_update,
     ),
     "torch": (torch_model, torch_update),
+    "jax": (jax_model, jax_update),
 }
 
 
