@@ -54,12 +54,14 @@ from secagg.client.session_driver import (
     ClientSettings,
     Preparation,
 )
+from secagg.client.step_client import StepClient, state_of
 from secagg.crypto.entropy import SystemEntropy
 from secagg.distributed_dp import NoisyTask, Unusable, UnusableKind
 from secagg.distributed_dp.plain_sums import encode_integers
 from secagg.errors import (
     ErrorCode,
     InputError,
+    InternalError,
     LocalProtocolError,
     SecAggError,
     ServiceError,
@@ -87,10 +89,10 @@ from secagg.runtime.workers import Workers
 from secagg.storage.rows import Retention
 from secagg.transport.address import Address
 from secagg.transport.connection import AggregatorConnection
-from secagg.transport.tls import TLSIdentity
 
 if TYPE_CHECKING:
     from secagg.client.grpc_connection import GrpcConnection
+    from secagg.transport.tls import TLSIdentity
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
 
@@ -152,7 +154,12 @@ class Client:
         server: Address of the aggregator, such as "sums.example.org:7400", or a
             connection to it, which stays the caller's to close.
         task: Name of the task.
-        privacy_limits: The privacy that this client demands, or their waiver in words.
+        privacy_limits: The privacy that this client demands, or their waiver in words;
+            required, unless `step_client` has them.
+        step_client: State that clients of several tasks share, open and the caller's
+            to close.  It is of one aggregator, and has the limits, cohort, enrolment,
+            total and files of all of them: none of these is given here then.  One
+            client at a time contributes to a task.
         identity: The client's certificate; with an address only, and required there.
         enrolment: Who the client is among the enrolled, by its files or as
             `load_enrolled` returns it, for profiles that distrust the server; `cohort`
@@ -161,8 +168,9 @@ class Client:
             that does not fit is refused before anything leaves.  None keeps the budget
             of each task alone.
         state_dir: Where sessions and spent budget are kept, for this client alone;
-            required with an address.  None keeps them in memory: a client that is made
-            again then knows nothing of earlier contributions.
+            required with an address, unless `step_client` has one.  None keeps them in
+            memory: a client that is made again then knows nothing of earlier
+            contributions.
         rollback_mark: File outside `state_dir` that distinguishes a restored state
             from the newest one; by default one under the user's persistent state.
         accept_restored: A person accepts, this once, that the state may have been
@@ -235,8 +243,9 @@ class Client:
         server: str | AggregatorConnection,
         *,
         task: str,
-        privacy_limits: PrivacyLimits | ExactSumWaiver,
-        identity: TLSIdentity | None = None,
+        privacy_limits: PrivacyLimits | ExactSumWaiver | None = None,
+        step_client: StepClient | None = None,
+        identity: "TLSIdentity | None" = None,
         enrolment: ClientEnrolment | EnrolledIdentity | None = None,
         total: TotalBudget | None = None,
         state_dir: Path | str | None = None,
@@ -255,14 +264,30 @@ class Client:
         on_progress: Callable[[ClientProgress], None] | None = None,
         threads: Executor | None = None,
     ) -> None:
-        check_terms(privacy_limits, cohort=cohort, total=total)
         check_name("a task", task, most=MAX_TASK_ID_BYTES)
+        if step_client is None:
+            check_terms(privacy_limits, cohort=cohort, total=total)
+        else:
+            _check_shared(
+                step_client,
+                task,
+                privacy_limits=privacy_limits,
+                cohort=cohort,
+                enrolment=enrolment,
+                total=total,
+                state_dir=state_dir,
+                rollback_mark=rollback_mark,
+                retention=retention,
+                aggregator=aggregator,
+                accept_restored=accept_restored or None,
+                keep_upload=keep_upload or None,
+            )
         if not isinstance(enrolment, ClientEnrolment | EnrolledClient | None):
             check_kind(
                 "enrolment", enrolment, ClientEnrolment, make="ClientEnrolment(...)"
             )
         if isinstance(server, str):
-            if identity is None or state_dir is None:
+            if identity is None or (state_dir is None and step_client is None):
                 raise LocalProtocolError(
                     "a client of a network needs identity and state_dir",
                     next_step="Load the certificate with TLSIdentity.load, and name a "
@@ -292,7 +317,8 @@ class Client:
         self._rollback_mark = as_path("rollback_mark", rollback_mark)
         self._accept_restored = accept_restored
         self._cohort = cohort or ClientPolicy()
-        self._aggregator = aggregator
+        self._shared = step_client
+        self._aggregator = step_client.aggregator if step_client else aggregator
         self._attempts = check_whole("attempts", attempts, least=1)
         if wait_seconds is not None:
             wait_seconds = check_real("wait_seconds", wait_seconds, least=0.0)
@@ -332,11 +358,7 @@ class Client:
             )
         async with AsyncExitStack() as stack:
             connection = await self._connect(stack)
-            state = self._state_of(connection.identity)
-            await self._workers.open(
-                partial(state.open, trust_domain=connection.trust_domain), state.close
-            )
-            stack.push_async_callback(self._workers.close_later, state.close)
+            state = await self._open_state(stack, connection)
             runner = ClientRunner(
                 state,
                 connection,
@@ -398,7 +420,7 @@ class Client:
             ServiceError: Storage, network, certificates, or no such task; the message
                 says what to do.
         """
-        runner, state = self._parts()
+        runner, _ = self._parts()
         if self._source is not None:
             raise LocalProtocolError(
                 "the client gives one vector at a time",
@@ -406,11 +428,11 @@ class Client:
             )
         self._source = _source_of(vector, accept)
         try:
-            await self._ask(state, lambda client: client.tidy())
+            await self._ask(lambda client: client.tidy())
             attempts = AttemptCounter(self._attempts, Backoff(SystemEntropy()))
             while True:
                 try:
-                    return await self._attempt(runner, state, self._source)
+                    return await self._attempt(runner, self._source)
                 except SecAggError as error:
                     pause = attempts.pause_after(error, runner.reach)
                     if pause is None:
@@ -470,11 +492,10 @@ class Client:
             LocalProtocolError: The client is not open.
             ServiceError: STORAGE_FAILED.
         """
-        _, state = self._parts()
-        return await self._ask(state, lambda client: client.is_in_session(self._task))
+        return await self._ask(lambda client: client.is_in_session(self._task))
 
     @property
-    def certificate(self) -> TLSIdentity | None:
+    def certificate(self) -> "TLSIdentity | None":
         """What is presented to the aggregator now; None where nothing is.
 
         Raises:
@@ -492,10 +513,7 @@ class Client:
             LocalProtocolError: The client is not open.
             ServiceError: STORAGE_FAILED.
         """
-        _, state = self._parts()
-        return await self._ask(
-            state, lambda client: last_part(client.store, self._task)
-        )
+        return await self._ask(lambda client: last_part(client.store, self._task))
 
     async def receipt(self, session_number: int) -> bytes | None:
         """Return this client's receipt of a session that is over for it.
@@ -509,9 +527,8 @@ class Client:
             LocalProtocolError: The client is not open.
             ServiceError: STORAGE_FAILED.
         """
-        _, state = self._parts()
         return await self._ask(
-            state, lambda client: receipt_of(client.store, self._task, session_number)
+            lambda client: receipt_of(client.store, self._task, session_number)
         )
 
     async def data_use(self) -> DataUsage | None:
@@ -523,18 +540,33 @@ class Client:
             LocalProtocolError: The client is not open.
             ServiceError: STORAGE_FAILED.
         """
-        _, state = self._parts()
-        return await self._ask(state, lambda client: client.data_use())
+        return await self._ask(lambda client: client.data_use())
 
     async def _ask(
-        self,
-        state: DurableClient,
-        work: Callable[[OpenClient], Coroutine[Any, Any, _Answer]],
+        self, work: Callable[[OpenClient], Coroutine[Any, Any, _Answer]]
     ) -> _Answer:
+        _, state = self._parts()
         return await self._workers.run(state.call, work)
+
+    async def _open_state(
+        self, stack: AsyncExitStack, connection: AggregatorConnection
+    ) -> DurableClient:
+        if self._shared is not None:
+            state = state_of(self._shared)
+            _check_peer(self._shared, state, connection)
+            stack.enter_context(state.carried(self._task))
+            return state
+        state = self._state_of(connection.identity)
+        await self._workers.open(
+            partial(state.open, trust_domain=connection.trust_domain), state.close
+        )
+        stack.push_async_callback(self._workers.close_later, state.close)
+        return state
 
     def _state_of(self, name: str) -> DurableClient:
         """Return the state of this client, not open yet."""
+        if self._privacy_limits is None:
+            raise InternalError("a client without a shared state has limits")
         return DurableClient(
             identity=name,
             limits=self._privacy_limits,
@@ -586,10 +618,7 @@ class Client:
         return self._network
 
     async def _attempt(
-        self,
-        runner: ClientRunner,
-        state: DurableClient,
-        source: _GivenVector | _MadeVectors,
+        self, runner: ClientRunner, source: _GivenVector | _MadeVectors
     ) -> Contribution:
         if not await self.is_in_session():
             await self._application.check(source.ready)
@@ -599,7 +628,7 @@ class Client:
             if error.code is ErrorCode.DEADLINE and not runner.has_been_answered:
                 raise self._never_reached(runner.failure) from None
             raise
-        given = await self._ask(state, lambda client: client.contribution(outcome))
+        given = await self._ask(lambda client: client.contribution(outcome))
         if given.sessions_left is not None:
             task = NoisyTask.from_parameters(outcome.descriptor.parameters)
             self._warn_if_short(given.sessions_left, task.budget.spare)
@@ -669,6 +698,52 @@ class Client:
         if self._source is None:
             raise LocalProtocolError("the contribution was cancelled")
         return self._source
+
+
+def _check_shared(shared: StepClient, task: str, **own: object) -> None:
+    """Refuse arguments that belong to the state that clients share.
+
+    Raises:
+        LocalProtocolError: There are such arguments, or the state is not for the task.
+    """
+    check_kind("step_client", shared, StepClient, make="StepClient(...)")
+    given = [name for name, value in own.items() if value is not None]
+    if given:
+        raise LocalProtocolError(
+            f"{' and '.join(given)} would be given twice: the step client has its own "
+            "for all of its tasks",
+            next_step="Give them to StepClient(...) only.",
+        )
+    tasks = state_of(shared).tasks
+    if tasks is not None and task not in tasks:
+        raise LocalProtocolError(
+            f"the step client takes part in other tasks than {task!r}",
+            next_step="Add the name to its tasks, if its owner agrees.",
+        )
+
+
+def _check_peer(
+    shared: StepClient, state: DurableClient, connection: AggregatorConnection
+) -> None:
+    """Refuse a connection of another client or trust domain than the shared state's.
+
+    Its aggregator is compared before each session, when it is known (R5.0-6).
+
+    Raises:
+        LocalProtocolError: It is of another one.
+    """
+    if connection.identity != state.identity:
+        raise LocalProtocolError(
+            f"the connection is of {connection.identity!r}, and the step client of "
+            f"{state.identity!r}",
+            next_step="Give the connection of the same client.",
+        )
+    if connection.trust_domain != shared.trust_domain:
+        raise LocalProtocolError(
+            f"the connection proves the trust domain {connection.trust_domain!r}, and "
+            f"the step client expects {shared.trust_domain!r}",
+            next_step="Give StepClient(...) the trust domain of the connection.",
+        )
 
 
 def check_given(

@@ -10,7 +10,8 @@ Rule 3: a fork of the process is refused: both would continue from the same stat
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -97,6 +98,7 @@ class DurableClient:
     _opened: OpenClient | None = field(default=None, init=False)
     _failed: SecAggError | None = field(default=None, init=False)
     _process: int = field(default_factory=os.getpid, init=False)
+    _carried: set[str] = field(default_factory=set, init=False)
 
     def open(
         self, *, aggregator: str | None = None, trust_domain: str | None = None
@@ -123,7 +125,8 @@ class DurableClient:
             store = self.open_store()
             try:
                 opened = self._open(store)
-                opened.meet(aggregator or "", trust_domain)
+                is_named = aggregator is not None
+                opened.meet(aggregator or "", trust_domain, for_good=is_named)
                 run_inline(opened.begin())
             except BaseException:  # a signal, too: the store has a lock
                 run_inline(store.close())
@@ -185,6 +188,31 @@ class DurableClient:
             except BaseException as error:
                 self._fail(error)
                 raise
+
+    @contextmanager
+    def carried(self, task: str) -> Iterator[None]:
+        """Keep a task for one carrier while the block runs.
+
+        Args:
+            task: Name of the task.
+
+        Raises:
+            LocalProtocolError: The client is not open, or another carrier has the
+                task: both would bind a vector to the same session.
+        """
+        self.check_open()
+        with self._lock:
+            if task in self._carried:
+                raise LocalProtocolError(
+                    f"another client contributes to task {task!r} with this state",
+                    next_step="Use one client for each task.",
+                )
+            self._carried.add(task)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._carried.discard(task)
 
     def open_store(self) -> ClientStore:
         """Open the store of this client."""

@@ -230,6 +230,7 @@ class OpenClient:
         self.store: Final = store
         self._identity = identity
         self._aggregator = self._peer = ""
+        self._is_of_one = False
         self._trust_domain: str | None = None
         self._tasks = tasks
         self._admission = admission
@@ -243,18 +244,29 @@ class OpenClient:
         self._ends: dict[str, int] = {}
         self._bound: set[bytes] = set()
 
-    def meet(self, aggregator: str, trust_domain: str | None) -> None:
+    def meet(
+        self, aggregator: str, trust_domain: str | None, *, for_good: bool = False
+    ) -> None:
         """Take part in the sessions of this aggregator from now on (R5.0-6).
 
         Args:
             aggregator: Its name, as the carrier has proven it.
             trust_domain: Of it, likewise; None where the carrier proves none.
+            for_good: The owner has named it: no other one is met after it.
+
+        Raises:
+            RemoteProtocolError: UNAUTHENTICATED; the owner has named another one.
         """
         peer = peer_of(aggregator, trust_domain=trust_domain)
+        if self._is_of_one and peer != self._peer:
+            raise ErrorCode.UNAUTHENTICATED.error(
+                f"the client's owner has named {self._peer!r}, and {peer!r} answers",
+                fix="Check where the connection leads.",
+            )
         if peer != self._peer:
             self._live.clear()  # what is open lies in the store
         self._aggregator, self._trust_domain = aggregator, trust_domain
-        self._peer = peer
+        self._peer, self._is_of_one = peer, for_good or self._is_of_one
 
     async def begin(self) -> None:
         """Read which sessions are open, end those whose time is over, and tidy up.
@@ -384,8 +396,7 @@ class OpenClient:
         for stored in await ClientSession.open_records(
             task, self._identity, store=self.store
         ):
-            live = self._live_of(offer_of(stored))
-            session = self._resumed(stored) if live is None else live.session
+            session = self._session_of(stored, self._live_of(offer_of(stored)))
             if stored.restored:
                 await self._ended_unknown(session)
                 continue
@@ -482,8 +493,7 @@ class OpenClient:
         stored = await self.store.read(LoadSession(key))
         if stored is not None and not stored.ended:
             live = self._live.get(offered.session_id)
-            session = self._resumed(stored) if live is None else live.session
-            await self._leave(session, error)
+            await self._leave(self._session_of(stored, live), error)
         return stored is not None
 
     async def data_use(self) -> DataUsage | None:
@@ -586,6 +596,9 @@ class OpenClient:
             raise
         return self._driven_from(session, admitted)
 
+    def _session_of(self, stored: StoredSession, live: _Live | None) -> ClientSession:
+        return self._resumed(stored) if live is None else live.session
+
     def _resumed(self, stored: StoredSession) -> ClientSession:
         return ClientSession.of_record(
             stored,
@@ -599,7 +612,7 @@ class OpenClient:
 
     async def _ended_unknown(self, session: ClientSession) -> None:
         await session.end_as(UNKNOWN_PAST)
-        self._forget(session)
+        self._forget(session.descriptor)
 
     def _driven_from(self, session: ClientSession, admitted: AdmittedSession) -> _Live:
         is_certain = session.descriptor.parameters.is_complete_graph
@@ -788,7 +801,7 @@ class OpenClient:
         if not isinstance(session.state, client.Completed):
             raise InternalError("a session that has released a sum has completed")
         ending = Ending(session.state, await self._erased(session))
-        self._forget(session)
+        self._forget(session.descriptor)
         _log(telemetry.SESSION_COMPLETED, session.descriptor)
         return replace(
             _outcome(session.descriptor, ending),
@@ -800,11 +813,7 @@ class OpenClient:
     def _told(self, offered: SessionDescriptor, ending: Ending) -> ClientStep:
         """Say how a session has ended, the same every time."""
         if isinstance(ending.state, client.Failed):
-            raise SessionAbortedError(
-                ending.state.reason,
-                code=ending.state.code,
-                next_step="Take part in the next session of the task.",
-            )
+            raise _aborted(ending.state.code, ending.state.reason)
         contribution = contribution_of(
             _outcome(offered, ending), report_of=self._admission.rules.report_of
         )
@@ -832,14 +841,10 @@ class OpenClient:
         if not isinstance(state, client.Failed):
             raise InternalError("a session that has not failed has no error")
         await self._erased(session)
-        self._forget(session)
+        self._forget(session.descriptor)
         _log(telemetry.SESSION_ABORTED, session.descriptor, code=state.code.name)
         if state.code is ErrorCode.SESSION_OVER or _is_told(state, last):  # R5.6-4
-            return SessionAbortedError(
-                state.reason,
-                code=state.code,
-                next_step="Take part in the next session of the task.",
-            )
+            return _aborted(state.code, state.reason)
         return RemoteProtocolError(
             state.reason, code=state.code, next_step=state.next_step
         )
@@ -855,7 +860,7 @@ class OpenClient:
         if not client_machine.is_over(session.state):
             await session.apply(AbortRequested(error.code, str(error)))
         await self._erased(session)
-        self._forget(session)
+        self._forget(session.descriptor)
         _log(telemetry.SESSION_ABORTED, session.descriptor, code=error.code.name)
 
     async def _end_earlier(self, offered: SessionDescriptor) -> None:
@@ -869,12 +874,7 @@ class OpenClient:
         for stored in records:
             if stored.peer != self._peer:
                 continue
-            session_id = offer_of(stored).session_id
-            live = self._live.get(session_id)
-            if live is not None:
-                await self._leave(live.session, why)
-            else:
-                await self._end_record(stored, why)
+            await self._end_stored(stored, why)
 
     async def _end_past(self, *, but: bytes = b"") -> None:
         """End all sessions whose time is over, of every task and name."""
@@ -883,19 +883,20 @@ class OpenClient:
             if now < end or key == kept:
                 continue
             stored = await self._record(key)
-            offered = offer_of(stored)
-            is_own = key == record_key(self._identity, offered.session_id)
-            live = self._live.get(offered.session_id) if is_own else None
-            if live is not None:
-                await self._leave(live.session, _past(offered))
-            else:
-                await self._end_record(stored, _past(offered))
+            await self._end_stored(stored, _past(offer_of(stored)))
 
-    async def _end_record(
+    async def _end_stored(
         self, stored: StoredSession, why: SessionAbortedError
     ) -> None:
-        """End a session by its record alone; its charge is kept."""
+        """End a session, by its record alone where no object drives it.
+
+        Without the object its charge is kept.
+        """
         offered = offer_of(stored)
+        is_own = stored.key == record_key(self._identity, offered.session_id)
+        if is_own and (live := self._live.get(offered.session_id)) is not None:
+            await self._leave(live.session, why)
+            return
         ended = client.Failed(why.code, str(why), refund.Charge.KEPT)
         session = ClientSession.of_ended(
             stored,
@@ -906,8 +907,7 @@ class OpenClient:
         )
         await self._erased(session)
         self._ends.pop(stored.key, None)
-        self._bound.discard(offered.session_id)
-        self.store.keep_uploads(self._bound)
+        self._drop_upload(offered.session_id)
         _log(telemetry.SESSION_ABORTED, offered, code=why.code.name)
 
     @staticmethod
@@ -927,13 +927,15 @@ class OpenClient:
         """Remove what only the seed protected, now that it is erased."""
         key = record_key(self._identity, session.session_id)
         self._ends[key] = _heard_until(session.descriptor)
-        self._bound.discard(session.session_id)
-        self.store.keep_uploads(self._bound)
+        self._drop_upload(session.session_id)
 
-    def _forget(self, session: ClientSession) -> None:
-        self._live.pop(session.session_id, None)
-        self._ends.pop(record_key(self._identity, session.session_id), None)
-        self._bound.discard(session.session_id)
+    def _forget(self, offered: SessionDescriptor) -> None:
+        self._live.pop(offered.session_id, None)
+        self._ends.pop(record_key(self._identity, offered.session_id), None)
+        self._drop_upload(offered.session_id)
+
+    def _drop_upload(self, session_id: bytes) -> None:
+        self._bound.discard(session_id)
         self.store.keep_uploads(self._bound)
 
 
@@ -953,12 +955,16 @@ def _heard_until(offered: SessionDescriptor) -> int:
 
 
 def _past(offered: SessionDescriptor) -> SessionAbortedError:
-    return ErrorCode.DEADLINE.error(
+    return _aborted(
+        ErrorCode.DEADLINE,
         f"session {offered.session_number} of task {offered.task_id!r} is over by its "
         "own end",
-        fix="Take part in the next session of the task.",
-        kind=SessionAbortedError,
     )
+
+
+def _aborted(code: ErrorCode, reason: str) -> SessionAbortedError:
+    fix = "Take part in the next session of the task."
+    return SessionAbortedError(reason, code=code, next_step=fix)
 
 
 def encode_input(

@@ -208,6 +208,11 @@ class StepClient:
         """Name of the one aggregator whose sessions it takes part in."""
         return self._aggregator
 
+    @property
+    def trust_domain(self) -> str | None:
+        """The aggregator's trust domain, as the carrier has proven it, or None."""
+        return self._trust_domain
+
     def place(self, task: str) -> TaskPlace:
         """Return where this client stands in a task, for a carrier that was restarted.
 
@@ -381,6 +386,11 @@ class StepClient:
             ServiceError: STORAGE_FAILED.
         """
         return self._client.call(lambda client: client.sessions_left(task))
+
+
+def state_of(client: StepClient) -> DurableClient:
+    """Return the state of a client, for a carrier that drives it by itself."""
+    return client._client  # noqa: SLF001 - the carriers of this package share it
 
 
 def _is_name(identity: str) -> bool:

@@ -9,6 +9,7 @@ import types
 import typing
 from pathlib import Path
 
+import grpc
 import pytest
 
 import secagg
@@ -64,7 +65,7 @@ def types_in(annotation):
 
 def hints_of(member):
     """The annotations of one member; what a client never loads is named in quotes."""
-    return typing.get_type_hints(member, localns=PUBLIC)
+    return typing.get_type_hints(member, localns=PUBLIC | {"grpc": grpc})
 
 
 def annotations_of(name, member):

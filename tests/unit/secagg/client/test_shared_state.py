@@ -1,0 +1,238 @@
+"""Clients of several tasks over one state: `Client(step_client=...)`."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from secagg_testing.cohorts import parameters_for, with_noise
+from secagg_testing.inline_store import inline_store
+
+import secagg
+from secagg import advanced
+from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from secagg.server.aggregator import Aggregator
+from secagg.server.task.definition import TaskDefinition
+from secagg.storage.blobs import MemoryBlobs
+from secagg.storage.spool import UploadSpool
+from secagg.transport.connection import InMemoryConnection
+
+NAMES = ("alice", "bob", "carol")
+EXACT = parameters_for(3, dimension=2, threshold=3)
+WAIVER = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
+LIMITS = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
+
+
+class Serving:
+    """An aggregator with tasks, which end with the block."""
+
+    def __init__(self, sessions=1, **tasks):
+        self.aggregator = Aggregator(inline_store(), UploadSpool(MemoryBlobs()))
+        self._tasks, self._sessions = tasks, sessions
+        self._running = []
+
+    async def __aenter__(self):
+        async def no_payload(_):
+            return b""
+
+        async def ignore(_):
+            return None
+
+        for name, parameters in self._tasks.items():
+            task = TaskDefinition(
+                task_id=name, parameters=parameters, sessions=self._sessions
+            )
+            run = self.aggregator.run_task(task, next_payload=no_payload, on_sum=ignore)
+            self._running.append(asyncio.create_task(run))
+        await asyncio.sleep(0)  # one turn of the loop: the tasks are known
+        return self
+
+    async def __aexit__(self, *_):
+        for each in self._running:
+            each.cancel()
+        await asyncio.wait(self._running)
+        await self.aggregator.close()
+
+    def connection(self, name="alice", **other):
+        return InMemoryConnection(self.aggregator, name, **other)
+
+
+def state(name="alice", home=None, **other):
+    more = {
+        "aggregator": "aggregator",
+        "privacy_limits": WAIVER,
+        "state_dir": home,
+        "rollback_mark": None if home is None else home.with_name("mark"),
+    }
+    return secagg.StepClient(name, **(more | other))
+
+
+async def give(serving, shared, task, vector):
+    async with secagg.Client(
+        serving.connection(state_name(shared)), task=task, step_client=shared
+    ) as one:
+        return await one.contribute(vector)
+
+
+def state_name(shared):
+    return shared._client.identity
+
+
+async def test_tasks_share_one_state_and_leave_it_open(tmp_path):
+    shared = [state(name, tmp_path / name / "state") for name in NAMES]
+    async with Serving(flu=EXACT, digits=EXACT) as serving:
+        with shared[0], shared[1], shared[2]:
+            given = await asyncio.gather(
+                *(
+                    give(serving, each, task, np.array([n, 10 * k]))
+                    for k, each in enumerate(shared)
+                    for n, task in ((1, "flu"), (2, "digits"))
+                )
+            )
+            sums = [each.values.tolist() for each in given]
+            assert sums == [[3, 30], [6, 30]] * 3
+            assert shared[0].last_part("flu").inputs == 3
+            assert shared[0].receipt("digits", 1) == given[1].audit
+    assert (tmp_path / "alice" / "state").is_dir()
+
+
+OWN = {
+    "privacy_limits": LIMITS,
+    "cohort": secagg.ClientPolicy(),
+    "total": advanced.TotalBudget(data="scans", epsilon=1.0, delta=1e-6),
+    "state_dir": "elsewhere",
+    "rollback_mark": "mark",
+    "retention": advanced.Retention(),
+    "aggregator": "aggregator",
+    "accept_restored": True,
+    "keep_upload": True,
+    "enrolment": advanced.ClientEnrolment(
+        seed="seed", credential="credential", enrolment_key="ed25519:" + "0" * 64
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_what_the_state_has_is_not_given_again(name):
+    own = {name: OWN[name]}
+    with pytest.raises(LocalProtocolError, match=f"{name} would be given twice"):
+        secagg.Client(connection(), task="flu", step_client=state(), **own)
+
+
+def connection(name="alice", **other):
+    return InMemoryConnection(None, name, **other)
+
+
+def test_a_client_without_a_state_of_others_has_limits_of_its_own():
+    with pytest.raises(LocalProtocolError, match="limits of privacy"):
+        secagg.Client(connection(), task="flu")
+
+
+def test_a_task_that_the_owner_has_not_named_is_refused():
+    with pytest.raises(LocalProtocolError, match="other tasks"):
+        secagg.Client(connection(), task="flu", step_client=state(tasks=["digits"]))
+
+
+@pytest.mark.parametrize(
+    ("link", "words"),
+    [
+        (connection("bob"), "of 'bob'"),
+        (connection(trust_domain="example.org"), "trust domain"),
+    ],
+)
+async def test_a_connection_of_another_client_or_domain_is_refused(link, words):
+    with state() as shared, pytest.raises(LocalProtocolError, match=words):
+        await secagg.Client(link, task="flu", step_client=shared).__aenter__()
+
+
+async def test_a_state_that_is_not_open_is_refused():
+    one = secagg.Client(connection(), task="flu", step_client=state())
+    with pytest.raises(LocalProtocolError, match="not open"):
+        await one.__aenter__()
+
+
+async def test_one_client_at_a_time_contributes_to_a_task():
+    with state() as shared:
+        one, other = (
+            secagg.Client(connection(), task="flu", step_client=shared)
+            for _ in range(2)
+        )
+        async with one:
+            with pytest.raises(LocalProtocolError, match="another client"):
+                await other.__aenter__()
+        async with other:
+            pass
+
+
+async def test_another_aggregator_is_refused_before_anything_is_claimed():
+    async with Serving(flu=EXACT) as serving:
+        with state() as shared:
+            link = serving.connection(aggregator="hub")
+            async with secagg.Client(link, task="flu", step_client=shared) as one:
+                with pytest.raises(RemoteProtocolError, match="answers") as caught:
+                    await one.contribute(np.ones(2, dtype=int))
+            assert shared.place("flu").highest_number == 0
+    assert caught.value.code is ErrorCode.UNAUTHENTICATED
+
+
+async def test_the_limits_of_the_state_hold_for_each_of_its_tasks():
+    strict = secagg.PrivacyLimits(max_epsilon=1.0, max_delta=1e-5)
+    async with Serving(flu=with_noise(EXACT), digits=EXACT) as serving:
+        with state(privacy_limits=strict, tasks=["flu", "digits"]) as shared:
+            for task in ("flu", "digits"):
+                with pytest.raises(RemoteProtocolError) as caught:
+                    await give(serving, shared, task, np.ones(2))
+                assert caught.value.code is ErrorCode.POLICY_VIOLATION
+
+
+async def test_the_budget_outlives_the_object(tmp_path):
+    async def all_give(serving):
+        shared = [
+            state(
+                name,
+                tmp_path / name / "state",
+                privacy_limits=LIMITS,
+                tasks=["flu"],
+            )
+            for name in NAMES
+        ]
+        with shared[0], shared[1], shared[2]:
+            given = await asyncio.gather(
+                *(give(serving, each, "flu", np.ones(2)) for each in shared)
+            )
+            return given[0], shared[0].sessions_left("flu")
+
+    async with Serving(sessions=2, flu=with_noise(EXACT)) as serving:
+        given, left = await all_give(serving)
+        assert (given.sessions_left, left) == (0, 0)
+        with pytest.raises(secagg.SecAggError, match="budget") as caught:
+            await all_give(serving)
+        assert caught.value.code is ErrorCode.POLICY_VIOLATION
+
+
+async def test_a_cancelled_contribution_is_resumed_by_another_process(tmp_path):
+    """The session continues with the same vector, over the directory."""
+    asked, numbers = asyncio.Event(), []
+    loop = asyncio.get_running_loop()
+
+    def first(session):
+        numbers.append(session.session_number)
+        loop.call_soon_threadsafe(asked.set)
+        return np.array([7, 7])
+
+    homes = {name: tmp_path / name / "state" for name in NAMES}
+    async with Serving(flu=EXACT) as serving:
+        with state("bob", homes["bob"]) as bob, state("carol", homes["carol"]) as carol:
+            rest = [
+                asyncio.create_task(give(serving, each, "flu", np.array([1, 1])))
+                for each in (bob, carol)
+            ]
+            with state("alice", homes["alice"]) as shared:
+                began = asyncio.create_task(give(serving, shared, "flu", first))
+                await asked.wait()
+                began.cancel()
+                await asyncio.wait({began})
+            with state("alice", homes["alice"]) as shared:
+                given = await give(serving, shared, "flu", np.array([7, 7]))
+            await asyncio.gather(*rest)
+    assert numbers == [given.session_number] == [1]
+    assert given.values.tolist() == [9, 9]
