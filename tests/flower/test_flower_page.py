@@ -12,11 +12,19 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PrivateFormat,
+    PublicFormat,
+)
 from flwr.app import Context, RecordDict
 from secagg_testing.loop_grid import LoopGrid
 
 from secagg.integrations.flower import secagg_mod
 from secagg.integrations.flower.terms import terms_of_simulation
+from secagg.pki.certificate_authority import CertificateAuthority
 
 PAGE = (Path(__file__).parents[2] / "docs" / "flower.md").read_text("utf-8")
 CLIENT, SERVER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -219,8 +227,23 @@ class Program:
         self._process.stdout.close()
 
 
+def node_key(place):
+    """Make the key of a SuperNode; return the file of its public half."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    (place / "key").write_bytes(
+        key.private_bytes(
+            Encoding.PEM, PrivateFormat.OpenSSH, serialization.NoEncryption()
+        )
+    )
+    (place / "key.pub").write_bytes(
+        key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    )
+    return place / "key.pub"
+
+
 @pytest.mark.services
 def test_the_blocks_of_the_page_run_in_the_deployment_runtime(tmp_path):
+    """With the links that the page asks for: TLS, and nodes that prove a key."""
     app = tmp_path / "app"
     (app / "digits").mkdir(parents=True)
     (app / "pyproject.toml").write_text(PROJECT)
@@ -230,18 +253,37 @@ def test_the_blocks_of_the_page_run_in_the_deployment_runtime(tmp_path):
     one_round = SERVER.replace("num_rounds=2", "num_rounds=1")
     (app / "digits" / "server_app.py").write_text(one_round)
     link, *ports = free_ports(1 + NODES)
-    home = tmp_path / "home"
+    home, keys = tmp_path / "home", tmp_path / "keys"
     home.mkdir()
+    authority = CertificateAuthority.create("example.org")
+    authority.issued().write(keys, "ca")
+    authority.issue_server("superlink", ["127.0.0.1"]).write(keys, "server")
     (home / "config.toml").write_text(
         '[superlink]\ndefault = "here"\n'
-        f'[superlink.here]\naddress = "127.0.0.1:{link}"\ninsecure = true\n'
+        f'[superlink.here]\naddress = "127.0.0.1:{link}"\n'
+        f'root-certificates = "{keys / "ca.pem"}"\n'
     )
     env = os.environ | QUIET | {"FLWR_HOME": str(home)}
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+    command = Path(sys.executable).with_name("flwr")
+
+    def flwr(*words):
+        return subprocess.run(
+            [command, *words],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+
     with ExitStack() as stack:
         server = stack.enter_context(
             Program(
-                *("flower-superlink", "--insecure", "--port", str(link)),
+                *("flower-superlink", "--port", str(link), "--enable-supernode-auth"),
+                *("--ssl-ca-certfile", str(keys / "ca.pem")),
+                *("--ssl-certfile", str(keys / "server.pem")),
+                *("--ssl-keyfile", str(keys / "server.key")),
                 "--disable-runtime-dependency-installation",
                 env=env,
             )
@@ -254,24 +296,20 @@ def test_the_blocks_of_the_page_run_in_the_deployment_runtime(tmp_path):
             own = TERMS.replace("/var/lib/secagg-node", str(place / "state"))
             own = own.replace("/srv/secagg-node.mark", str(place / "mark"))
             (place / "terms.toml").write_text(own)
+            registered = flwr("supernode", "register", str(node_key(place)), "here")
+            assert registered.returncode == 0, registered.stdout + registered.stderr
             node = Program(
-                *("flower-supernode", "--insecure", "--port", str(port)),
+                *("flower-supernode", "--port", str(port)),
                 *("--superlink", f"127.0.0.1:{link}"),
+                *("--root-certificates", str(keys / "ca.pem")),
+                *("--auth-supernode-private-key", str(place / "key")),
                 "--node-config",
                 f'secagg-terms="{place / "terms.toml"}" partition-id={number}',
                 env=env,
             )
             programs.append(stack.enter_context(node))
         server.wait_for("Activated node_id", NODES)
-        command = Path(sys.executable).with_name("flwr")
-        ran = subprocess.run(
-            [command, "run", str(app), "here", "--stream"],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
+        ran = flwr("run", str(app), "here", "--stream")
     parts = [ran.stdout, ran.stderr, *("".join(each.shown) for each in programs)]
     shown = "\n".join(parts)
     assert len(set(re.findall(SUM, shown))) == 1, shown
