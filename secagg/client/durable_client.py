@@ -98,7 +98,8 @@ class DurableClient:
     _opened: OpenClient | None = field(default=None, init=False)
     _failed: SecAggError | None = field(default=None, init=False)
     _process: int = field(default_factory=os.getpid, init=False)
-    _carried: set[str] = field(default_factory=set, init=False)
+    # Not under the lock of calls: an event loop must not wait for one.
+    _carried: dict[str, object] = field(default_factory=dict, init=False)
 
     def open(
         self, *, aggregator: str | None = None, trust_domain: str | None = None
@@ -201,18 +202,16 @@ class DurableClient:
                 task: both would bind a vector to the same session.
         """
         self.check_open()
-        with self._lock:
-            if task in self._carried:
-                raise LocalProtocolError(
-                    f"another client contributes to task {task!r} with this state",
-                    next_step="Use one client for each task.",
-                )
-            self._carried.add(task)
+        mark = object()
+        if self._carried.setdefault(task, mark) is not mark:  # atomic
+            raise LocalProtocolError(
+                f"another client contributes to task {task!r} with this state",
+                next_step="Use one client for each task.",
+            )
         try:
             yield
         finally:
-            with self._lock:
-                self._carried.discard(task)
+            del self._carried[task]
 
     def open_store(self) -> ClientStore:
         """Open the store of this client."""
