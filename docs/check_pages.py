@@ -27,7 +27,7 @@ from typing import Any, Final, get_type_hints
 
 from typer.main import get_command
 
-from secagg.cli.app import app
+from secagg.cli.app import command_line
 from secagg.config import ClientSettings, ServerSettings
 from secagg.config.two_aggregators import (
     HelperSettings,
@@ -183,7 +183,7 @@ def settings() -> dict[str, frozenset[str]]:
 
 @functools.cache
 def _root() -> Any:  # noqa: ANN401 - a group of click, whose package is typer's affair
-    return get_command(app)
+    return get_command(command_line())
 
 
 def command_fault(words: list[str]) -> str | None:

@@ -10,6 +10,7 @@ Rule 3: tracebacks never show local variables: they may hold secrets.
 
 import difflib
 import functools
+import importlib
 import os
 import re
 import sys
@@ -20,39 +21,11 @@ from typing import Annotated, Any, Final, cast
 
 import typer
 
-from secagg.cli import (
-    client,
-    conformance,
-    demo,
-    enrolment,
-    graph,
-    load,
-    pki,
-    plan,
-    server,
-    sessions,
-    simulate,
-    state,
-    status,
-    tasks,
-    two_aggregators,
-)
-from secagg.cli.checks import doctor
 from secagg.cli.failures import EXIT_OK, EXIT_UNREAD, EXIT_USAGE, discard, exit_code_of
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode, SecAggError
 
 _HELP_NAMES: Final = ["-h", "--help"]
-
-app = typer.Typer(
-    name="secagg",
-    help="Private sums: add up vectors of many clients and learn only the noisy sum.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": _HELP_NAMES},
-)
-
 
 # How typer and click report an unknown name, with or without a suggestion.
 _UNKNOWN_NAME: Final = re.compile(
@@ -76,7 +49,6 @@ def _print_version(value: bool) -> None:  # noqa: FBT001 - typer's callback prot
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     *,
     version: Annotated[
@@ -92,29 +64,58 @@ def _options(
     """Private sums: add up vectors of many clients and learn only the noisy sum."""
 
 
-# In the order of the help: each row is a command, a group of commands, or both.
 _RUN: Final = "Run"
 _OPERATE: Final = "Operate"
 _SET_UP: Final = "Set up"
 _STUDY: Final = "Study"
-app.command("server", rich_help_panel=_RUN)(server.server)
-app.command("client", rich_help_panel=_RUN)(client.client)
-app.add_typer(two_aggregators.app, name="two-aggregators", rich_help_panel=_RUN)
-app.command("demo", rich_help_panel=_RUN)(demo.demo)
-app.command("status", rich_help_panel=_OPERATE)(status.status)
-app.add_typer(tasks.app, name="tasks", rich_help_panel=_OPERATE)
-app.add_typer(sessions.app, name="sessions", rich_help_panel=_OPERATE)
-app.command("budget", rich_help_panel=_OPERATE)(status.budget)
-app.command("drain", rich_help_panel=_OPERATE)(status.drain)
-app.add_typer(state.app, name="state", rich_help_panel=_OPERATE)
-app.add_typer(pki.app, name="pki", rich_help_panel=_SET_UP)
-app.add_typer(enrolment.app, name="enrol", rich_help_panel=_SET_UP)
-app.command("doctor", rich_help_panel=_SET_UP)(doctor.doctor)
-app.command("plan", rich_help_panel=_STUDY)(plan.plan)
-app.command("graph", rich_help_panel=_STUDY)(graph.graph)
-app.command("simulate", rich_help_panel=_STUDY)(simulate.simulate)
-app.add_typer(conformance.app, name="conformance", rich_help_panel=_STUDY)
-app.command("load", rich_help_panel=_STUDY)(load.load)
+# In the order of the help: a verb, its module, its function or group there, its panel.
+_VERBS: Final = (
+    ("server", "server", "server", _RUN),
+    ("client", "client", "client", _RUN),
+    ("two-aggregators", "two_aggregators", "app", _RUN),
+    ("demo", "demo", "demo", _RUN),
+    ("status", "status", "status", _OPERATE),
+    ("tasks", "tasks", "app", _OPERATE),
+    ("sessions", "sessions", "app", _OPERATE),
+    ("budget", "status", "budget", _OPERATE),
+    ("drain", "status", "drain", _OPERATE),
+    ("state", "state", "app", _OPERATE),
+    ("pki", "pki", "app", _SET_UP),
+    ("enrol", "enrolment", "app", _SET_UP),
+    ("doctor", "checks.doctor", "doctor", _SET_UP),
+    ("plan", "plan", "plan", _STUDY),
+    ("graph", "graph", "graph", _STUDY),
+    ("simulate", "simulate", "simulate", _STUDY),
+    ("conformance", "conformance", "app", _STUDY),
+    ("load", "load", "load", _STUDY),
+)
+
+
+def command_line(verb: str | None = None) -> typer.Typer:
+    """Return the command line.
+
+    Args:
+        verb: The one whose module is loaded; None for all of them, as for the help.
+    """
+    app = typer.Typer(
+        name="secagg",
+        help="Private sums: add up vectors of many clients and learn only the noisy "
+        "sum.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": _HELP_NAMES},
+    )
+    app.callback()(_options)
+    for name, module, attribute, panel in _VERBS:
+        if verb in (None, name):
+            found = getattr(importlib.import_module(f"secagg.cli.{module}"), attribute)
+            if isinstance(found, typer.Typer):
+                app.add_typer(found, name=name, rich_help_panel=panel)
+            else:
+                app.command(name, rich_help_panel=panel)(found)
+    return app
+
 
 # The root of all usage errors lives in another package from one typer release to the
 # next; this subclass of it is public in all of them.
@@ -141,7 +142,8 @@ def run(words: list[str], *, was_stopped: Callable[[], bool]) -> int:
     _open_streams()
     output = Output(as_json="--json" in words)
     try:
-        code = _command()(args=words, prog_name="secagg", standalone_mode=False)
+        verb = words[0] if words and words[0] in {row[0] for row in _VERBS} else None
+        code = _command(verb)(args=words, prog_name="secagg", standalone_mode=False)
     except KeyboardInterrupt:
         raise
     except SystemExit:
@@ -159,9 +161,9 @@ def run(words: list[str], *, was_stopped: Callable[[], bool]) -> int:
 
 
 @functools.cache
-def _command() -> Any:  # noqa: ANN401 - a class that moves between typer's releases
+def _command(verb: str | None) -> Any:  # noqa: ANN401 - a class that moves between typer's releases
     """Return the tree of commands, whose flags are shown without a type."""
-    root = typer.main.get_command(app)
+    root = typer.main.get_command(command_line(verb))
     pending: list[Any] = [root]
     while pending:
         command = pending.pop()

@@ -194,6 +194,7 @@ task.encode(np.ones(4), session_id=descriptor.session_id, secrets=secrets)
 # Own modules, packages among them; may only fall.
 MOST_OF_A_CLIENT = 170
 MOST_OF_A_PROGRAM = 175
+MOST_OF_A_PROCESS = 202
 COUNT = """
 import sys
 own = [name for name in sys.modules if name.split(".")[0] in ("secagg", "dpnoise")]
@@ -242,6 +243,16 @@ def test_a_client_program_loads_no_planner_and_no_server():
     )
     assert not loaded
     assert count <= MOST_OF_A_PROGRAM
+    # With the command line, its checks before the start, and the network.
+    script = (
+        "from secagg.cli import app; app._command('client'); "
+        "import secagg.client.program, secagg.client.grpc_connection, "
+        "secagg.client.enrolment_files, secagg.cli.client_inputs, "
+        "secagg.cli.checks.setup_checks"
+    )
+    count, loaded = own_modules(script, (*heavy, "secagg.two_aggregators"))
+    assert not loaded
+    assert count <= MOST_OF_A_PROCESS
 
 
 IN_ONE_PROCESS = """
@@ -264,7 +275,7 @@ def test_sums_in_one_process_need_no_grpc():
 
 def test_a_command_loads_the_store_and_the_types_of_its_options_where_it_needs_them():
     """And no more: the types of all options cost each command a tenth of a second."""
-    script = "from secagg.cli import app; app._command()"
+    script = "from secagg.cli import app; app._command(None)"
     heavy = ("pydantic", "typer._adapters", "secagg.storage", "importlib.metadata")
     assert not own_modules(script, heavy)[1]
 

@@ -9,7 +9,7 @@ from types import NoneType
 import pytest
 import typer
 
-from secagg.cli.app import app
+from secagg.cli.app import command_line
 
 # Laid out here, since the layout of the library changes with its releases.
 WIDTH = 88
@@ -64,7 +64,7 @@ def help_of(words, command):
     return "\n".join(lines).rstrip() + "\n"
 
 
-ALL = list(commands(typer.main.get_command(app)))
+ALL = list(commands(typer.main.get_command(command_line())))
 WITH_JSON = [
     words[1:]
     for words, command in ALL

@@ -32,18 +32,11 @@ from secagg.config.common import TLSSection
 from secagg.config.paths import refuse_shared_paths, server_paths
 from secagg.config.server import HostSection
 from secagg.errors import ErrorCode, SecAggError, ServiceError
-from secagg.pki.certificate_revocations import (
-    read_revocation_lists,
-    revocation_file,
-)
-from secagg.pki.credential_issuer import ISSUER_SEED
 from secagg.pki.expiry import expiries_of, level_of
 from secagg.pki.key_files import PublishedEnrolment, is_readable_by_others, parse_key
 from secagg.protocol.enrolment.revocation_list import read_revocations
 from secagg.protocol.packing import packed_size
 from secagg.runtime.files import SESSION_PLACE, nearest_place
-from secagg.server.task.stored import folder_of
-from secagg.storage.spool import MIN_FREE_BYTES
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity, read_certificates
@@ -193,6 +186,8 @@ def check_server_paths(
     Raises:
         ServiceError: BAD_SETTINGS.
     """
+    from secagg.server.task.stored import folder_of
+
     sums = settings.server.output_dir
     folders = [sums / folder_of(each.task.id) for each in tasks]
     return refuse_shared_paths(server_paths(settings, file, tasks, folders=folders))
@@ -326,6 +321,8 @@ def check_server_enrolment(tls: TLSSection, settings: TaskSettings) -> str | Non
 
 def _issuer_beside(revocations: Path | None) -> str:
     # An operator who can read it can enrol clients that do not exist.
+    from secagg.pki.credential_issuer import ISSUER_SEED
+
     seed = None if revocations is None else revocations.with_name(ISSUER_SEED)
     if seed is None or not os.access(seed, os.R_OK):
         return ""
@@ -364,6 +361,8 @@ def check_state_dir(path: Path, task: TaskSettings | None) -> str:
     Raises:
         ServiceError: STORAGE_FAILED.
     """
+    from secagg.storage.spool import MIN_FREE_BYTES
+
     found = check_writable(path)
     needed = MIN_FREE_BYTES
     if task is not None:
@@ -515,6 +514,11 @@ def check_certificate(tls: TLSSection, role: Role) -> str | Caution:
 
 def check_revoked(own: HostSection, tls: TLSSection) -> str | Caution | None:
     """Check the revocation lists, and name what they lack."""
+    from secagg.pki.certificate_revocations import (
+        read_revocation_lists,
+        revocation_file,
+    )
+
     file = revocation_file(own.revoked, own.max_revocation_days, own.state_dir)
     if file is None:
         return None

@@ -78,14 +78,6 @@ from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.pki.expiry import level_of
 from secagg.pki.key_files import is_readable_by_others
 from secagg.protocol.profiles import Profile
-from secagg.server.admin.channel import admin_socket_of, call_admin, refuse_no_socket
-from secagg.server.engine.engine import EngineLostError
-from secagg.server.engine.opening import open_engine
-from secagg.server.http_edge.listener import WebCertificate
-from secagg.server.service import check_collector, edge_options, meter_of, page_address
-from secagg.server.task.setup import prepare_task
-from secagg.storage.open_store import check_postgres_package
-from secagg.storage.postgres.address import checked_address
 from secagg.storage.rollback_mark import default_mark
 from secagg.transport.address import Address
 from secagg.transport.grpc_channel import aggregator_named
@@ -95,15 +87,6 @@ from secagg.transport.handshake_limits import (
     raise_file_limit,
 )
 from secagg.transport.peer_identity import Role
-from secagg.two_aggregators.client import refuse_shared_key
-from secagg.two_aggregators.program import (
-    check_name,
-    noise_of,
-    receipt_key_of,
-    sharing_cohort,
-    sharing_limits,
-    sums_of,
-)
 
 S = TypeVar("S")
 
@@ -194,6 +177,8 @@ def _open_files(host: HostSettings | PartySettings, cohorts: Iterable[int]) -> s
 
 async def owner_of(server: HostSection) -> str | None:
     """Return a line about the aggregator that runs with these settings, if any."""
+    from secagg.server.admin.channel import admin_socket_of, call_admin
+
     try:
         answer = await call_admin(admin_socket_of(server), "status")
     except SecAggError:
@@ -202,6 +187,9 @@ async def owner_of(server: HostSection) -> str | None:
 
 
 async def _engine(setting: str) -> str | Caution:
+    from secagg.server.engine.engine import EngineLostError
+    from secagg.server.engine.opening import open_engine
+
     try:
         async with open_engine(setting) as engine:
             return f"{setting}, {await engine.parts()} workers"
@@ -219,6 +207,8 @@ def _port(
 
 
 def _plan(task: TaskSettings) -> str:
+    from secagg.server.task.setup import prepare_task
+
     prepared = prepare_task(task)
     parameters = prepared.parameters
     cohort = f"{parameters.min_clients} to {parameters.max_clients} clients"
@@ -248,6 +238,8 @@ def _sharing_paths(setup: SharingSetup) -> str:
 
 
 def _party_paths(setup: PartySetup) -> str:
+    from secagg.two_aggregators.program import sums_of
+
     party = setup.settings
     folders: list[Path] = []
     if isinstance(party, LeaderSettings):
@@ -268,6 +260,8 @@ def _of_tasks(
 
 
 def _admin_socket(server: HostSection, owner: str | None) -> str:
+    from secagg.server.admin.channel import admin_socket_of, refuse_no_socket
+
     if owner is not None:
         return owner
     path = admin_socket_of(server)
@@ -286,6 +280,8 @@ def _client_rules(setup: ClientSetup) -> str:
 
 
 def _sharing_rules(setup: SharingSetup) -> str:
+    from secagg.two_aggregators.program import sharing_cohort, sharing_limits
+
     sharing_cohort(setup.settings)
     sharing_limits(setup.settings)
     return "they can be applied"
@@ -293,6 +289,9 @@ def _sharing_rules(setup: SharingSetup) -> str:
 
 def _edge(setup: ServerSetup) -> str | Caution | None:
     """Check what the HTTP edge needs, as its start would."""
+    from secagg.server.http_edge.listener import WebCertificate
+    from secagg.server.service import edge_options
+
     host = setup.host
     options = edge_options(host)
     if options is None:
@@ -323,6 +322,11 @@ def _edge(setup: ServerSetup) -> str | Caution | None:
 
 def _packages(setup: ServerSetup) -> str:
     """Refuse settings that need a package which is not installed."""
+    from secagg.server.engine.opening import open_engine
+    from secagg.server.service import check_collector, meter_of
+    from secagg.storage.open_store import check_postgres_package
+    from secagg.storage.postgres.address import checked_address
+
     server = setup.host.server
     meter_of(server)
     check_collector(server)
@@ -333,6 +337,8 @@ def _packages(setup: ServerSetup) -> str:
 
 
 def _party_packages(setup: PartySetup) -> str:
+    from secagg.server.service import check_collector, meter_of
+
     meter_of(setup.settings.server)
     check_collector(setup.settings.server)
     return "all are installed"
@@ -361,6 +367,8 @@ def _parse_all(addresses: Mapping[str, str | None]) -> None:
 
 
 def _addresses(setup: ServerSetup) -> str:
+    from secagg.server.service import page_address
+
     server = setup.host.server
     _parse_all(_listening(server))
     _parse_all({"edge.listen": setup.host.edge.listen})
@@ -371,6 +379,8 @@ def _addresses(setup: ServerSetup) -> str:
 
 
 def _party_addresses(setup: PartySetup) -> str:
+    from secagg.server.service import page_address
+
     own = setup.settings.server
     _parse_all(_listening(own))
     page_address(own)
@@ -389,6 +399,8 @@ def _outputs(setup: ClientSetup | SharingSetup) -> str | None:
 
 
 def _party_name(setup: PartySetup) -> str:
+    from secagg.two_aggregators.program import check_name
+
     own = setup.settings.server
     for files, role in setup.certificates:
         check_name(own, identity_of(files, role).identity.name, files.certificate)
@@ -426,6 +438,8 @@ def _total(setup: SharingSetup) -> str | None:
 
 
 def _sums_dir(setup: PartySetup) -> str | None:
+    from secagg.two_aggregators.program import sums_of
+
     leader = setup.settings
     if not isinstance(leader, LeaderSettings):
         return None
@@ -433,6 +447,9 @@ def _sums_dir(setup: PartySetup) -> str | None:
 
 
 def _receipt_keys(setup: PartySetup | SharingSetup) -> str | None:
+    from secagg.two_aggregators.client import refuse_one_key
+    from secagg.two_aggregators.program import receipt_key_of
+
     settings = setup.settings
     if isinstance(settings, HelperSettings):
         return None
@@ -443,6 +460,8 @@ def _receipt_keys(setup: PartySetup | SharingSetup) -> str | None:
 
 
 def _party_task(setup: PartySetup) -> str:
+    from secagg.two_aggregators.program import noise_of
+
     texts = (
         f"task {task.id!r}: {noise_of(task).report().lines()[1]}"
         for task in setup.tasks

@@ -32,7 +32,6 @@ from secagg.config.two_aggregators import (
 )
 from secagg.errors import InternalError
 from secagg.transport.peer_identity import Role
-from secagg.two_aggregators.program import state_of
 
 C = TypeVar("C", ClientSettings, SharingClientSettings)
 Certificates: TypeAlias = list[tuple[TLSSection, Role]]
@@ -157,6 +156,8 @@ class PartySetup:
     @property
     def places(self) -> list[tuple[Path, Path | None]]:
         """State directory and rollback mark of each task."""
+        from secagg.two_aggregators.program import state_of
+
         return [state_of(self.settings.server, each.id) for each in self.tasks]
 
     @property

@@ -19,8 +19,6 @@ from secagg.config.server import ServerSection
 from secagg.config.two_aggregators import SharingClientSettings
 from secagg.distributed_dp import text_above
 from secagg.errors import ErrorCode
-from secagg.server.session.runner import MOST_ATTEMPTS
-from secagg.storage.blobs import STORE_HOME, directory_of, open_blobs
 from secagg.storage.change import Role as StoreRole
 from secagg.storage.directories import STORE_FILE, refuse_network_disk
 from secagg.storage.journal import decode_server_event, sums_begun
@@ -41,7 +39,6 @@ from secagg.storage.rollback_mark import (
 )
 from secagg.storage.rows import Replica
 from secagg.storage.store import StateDamagedError, StoreNotFoundError, StoreReader
-from secagg.storage.store_identity import refuse_other_names
 from secagg.transport.peer_identity import Role
 
 _SLOW_DISK_SECONDS: Final = 0.1
@@ -74,6 +71,8 @@ def check_disk(directory: Path) -> str | Caution:
 
 def check_blobs(url: str) -> str:
     """Create and remove one object in the store of uploads."""
+    from secagg.storage.blobs import STORE_HOME, directory_of, open_blobs
+
     if (directory := directory_of(url)) is not None and not directory.is_dir():
         return f"{url} {check_writable(directory)}"  # a check creates nothing
     blobs, begun = open_blobs(url), time.monotonic()
@@ -157,6 +156,8 @@ async def check_claims(
 
 async def check_sums(server: ServerSection, owner: str | None) -> str | Caution:
     """Check for a sum whose computation has ended its aggregator."""
+    from secagg.server.session.runner import MOST_ATTEMPTS
+
     if owner is not None:
         return owner
     begun: dict[str, int] = {}
@@ -184,6 +185,8 @@ async def check_sums(server: ServerSection, owner: str | None) -> str | Caution:
 
 async def check_replicas(host: HostSettings) -> str | None:
     """Compare names with the aggregators that share the store."""
+    from secagg.storage.store_identity import refuse_other_names
+
     server = host.server
     if server.store is None or server.blobs is None:
         return None

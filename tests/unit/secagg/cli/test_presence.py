@@ -5,7 +5,7 @@ import math
 import pytest
 from typer.testing import CliRunner
 
-from secagg.cli.app import app
+from secagg.cli.app import command_line
 from secagg.cli.presence import Presence
 
 # Simulated: 200 devices, stays of 10 minutes, 300 runs a row; part of the roster summed
@@ -55,7 +55,7 @@ PLAN += ["--epsilon", "1", "--delta", "1e-5", "--min-survivors", "70"]
 
 def test_a_plan_says_who_must_be_there():
     given = ["--presence", "600", "--absence", "600", "--round-seconds", "300"]
-    done = CliRunner().invoke(app, [*PLAN, *given])
+    done = CliRunner().invoke(command_line(), [*PLAN, *given])
     assert done.exit_code == 0
     printed = " ".join(done.output.split())
     assert "70 of 100 devices must be present" in printed
@@ -67,6 +67,6 @@ def test_a_plan_says_who_must_be_there():
     [["--presence", "600"], ["--absence", "1"], ["--presence", "0", "--absence", "1"]],
 )
 def test_half_a_statement_is_refused(given):
-    done = CliRunner().invoke(app, [*PLAN, *given])
+    done = CliRunner().invoke(command_line(), [*PLAN, *given])
     assert done.exit_code != 0
     assert "--presence" in done.output + str(done.exception)
