@@ -447,7 +447,7 @@ def _sums_dir(setup: PartySetup) -> str | None:
 
 
 def _receipt_keys(setup: PartySetup | SharingSetup) -> str | None:
-    from secagg.two_aggregators.client import refuse_one_key
+    from secagg.two_aggregators.client import refuse_shared_key
     from secagg.two_aggregators.program import receipt_key_of
 
     settings = setup.settings
