@@ -38,7 +38,7 @@ const CASES: readonly Case[] = [
     name: 'dft in the profile malicious-server',
     profile: 'malicious-server',
     dim: 90,
-    noise: 'rotation = "dft"\nladder = 2\n',
+    noise: 'rotation = "dft"\nladder = 2\ncolluder_fraction = 0.1\n',
     crashes: ['', 'commit 4', 'commit 5', 'commit 6'],
   },
 ];
@@ -55,7 +55,7 @@ for (const one of CASES) {
           `[noise]\nepsilon = 20.0\ndelta = 1e-6\nl2_clip = 1.0\naccountant = "mixture-simple"\n${one.noise}` +
           `[rounds]\n${ROUNDS}${malicious ? 'consistency = 300\n' : ''}`,
       );
-      const policy = `profiles = ["${one.profile}"]\nmax_epsilon = 20.0\nmax_delta = 1e-6\nmin_colluder_fraction = 0.0\n`;
+      const policy = `profiles = ["${one.profile}"]\nmax_epsilon = 20.0\nmax_delta = 1e-6\n`;
       const python = Array.from({ length: PYTHON_CLIENTS }, (_, i) =>
         deployment.python(`client-${i + 1}`, policy, vectorOf(i, one.dim), '<f8'),
       );

@@ -13,7 +13,7 @@ import {
   type ProfileName,
   type Trust,
 } from './parameters.js';
-import { ofDouble, compareRational } from './rational.js';
+import { compareRational, ofDecimal } from './rational.js';
 import { checkClaim } from './rule.js';
 import type { NoiseTables } from './session.js';
 
@@ -51,8 +51,11 @@ export interface PrivacyLimits {
   readonly maxEpsilon: number;
   /** Largest delta that goes with it. */
   readonly maxDelta: number;
-  /** Part of every roster that the noise must take for colluders. */
-  readonly minColluderFraction: number;
+  /**
+   * Part of every roster that the noise must take for colluders. Null for 0.1 where the
+   * aggregator may lie, since it can invent members, and for 0 elsewhere.
+   */
+  readonly minColluderFraction: number | null;
   /**
    * SHA-256, in hexadecimal, of noise blocks that `secagg plan --approve` has checked: their
    * epsilon is believed, and not computed.
@@ -82,7 +85,7 @@ export const DEFAULT_LIMITS: PrivacyLimits = {
   requireNoise: true,
   maxEpsilon: 4,
   maxDelta: 1e-6,
-  minColluderFraction: 0,
+  minColluderFraction: null,
   approvedBlocks: [],
 };
 
@@ -265,7 +268,8 @@ function checkLimits(
   if (!(delta <= limits.maxDelta)) {
     fail(`the task costs delta ${delta}, and this client accepts ${limits.maxDelta}`);
   }
-  if (compareRational(block.noise.colluderFraction, ofDouble(limits.minColluderFraction)) < 0) {
+  const least = limits.minColluderFraction ?? (offer.parameters.trust === null ? 0 : 0.1);
+  if (compareRational(block.noise.colluderFraction, ofDecimal(least)) < 0) {
     fail('the noise takes a smaller part of the roster for colluders than this client demands');
   }
   const hash = toHex(sha256(offer.parameters.noiseBlock));

@@ -35,6 +35,16 @@ export function ofDouble(value: number): Rational {
   return rational(BigInt(rest), 1n << shift);
 }
 
+/** The number that a finite double is written as: 1/10 for 0.1. */
+export function ofDecimal(value: number): Rational {
+  if (!Number.isFinite(value)) throw new RangeError('not a finite number');
+  const [digits, exponent = '0'] = String(value).split('e') as [string, string?];
+  const [whole, part = ''] = digits.split('.') as [string, string?];
+  const power = Number(exponent) - part.length;
+  const scale = 10n ** BigInt(Math.abs(power));
+  return power < 0 ? rational(BigInt(whole + part), scale) : rational(BigInt(whole + part) * scale);
+}
+
 /**
  * Reads "p/q" in lowest terms with at most `digits` digits on either side; undefined for
  * any other text.

@@ -7,6 +7,7 @@ import {
   formatFloat,
   logNormalCdf,
   momentQuotient,
+  ofDecimal,
   ofDouble,
   parseRational,
   rational,
@@ -95,6 +96,18 @@ test('doubles and fractions agree, also where a double cannot hold the fraction'
   assert.equal(toDoubleUp(rational((1n << 53n) + 1n)), 2 ** 53 + 2);
   assert.equal(parseRational('2/4'), undefined);
   assert.equal(parseRational('01/4'), undefined);
+});
+
+test('a limit means the number that it is written as', () => {
+  const written: [number, bigint, bigint][] = [
+    [0, 0n, 1n],
+    [0.1, 1n, 10n],
+    [0.35, 7n, 20n],
+    [1e-7, 1n, 10_000_000n],
+    [1.5e22, 15n * 10n ** 21n, 1n],
+  ];
+  for (const [value, p, q] of written) assert.deepEqual(ofDecimal(value), { p, q });
+  assert.throws(() => ofDecimal(NaN), RangeError);
 });
 
 test('JSON in any other form than its own is refused', () => {
