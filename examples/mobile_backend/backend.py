@@ -1,19 +1,23 @@
-"""The server side of an app: login, a way to the issuer, push, and an aggregator.
+"""The server side of an app: login, a way to the issuer, push, and two tasks.
 
 The issuer is another program with its own key file, `secagg pki enrol sign`. This one
 never sees that key: it passes on requests of users who have logged in.
 """
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
 import secagg
 from secagg import advanced
+from secagg.protocol.enrolment.credential import CredentialRequest
 
 Message = MutableMapping[str, Any]
+
+TRUST_DOMAIN = "secagg.local"
+LIMITS = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
+"""What every phone's owner accepts."""
 
 
 async def run(*command: str | Path) -> str:
@@ -36,22 +40,22 @@ class Push:
     """
 
     def __init__(self) -> None:
-        self.unread: dict[str, asyncio.Event] = {}
-        self._seen: tuple[int, advanced.Round] | None = None
+        self._unread: dict[str, asyncio.Event] = {}
+        self._seen: tuple[str, int, advanced.Round] | None = None
 
     def device(self, name: str) -> asyncio.Event:
         """Return what wakes a device."""
-        return self.unread.setdefault(name, asyncio.Event())
+        return self._unread.setdefault(name, asyncio.Event())
 
     def note(self, progress: advanced.SessionProgress) -> None:
         """Wake all devices whenever a round has opened; it is the server's listener.
 
         All of them, and not the roster alone: the provider shall not learn who is in.
         """
-        now = (progress.session_number, progress.round)
+        now = (progress.task_id, progress.session_number, progress.round)
         if now != self._seen:
             self._seen = now
-            for event in self.unread.values():
+            for event in self._unread.values():
                 event.set()
 
 
@@ -81,7 +85,7 @@ class Application:
         """Answer POST /enrol: a credential for the name that has logged in."""
         if scope["type"] != "http":
             return
-        token = dict(scope["headers"]).get(b"authorization", b"").decode()
+        token = dict(scope["headers"]).get(b"authorization", b"").decode("latin1")
         name, body, more = self._logins.get(token), b"", True
         while more and len(body) < 4096:
             message = await receive()
@@ -96,35 +100,65 @@ class Application:
 
     async def _issue(self, name: str, request: bytes) -> bytes:
         """Have the issuer sign a request, if it is for the name that has logged in."""
+        try:
+            asked = CredentialRequest.decode(request)
+        except secagg.RemoteProtocolError:
+            return b""
+        if asked.name != name:
+            return b""  # before the issuer sees it: what is signed stays valid
         path = self._issuer.parent / f"{name}.request.bin"
         credential = path.with_suffix(".credential")
         async with self._one_at_a_time:
             await asyncio.to_thread(path.write_bytes, request)
             try:
-                printed = await run(
+                await run(
                     self._command,
                     *("pki", "enrol", "sign", self._issuer, path),
-                    *("--output", credential, "--json"),
+                    *("--output", credential),
                 )
             except PermissionError:
                 return b""
-        if json.loads(printed.splitlines()[-1])["name"] != name:
-            return b""  # a user asked for the name of another one
-        return await asyncio.to_thread(credential.read_bytes)
+            return await asyncio.to_thread(credential.read_bytes)
 
 
-def task_of(
-    devices: int, enrolment_key: bytes, deadlines: advanced.RoundDeadlines
-) -> secagg.PreparedTask:
-    """Return a task whose sum holds all but one of so many devices, at least."""
-    cohort = secagg.Cohort(
-        profile=secagg.Profile.MALICIOUS_SERVER,
-        enrolment=advanced.PublishedEnrolment("secagg.local", enrolment_key),
+def cohort_of(
+    devices: int,
+    enrolment: advanced.PublishedEnrolment,
+    *,
+    round_seconds: float,
+) -> secagg.Cohort:
+    """Return a cohort whose sum holds all but one of so many devices, at least."""
+    profile = secagg.Profile.MALICIOUS_SERVER
+    rounds = "advertise_keys", "share_keys", "masked_input", "consistency", "unmasking"
+    return secagg.Cohort(
+        profile=profile,
+        enrolment=enrolment,
         min_clients=devices,
         max_clients=devices,
         min_survivors=devices - 1,
         threshold=devices - 1,
-        deadlines=deadlines,
+        deadlines=advanced.RoundDeadlines.of(
+            profile, **dict.fromkeys(rounds, max(2, round(round_seconds)))
+        ),
     )
+
+
+def exact_task(cohort: secagg.Cohort, dimension: int) -> secagg.PreparedTask:
+    """Return a task that releases the sum itself."""
     waiver = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
-    return secagg.PreparedTask.exact(waiver, cohort, dimension=4)
+    return secagg.PreparedTask.exact(waiver, cohort, dimension=dimension)
+
+
+def noised_task(cohort: secagg.Cohort, dimension: int) -> secagg.PreparedTask:
+    """Return a task with noise that every phone can judge, in either language."""
+    noise = secagg.plan(
+        clients=cohort.max_clients,
+        min_survivors=cohort.min_survivors,
+        dimension=dimension,
+        l2_clip=1.0,
+        epsilon=LIMITS.max_epsilon,
+        delta=LIMITS.max_delta,
+        colluder_fraction=0.1,  # some users may help a malicious server
+        accountant="mixture-simple",  # whose epsilon clients in other languages compute
+    )
+    return secagg.PreparedTask.from_plan(noise, cohort)
