@@ -232,7 +232,7 @@ async def short_rounds(
     """Release a sum with noise of phones that are awake; one of them declines it.
 
     Returns:
-        The sum, what became of each phone, and the largest error of an entry.
+        The sum, what became of each phone, and the root mean square error.
     """
     given = {
         name: np.full(DIMENSION, (1 + number) / 64)
@@ -261,7 +261,7 @@ async def short_rounds(
         running.take()
         endings |= {name: await living[name] for name in others}
     exact = sum(given[name] for name in others)
-    return total, endings, float(np.abs(total.values - exact).max())
+    return total, endings, float(np.sqrt(np.mean((total.values - exact) ** 2)))
 
 
 def show(phones: dict[str, Phone], endings: dict[str, Ending]) -> None:
@@ -303,8 +303,8 @@ async def main(home: Path, day: float, node: Path | None) -> None:
     check(total, endings)
     show(phones, endings)
     print(
-        f"sum of {total.inputs} vectors: largest error {error:.3f}, "
-        f"announced {total.standard_error:.3f} a number"
+        f"sum of {total.inputs} vectors: error of a number {error:.3f}, "
+        f"announced {total.standard_error:.3f}"
     )
 
 
