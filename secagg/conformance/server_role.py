@@ -1,7 +1,8 @@
 """The kit's other role, experimental: honest and hostile clients of an aggregator.
 
 Rule 1: all clients are the state machine; one of them sends one message that it must
-        not send, and then the honest one.
+        not send, and then the honest one.  Where the case says so it sends a wrong one
+        that only others can notice, or a client sends it that has no place.
 Rule 2: the aggregator refuses that message with a code of the case, keeps its state,
         and releases the right sum.
 Rule 3: with noise the right sum is what the clients have given, less the layers that
@@ -59,6 +60,13 @@ def cut(message: bytes, _: "ServerRun") -> bytes:
 def flip_last(message: bytes, _: "ServerRun") -> bytes:
     """Change a bit of the last byte."""
     return message[:-1] + bytes([message[-1] ^ 1])
+
+
+@_change
+def wrong_share(message: bytes, _: "ServerRun") -> bytes:
+    """Change the last limb of the last share; its flags follow it."""
+    at = len(message) - 3
+    return message[:at] + bytes([message[at] ^ 1]) + message[at + 1 :]
 
 
 @_change
@@ -147,6 +155,10 @@ class ServerCase:
         scene: Name of the task.
         message: Number of the message that a client changes; 0 for none.
         change: How it changes it.
+        sender: Who sends the changed message behind all adverts, where it is none of
+            the session's clients; "" for the first of them.
+        unseen: The changed message takes the honest one's place, and no aggregator can
+            see by itself that it is wrong.
         after: The changed message follows the honest one.
         codes: With one of these it must be refused.
         lost: Before which message a client falls silent, by its name.
@@ -159,6 +171,8 @@ class ServerCase:
     scene: str
     message: int = 0
     change: str = ""
+    sender: str = ""
+    unseen: bool = False
     after: bool = False
     codes: frozenset[str] = frozenset()
     lost: Mapping[str, int] | None = None
@@ -248,6 +262,9 @@ class ServerRun:
         """
         for name, peer in self.peers.items():
             self._send(name, peer.join())
+        if self._case.sender:
+            change = CHANGES[self._case.change]
+            self._refused(self._case.sender, change(b"", self))
         for _ in range(_MOST_ROUNDS):
             self._restart()  # nothing that it has acknowledged is told again
             is_over = self._recorder.ask({"do": "close_round"}).get("over") is True
@@ -305,7 +322,10 @@ class ServerRun:
         for message in messages:
             if (case.lost or {}).get(name, _NEVER) <= message[0]:
                 continue
-            lies = name == _FIRST and message[0] == case.message
+            lies = name == _FIRST and message[0] == case.message and not case.sender
+            if lies and case.unseen:
+                message = CHANGES[case.change](message, self)  # noqa: PLW2901
+                lies = False
             if lies and not case.after:
                 self._refused(name, CHANGES[case.change](message, self))
             self._accepted(name, message)
