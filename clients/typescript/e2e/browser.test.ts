@@ -19,7 +19,8 @@ const vectorOf = (client: number): number[] =>
 const TOTAL = vectorOf(0).map((_, i) => vectorOf(0)[i]! + vectorOf(1)[i]! + vectorOf(2)[i]!);
 /** Where pictures go; nowhere by default. */
 const PICTURES = process.env['PAGE_PICTURES'] ?? '';
-const PROFILE = 'malicious-server';
+const PROFILES = ['malicious-server', 'honest-curious-server'] as const;
+const [PROFILE] = PROFILES;
 
 const missing = !existsSync(SECAGG)
   ? `there is no ${SECAGG}`
@@ -104,118 +105,125 @@ async function takePicture(page: Page, name: string, dark: boolean): Promise<voi
   writeFileSync(join(PICTURES, `${name}.png`), await page.picture(820, 830, dark));
 }
 
-test('a page is killed after each commit, and the sum is exact', { skip: missing }, async () => {
-  const deployment = await Deployment.make(PYTHON.length);
-  const certificate = await deployment.openEdge();
-  const application = new Application(deployment);
-  const origin = await application.listen();
-  const unlisted = new Application(deployment);
-  const elsewhere = await unlisted.listen();
-  const spki = createHash('sha256')
-    .update(new X509Certificate(certificate).publicKey.export({ type: 'spki', format: 'der' }))
-    .digest('base64');
-  let browser: Browser | null = null;
-  const start = (): Browser => (browser = Browser.start(deployment.path('browser'), spki));
-  application.settings = unlisted.settings = {
-    authority: deployment.authority,
-    aggregator: 'aggregator',
-    trustDomain: 'secagg.local',
-    enrolmentKey: deployment.enrolmentKey.slice('ed25519:'.length),
-    name: NAME,
-    task: 'task',
-    profile: PROFILE,
-    direct: false,
-    noise: false,
-    maxEpsilon: 1,
-    maxDelta: 1e-6,
-  };
-  try {
-    const rounds = 'advertise_keys = 600\nshare_keys = 600\nmasked_input = 600\nunmasking = 600\n';
-    const server = deployment.serve(
-      `profile = "${PROFILE}"\n[vector]\ndimension = ${DIM}\nmodulus_bits = 20\n` +
-        `[cohort]\nmin_clients = 3\nmax_clients = 3\nmin_survivors = 3\n` +
-        `[noise]\nnone = "${NO_NOISE}"\n[rounds]\n${rounds}consistency = 600\n`,
-      `[edge]\nlisten = "127.0.0.1:${deployment.edgePort}"\nauthority = "${deployment.authority}"\n` +
-        `certificate = "web.pem"\nprivate_key = "web.key"\norigins = ["${origin}"]\n`,
-    );
-    const policy = `require_noise = false\nmin_clients = 3\nprofiles = ["${PROFILE}"]\n`;
-    const python = PYTHON.map((name, i) => deployment.python(name, policy, vectorOf(i), '<i8'));
-    const ended = server.then((end) => {
-      if (end.code !== 0) throw new Error(`the server ended with ${end.code}: ${end.errors}`);
-    });
-
-    // Every process of the browser commits once and is killed there.
-    application.halting = true;
-    const phases: string[] = [];
-    while (phases.at(-1) !== 'ended') {
-      const page = await start().open(origin);
-      await contribute(page);
-      const { commits, failed } = {
-        commits: 'document.body.dataset.commits',
-        failed: 'document.body.dataset.failed',
+for (const profile of PROFILES) {
+  test(
+    `a page is killed after each commit, and the sum is exact, ${profile}`,
+    { skip: missing },
+    async () => {
+      const signs = profile === PROFILE;
+      const deployment = await Deployment.make(PYTHON.length);
+      const certificate = await deployment.openEdge();
+      const application = new Application(deployment);
+      const origin = await application.listen();
+      const unlisted = new Application(deployment);
+      const elsewhere = await unlisted.listen();
+      const spki = createHash('sha256')
+        .update(new X509Certificate(certificate).publicKey.export({ type: 'spki', format: 'der' }))
+        .digest('base64');
+      let browser: Browser | null = null;
+      const start = (): Browser => (browser = Browser.start(deployment.path('browser'), spki));
+      application.settings = unlisted.settings = {
+        authority: deployment.authority,
+        aggregator: 'aggregator',
+        trustDomain: 'secagg.local',
+        enrolmentKey: deployment.enrolmentKey.slice('ed25519:'.length),
+        name: NAME,
+        task: 'task',
+        profile,
+        direct: !signs, // no proxy stands before the edge here
+        noise: false,
+        maxEpsilon: 1,
+        maxDelta: 1e-6,
       };
-      const moved = page.until(`${commits} >= 1 || ${failed}`);
-      await Promise.race([moved, ended.then(() => moved)]);
-      assert.equal(await page.evaluate(`${failed} ?? null`), null);
-      phases.push(await page.evaluate('document.body.dataset.phase'));
-      await browser!.kill();
-    }
-    assert.deepEqual(phases, [
-      'advertised',
-      'shared',
-      'delivered',
-      'bound',
-      'signed',
-      'answered',
-      'ended',
-    ]);
+      try {
+        const rounds =
+          'advertise_keys = 600\nshare_keys = 600\nmasked_input = 600\nunmasking = 600\n';
+        const server = deployment.serve(
+          `profile = "${profile}"\n[vector]\ndimension = ${DIM}\nmodulus_bits = 20\n` +
+            `[cohort]\nmin_clients = 3\nmax_clients = 3\nmin_survivors = 3\n` +
+            `[noise]\nnone = "${NO_NOISE}"\n[rounds]\n${rounds}${signs ? 'consistency = 600\n' : ''}`,
+          deployment.edgeSection(`origins = ["${origin}"]\n`),
+        );
+        const policy = `require_noise = false\nmin_clients = 3\nprofiles = ["${profile}"]\n`;
+        const python = PYTHON.map((name, i) => deployment.python(name, policy, vectorOf(i), '<i8'));
+        const ended = server.then((end) => {
+          if (end.code !== 0) throw new Error(`the server ended with ${end.code}: ${end.errors}`);
+        });
 
-    // The sum was never reported: the next process does it.
-    application.halting = false;
-    const page = await start().open(origin);
-    await contribute(page);
-    await page.until(`document.body.dataset.over || document.body.dataset.failed`);
-    assert.equal(
-      await page.evaluate(`document.getElementById('sum').textContent`),
-      TOTAL.join(', '),
-    );
-    assert.equal(application.enrolments, 1);
-    for (const [i, end] of (await Promise.all(python)).entries()) {
-      assert.equal(end.code, 0, end.errors);
-      assert.deepEqual(readNpy(deployment.path(`${PYTHON[i]}-sum.npy`)), TOTAL);
-    }
-    await takePicture(page, 'browser_client', false);
-    await takePicture(page, 'browser_client_dark', true);
-    const first = await page.evaluate<string>(`document.querySelector('main p').innerText`);
-    assert.match(first, /^Under malicious-server this page protects you only if another party/);
+        // Every process of the browser commits once and is killed there.
+        application.halting = true;
+        const phases: string[] = [];
+        while (phases.at(-1) !== 'ended') {
+          const page = await start().open(origin);
+          await contribute(page);
+          const { commits, failed } = {
+            commits: 'document.body.dataset.commits',
+            failed: 'document.body.dataset.failed',
+          };
+          const moved = page.until(`${commits} >= 1 || ${failed}`);
+          await Promise.race([moved, ended.then(() => moved)]);
+          assert.equal(await page.evaluate(`${failed} ?? null`), null);
+          phases.push(await page.evaluate('document.body.dataset.phase'));
+          await browser!.kill();
+        }
+        assert.deepEqual(phases, [
+          'advertised',
+          'shared',
+          'delivered',
+          'bound',
+          ...(signs ? ['signed'] : []),
+          'answered',
+          'ended',
+        ]);
 
-    // No cookie, no script of another form, no key that a script can export.
-    await assert.rejects(page.evaluate(`new Worker('data:text/javascript,0')`));
+        // The sum was never reported: the next process does it.
+        application.halting = false;
+        const page = await start().open(origin);
+        await contribute(page);
+        await page.until(`document.body.dataset.over || document.body.dataset.failed`);
+        assert.equal(
+          await page.evaluate(`document.getElementById('sum').textContent`),
+          TOTAL.join(', '),
+        );
+        assert.equal(application.enrolments, 1);
+        for (const [i, end] of (await Promise.all(python)).entries()) {
+          assert.equal(end.code, 0, end.errors);
+          assert.deepEqual(readNpy(deployment.path(`${PYTHON[i]}-sum.npy`)), TOTAL);
+        }
+        if (signs) await takePicture(page, 'browser_client', false);
+        if (signs) await takePicture(page, 'browser_client_dark', true);
+        const first = await page.evaluate<string>(`document.querySelector('main p').innerText`);
+        assert.match(first, /^Under malicious-server this page protects you only if another party/);
 
-    // A second tab says why it does nothing.
-    const second = await browser!.open(origin);
-    await second.until(`document.body?.dataset.failed === 'STATE_LOCKED'`);
-    const said = await second.evaluate<string>(`document.getElementById('status').textContent`);
-    assert.match(said, /another tab/);
+        // No cookie, no script of another form, no key that a script can export.
+        await assert.rejects(page.evaluate(`new Worker('data:text/javascript,0')`));
 
-    // Another origin reaches the aggregator as little as one that sends plain text.
-    const call = (type: string): string =>
-      `fetch('https://${deployment.authority}` +
-      `/secagg.v1.SecAggService/GetOffer', { method: 'POST', body: 'x', headers: ` +
-      `{ 'content-type': '${type}' } }).then((r) => r.status, (e) => e.message)`;
-    assert.equal(await page.evaluate(call('application/proto')), 400);
-    const foreign = await browser!.open(elsewhere);
-    await foreign.until(`document.body?.dataset.ready || document.body?.dataset.failed`);
-    assert.equal(await foreign.evaluate(call('application/proto')), 'Failed to fetch');
+        // A second tab says why it does nothing.
+        const second = await browser!.open(origin);
+        await second.until(`document.body?.dataset.failed === 'STATE_LOCKED'`);
+        const said = await second.evaluate<string>(`document.getElementById('status').textContent`);
+        assert.match(said, /another tab/);
 
-    await browser!.kill();
-  } finally {
-    await (browser as Browser | null)?.kill().catch(() => undefined);
-    await deployment.close();
-    await application.close();
-    await unlisted.close();
-  }
-});
+        // Another origin reaches the aggregator as little as one that sends plain text.
+        const call = (type: string): string =>
+          `fetch('https://${deployment.authority}` +
+          `/secagg.v1.SecAggService/GetOffer', { method: 'POST', body: 'x', headers: ` +
+          `{ 'content-type': '${type}' } }).then((r) => r.status, (e) => e.message)`;
+        assert.equal(await page.evaluate(call('application/proto')), 400);
+        const foreign = await browser!.open(elsewhere);
+        await foreign.until(`document.body?.dataset.ready || document.body?.dataset.failed`);
+        assert.equal(await foreign.evaluate(call('application/proto')), 'Failed to fetch');
+
+        await browser!.kill();
+      } finally {
+        await (browser as Browser | null)?.kill().catch(() => undefined);
+        await deployment.close();
+        await application.close();
+        await unlisted.close();
+      }
+    },
+  );
+}
 
 test('a page whose database was deleted starts no new life', { skip: missing }, async () => {
   const deployment = await Deployment.make(1);

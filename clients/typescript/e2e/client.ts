@@ -9,6 +9,7 @@ import { readFileSync } from 'node:fs';
 
 import {
   Client,
+  EdgeTransport,
   toHex,
   VectorEncoder,
   type ClientState,
@@ -30,7 +31,9 @@ export interface ProcessSettings {
   readonly ring: boolean;
   readonly requireNoise: boolean;
   readonly maxEpsilon: number;
-  readonly enrolment?: { identity: string; credential: string; enrolmentKey: string };
+  readonly enrolment: { identity: string; credential: string; enrolmentKey: string };
+  /** Authority of the HTTP edge, in place of gRPC at `server`. */
+  readonly edge?: string;
   readonly trustDomain: string;
   readonly name: string;
   readonly vector: readonly number[];
@@ -58,7 +61,18 @@ const crashingStore: Store = {
   close: () => store.close(),
 };
 
-const transport = new GrpcTransport(settings);
+const { enrolment, edge } = settings;
+const enrolled = () =>
+  readEnrolment({ ...enrolment, trustDomain: settings.trustDomain, name: settings.name });
+const transport: Transport =
+  edge === undefined
+    ? new GrpcTransport(settings)
+    : new EdgeTransport({
+        authority: edge,
+        aggregator: 'aggregator',
+        direct: true, // no proxy stands before it here
+        ...(await enrolled()),
+      });
 const crashingTransport: Transport = {
   identity: transport.identity,
   meet: () => transport.meet(),
@@ -72,7 +86,6 @@ const crashingTransport: Transport = {
   },
 };
 
-const { enrolment } = settings;
 const client = new Client({
   transport: crashingTransport,
   store: crashingStore,
@@ -80,12 +93,7 @@ const client = new Client({
   noise: new VectorEncoder(),
   policy: { profiles: settings.profiles, graphs: ['complete', 'ring'] },
   limits: { requireNoise: settings.requireNoise, maxEpsilon: settings.maxEpsilon },
-  ...(enrolment === undefined
-    ? {}
-    : {
-        enrolment: () =>
-          readEnrolment({ ...enrolment, trustDomain: settings.trustDomain, name: settings.name }),
-      }),
+  enrolment: enrolled,
 });
 
 const contribution = await client.contribute(

@@ -18,8 +18,11 @@ interface Case {
   readonly server: string;
   readonly policy: string;
   readonly profile: 'honest-curious-server' | 'malicious-server';
+  readonly modulusBits: number;
   /** Where each TypeScript client kills itself; empty for one that does not. */
   readonly crashes: readonly string[];
+  /** As many of the last of these call the HTTP edge, the others gRPC. */
+  readonly atEdge: number;
 }
 
 const PYTHON_CLIENTS = 2;
@@ -32,22 +35,26 @@ const CASES: readonly Case[] = [
     server: `[rounds]\n${rounds}`,
     policy: 'require_noise = false\n',
     profile: 'honest-curious-server',
+    modulusBits: 20,
     crashes: ['', 'commit 1', 'commit 2', 'commit 3', 'commit 4', 'commit 5', 'call UploadChunk'],
+    atEdge: 0,
   },
   {
     name: 'honest-curious-server, ring',
     server: `[rounds]\n${rounds}`,
     policy: 'require_noise = false\ngraphs = ["ring"]\n',
     profile: 'honest-curious-server',
-    crashes: ['', 'commit 2', 'commit 4', 'call RevealShares'],
+    modulusBits: 33,
+    crashes: ['commit 2', 'commit 4', 'call RevealShares', 'commit 1', 'commit 3', 'commit 5'],
+    atEdge: 3,
   },
   {
     name: 'malicious-server',
     server: `[rounds]\n${rounds}consistency = 300\n`,
     policy: 'require_noise = false\nprofiles = ["malicious-server"]\n',
     profile: 'malicious-server',
+    modulusBits: 20,
     crashes: [
-      '',
       'commit 1',
       'commit 2',
       'commit 3',
@@ -57,6 +64,25 @@ const CASES: readonly Case[] = [
       'call AdvertiseKeys',
       'call SignConsistency',
     ],
+    atEdge: 0,
+  },
+  {
+    name: 'honest-curious-server, HTTP edge',
+    server: `[rounds]\n${rounds}`,
+    policy: 'require_noise = false\n',
+    profile: 'honest-curious-server',
+    modulusBits: 40,
+    crashes: ['', 'commit 1', 'commit 2', 'commit 3', 'commit 4', 'commit 5', 'call UploadChunk'],
+    atEdge: 6,
+  },
+  {
+    name: 'malicious-server, HTTP edge',
+    server: `[rounds]\n${rounds}consistency = 300\n`,
+    policy: 'require_noise = false\nprofiles = ["malicious-server"]\n',
+    profile: 'malicious-server',
+    modulusBits: 18,
+    crashes: ['', ...['1', '2', '3', '4', '5', '6'].map((n) => `commit ${n}`), 'call ShareKeys'],
+    atEdge: 7,
   },
 ];
 
@@ -65,12 +91,14 @@ for (const one of CASES) {
     const size = PYTHON_CLIENTS + one.crashes.length;
     const deployment = await Deployment.make(size);
     try {
+      await deployment.openEdge();
       const ring = one.name.endsWith('ring');
       const degree = ring ? 'degree = 4\nthreshold = 2\n' : '';
       const server = deployment.serve(
-        `profile = "${one.profile}"\n[vector]\ndimension = ${DIM}\nmodulus_bits = 20\n` +
+        `profile = "${one.profile}"\n[vector]\ndimension = ${DIM}\nmodulus_bits = ${one.modulusBits}\n` +
           `[cohort]\nmin_clients = ${size}\nmax_clients = ${size}\nmin_survivors = ${size - 1}\n${degree}` +
           `[noise]\nnone = "${NO_NOISE}"\n${one.server}`,
+        deployment.edgeSection(),
       );
       const python = Array.from({ length: PYTHON_CLIENTS }, (_, i) =>
         deployment.python(`client-${i + 1}`, one.policy, vectorOf(i), '<i8'),
@@ -80,6 +108,7 @@ for (const one of CASES) {
           crash,
           profiles: [one.profile],
           vector: vectorOf(PYTHON_CLIENTS + i),
+          ...(i < one.crashes.length - one.atEdge ? {} : { edge: deployment.authority }),
         }),
       );
       const failed = Promise.all([...typescript, ...python]);

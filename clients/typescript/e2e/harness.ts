@@ -131,8 +131,18 @@ export class Deployment {
     return join(this.directory, ...names);
   }
 
+  /** Settings of the HTTP edge, for {@link serve}. */
+  edgeSection(origins = ''): string {
+    return (
+      `[edge]\nlisten = "127.0.0.1:${this.edgePort}"\nauthority = "${this.authority}"\n` +
+      `certificate = "web.pem"\nprivate_key = "web.key"\n${origins}`
+    );
+  }
+
   #start(command: string, args: readonly string[]): { child: ChildProcess; ended: Promise<Ended> } {
-    const child = spawn(command, args, { cwd: this.directory, env: ENVIRONMENT });
+    // The edge's certificate is its own authority.
+    const env = { ...ENVIRONMENT, NODE_EXTRA_CA_CERTS: this.path('web.pem') };
+    const child = spawn(command, args, { cwd: this.directory, env });
     this.#running.add(child);
     let output = '';
     let errors = '';

@@ -259,11 +259,15 @@ test('damaged messages end a session by a code, or not at all', async (context) 
   const all = await scenes();
   const numbers = new Numbers('messages');
   let held = 0;
-  // Agreements with the whole roster are made again in each of the dear ones.
+  // Agreements with a roster, and own signing keys, are made again in each of the dear ones.
   const dear = all.filter(({ record }) => record.roster !== null);
-  const cheap = all.filter(({ record }) => record.roster === null);
+  const [cheap, signed] = [true, false].map((plain) =>
+    all.filter(({ record, client }) => {
+      return record.roster === null && (client.identity_seed === '') === plain;
+    }),
+  ) as [Scene[], Scene[]];
   for (let input = 0; input < INPUTS; input++) {
-    const from = input % 25 === 0 ? dear : cheap;
+    const from = input % 50 === 0 ? dear : input % 25 === 1 ? signed : cheap;
     await tell(from[numbers.below(from.length)]!, numbers);
     if (input === INPUTS >> 1) held = process.memoryUsage().heapUsed;
   }
