@@ -150,7 +150,7 @@ def exact_task(cohort: secagg.Cohort, dimension: int) -> secagg.PreparedTask:
 
 
 def noised_task(cohort: secagg.Cohort, dimension: int) -> secagg.PreparedTask:
-    """Return a task with noise that every phone can judge, in either language."""
+    """Return a task with noise that every phone can check, in either language."""
     noise = secagg.plan(
         clients=cohort.max_clients,
         min_survivors=cohort.min_survivors,

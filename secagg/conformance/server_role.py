@@ -155,8 +155,8 @@ class ServerCase:
         scene: Name of the task.
         message: Number of the message that a client changes; 0 for none.
         change: How it changes it.
-        sender: Who sends the changed message behind all adverts, where it is none of
-            the session's clients; "" for the first of them.
+        sender: A client without a place, which sends the changed message behind all
+            adverts; "" where the first client of the session sends it.
         unseen: The changed message takes the honest one's place, and no aggregator can
             see by itself that it is wrong.
         after: The changed message follows the honest one.

@@ -128,7 +128,7 @@ export function checkOffer(bytes: Uint8Array, context: OfferContext): Offer {
 /**
  * Checks the offer of an open session again: settings may have become stricter since.
  *
- * The number is the session's own, and its end is judged before every call (R5-7).
+ * The number is the session's own, and its end is checked before every call (R5-7).
  */
 export function checkStoredOffer(
   bytes: Uint8Array,

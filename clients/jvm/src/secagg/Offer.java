@@ -1,6 +1,6 @@
 package secagg;
 
-/** A session as the aggregator offers it (PROTOCOL 3.2), decoded and judged. */
+/** A session as the aggregator offers it (PROTOCOL 3.2), decoded and checked. */
 final class Offer {
     private static final int ROUNDS = 6;
     private static final long WEEK = 7 * 86_400;

@@ -275,7 +275,7 @@ final class Session {
             }
             byte[] bundle = Arrays.copyOfRange(sealed, at, at + BUNDLE_BYTES);
             at += BUNDLE_BYTES;
-            int complaint = judge(u, bundle);
+            int complaint = complaintAbout(u, bundle);
             if (complaint == 0) {
                 useful++;
             } else {
@@ -292,7 +292,7 @@ final class Session {
     }
 
     /** Keep the shares of a bundle; return the code of a complaint, or 0 (R5.3-7). */
-    private int judge(int dealer, byte[] bundle) {
+    private int complaintAbout(int dealer, byte[] bundle) {
         byte[] plain = Crypto.open(channel(dealer, own), bundle, associated(dealer, own));
         if (plain == null) {
             return 10;
