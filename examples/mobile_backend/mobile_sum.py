@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import uvicorn
@@ -135,7 +136,7 @@ class Deployment:
     def phone(self, name: str, node: Path | None) -> Phone:
         """Return a device of a user."""
         kind: Callable[..., Phone] = PythonPhone
-        more = {}
+        more: dict[str, Any] = {}
         if node is not None and name in IN_TYPESCRIPT:
             kind, more = NodePhone, {"node": node}
             if name == SLOW:

@@ -175,9 +175,11 @@ class PythonPhone(Phone):
             if error.code is secagg.ErrorCode.UNREACHABLE:
                 return self.day / 10
             return Ending(refusal=error.code.name)
-        if (sum_ := done.contribution) is None:
+        if (given := done.contribution) is None:
             return done.come_back_seconds
-        return Ending(sum_.inputs, tuple(map(float, sum_.values)))
+        if given.values is None:
+            return Ending(refusal="NO_SUM")
+        return Ending(given.inputs, tuple(map(float, given.values)))
 
     async def _visit(self, task: Task) -> advanced.Visit:
         enrolled = advanced.load_enrolled(

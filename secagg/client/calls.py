@@ -149,7 +149,8 @@ class ClientCalls:
 
     Attributes:
         has_been_answered: Whether any call was.
-        failure: Why the last call was not; None when it was.
+        failure: Why the last call was not; None when it was, or when time passed
+            without an answer.
     """
 
     def __init__(  # noqa: PLR0913 - every part can be exchanged

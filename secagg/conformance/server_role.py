@@ -11,7 +11,7 @@ Rule 4: after a restart the aggregator says what it has said, and has lost nothi
 """
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
@@ -29,6 +29,7 @@ from secagg.conformance.noise_law import (
 from secagg.conformance.program import ProgramFailedError
 from secagg.conformance.run import BrokenRuleError, Recorder
 from secagg.conformance.scene import AGGREGATOR, NOW, TESTED, Peer, Scene, serial_of
+from secagg.distributed_dp import NoisyTask
 from secagg.errors import RemoteProtocolError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Aborted, Advert, Bundles, Upload
@@ -167,14 +168,14 @@ class ServerCase:
     """
 
     id: str
-    rules: tuple[str, ...]
+    rules: Sequence[str]
     scene: str
     message: int = 0
     change: str = ""
     sender: str = ""
     unseen: bool = False
     after: bool = False
-    codes: frozenset[str] = frozenset()
+    codes: Sequence[str] = ()
     lost: Mapping[str, int] | None = None
     aborted: str = ""
     needs_restart: bool = False
@@ -184,16 +185,7 @@ class ServerCase:
 def server_cases() -> tuple[ServerCase, ...]:
     """Return all cases of this role, in order."""
     text = (files("secagg.conformance") / "cases.toml").read_text(encoding="utf-8")
-    return tuple(
-        ServerCase(
-            **{
-                **row,
-                "rules": tuple(row["rules"]),
-                "codes": frozenset(row.get("codes", ())),
-            }
-        )
-        for row in tomllib.loads(text)["server"]
-    )
+    return tuple(ServerCase(**row) for row in tomllib.loads(text)["server"])
 
 
 class ServerRun:
@@ -263,8 +255,7 @@ class ServerRun:
         for name, peer in self.peers.items():
             self._send(name, peer.join())
         if self._case.sender:
-            change = CHANGES[self._case.change]
-            self._refused(self._case.sender, change(b"", self))
+            self._refused(self._case.sender, of_another(b"", self))
         for _ in range(_MOST_ROUNDS):
             self._restart()  # nothing that it has acknowledged is told again
             is_over = self._recorder.ask({"do": "close_round"}).get("over") is True
@@ -370,8 +361,8 @@ class ServerRun:
             ).astype(np.int64)
         except (KeyError, TypeError, ValueError):
             raise BrokenRuleError("it releases no sum that can be read") from None
-        if self._scene.task is not None:
-            self._check_noise(total)
+        if (task := self._scene.task) is not None:
+            self._check_noise(task, total)
             return
         expected = np.zeros(parameters.dimension, dtype=np.int64)
         for name in self._those_who_sent(Upload.KIND):
@@ -383,11 +374,8 @@ class ServerRun:
         lost = self._case.lost or {}
         return [name for name in self.peers if lost.get(name, _NEVER) > kind]
 
-    def _check_noise(self, total: npt.NDArray[np.int64]) -> None:
+    def _check_noise(self, task: NoisyTask, total: npt.NDArray[np.int64]) -> None:
         """Check the noise of a sum of zeros: its law, and every entry (rule 3)."""
-        task = self._scene.task
-        if task is None:
-            raise TypeError("the task has no noise")
         survivors, m = self._those_who_sent(Upload.KIND), self.offer.parameters.modulus
         dealers = self._those_who_sent(Bundles.KIND)
         noise = task.session_noise(len(dealers))
@@ -396,10 +384,9 @@ class ServerRun:
         variance = float(len(survivors) * (noise.base + sum(kept)))
         drawn = np.where(total >= (m + 1) // 2, total - m, total)
         if drawn.size >= LEAST_ENTRIES:
-            complaint = complaint_about(drawn, variance)
-            complaint = complaint or law_complaint(drawn, variance)
-            if complaint:
-                raise BrokenRuleError(f"of the sum, {complaint} (R6.7-1)")
+            for complaint in (complaint_about, law_complaint):
+                if said := complaint(drawn, variance):
+                    raise BrokenRuleError(f"of the sum, {said} (R6.7-1)")
         for name in survivors:
             drawn = drawn - self.peers[name].kept(removed)
         if np.any(drawn % m):
