@@ -35,13 +35,15 @@ _CLEANING_UP_SECONDS = 120
 def pytest_collection():
     """Look for no garbage among tests and libraries, all of which stay.
 
-    A quarter of the time that each worker takes to collect.
+    A quarter of the time that each worker takes to collect. Later the collector looks
+    seldom: each test leaves little, and a twentieth of all time went into looking.
     """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(50_000, 20, 20)
         gc.enable()
 
 
@@ -51,6 +53,8 @@ _SERVICES = {
     "secagg.server.engine.dask",
 }
 _SLOW = tomllib.loads((Path(__file__).parent / "slow.toml").read_text())
+_MATRICES = _SLOW.pop("matrices")
+_COLLECTED = pytest.StashKey[dict[str, bool]]()
 
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -129,10 +133,13 @@ def json_answer(golden):
     return compare
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Mark slow tests, tests that need a server, and those with golden files."""
+    slow, collected = tuple(_SLOW), {}
     for item in items:
-        if any(item.nodeid.startswith(node) for node in _SLOW):
+        is_slow = item.nodeid.startswith(slow) or _is_passed_over(item)
+        collected[item.nodeid] = is_slow
+        if is_slow:
             item.add_marker(pytest.mark.slow)
         called = getattr(item, "callspec", None)
         values = [] if called is None else called.params.values()
@@ -141,6 +148,21 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.services)
         if "golden" in item.fixturenames:
             item.add_marker(pytest.mark.golden)
+    config.stash[_COLLECTED] = collected
+
+
+def _is_passed_over(item):
+    """Return whether a cell of a matrix is for `make test-all`; see slow.toml."""
+    matrix = _MATRICES.get(item.nodeid.partition("[")[0])
+    if matrix is None:
+        return False
+    return sum(item.callspec.indices.values()) % matrix["every"] != 0
+
+
+@pytest.fixture
+def collected_tests(pytestconfig):
+    """Of each test of this run, also of one that is not chosen: whether it is slow."""
+    return pytestconfig.stash[_COLLECTED]
 
 
 @pytest.hookimpl(wrapper=True)

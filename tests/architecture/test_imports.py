@@ -58,16 +58,19 @@ def test_public_names_are_listed_by_packages_and_all_exist(name):
         assert hasattr(module, each), f"{name}.{each}"
 
 
-def sources():
+def sources(pattern="*.py", word=""):
+    """Yield every file of that name which has a word in it, with its syntax tree."""
     for package in ("secagg", "dpnoise", "tests", "benchmarks", "docs", "examples"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            yield path, ast.parse(path.read_text())
+        for path in sorted((ROOT / package).rglob(pattern)):
+            text = path.read_text()
+            if word in text:
+                yield path, ast.parse(text)
 
 
 def test_only_packages_list_their_names():
     listed = {
         path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
-        for path, tree in sources()
+        for path, tree in sources(word="__all__")
         if path.name != "__init__.py"
         for node in tree.body
         for named in ast.walk(node)
@@ -80,8 +83,7 @@ def test_only_packages_list_their_names():
 def test_a_package_loads_no_module_of_its_own_before_it_is_used():
     eager = {
         path.parent.relative_to(ROOT).as_posix().replace("/", ".")
-        for path, tree in sources()
-        if path.name == "__init__.py"
+        for path, tree in sources("__init__.py")
         for node in tree.body
         if isinstance(node, ast.ImportFrom)
         and node.module.split(".")[0] in {"secagg", "dpnoise", "secagg_testing"}

@@ -1,6 +1,7 @@
 """Every decoder of the wire: a value or the documented error, whatever the bytes."""
 
 import grpc
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,9 +47,10 @@ def protobuf_like(draw, depth=3):
     return out
 
 
-@settings(max_examples=1000, deadline=None)
+@pytest.mark.parametrize("_part", range(4))
+@settings(max_examples=250, deadline=None)
 @given(data=st.one_of(st.binary(max_size=200), protobuf_like()))
-def test_a_decoder_gives_a_value_or_the_documented_error(data):
+def test_a_decoder_gives_a_value_or_the_documented_error(_part, data):
     for what, decode in DECODERS.items():
         documented = {ErrorCode.BAD_ENCODING}
         if what == "answer to GetOffer":
@@ -65,13 +67,14 @@ def test_a_decoder_gives_a_value_or_the_documented_error(data):
         assert str(refusal).isprintable(), what
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.parametrize("_part", range(3))
+@settings(max_examples=100, deadline=None)
 @given(
     code=st.sampled_from(list(grpc.StatusCode)),
     text=st.text(),
     detail=st.one_of(st.binary(max_size=200), protobuf_like()),
 )
-def test_any_failed_call_means_one_of_our_errors(code, text, detail):
+def test_any_failed_call_means_one_of_our_errors(_part, code, text, detail):
     error = status.error_of(code, text, ((status.DETAIL_KEY, detail),))
     assert isinstance(error, SecAggError)
     assert str(error).isprintable()

@@ -181,12 +181,15 @@ def test_a_restart_before_the_request_gives_the_answer_of_an_undisturbed_client(
     assert restarted.outputs == undisturbed.outputs
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("_part", range(3))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     bitmaps=st.lists(st.binary(min_size=0, max_size=3), min_size=1, max_size=6),
     restart_at=st.sets(st.integers(0, 5)),
 )
-def test_no_sequence_of_requests_and_restarts_yields_both_kinds(bitmaps, restart_at):
+def test_no_sequence_of_requests_and_restarts_yields_both_kinds(
+    _part, bitmaps, restart_at
+):
     session = masked_session()
     held = session.clients[0].delivered.held
     both = {dealer: set() for dealer in held.dealers}

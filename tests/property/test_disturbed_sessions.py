@@ -12,6 +12,7 @@ import json
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from secagg_testing.cohorts import (
@@ -394,9 +395,12 @@ NOISE = ("noise_present", "noise_required")
 COHORTS = (complete(), ring(), agreeing(), drawing(), noised())
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("_part", range(4))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), parameters=st.one_of(*COHORTS))
-def test_a_disturbed_session_gives_the_exact_sum_or_a_typed_end(data, parameters):
+def test_a_disturbed_session_gives_the_exact_sum_or_a_typed_end(
+    _part, data, parameters
+):
     play = Play(data, parameters)
     session = play.session
     play.run()

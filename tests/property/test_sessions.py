@@ -239,9 +239,10 @@ def replayed(session, events):
     return state
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("_part", range(3))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), refused=st.sets(st.integers(0, 20)))
-def test_batches_on_forks_end_as_events_one_by_one(data, refused):
+def test_batches_on_forks_end_as_events_one_by_one(_part, data, refused):
     """A batch is tried on a fork; one that is not committed leaves no trace."""
     session = recorded_session()
     run_session(session, {3: Round.UNMASKING})

@@ -550,9 +550,10 @@ FIRST = {
     forgets_the_last_record_at_a_restart: 18,
     draws_its_seed_again_after_a_restart: 8,
     opens_sessions_while_it_drains: 100,
-    never_looks_who_was_revoked: 98,
-    counts_silence_as_time: 195,
-    goes_by_its_own_timers_alone: 195,
+    never_looks_who_was_revoked: 569,
+    waits_for_no_book: 62,
+    counts_silence_as_time: 128,
+    goes_by_its_own_timers_alone: 128,
 }
 
 

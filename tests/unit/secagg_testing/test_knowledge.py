@@ -538,10 +538,11 @@ def test_what_no_client_can_read_is_passed_over(observe):
 LOSSES = st.sampled_from([*rounds_of(Profile.HONEST_CURIOUS_SERVER), Round.FINISHED])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("_part", range(3))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), modulus=st.sampled_from([2, MODULUS, 1 << 32, 1_000_003]))
 def test_losses_and_colluders_show_at_most_the_honest_part_of_u3(
-    observe, data, modulus
+    _part, observe, data, modulus
 ):
     clients = data.draw(st.integers(3, 8), label="clients")
     corrupt = data.draw(
