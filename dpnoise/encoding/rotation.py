@@ -78,6 +78,7 @@ def hadamard_matrix(order: int) -> _Matrix:
     return matrix
 
 
+@functools.lru_cache(maxsize=64)  # a plan asks ten thousand times
 def padded_dim(dim: int, *, paley: bool) -> int:
     """The smallest supported length of at least `dim`.
 

@@ -11,6 +11,7 @@ It holds no mathematics.
 """
 
 import importlib
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -77,8 +78,11 @@ def mechanism_class(name: str) -> "type[Mechanism]":
     Args:
         name: One of `mechanism_names()`.
     """
-    if name in _OWN:
-        return _OWN[name]
+    return _OWN[name] if name in _OWN else _built_in(name)
+
+
+@cache  # a plan asks ten thousand times
+def _built_in(name: str) -> "type[Mechanism]":
     module, _, class_name = _PLACES[name].partition(":")
     imported = importlib.import_module(f"dpnoise.mechanisms.{module}")
     found: type[Mechanism] = getattr(imported, class_name)

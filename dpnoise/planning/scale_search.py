@@ -18,7 +18,7 @@ It calls no accountant.
 import bisect
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Final, Self
@@ -84,6 +84,10 @@ class NoiseModel:
     fit: NoiseFit
     known: tuple[tuple[float, float], ...] = ()
     capped_at: float = 0.0
+    # Searches for several moduli look at the same scales.
+    _points: dict[float, tuple[float, float]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def of(
@@ -165,6 +169,17 @@ class NoiseModel:
             return max(wanted, self.least_variance)
         coarser = (need for scale, need in self.known if scale <= scale_factor)
         return max(wanted, self.least_variance, *coarser)
+
+    def at(self, scale_factor: float) -> tuple[float, float]:
+        """Return `counted_variance` and `coordinate_cap` as a float, computed once."""
+        found = self._points.get(scale_factor)
+        if found is None:
+            found = (
+                self.counted_variance(scale_factor),
+                float(self.coordinate_cap(scale_factor)),
+            )
+            self._points[scale_factor] = found
+        return found
 
     def gaussian_need(self, scale_factor: float) -> float:
         """Return the variance of the central Gaussian for the encoded sensitivity."""
@@ -339,7 +354,7 @@ def forecast_at(model: NoiseModel, scale_factor: float, bits: int) -> ErrorForec
     request = model.request
     kind = request.mechanism_class
     norm = scale_factor * request.l2_clip
-    counted = model.counted_variance(scale_factor)
+    counted, cap = model.at(scale_factor)
     longest = request.clients * request.l2_clip
     planned = request.planned_sum_norm
     sum_norm = longest if planned is None else planned
@@ -356,7 +371,7 @@ def forecast_at(model: NoiseModel, scale_factor: float, bits: int) -> ErrorForec
         sum_norm_steps=scale_factor * sum_norm,
         flatness=flatness(request.rotation, request.dimension) if rotated else None,
         rounding=kind.rounding,
-        coordinate_cap=float(model.coordinate_cap(scale_factor)),
+        coordinate_cap=cap,
         mixture_norm_bound=kind.mixture_norm_bound(norm * norm),
     )
     return request.with_longer_sums(made, length)
@@ -478,7 +493,7 @@ def smallest_bits(model: NoiseModel, *, holds_the_sum: bool = False) -> int:
     limit = math.inf if holds_the_sum else accepted_error(model, free)
 
     def suffices(bits: int) -> bool:
-        found = _minimise(model, bits)
+        found = _minimise(model, bits, enough=limit)
         return found is not None and found.forecast.planning_mse <= limit
 
     # One more bit wraps less at every scale, so the sufficient bits are an interval.
@@ -507,8 +522,16 @@ def smallest_scale(model: NoiseModel) -> float:
     return min(steps / request.l2_clip, request.scaled_bound)
 
 
-def _minimise(model: NoiseModel, bits: int) -> Scale | None:
-    """Minimise the forecast over the candidates: a grid, then a golden section."""
+def _minimise(
+    model: NoiseModel, bits: int, *, enough: float = -math.inf
+) -> Scale | None:
+    """Minimise the forecast over the candidates: a grid, then a golden section.
+
+    Args:
+        model: How much noise each scale needs.
+        bits: Bits of the modulus.
+        enough: An error at most this is not improved, caller's units².
+    """
     limit = tuning.MARGIN * model.request.max_wrap_probability
     first = math.log2(smallest_scale(model))
     last = math.log2(model.request.scaled_bound)
@@ -537,6 +560,9 @@ def _minimise(model: NoiseModel, bits: int) -> Scale | None:
         last
     ]
     start = min(grid, key=error)
+    best = forecast_at(model, 2.0**start, bits)
+    if best.judged_mse <= enough:
+        return Scale(2.0**start, bits, best)
     low = max(first, start - 1.0 / tuning.POINTS_PER_OCTAVE)
     high = min(last, start + 1.0 / tuning.POINTS_PER_OCTAVE)
     for _ in range(tuning.REFINEMENTS):
