@@ -13,6 +13,7 @@ A descriptor holds no secrets and reads no clock; a caller with a clock calls
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final, Self
 
 from secagg.crypto.canonical import Reader, Writer
@@ -142,16 +143,7 @@ class SessionDescriptor:
     @property
     def session_id(self) -> bytes:
         """32 bytes that name the session (PROTOCOL §4)."""
-        return hash_parts(
-            "sid",
-            self.aggregator.encode(),
-            self.task_id.encode(),
-            self.session_number.to_bytes(8, "big"),
-            self.server_nonce,
-            self.session_end.to_bytes(8, "big"),
-            self.configuration_hash,
-            suite=self.parameters.suite,
-        )
+        return _session_id(self)
 
     def encode(self) -> bytes:
         """Return the canonical encoding."""
@@ -199,6 +191,20 @@ class SessionDescriptor:
             parameters=parameters,
             noise_terms=noise_terms,
         ).validate()
+
+
+@lru_cache(maxsize=64)  # each message of a session asks for it
+def _session_id(descriptor: SessionDescriptor) -> bytes:
+    return hash_parts(
+        "sid",
+        descriptor.aggregator.encode(),
+        descriptor.task_id.encode(),
+        descriptor.session_number.to_bytes(8, "big"),
+        descriptor.server_nonce,
+        descriptor.session_end.to_bytes(8, "big"),
+        descriptor.configuration_hash,
+        suite=descriptor.parameters.suite,
+    )
 
 
 def _read_name(reader: Reader, max_bytes: int) -> str:
