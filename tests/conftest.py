@@ -13,6 +13,7 @@ import sys
 import tempfile
 import tomllib
 import warnings
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -135,9 +136,10 @@ def json_answer(golden):
 
 def pytest_collection_modifyitems(config, items):
     """Mark slow tests, tests that need a server, and those with golden files."""
-    slow, collected = tuple(_SLOW), {}
+    slow, collected, cells = tuple(_SLOW), {}, Counter()
     for item in items:
-        is_slow = item.nodeid.startswith(slow) or _is_passed_over(item)
+        is_passed_over = _is_passed_over(item, cells)
+        is_slow = is_passed_over or item.nodeid.startswith(slow)
         collected[item.nodeid] = is_slow
         if is_slow:
             item.add_marker(pytest.mark.slow)
@@ -151,12 +153,20 @@ def pytest_collection_modifyitems(config, items):
     config.stash[_COLLECTED] = collected
 
 
-def _is_passed_over(item):
-    """Return whether a cell of a matrix is for `make test-all`; see slow.toml."""
-    matrix = _MATRICES.get(item.nodeid.partition("[")[0])
-    if matrix is None:
+def _is_passed_over(item, seen):
+    """Return whether a cell of a matrix is for `make test-all`; see slow.toml.
+
+    Cells come in the order of their lists, that of the outermost decorator fastest.
+    """
+    test = item.nodeid.partition("[")[0]
+    if test not in _MATRICES:
         return False
-    return sum(item.callspec.indices.values()) % matrix["every"] != 0
+    cell, places = seen[test], 0
+    seen[test] += 1
+    for mark in reversed([*item.iter_markers("parametrize")]):
+        cell, place = divmod(cell, len(mark.args[1]))
+        places += place
+    return places % _MATRICES[test]["every"] != 0
 
 
 @pytest.fixture
