@@ -66,9 +66,10 @@ def texts_of(tree):
 
 def named_in(path):
     """Return the names of accountants that the code of a module holds."""
-    found = set()
-    for text in texts_of(ast.parse(path.read_text())):
-        found.update(NAMES.findall(text))
+    found, source = set(), path.read_text()
+    if NAMES.search(source):  # or none is in a string of it
+        for text in texts_of(ast.parse(source)):
+            found.update(NAMES.findall(text))
     return found
 
 

@@ -507,15 +507,17 @@ def test_an_upload_that_continues_outside_of_the_vector_is_left(point, offset):
     assert_left_cleanly(deployment, endings[VICTIM])
 
 
+@pytest.mark.parametrize("first", range(3))
 @pytest.mark.parametrize("kind", [Roster, Delivery])
-def test_another_view_after_a_restart_is_refused_or_never_seen(kind):
+def test_another_view_after_a_restart_is_refused_or_never_seen(kind, first):
     def other(update):
         if isinstance(update, Roster):
             fewer = tuple(a for a in update.adverts if a.identity != "client-0")
             return Roster(fewer[:VICTIM] + fewer[VICTIM:])
         return Delivery(without(update.share_holders, 0), update.bundles[96:])
 
-    for at in range(POINTS.index("after AdvertiseKeys"), len(POINTS), 2):
+    begin = POINTS.index("after AdvertiseKeys") + 2 * first
+    for at in range(begin, len(POINTS), 6):
         switch = CrashSwitch(at)
         deployment, _ = run(
             {GetUpdate: TwoFacedServer(switch, kind, other)},

@@ -71,6 +71,7 @@ def test_an_error_whose_code_is_known_is_made_by_it():
     found = [
         f"{path.name}:{node.lineno}"
         for path in Path(secagg.__file__).parent.rglob("*.py")
+        if any(f"{kind}(" in path.read_text() for kind in kinds)
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in kinds
         for keyword in node.keywords

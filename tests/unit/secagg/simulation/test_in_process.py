@@ -1,6 +1,7 @@
 """An aggregator and its clients in one process keep the limits of the product."""
 
 import warnings
+from functools import cache
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from secagg import advanced
 COHORT = secagg.Cohort(min_clients=3, max_clients=3, min_survivors=3)
 
 
+@cache
 def prepared(epsilon=8.0, steps=1):
     made = secagg.plan(
         clients=3,

@@ -64,6 +64,9 @@ def noisy():
         epsilon=10.0,
         delta=1e-5,
         steps=2,
+        mechanism="skellam",
+        accountant="skellam-gdp",
+        bits=24,
     )
     return secagg.PreparedTask.from_plan(made, COHORT)
 
