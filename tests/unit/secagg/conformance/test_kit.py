@@ -33,9 +33,11 @@ RULE = re.compile(r"\bR\d+(?:\.\d+)?-\d+\b")
 PROTOCOL = (ROOT / "protos" / "PROTOCOL.md").read_text(encoding="utf-8")
 
 
-def test_the_driver_of_this_package_passes_every_case(play):
-    verdicts = play()
-    assert len(verdicts) == len(kit.cases())
+@pytest.mark.parametrize("first", range(3))
+def test_the_driver_of_this_package_passes_every_case(play, first):
+    """Every third case from the `first`: those of one rule lie side by side."""
+    verdicts = play(chosen=slice(first, None, 3))
+    assert len(verdicts) == len(kit.cases()[first::3])
     assert [
         (v.case.id, v.why) for v in verdicts if v.state is not kit.State.PASSED
     ] == []

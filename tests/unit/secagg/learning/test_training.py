@@ -1,11 +1,9 @@
 """Training by private sums: the mean, the optimisers, and what survives a crash."""
 
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
-from sklearn.linear_model import LogisticRegression
 
 import secagg
 from secagg import advanced, blocking
@@ -19,8 +17,6 @@ from secagg.learning import (
 )
 from secagg.learning.weights import Weighting
 
-PICTURES, DIGITS = load_digits(return_X_y=True)
-PICTURES = PICTURES.reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).reshape(-1, 16) / 16
 CLIENTS = 6
 # The planner's search takes most of the time of a small task.
 QUICK = {"mechanism": "skellam", "bits": 30, "scale_factor": 1000.0, "ladder": 0}
@@ -30,10 +26,20 @@ QUIET = BUDGET | {"epsilon": 60.0}
 SHARES = [slice(n, 1200, CLIENTS) for n in range(CLIENTS)]
 
 
+@cache  # not where tests are collected: the import takes long
+def data():
+    """Pictures of 16 entries in [0, 1], shape (1797, 16), and their digits."""
+    from sklearn.datasets import load_digits  # noqa: PLC0415
+
+    pictures, digits = load_digits(return_X_y=True)
+    pictures = pictures.reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).reshape(-1, 16) / 16
+    return pictures, digits
+
+
 def numpy_update(step, mine):
     """Gradient descent on the squared error."""
     weights = step.model["w"].copy()
-    pictures, answers = PICTURES[mine], np.eye(10)[DIGITS[mine]]
+    pictures, answers = data()[0][mine], np.eye(10)[data()[1][mine]]
     for _ in range(10):
         weights -= 0.4 * pictures.T @ (pictures @ weights - answers) / len(pictures)
     return {"w": weights}
@@ -41,10 +47,13 @@ def numpy_update(step, mine):
 
 def sklearn_update(step, mine):
     """A fitted classifier that continues from the model's coefficients."""
+    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
+
     fitted = LogisticRegression(C=0.1, max_iter=200, warm_start=True, tol=0.1)
     fitted.coef_ = step.model["coef"].copy()
     fitted.intercept_ = step.model["intercept"].copy()
-    fitted.fit(PICTURES[mine], DIGITS[mine])
+    pictures, digits = data()
+    fitted.fit(pictures[mine], digits[mine])
     return {"coef": fitted.coef_, "intercept": fitted.intercept_}
 
 
@@ -54,8 +63,8 @@ def torch_update(step, mine):
     net = torch.nn.Linear(16, 10)
     net.load_state_dict(step.model)
     rule = torch.optim.SGD(net.parameters(), lr=0.5)
-    pictures = torch.tensor(PICTURES[mine], dtype=torch.float32)
-    digits = torch.tensor(DIGITS[mine])
+    pictures = torch.tensor(data()[0][mine], dtype=torch.float32)
+    digits = torch.tensor(data()[1][mine])
     for _ in range(10):
         rule.zero_grad()
         torch.nn.functional.cross_entropy(net(pictures), digits).backward()
@@ -126,7 +135,8 @@ def test_a_step_is_plain_averaging_within_the_announced_noise(framework):
 
 def test_digits_are_learned_beside_the_same_training_without_privacy():
     def accuracy(model):
-        right = (PICTURES[1200:] @ model["w"]).argmax(axis=1) == DIGITS[1200:]
+        pictures, digits = data()
+        right = (pictures[1200:] @ model["w"]).argmax(axis=1) == digits[1200:]
         return {"accuracy": right.mean(), "norm": np.linalg.norm(model["w"])}
 
     averaging = FederatedAveraging(
