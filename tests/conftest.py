@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -158,15 +159,20 @@ def _is_passed_over(item, seen):
 
     Cells come in the order of their lists, that of the outermost decorator fastest.
     """
-    test = item.nodeid.partition("[")[0]
+    test, _, name = item.nodeid.partition("[")
     if test not in _MATRICES:
         return False
+    matrix = _MATRICES[test]
     cell, places = seen[test], 0
     seen[test] += 1
     for mark in reversed([*item.iter_markers("parametrize")]):
         cell, place = divmod(cell, len(mark.args[1]))
         places += place
-    return places % _MATRICES[test]["every"] != 0
+    kind = re.search(matrix.get("kind", r"(?!)"), name)
+    is_first = kind is not None and not seen[test, kind[1]]
+    if kind is not None:
+        seen[test, kind[1]] += 1
+    return places % matrix["every"] != 0 and not is_first
 
 
 @pytest.fixture

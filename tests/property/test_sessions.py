@@ -44,9 +44,10 @@ def survivors_of(clients, lost):
     )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("_part", range(2))
+@settings(max_examples=13, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), modulus=st.sampled_from(MODULI))
-def test_any_losses_on_the_complete_graph_give_the_survivors_sum(data, modulus):
+def test_any_losses_on_the_complete_graph_give_the_survivors_sum(_part, data, modulus):
     clients = data.draw(st.integers(3, 9), label="clients")
     threshold = data.draw(st.integers(2, clients), label="threshold")
     lost = data.draw(
@@ -97,9 +98,12 @@ def test_any_losses_on_the_complete_graph_give_the_survivors_sum(data, modulus):
             assert state.code in {result.code, ErrorCode.SESSION_OVER}
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("_part", range(2))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), modulus=st.sampled_from(MODULI))
-def test_any_losses_on_a_ring_give_the_survivors_sum_or_a_typed_abort(data, modulus):
+def test_any_losses_on_a_ring_give_the_survivors_sum_or_a_typed_abort(
+    _part, data, modulus
+):
     clients = data.draw(st.integers(8, 14), label="clients")
     degree = data.draw(st.sampled_from([4, 6]), label="degree")
     threshold = data.draw(st.integers(2, degree - 1), label="threshold")
@@ -141,9 +145,12 @@ def test_any_losses_on_a_ring_give_the_survivors_sum_or_a_typed_abort(data, modu
         assert lost or any(garbage.values())
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("_part", range(2))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_two_windows_of_a_ring_emptied_by_losses_and_colluders_show_no_parts(data):
+def test_two_windows_of_a_ring_emptied_by_losses_and_colluders_show_no_parts(
+    _part, data
+):
     clients = data.draw(st.integers(8, 14), label="clients")
 
     def new_session(corrupt=frozenset()):
