@@ -28,20 +28,16 @@ _NOTHING: Final = 1e-9  # of a figure: sums of floats, not a promise
 def float_below(number: Fraction) -> float:
     """Return the largest float that is at most the given rational."""
     nearest = float(number)
-    return (
-        math.nextafter(nearest, -math.inf) if _beyond(nearest, number) > 0 else nearest
-    )
+    return math.nextafter(nearest, -math.inf) if _over(nearest, number) > 0 else nearest
 
 
 def float_above(number: Fraction) -> float:
     """Return the smallest float that is at least the given rational."""
     nearest = float(number)
-    return (
-        math.nextafter(nearest, math.inf) if _beyond(nearest, number) < 0 else nearest
-    )
+    return math.nextafter(nearest, math.inf) if _over(nearest, number) < 0 else nearest
 
 
-def _beyond(nearest: float, number: Fraction) -> int:
+def _over(nearest: float, number: Fraction) -> int:
     """Return a number of the sign of `nearest - number`, without making a fraction."""
     whole, parts = nearest.as_integer_ratio()
     return whole * number.denominator - number.numerator * parts
@@ -67,12 +63,7 @@ def text_above(number: float, digits: int) -> str:
     Returns:
         The number in the manner of the format "g", rounded up, but for a part in 10^9.
     """
-    text = f"{number:.{digits}g}"
-    if not 0.0 < number < math.inf or float(text) >= number * (1.0 - _NOTHING):
-        return text
-    exponent = int(f"{number:.{digits - 1}e}".partition("e")[2])
-    above = Decimal(text) + Decimal(1).scaleb(exponent - digits + 1)
-    return f"{float(above):.{digits}g}"
+    return _text_beyond(number, digits, 1)
 
 
 def text_below(number: float, digits: int) -> str:
@@ -87,12 +78,18 @@ def text_below(number: float, digits: int) -> str:
         The number in the manner of the format "g", rounded down, but for a part in
         10^9.
     """
+    return _text_beyond(number, digits, -1)
+
+
+def _text_beyond(number: float, digits: int, side: int) -> str:
+    """Return a bound as people read it, above for side 1 and below for side −1."""
     text = f"{number:.{digits}g}"
-    if not 0.0 < number < math.inf or float(text) <= number * (1.0 + _NOTHING):
+    is_beyond = side * float(text) >= side * number * (1.0 - side * _NOTHING)
+    if is_beyond or not 0.0 < number < math.inf:
         return text
     exponent = int(f"{number:.{digits - 1}e}".partition("e")[2])
-    below = Decimal(text) - Decimal(1).scaleb(exponent - digits + 1)
-    return f"{float(below):.{digits}g}"
+    beyond = Decimal(text) + side * Decimal(1).scaleb(exponent - digits + 1)
+    return f"{float(beyond):.{digits}g}"
 
 
 def error_text(error: float) -> str:

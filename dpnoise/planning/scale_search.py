@@ -85,9 +85,7 @@ class NoiseModel:
     known: tuple[tuple[float, float], ...] = ()
     capped_at: float = 0.0
     # Searches for several moduli look at the same scales.
-    _points: dict[float, tuple[float, float]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _points: dict[float, tuple[float, float]] = field(default_factory=dict, init=False)
 
     @classmethod
     def of(
@@ -160,6 +158,14 @@ class NoiseModel:
         """Coordinates of a rotated vector; those of a clip flag are negligible."""
         return encoded_dim(self.request.rotation, self.request.dimension)
 
+    @property
+    def flatness(self) -> float | None:
+        """The rotation's ρ, or None without a rotation."""
+        rotation = self.request.rotation
+        return (
+            None if rotation == "none" else flatness(rotation, self.request.dimension)
+        )
+
     def counted_variance(self, scale_factor: float) -> float:
         """Return the variance that must be counted, grid steps²."""
         wanted = self.fit.factor * self.gaussian_need(scale_factor) + self.fit.extra
@@ -172,14 +178,10 @@ class NoiseModel:
 
     def at(self, scale_factor: float) -> tuple[float, float]:
         """Return `counted_variance` and `coordinate_cap` as a float, computed once."""
-        found = self._points.get(scale_factor)
-        if found is None:
-            found = (
-                self.counted_variance(scale_factor),
-                float(self.coordinate_cap(scale_factor)),
-            )
-            self._points[scale_factor] = found
-        return found
+        if scale_factor not in self._points:
+            cap = float(self.coordinate_cap(scale_factor))
+            self._points[scale_factor] = self.counted_variance(scale_factor), cap
+        return self._points[scale_factor]
 
     def gaussian_need(self, scale_factor: float) -> float:
         """Return the variance of the central Gaussian for the encoded sensitivity."""
@@ -194,13 +196,8 @@ class NoiseModel:
 
     def natural_cap(self, scale_factor: float) -> Fraction:
         """Return a coordinate bound that practically never acts, grid steps."""
-        request = self.request
-        rotated = request.rotation != "none"
-        return natural_coordinate_cap(
-            scale_factor * request.l2_clip,
-            dim=encoded_dim(request.rotation, request.dimension),
-            flatness=flatness(request.rotation, request.dimension) if rotated else None,
-        )
+        norm = scale_factor * self.request.l2_clip
+        return natural_coordinate_cap(norm, dim=self.length, flatness=self.flatness)
 
     def coordinate_cap(self, scale_factor: float) -> Fraction:
         """Return the bound on coordinates that the scale will get, grid steps."""
@@ -331,13 +328,12 @@ def _best_cap(model: NoiseModel) -> float:
         math.exp2(-power / tuning.CAPS_PER_OCTAVE)
         for power in reversed(range(tuning.CAPS))
     ]
-    errors = {
-        part: forecast_at(
-            replace(model, capped_at=part), fine, tuning.UNBOUNDED_BITS
-        ).planning_mse
-        for part in parts
-    }
-    return min(parts, key=errors.__getitem__)
+
+    def error(part: float) -> float:
+        there = replace(model, capped_at=part)
+        return forecast_at(there, fine, tuning.UNBOUNDED_BITS).planning_mse
+
+    return min(parts, key=error)
 
 
 def forecast_at(model: NoiseModel, scale_factor: float, bits: int) -> ErrorForecast:
@@ -355,11 +351,9 @@ def forecast_at(model: NoiseModel, scale_factor: float, bits: int) -> ErrorForec
     kind = request.mechanism_class
     norm = scale_factor * request.l2_clip
     counted, cap = model.at(scale_factor)
-    longest = request.clients * request.l2_clip
     planned = request.planned_sum_norm
-    sum_norm = longest if planned is None else planned
-    rotated = request.rotation != "none"
-    length = encoded_dim(request.rotation, request.dimension)
+    sum_norm = request.clients * request.l2_clip if planned is None else planned
+    length = model.length
     made = forecast_error(
         encoded_dim=length,
         l2_clip_steps=norm,
@@ -369,7 +363,7 @@ def forecast_at(model: NoiseModel, scale_factor: float, bits: int) -> ErrorForec
         noise_variance=counted * model.expected_surplus,
         most_noise_variance=counted * model.most_surplus,
         sum_norm_steps=scale_factor * sum_norm,
-        flatness=flatness(request.rotation, request.dimension) if rotated else None,
+        flatness=model.flatness,
         rounding=kind.rounding,
         coordinate_cap=cap,
         mixture_norm_bound=kind.mixture_norm_bound(norm * norm),
@@ -421,10 +415,8 @@ def accepted_error(model: NoiseModel, best: ErrorForecast) -> float:
     request = model.request
     over_gaussian, over_best = tuning.OVER_GAUSSIAN, tuning.OVER_BEST
     if request.mechanism_class.rounding is Rounding.CONDITIONAL:
-        over_gaussian, over_best = (
-            tuning.TOGETHER_OVER_GAUSSIAN,
-            tuning.TOGETHER_OVER_BEST,
-        )
+        over_gaussian = tuning.TOGETHER_OVER_GAUSSIAN
+        over_best = tuning.TOGETHER_OVER_BEST
     central = model.gaussian_variance * request.l2_clip**2
     return max(
         over_gaussian * model.expected_surplus * central, over_best * best.planning_mse
@@ -493,7 +485,7 @@ def smallest_bits(model: NoiseModel, *, holds_the_sum: bool = False) -> int:
     limit = math.inf if holds_the_sum else accepted_error(model, free)
 
     def suffices(bits: int) -> bool:
-        found = _minimise(model, bits, enough=limit)
+        found = _minimise(model, bits, limit)
         return found is not None and found.forecast.planning_mse <= limit
 
     # One more bit wraps less at every scale, so the sufficient bits are an interval.
@@ -522,9 +514,7 @@ def smallest_scale(model: NoiseModel) -> float:
     return min(steps / request.l2_clip, request.scaled_bound)
 
 
-def _minimise(
-    model: NoiseModel, bits: int, *, enough: float = -math.inf
-) -> Scale | None:
+def _minimise(model: NoiseModel, bits: int, enough: float = 0.0) -> Scale | None:
     """Minimise the forecast over the candidates: a grid, then a golden section.
 
     Args:
@@ -556,13 +546,11 @@ def _minimise(
             steps=tuning.REFINEMENTS,
         )
     points = math.floor((last - first) * tuning.POINTS_PER_OCTAVE) + 1
-    grid = [first + index / tuning.POINTS_PER_OCTAVE for index in range(points)] + [
-        last
-    ]
+    grid = [first + index / tuning.POINTS_PER_OCTAVE for index in range(points)]
+    grid.append(last)
     start = min(grid, key=error)
-    best = forecast_at(model, 2.0**start, bits)
-    if best.judged_mse <= enough:
-        return Scale(2.0**start, bits, best)
+    if error(start) <= enough:
+        return Scale(2.0**start, bits, forecast_at(model, 2.0**start, bits))
     low = max(first, start - 1.0 / tuning.POINTS_PER_OCTAVE)
     high = min(last, start + 1.0 / tuning.POINTS_PER_OCTAVE)
     for _ in range(tuning.REFINEMENTS):

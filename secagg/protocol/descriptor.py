@@ -141,9 +141,19 @@ class SessionDescriptor:
         )
 
     @property
+    @lru_cache(maxsize=64)  # noqa: B019 - few are kept, and each message asks for it
     def session_id(self) -> bytes:
         """32 bytes that name the session (PROTOCOL §4)."""
-        return _session_id(self)
+        return hash_parts(
+            "sid",
+            self.aggregator.encode(),
+            self.task_id.encode(),
+            self.session_number.to_bytes(8, "big"),
+            self.server_nonce,
+            self.session_end.to_bytes(8, "big"),
+            self.configuration_hash,
+            suite=self.parameters.suite,
+        )
 
     def encode(self) -> bytes:
         """Return the canonical encoding."""
@@ -167,44 +177,23 @@ class SessionDescriptor:
         """
         reader = Reader(data, "session descriptor")
         try:
-            aggregator = _read_name(reader, MAX_AGGREGATOR_BYTES)
-            task_id = _read_name(reader, MAX_TASK_ID_BYTES)
-            number = reader.u64()
-            nonce = reader.fixed(32)
-            session_end = reader.u64()
-            payload_hash = _read_payload_hash(reader)
-            noise_terms = reader.blob(max_bytes=MAX_NOISE_TERMS_BYTES)
-            parameters = ProtocolParameters.decode_from(reader)
+            read = cls(
+                aggregator=_read_name(reader, MAX_AGGREGATOR_BYTES),
+                task_id=_read_name(reader, MAX_TASK_ID_BYTES),
+                session_number=reader.u64(),
+                server_nonce=reader.fixed(32),
+                session_end=reader.u64(),
+                payload_hash=_read_payload_hash(reader),
+                noise_terms=reader.blob(max_bytes=MAX_NOISE_TERMS_BYTES),
+                parameters=ProtocolParameters.decode_from(reader),
+            )
             reader.end()
         except ValueError as error:
             raise ErrorCode.BAD_ENCODING.error(
                 f"the session offer cannot be read: {error}",
                 fix="Hand over the offer as the aggregator made it.",
             ) from None
-        return cls(
-            aggregator=aggregator,
-            task_id=task_id,
-            session_number=number,
-            server_nonce=nonce,
-            session_end=session_end,
-            payload_hash=payload_hash,
-            parameters=parameters,
-            noise_terms=noise_terms,
-        ).validate()
-
-
-@lru_cache(maxsize=64)  # each message of a session asks for it
-def _session_id(descriptor: SessionDescriptor) -> bytes:
-    return hash_parts(
-        "sid",
-        descriptor.aggregator.encode(),
-        descriptor.task_id.encode(),
-        descriptor.session_number.to_bytes(8, "big"),
-        descriptor.server_nonce,
-        descriptor.session_end.to_bytes(8, "big"),
-        descriptor.configuration_hash,
-        suite=descriptor.parameters.suite,
-    )
+        return read.validate()
 
 
 def _read_name(reader: Reader, max_bytes: int) -> str:
