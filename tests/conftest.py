@@ -45,7 +45,7 @@ def pytest_collection():
         return (yield)
     finally:
         gc.freeze()
-        gc.set_threshold(50_000, 20, 20)
+        gc.set_threshold(2000, 10, 50)
         gc.enable()
 
 
