@@ -385,7 +385,9 @@ class Driver {
       const found = await client.contribute(vector);
       if (found.released) {
         const entries = [...(found.sum as Iterable<number | bigint>)];
-        return { sum: entries.map((entry) => (typeof entry === 'bigint' ? `${entry}` : entry)) };
+        // Without noise the kit takes decimal strings alone.
+        const noised = vector instanceof Float64Array;
+        return { sum: noised ? entries : entries.map((entry) => `${entry}`) };
       }
       const { session } = await this.#store!.load();
       const messages = transport.taken();
