@@ -459,7 +459,7 @@ def test_plan_refuses_to_count_sampling_and_says_what_to_do(capsys):
     words = ["--epsilon", "2", "--sampling-rate", "0.1", "--json"]
     assert main([*PLAN, *words]) == exit_code_of(ErrorCode.BAD_SETTINGS)
     message = error_of(capsys)["message"]
-    assert "tell who took part" in message
+    assert "reveal who took part" in message
     assert "State --selection-rate" in message
 
 
