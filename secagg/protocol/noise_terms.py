@@ -256,7 +256,7 @@ class NoiseCertificate:
     def to_dict(self) -> dict[str, object]:
         """Return the certificate as JSON values; rationals become "p/q"."""
         return {
-            "sharers": self.share_holders,
+            "share_holders": self.share_holders,
             "survivors": self.survivors,
             "losses": self.losses,
             "unseen": self.unseen,
@@ -281,7 +281,7 @@ class NoiseCertificate:
         """
         given = document["given"]
         made = cls(
-            share_holders=int(document["sharers"]),
+            share_holders=int(document["share_holders"]),
             survivors=int(document["survivors"]),
             unseen=int(document["unseen"]),
             colluders=int(document["colluders"]),

@@ -274,7 +274,7 @@ function checkAdverts(
 /** What opens MaskedInputCollection. */
 export interface Delivery {
   /** U2, ascending. */
-  readonly sharers: readonly number[];
+  readonly shareHolders: readonly number[];
   /** The bitmap of U2 as it arrived. */
   readonly bitmap: Bytes;
   /** Bundles addressed to the reader, ascending by sender. */
@@ -287,7 +287,11 @@ export function decodeDelivery(bytes: Uint8Array, size: number): Delivery {
   const bitmap = reader.blob();
   const bundles = reader.blob();
   reader.end();
-  return { sharers: decodeSet(size, bitmap, 'the set of clients that shared'), bitmap, bundles };
+  return {
+    shareHolders: decodeSet(size, bitmap, 'the set of clients that shared'),
+    bitmap,
+    bundles,
+  };
 }
 
 /** A signature of the quorum over ctx3. */

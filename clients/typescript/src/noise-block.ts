@@ -357,7 +357,7 @@ export function readSessionNoise(
 /** What each client adds when n have shared their keys. */
 export interface NoiseShare {
   /** n = |U2|. */
-  readonly sharers: number;
+  readonly shareHolders: number;
   /** D: clients that may be lost. */
   readonly mostLosses: number;
   /** c': clients that may collude. */
@@ -368,23 +368,27 @@ export interface NoiseShare {
   readonly layers: readonly Rational[];
 }
 
-/** Divides the noise among `sharers` clients (R3.5-1, BAD_CONFIG where no client is left to count). */
-export function shareNoise(rule: NoiseRule, sharers: number): NoiseShare {
+/** Divides the noise among `shareHolders` clients (R3.5-1, BAD_CONFIG where no client is left to count). */
+export function shareNoise(rule: NoiseRule, shareHolders: number): NoiseShare {
   const v = rule.countedVariance;
-  const n = rational(sharers);
+  const n = rational(shareHolders);
   const mostLosses = Math.min(
-    sharers - rule.minSurvivors,
+    shareHolders - rule.minSurvivors,
     Number(floor(multiply(rule.lossFraction, n))),
   );
   const colluders = Math.max(rule.colluders, Number(ceil(multiply(rule.colluderFraction, n))));
-  const counted = sharers - mostLosses - colluders - 1;
+  const counted = shareHolders - mostLosses - colluders - 1;
   if (counted < 1 || mostLosses < 0) {
-    refuse('BAD_CONFIG', 'R3.5-1', `the noise of ${sharers} clients leaves no client to count on`);
+    refuse(
+      'BAD_CONFIG',
+      'R3.5-1',
+      `the noise of ${shareHolders} clients leaves no client to count on`,
+    );
   }
   const share = ceilTo(divide(v, rational(counted)), rule.shareBits);
-  const none = { sharers, mostLosses, colluders, base: share, layers: [] };
+  const none = { shareHolders, mostLosses, colluders, base: share, layers: [] };
   if (rule.ladder === 0) return none;
-  const base = ceilTo(divide(v, rational(sharers - colluders - 1)), rule.shareBits);
+  const base = ceilTo(divide(v, rational(shareHolders - colluders - 1)), rule.shareBits);
   const unit = ceilTo(
     divide(subtract(share, base), rational(1n << BigInt(rule.ladder))),
     rule.shareBits,
@@ -392,7 +396,7 @@ export function shareNoise(rule: NoiseRule, sharers: number): NoiseShare {
   if (unit.p <= 0n) return none;
   const layers = [unit];
   for (let i = 0; i < rule.ladder; i++) layers.push(multiply(unit, rational(1n << BigInt(i))));
-  return { sharers, mostLosses, colluders, base, layers };
+  return { shareHolders, mostLosses, colluders, base, layers };
 }
 
 /** I(d): the layers that survivors give away after d losses, ascending. */
@@ -400,7 +404,10 @@ export function layersTakenBack(rule: NoiseRule, share: NoiseShare, losses: numb
   const unit = share.layers[0];
   if (unit === undefined) return [];
   const all = share.layers.reduce(add, share.base);
-  const kept = divide(rule.countedVariance, rational(share.sharers - losses - share.colluders - 1));
+  const kept = divide(
+    rule.countedVariance,
+    rational(share.shareHolders - losses - share.colluders - 1),
+  );
   const most = 1n << BigInt(rule.ladder);
   const spare = floor(divide(subtract(all, kept), unit));
   const r = spare < most ? spare : most;
@@ -430,7 +437,7 @@ export function noiseContext(suite: number, share: NoiseShare, tables: readonly 
   const value: Json = {
     base: formatRational(share.base),
     layers: share.layers.map(formatRational),
-    roster: BigInt(share.sharers),
+    roster: BigInt(share.shareHolders),
     tables: [...tables],
   };
   return hash(suite, 'noise-context', utf8(writeJson(value)));
@@ -443,7 +450,7 @@ export function noiseCertificate(
   survivors: number,
   given: readonly number[] | null,
 ): Bytes {
-  const losses = share.sharers - survivors;
+  const losses = share.shareHolders - survivors;
   const removed = layersTakenBack(rule, share, losses);
   const kept = share.layers.filter((_, i) => !removed.includes(i)).reduce(add, share.base);
   const all = share.layers.reduce(add, share.base);
@@ -456,7 +463,7 @@ export function noiseCertificate(
           multiply(all, rational(survivors)),
         );
   const value: Json = {
-    sharers: BigInt(share.sharers),
+    share_holders: BigInt(share.shareHolders),
     survivors: BigInt(survivors),
     losses: BigInt(losses),
     unseen: 0n,

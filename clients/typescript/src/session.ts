@@ -647,15 +647,15 @@ export class Session {
     const p = this.offer.parameters;
     const { roster, index, neighbours } = this.#roster!;
     const delivery = decodeDelivery(message, roster.size);
-    const sharers = new Set(delivery.sharers);
-    if (!sharers.has(index)) {
+    const shareHolders = new Set(delivery.shareHolders);
+    if (!shareHolders.has(index)) {
       refuse('SELF_MISSING', 'R5.3-4', 'the aggregator has left this client out of U2');
     }
-    const holders = holdersOf(roster.size, p.degree, index).filter((v) => sharers.has(v));
-    if (sharers.size < leastSurvivors(p) || holders.length < p.threshold) {
-      refuse('U2_TOO_SMALL', 'R5.3-5', `only ${sharers.size} clients have shared`);
+    const holders = holdersOf(roster.size, p.degree, index).filter((v) => shareHolders.has(v));
+    if (shareHolders.size < leastSurvivors(p) || holders.length < p.threshold) {
+      refuse('U2_TOO_SMALL', 'R5.3-5', `only ${shareHolders.size} clients have shared`);
     }
-    const dealers = neighbours.filter((v) => sharers.has(v));
+    const dealers = neighbours.filter((v) => shareHolders.has(v));
     if (delivery.bundles.length !== dealers.length * BUNDLE_BYTES) {
       refuse(
         'BAD_SHARE_CIPHERTEXT',
@@ -680,10 +680,10 @@ export class Session {
   /** Follows from U2: the share of noise and ctx2. */
   #closeSharing(u2: Bytes): void {
     const { suite } = this.offer.parameters;
-    const sharers = decodeSet(this.#roster!.roster.size, u2, 'U2').length;
+    const shareHolders = decodeSet(this.#roster!.roster.size, u2, 'U2').length;
     let context: Bytes = new Uint8Array();
     if (this.#noise !== null) {
-      this.#share = shareNoise(this.#noise.block.noise, sharers);
+      this.#share = shareNoise(this.#noise.block.noise, shareHolders);
       const tables = this.#options.noise!.tables(this.#noise, this.#share);
       context = noiseContext(suite, this.#share, tables);
     }
@@ -695,12 +695,12 @@ export class Session {
     const p = this.offer.parameters;
     const { roster, index, neighbours } = this.#roster!;
     const delivery = decodeDelivery(message, roster.size);
-    const sharers = new Set(delivery.sharers);
+    const shareHolders = new Set(delivery.shareHolders);
     this.#delivery = delivery;
     this.#held.clear();
     const complaints: { accused: number; code: number }[] = [];
     neighbours
-      .filter((v) => sharers.has(v))
+      .filter((v) => shareHolders.has(v))
       .forEach((v, i) => {
         const opened = openBundle(
           p.suite,
@@ -765,9 +765,9 @@ export class Session {
     const ctx2 = this.#ctx2!;
     const own = selfMaskKey(p.suite, this.sid, ctx2, index, secrets.selfMaskSeed);
     await addMask(vector, p.modulus, await openMaskStream(own), 1);
-    const sharers = new Set(this.#delivery!.sharers);
+    const shareHolders = new Set(this.#delivery!.shareHolders);
     for (const v of neighbours) {
-      if (!sharers.has(v)) continue;
+      if (!shareHolders.has(v)) continue;
       const secret = agree(secrets.maskKey, roster.adverts.get(v)!.maskKey);
       const key = pairMaskKey(p.suite, this.sid, ctx2, index, v, secret);
       await addMask(vector, p.modulus, await openMaskStream(key), index < v ? 1 : -1);
@@ -801,8 +801,8 @@ export class Session {
     const p = this.offer.parameters;
     const { roster, index } = this.#roster!;
     const survivors = new Set(decodeSet(roster.size, message, 'the set of survivors'));
-    const sharers = new Set(this.#delivery!.sharers);
-    if ([...survivors].some((v) => !sharers.has(v)) || !survivors.has(index)) {
+    const shareHolders = new Set(this.#delivery!.shareHolders);
+    if ([...survivors].some((v) => !shareHolders.has(v)) || !survivors.has(index)) {
       refuse(
         'U3_INVALID',
         'R5.4-2',
@@ -812,7 +812,7 @@ export class Session {
     if (survivors.size < leastSurvivors(p)) {
       refuse('U3_TOO_SMALL', 'R5.4-3', `only ${survivors.size} inputs are left`);
     }
-    const dropouts = sharers.size - survivors.size;
+    const dropouts = shareHolders.size - survivors.size;
     if (dropouts > p.maxDropouts || roster.size - survivors.size > p.maxLosses) {
       refuse('TOO_MANY_DROPOUTS', 'R5.4-4', `${dropouts} clients were lost after they had shared`);
     }
@@ -878,9 +878,9 @@ export class Session {
     const record = this.#record;
     const { roster, index, neighbours } = this.#roster!;
     const survivors = new Set(decodeSet(roster.size, record.u3!, 'U3'));
-    const sharers = new Set(this.#delivery!.sharers);
+    const shareHolders = new Set(this.#delivery!.shareHolders);
     const dealers = (p.degree === 0 ? [...neighbours, index] : [...neighbours])
-      .filter((v) => sharers.has(v))
+      .filter((v) => shareHolders.has(v))
       .sort((a, b) => a - b);
     const sharesOf = (v: number): HeldShares | undefined =>
       v === index ? this.#ownShares! : this.#held.get(v);
@@ -890,7 +890,7 @@ export class Session {
       if (held === undefined) return NO_SHARE;
       return survivors.has(v) ? held.seed : held.key;
     });
-    const losses = sharers.size - survivors.size;
+    const losses = shareHolders.size - survivors.size;
     const layers =
       this.#share === null ? [] : layersTakenBack(this.#noise!.block.noise, this.#share, losses);
     record.answer = concat(
@@ -934,9 +934,9 @@ export class Session {
     }
     if (ending.kind !== 'release') return;
     const size = this.#roster!.roster.size;
-    const sharers = decodeSet(size, this.#record.u2!, 'U2').length;
+    const shareHolders = decodeSet(size, this.#record.u2!, 'U2').length;
     const { survivors } = ending;
-    if (ending.fate !== 2 || survivors < leastSurvivors(p) || survivors > sharers) {
+    if (ending.fate !== 2 || survivors < leastSurvivors(p) || survivors > shareHolders) {
       refuse('U3_INVALID', 'R5.6-4', `a sum of ${survivors} inputs cannot be of this session`);
     }
     if (told && survivors !== decodeSet(size, u3!, 'U3').length) {

@@ -440,11 +440,11 @@ const ruleOf = (noise: Row): NoiseRule => ({
 eachRow('noise', 'rules', 7, async (row) => {
   const rule = ruleOf(row.noise);
   if (row.success === false) {
-    await refusedWith(row.code, () => shareNoise(rule, row.sharers));
+    await refusedWith(row.code, () => shareNoise(rule, row.share_holders));
     return;
   }
   for (const session of row.sessions) {
-    const share = shareNoise(rule, session.sharers);
+    const share = shareNoise(rule, session.share_holders);
     assert.equal(formatRational(share.base), session.base);
     assert.deepEqual(share.layers.map(formatRational), session.layers);
     session.taken_back.forEach((layers: number[], losses: number) => {

@@ -89,8 +89,9 @@ def check_session(  # noqa: PLR0913 - facts from four places
                 (layer, SecretBytes(seeds[layer].tobytes()))
                 for layer in claimed["removed"]
             ]
+    share_holders = claimed["share_holders"]
     subtract_layers(
-        expected, NoiseRemoval(parameters.noise_block, claimed["sharers"], tuple(given))
+        expected, NoiseRemoval(parameters.noise_block, share_holders, tuple(given))
     )
     weights = np.load(layout.model(number), allow_pickle=False)
     return SessionCheck(

@@ -31,10 +31,10 @@ def test_shares_and_what_is_taken_back(row):
     if "sessions" not in row:
         # R3.5-1
         with pytest.raises(ParameterError):
-            rule.session(row["sharers"])
+            rule.session(row["share_holders"])
         return
     for expected in row["sessions"]:
-        session = rule.session(expected["sharers"])
+        session = rule.session(expected["share_holders"])
         assert session.base == Fraction(expected["base"])
         assert list(session.layers) == [Fraction(part) for part in expected["layers"]]
         assert session.tolerated_losses + 1 == len(expected["taken_back"])

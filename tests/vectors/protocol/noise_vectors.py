@@ -56,7 +56,7 @@ def sessions_of(the: NoiseRule, count: int) -> dict[str, Any]:
             raise AssertionError(the, count, lost)
         reveals.append(chosen)
     return {
-        "sharers": count,
+        "share_holders": count,
         "base": rational(base),
         "layers": [rational(layer) for layer in layers],
         "taken_back": reveals,
@@ -73,7 +73,7 @@ def noise() -> dict[str, Any]:
         row: dict[str, Any] = {"name": name, "noise": the.as_json()}
         if name == "nobody is left to count":
             row |= {"rule": "R3.5-1", "success": False, "code": BAD_CONFIG}
-            row["sharers"] = counts[0]
+            row["share_holders"] = counts[0]
         else:
             row["sessions"] = [sessions_of(the, count) for count in counts]
         rows.append(row)

@@ -121,7 +121,7 @@ def certificate(
         total = rational(whole - sum(times * layers[i] for times, i in taken))
     return canonical(
         {
-            "sharers": count,
+            "share_holders": count,
             "survivors": survivors,
             "losses": lost,
             "unseen": unseen,

@@ -60,7 +60,7 @@ final class Session {
     private final List<Peer> roster = new ArrayList<>();
     private int own;
     private byte[][] ownShares = new byte[2][];
-    private boolean[] sharers = new boolean[0];
+    private boolean[] shareHolders = new boolean[0];
     private byte[][][] held = new byte[0][][];
     private boolean isBound;
     private int survivors;
@@ -258,9 +258,9 @@ final class Session {
         byte[] bitmap = from.blob(1 << 13);
         byte[] sealed = from.blob(1L << 31);
         from.end();
-        sharers = members(bitmap);
-        int count = count(sharers);
-        Offer.require(sharers[own], "SELF_MISSING", "it is not among those who shared");
+        shareHolders = members(bitmap);
+        int count = count(shareHolders);
+        Offer.require(shareHolders[own], "SELF_MISSING", "it is not among those who shared");
         Offer.require(count >= offer.fewest(), "U2_TOO_SMALL", "too few have shared");
         Offer.require(
                 sealed.length == BUNDLE_BYTES * (count - 1), "BAD_SHARE_CIPHERTEXT", "it is not one bundle for each");
@@ -270,7 +270,7 @@ final class Session {
         int useful = 1;
         int at = 0;
         for (int u = 0; u < size; u++) {
-            if (!sharers[u] || u == own) {
+            if (!shareHolders[u] || u == own) {
                 continue;
             }
             byte[] bundle = Arrays.copyOfRange(sealed, at, at + BUNDLE_BYTES);
@@ -322,7 +322,7 @@ final class Session {
                 .done();
         residues.mask(masked, Crypto.derive(sid, selfSeed, selfInfo, keyed), true);
         for (int v = 0; v < roster.size(); v++) {
-            if (v == own || !sharers[v]) {
+            if (v == own || !shareHolders[v]) {
                 continue;
             }
             byte[] info = new Bytes.Writer()
@@ -352,20 +352,20 @@ final class Session {
         boolean[] inSum = members(bitmap);
         int count = count(inSum);
         for (int i = 0; i < inSum.length; i++) {
-            Offer.require(!inSum[i] || sharers[i], "U3_INVALID", "a survivor has not shared");
+            Offer.require(!inSum[i] || shareHolders[i], "U3_INVALID", "a survivor has not shared");
         }
         Offer.require(inSum[own], "U3_INVALID", "it is not among the survivors");
         Offer.require(count >= offer.fewest(), "U3_TOO_SMALL", "too few survivors");
         Offer.require(
-                count(sharers) - count <= offer.maxDropouts && roster.size() - count <= offer.maxLosses,
+                count(shareHolders) - count <= offer.maxDropouts && roster.size() - count <= offer.maxLosses,
                 "TOO_MANY_DROPOUTS",
                 "too many are lost");
         survivors = count;
-        byte[] absent = new byte[(count(sharers) + 7) / 8];
+        byte[] absent = new byte[(count(shareHolders) + 7) / 8];
         Bytes.Writer shares = new Bytes.Writer();
         int dealer = 0;
-        for (int u = 0; u < sharers.length; u++) {
-            if (!sharers[u]) {
+        for (int u = 0; u < shareHolders.length; u++) {
+            if (!shareHolders[u]) {
                 continue;
             }
             if (held[u] == null) {
@@ -429,7 +429,7 @@ final class Session {
         from.end();
         Offer.require(isBound, "UNEXPECTED_MESSAGE", "nothing was given that could be summed"); // R5.6-1
         Offer.require(
-                fate == 2 && count >= offer.fewest() && count <= count(sharers),
+                fate == 2 && count >= offer.fewest() && count <= count(shareHolders),
                 "U3_INVALID",
                 "no sum is of so many"); // R5.6-4
         Offer.require(survivors == 0 || count == survivors, "U3_INVALID", "it has answered for another set");

@@ -34,7 +34,7 @@ def check(layout, released, *, dropped=(), inputs=3):
         dropped=dropped,
         claimed={
             "survivors": inputs,
-            "sharers": 4,
+            "share_holders": 4,
             "removed": [],
             "l2_clip": 1.5,
             "fitted": None,
