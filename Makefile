@@ -37,7 +37,7 @@ test: $(STAMP_DEV)   ## the default test suite: what CI runs
 test-all: $(STAMP_SERVICES) flower frameworks  ## slow tests too, and those that need PostgreSQL, a bucket, Dask, Envoy, Flower, PyTorch, JAX
 	$(PYTEST)
 
-golden: $(STAMP_DEV)  ## rewrite tests/golden after an intended change, lower the counts of banned words
+golden: $(STAMP_DEV)  ## rewrite tests/golden after an intended change
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -m golden --rewrite-golden
 
 check: $(STAMP_DEV)  ## what CI runs beside the tests: lint, types, imports

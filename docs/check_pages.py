@@ -12,7 +12,7 @@ A page is a Markdown file of this repository; without arguments all are checked.
   So does every command of a console block, with its options.
 
 It prints one line for each fault and ends with 1 if there is any.
-`tests/architecture/test_pages.py` runs it with the list of pages that are still above.
+`tests/architecture/test_pages.py` runs it.
 """
 
 import functools

@@ -147,7 +147,7 @@ class _Loop:
         try:
             return running.result()
         finally:
-            if not running.done():  # Ctrl-C: nothing goes on unseen
+            if not running.done():  # Ctrl-C: nothing continues unseen
                 running.cancel()
                 has_ended.wait()
 
