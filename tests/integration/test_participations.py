@@ -354,14 +354,14 @@ async def test_more_sums_change_no_noise_where_participations_are_given(
     assert blocks[0] == blocks[1]
 
 
-async def between_two(house, cohort, stores):
+async def between_two(deployment, cohort, stores):
     """Let clients give once, each on its own store; return what came of it."""
     clients = [
-        house.client(name, store=stores.setdefault(name, LastingStore.make()))
+        deployment.client(name, store=stores.setdefault(name, LastingStore.make()))
         for name in cohort
     ]
     return await asyncio.gather(
-        house.leader.next_sum(),
+        deployment.leader.next_sum(),
         *(one.contribute(np.zeros(5)) for one in clients),
         return_exceptions=True,
     )
@@ -370,20 +370,22 @@ async def between_two(house, cohort, stores):
 def test_between_two_aggregators_each_client_gives_its_participations():
     async def main_of(clock):
         noise, stores = noise_for(participations=2), {}
-        house = TwoAggregators(clock, noise, steps=4)
+        deployment = TwoAggregators(clock, noise, steps=4)
         for number, cohort in enumerate(COHORTS):
-            released, *given = await between_two(house, cohort, stores)
+            released, *given = await between_two(deployment, cohort, stores)
             assert released.inputs == 4
             assert all(each.is_included for each in given)
             if number == 2:  # the leader of a new process still knows
-                house = TwoAggregators(clock, noise, steps=4, storages=house.storages)
-                await house.leader.recover()
+                deployment = TwoAggregators(
+                    clock, noise, steps=4, storages=deployment.storages
+                )
+                await deployment.leader.recover()
                 for name in cohort:
                     with pytest.raises(ServiceError, match="has used 2 of 2") as over:
-                        await house.way_to("leader", name).call(GetOffer(TASK, 0))
+                        await deployment.way_to("leader", name).call(GetOffer(TASK, 0))
                     assert over.value.code is ErrorCode.TASK_OVER
         with pytest.raises(ServiceError, match="all its sums"):
-            await house.leader.next_sum()
+            await deployment.leader.next_sum()
 
     run(main_of)
 
@@ -391,16 +393,16 @@ def test_between_two_aggregators_each_client_gives_its_participations():
 def test_between_two_a_client_refuses_what_its_participations_do_not_cover():
     async def main_of(clock):
         noise, stores = noise_for(participations=2), {}
-        house = TwoAggregators(clock, noise, steps=9)
+        deployment = TwoAggregators(clock, noise, steps=9)
 
         async def no_check(_):
             return None
 
-        house.leader._check_participations = no_check
+        deployment.leader._check_participations = no_check
         for _ in range(2):
-            released, *_ = await between_two(house, NAMES[:4], stores)
+            released, *_ = await between_two(deployment, NAMES[:4], stores)
             assert released.inputs == 4
-        return await between_two(house, NAMES[:4], stores)
+        return await between_two(deployment, NAMES[:4], stores)
 
     _, *refused = run(main_of)
     assert all(isinstance(each, BudgetSpentError) for each in refused)

@@ -399,13 +399,13 @@ def test_what_stays_for_the_receipt_holds_no_seed_and_no_bundle(parameters, clie
 # --- the server's receipts of sessions without a sum ----------------------------------
 
 
-def nobody_uploads(_number, call, _count):
+def no_client_uploads(_number, call, _count):
     return Fault.LOSE_REQUEST if call is UploadChunk else Fault.NONE
 
 
 @SESSIONS
 def test_an_aborted_session_leaves_a_receipt_at_the_server_too(parameters, clients):
-    deployment, _ = run(parameters, clients, fault_of=nobody_uploads, max_attempts=1)
+    deployment, _ = run(parameters, clients, fault_of=no_client_uploads, max_attempts=1)
     assert deployment.sums == []
     server = verified(deployment.aborted[1])
     assert server.finding is Finding.NO_SUM
@@ -419,7 +419,7 @@ def test_an_aborted_session_leaves_a_receipt_at_the_server_too(parameters, clien
 def test_a_server_that_is_killed_writes_the_same_receipt_again():
     def ended(**options):
         deployment, _ = run(
-            SIGNED, 5, fault_of=nobody_uploads, max_attempts=1, **options
+            SIGNED, 5, fault_of=no_client_uploads, max_attempts=1, **options
         )
         return deployment.aborted[1]
 
@@ -431,7 +431,7 @@ def test_a_server_that_is_killed_writes_the_same_receipt_again():
 
 
 def test_a_receipt_without_a_sum_is_a_file_of_its_own(tmp_path):
-    deployment, _ = run(SIGNED, 5, fault_of=nobody_uploads, max_attempts=1)
+    deployment, _ = run(SIGNED, 5, fault_of=no_client_uploads, max_attempts=1)
     data = deployment.aborted[1]
     written = []
     prepared = PreparedTask(SIGNED, None, None)

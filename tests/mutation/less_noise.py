@@ -6,7 +6,7 @@ Every row of a table beside this file is one fault.  In `less_noise.toml` 3 % of
 noise go missing: a sampler whose law is narrower than it says, a mechanism that draws
 less than the share it owes, an accountant that believes in more noise than there is.
 In `false_claims.toml` the code acts on a claim that does not hold: coins that hide
-nothing, shares that nobody adds.  The row names the tests that have to notice; they
+nothing, shares that no client adds.  The row names the tests that have to notice; they
 share no code with what is broken.  The tree is copied, one file of the copy is changed,
 and those tests run there.  Ends with status 1 if a fault is not noticed.
 

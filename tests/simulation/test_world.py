@@ -196,7 +196,7 @@ def releases_a_sum_without_waiting_for_the_disk(monkeypatch):
     monkeypatch.setattr(UploadSpool, "put", put_unsynced)
 
 
-def gives_noise_back_as_if_nobody_were_lost(monkeypatch):
+def gives_noise_back_as_if_no_client_were_lost(monkeypatch):
     monkeypatch.setattr(
         NoiseTerms, "revealed", lambda self, _: self.reveals[0] if self.reveals else ()
     )
@@ -222,7 +222,7 @@ def begins_its_upload_again(monkeypatch):
             directed(Round.UNMASKING, server=False),
         ),
         (
-            gives_noise_back_as_if_nobody_were_lost,
+            gives_noise_back_as_if_no_client_were_lost,
             Kind.LADDER,
             directed(Round.UNMASKING, 2),
         ),
@@ -370,7 +370,7 @@ def does_not_look_at_the_rollback_mark(monkeypatch):
     monkeypatch.setattr("secagg.storage.sqlite.file.refuse_restored", lambda *_: None)
 
 
-def believes_that_nobody_else_writes(monkeypatch):
+def assumes_that_it_alone_writes(monkeypatch):
     async def ignored(self, behind):
         self._position = JournalPosition(behind.sequence, behind.chain)
 
@@ -422,7 +422,7 @@ def has_another_root_in_its_receipt(monkeypatch):
     monkeypatch.setattr("secagg.client.session.seen_with", seen_wrongly)
 
 
-def leaves_somebody_out_of_its_receipt(monkeypatch):
+def omits_a_client_from_its_receipt(monkeypatch):
     monkeypatch.setattr(
         "secagg.server.session.report.encode_set",
         lambda members, size: encode_set(sorted(members)[1:], size),
@@ -534,7 +534,7 @@ FITTING = {
     gives_up_for_what_passes: lambda plan: plan.is_service and plan.is_operated,
     takes_back_no_noise: is_of(Kind.LADDER),
     has_another_root_in_its_receipt: is_of(Kind.DRAWN),
-    leaves_somebody_out_of_its_receipt: is_of(Kind.SIGNED),
+    omits_a_client_from_its_receipt: is_of(Kind.SIGNED),
     takes_silence_for_consent: loses_its_book,
     waits_for_no_book: loses_its_book,
     knows_only_what_came_to_itself: uploads_to_several,
@@ -570,7 +570,7 @@ FIRST = {
         speaks_before_it_has_stored,
         draws_its_seed_again_after_a_restart,
         does_not_look_at_the_rollback_mark,
-        believes_that_nobody_else_writes,
+        assumes_that_it_alone_writes,
         *FITTING,
     ],
 )

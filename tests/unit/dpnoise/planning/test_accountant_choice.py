@@ -33,7 +33,7 @@ def release_of(made):
 
 
 @pytest.fixture
-def asks_nobody(monkeypatch):
+def asks_no_accountant(monkeypatch):
     """Let every calibration fail the test."""
 
     def refuse(*_, **__):
@@ -42,7 +42,7 @@ def asks_nobody(monkeypatch):
     monkeypatch.setattr(planner, "calibrate_least", refuse)
 
 
-@pytest.mark.usefixtures("asks_nobody")
+@pytest.mark.usefixtures("asks_no_accountant")
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
@@ -178,7 +178,7 @@ BOUNDED = {
 }
 
 
-@pytest.mark.usefixtures("asks_nobody")
+@pytest.mark.usefixtures("asks_no_accountant")
 def test_a_bound_on_coordinates_far_below_any_useful_grid_is_refused():
     with pytest.raises(ParameterError, match="without one") as caught:
         plan(**BOUNDED, linf_bound=Fraction(25, 2048))

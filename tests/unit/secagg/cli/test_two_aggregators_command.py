@@ -167,28 +167,30 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path):
+def deployment(tmp_path):
     return House(tmp_path)
 
 
 class Running:
     """Helper and leader, as long as the context lasts."""
 
-    def __init__(self, house, **task):
-        self.house, self.task = house, task
+    def __init__(self, deployment, **task):
+        self.deployment, self.task = deployment, task
         self.sums, self.failures, self._stack = [], [], AsyncExitStack()
 
     async def __aenter__(self):
-        house, stack = self.house, self._stack
-        settings = house.settings("helper", house.aggregator("helper", **self.task))
+        deployment, stack = self.deployment, self._stack
+        settings = deployment.settings(
+            "helper", deployment.aggregator("helper", **self.task)
+        )
         helper = await stack.enter_async_context(opened_parties(settings))
         await helper.start()
-        sections = house.aggregator("leader", **self.task)
+        sections = deployment.aggregator("leader", **self.task)
         sections["helper"]["address"] = str(helper.transport.address)
         sections["helper"]["receipt_key"] = key_text(helper.receipt_key)
         lead = await stack.enter_async_context(
             opened_parties(
-                house.settings("leader", sections),
+                deployment.settings("leader", sections),
                 written=self.sums.append,
                 failed=self.failures.append,
             )
@@ -209,8 +211,8 @@ class Running:
         giving = asyncio.gather(
             *(
                 contribute_vector(
-                    self.house.settings(
-                        name, self.house.client(name, self.ports, self.keys)
+                    self.deployment.settings(
+                        name, self.deployment.client(name, self.ports, self.keys)
                     ),
                     vector,
                 )
@@ -228,16 +230,16 @@ class Running:
 
 
 def test_a_task_is_summed_from_settings_files_and_continues_after_a_restart(
-    house, capsys, json_answer
+    deployment, capsys, json_answer
 ):
     async def main_task():
-        async with Running(house) as first:
+        async with Running(deployment) as first:
             given = await first.give("abc")
             (written,) = first.sums
             values = np.load(written.path)
         # As if the process had been killed between the release and the file.
         written.path.unlink()
-        async with Running(house) as second:
+        async with Running(deployment) as second:
             later = await second.give("abc")
             await second.releasing  # of two sums; the task is over
             again, last = second.sums
@@ -255,7 +257,7 @@ def test_a_task_is_summed_from_settings_files_and_continues_after_a_restart(
         assert report["inputs"] == 3
         assert first.keys == second.keys  # made once
         verified = last.path.parent / report["receipt"]
-        mine = house.place / "mine.bin"
+        mine = deployment.place / "mine.bin"
         mine.write_bytes(later[0].receipt)
         return second.keys, verified, mine, report
 
@@ -285,19 +287,19 @@ def test_a_task_is_summed_from_settings_files_and_continues_after_a_restart(
 
 def test_a_session_without_a_sum_is_told_and_the_next_one_follows(tmp_path):
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(participations=1))
+        deployment = TwoAggregators(clock, noise_for(participations=1))
         sums, failures = [], []
-        lead = ReleasingLeader(house.leader, tmp_path / "sums", clock)
+        lead = ReleasingLeader(deployment.leader, tmp_path / "sums", clock)
         releasing = asyncio.ensure_future(
             lead.release(written=sums.append, failed=failures.append)
         )
         vectors = [np.full(5, place / 10) for place in range(4)]
-        alone = house.client("c0").contribute(vectors[0])  # two are too few
+        alone = deployment.client("c0").contribute(vectors[0])  # two are too few
         with pytest.raises(SessionAbortedError):
-            await asyncio.gather(alone, house.client("c1").contribute(vectors[1]))
+            await asyncio.gather(alone, deployment.client("c1").contribute(vectors[1]))
         await asyncio.gather(
             *(
-                house.client(f"d{place}").contribute(vector)
+                deployment.client(f"d{place}").contribute(vector)
                 for place, vector in enumerate(vectors)
             )
         )
@@ -310,18 +312,20 @@ def test_a_session_without_a_sum_is_told_and_the_next_one_follows(tmp_path):
     assert [(each.inputs, each.path.exists()) for each in sums] == [(4, True)]
 
 
-def test_certificates_can_be_taken_back_and_health_needs_none(house):
-    sections = house.aggregator("helper")
-    certificate = Path(house.caller("helper", "a")["certificate"])
-    revoked = house.place / "ca.crl"
+def test_certificates_can_be_taken_back_and_health_needs_none(deployment):
+    sections = deployment.aggregator("helper")
+    certificate = Path(deployment.caller("helper", "a")["certificate"])
+    revoked = deployment.place / "ca.crl"
     revoked.write_bytes(
-        crl_of(house.authorities["helper"], certificate.read_bytes(), now=time.time())
+        crl_of(
+            deployment.authorities["helper"], certificate.read_bytes(), now=time.time()
+        )
     )
     sections["server"] |= {"health_listen": "127.0.0.1:0", "revoked": str(revoked)}
     sections["server"]["metrics_listen"] = "127.0.0.1:0"
 
     async def main():
-        settings = house.settings("helper", sections)
+        settings = deployment.settings("helper", sections)
         meter = meter_of(settings.server)
         async with (
             opened_parties(settings, meter=meter) as helper,
@@ -347,7 +351,7 @@ def test_certificates_can_be_taken_back_and_health_needs_none(house):
                 assert line in pages["/metrics"]
             ports = {"leader": "127.0.0.1:1", "helper": str(helper.transport.address)}
             for name in "ab":
-                settings = house.settings(name, house.client(name, ports))
+                settings = deployment.settings(name, deployment.client(name, ports))
                 async with _connect("helper", settings.helper) as way:
                     if name == "a":
                         with pytest.raises(ServiceError, match="revoked"):
@@ -358,12 +362,12 @@ def test_certificates_can_be_taken_back_and_health_needs_none(house):
     asyncio.run(main())
 
 
-def test_a_client_leaves_a_task_below_its_own_limits(house):
+def test_a_client_leaves_a_task_below_its_own_limits(deployment):
     async def main():
-        async with Running(house) as running:
-            sections = house.client("a", running.ports)
+        async with Running(deployment) as running:
+            sections = deployment.client("a", running.ports)
             sections["policy"]["max_epsilon"] = 0.5
-            await contribute_vector(house.settings("a", sections), VECTORS[0])
+            await contribute_vector(deployment.settings("a", sections), VECTORS[0])
 
     with pytest.raises(RemoteProtocolError, match="epsilon") as refused:
         asyncio.run(main())
@@ -421,8 +425,10 @@ def document_of(part):
 
 
 @pytest.mark.parametrize("part", ["leader", "helper"])
-def test_settings_are_shown_with_what_the_task_costs(house, capsys, part, json_answer):
-    path = house.written(part, house.aggregator(part))
+def test_settings_are_shown_with_what_the_task_costs(
+    deployment, capsys, part, json_answer
+):
+    path = deployment.written(part, deployment.aggregator(part))
     words = [
         "two-aggregators",
         part,
@@ -454,15 +460,15 @@ def test_settings_are_shown_with_what_the_task_costs(house, capsys, part, json_a
         ("client", ("leader", "receipt_key", None), "leader.receipt_key"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(house, capsys, part, changed, said):
+def test_what_cannot_work_is_refused_by_name(deployment, capsys, part, changed, said):
     ports = {"leader": "127.0.0.1:1", "helper": "127.0.0.1:2"}
     words = ["two-aggregators", part, "--json", "--config"]
     if part == "client":
-        sections = house.client("a", ports)
-        np.save(house.place / "x.npy", VECTORS[0])
-        words[2:2] = ["--input", str(house.place / "x.npy")]
+        sections = deployment.client("a", ports)
+        np.save(deployment.place / "x.npy", VECTORS[0])
+        words[2:2] = ["--input", str(deployment.place / "x.npy")]
     else:
-        sections = house.aggregator(part)
+        sections = deployment.aggregator(part)
         if part == "leader":
             sections["helper"]["address"] = ports["helper"]
     section, key, value = changed
@@ -470,7 +476,7 @@ def test_what_cannot_work_is_refused_by_name(house, capsys, part, changed, said)
         del sections[section][key]
     else:
         sections[section][key] = value
-    code = main([*words, str(house.written(part, sections))])
+    code = main([*words, str(deployment.written(part, sections))])
     told = capsys.readouterr()
     assert said in told.err
     failure = json.loads(told.out.splitlines()[-1])["error"]
@@ -479,15 +485,17 @@ def test_what_cannot_work_is_refused_by_name(house, capsys, part, changed, said)
 
 
 @pytest.mark.parametrize("which", ["leader", "helper", "for-leader"])
-def test_a_certificate_of_another_party_is_refused_at_the_start(house, capsys, which):
+def test_a_certificate_of_another_party_is_refused_at_the_start(
+    deployment, capsys, which
+):
     part = which.removeprefix("for-")
-    sections = house.aggregator(part)
+    sections = deployment.aggregator(part)
     if which == "for-leader":
         sections["helper"]["address"] = "127.0.0.1:1"
-        sections["helper"] |= house.caller("helper", "other")
+        sections["helper"] |= deployment.caller("helper", "other")
     else:
         sections["server"]["name"] = "other"
-    path = house.written(part, sections)
+    path = deployment.written(part, sections)
     assert main(["two-aggregators", part, "--json", "--config", str(path)]) != 0
     told = capsys.readouterr()
     assert "is a certificate for" in told.err
@@ -496,7 +504,7 @@ def test_a_certificate_of_another_party_is_refused_at_the_start(house, capsys, w
 
 
 @pytest.mark.parametrize("part", ["leader", "helper"])
-def test_an_aggregator_that_cannot_print_continues(house, monkeypatch, part):
+def test_an_aggregator_that_cannot_print_continues(deployment, monkeypatch, part):
     usual, while_serving = gc.get_threshold(), []
 
     async def stopped_at_once(_, work, **__):
@@ -504,10 +512,10 @@ def test_an_aggregator_that_cannot_print_continues(house, monkeypatch, part):
         work.close()
 
     monkeypatch.setattr(service, "run_until_signalled", stopped_at_once)
-    sections = house.aggregator(part)
+    sections = deployment.aggregator(part)
     if part == "leader":
         sections["helper"]["address"] = "127.0.0.1:1"  # which is not called here
-    path = house.written(part, sections)
+    path = deployment.written(part, sections)
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert main(["two-aggregators", part, "--config", str(path)]) == 0
@@ -517,28 +525,32 @@ def test_an_aggregator_that_cannot_print_continues(house, monkeypatch, part):
 
 
 @pytest.mark.parametrize("part", ["leader", "client"])
-def test_a_server_that_could_keep_no_sum_is_refused_at_the_start(house, capsys, part):
-    taken, vector = house.place / "taken", house.place / "x.npy"
+def test_a_server_that_could_keep_no_sum_is_refused_at_the_start(
+    deployment, capsys, part
+):
+    taken, vector = deployment.place / "taken", deployment.place / "x.npy"
     taken.write_text("this is no directory")
     np.save(vector, VECTORS[0])
     words = ["two-aggregators", part, "--config"]
     if part == "leader":
-        sections = house.aggregator(part)
+        sections = deployment.aggregator(part)
         sections["server"]["output_dir"] = str(taken)
     else:
-        sections = house.client("a", dict.fromkeys(house.authorities, "127.0.0.1:1"))
+        sections = deployment.client(
+            "a", dict.fromkeys(deployment.authorities, "127.0.0.1:1")
+        )
         words[2:2] = ["--input", str(vector), "--output", str(taken / "sum.npy")]
-    assert main([*words, str(house.written(part, sections))]) == 55
+    assert main([*words, str(deployment.written(part, sections))]) == 55
     assert f"{taken} cannot be written" in capsys.readouterr().err
 
 
 class Operated:
     """A leader or a helper as its command runs it, and commands beside it."""
 
-    def __init__(self, house, capsys, part, sections):
+    def __init__(self, deployment, capsys, part, sections):
         self.capsys, self.told, self.sums, self.failures = capsys, [], [], []
-        self.settings = house.settings(part, sections)
-        self.file = house.place / f"{part}.toml"
+        self.settings = deployment.settings(part, sections)
+        self.file = deployment.place / f"{part}.toml"
         self._ready = asyncio.Event()
 
     async def __aenter__(self):
@@ -646,32 +658,36 @@ def assert_readable(party, version):
     assert party.command("state", "check")[1]["ok"]
 
 
-def test_operators_see_and_pause_what_two_aggregators_do(house, capsys):
+def test_operators_see_and_pause_what_two_aggregators_do(deployment, capsys):
     """Two tasks in each process; commands, page, metrics, the doctor, the states."""
-    (house.place / "more").mkdir()
+    (deployment.place / "more").mkdir()
     second = text_of({"task": TASK | {"id": "second", "steps": 1}})
-    (house.place / "more" / "second.toml").write_text(second)
-    sections = {part: house.aggregator(part, steps=1) for part in ("helper", "leader")}
+    (deployment.place / "more" / "second.toml").write_text(second)
+    sections = {
+        part: deployment.aggregator(part, steps=1) for part in ("helper", "leader")
+    }
     for each in sections.values():
-        each["server"] |= WATCHED | {"tasks_dir": str(house.place / "more")}
+        each["server"] |= WATCHED | {"tasks_dir": str(deployment.place / "more")}
 
     async def give(helper, lead, task):
         ports = {"leader": lead.address, "helper": helper.address}
         keys = {"leader": parse_key(lead.key), "helper": parse_key(helper.key)}
         giving = []
         for name, vector in zip("abc", VECTORS, strict=True):
-            own = house.client(f"{name}-{task}", ports, keys)
+            own = deployment.client(f"{name}-{task}", ports, keys)
             own["client"]["task"] = task
             giving.append(
-                contribute_vector(house.settings(f"{name}-{task}", own), vector)
+                contribute_vector(deployment.settings(f"{name}-{task}", own), vector)
             )
         return await asyncio.gather(*giving)
 
     async def main_task():
-        async with Operated(house, capsys, "helper", sections["helper"]) as helper:
+        async with Operated(deployment, capsys, "helper", sections["helper"]) as helper:
             sections["leader"]["helper"]["address"] = helper.address
             sections["leader"]["helper"]["receipt_key"] = helper.key
-            async with Operated(house, capsys, "leader", sections["leader"]) as lead:
+            async with Operated(
+                deployment, capsys, "leader", sections["leader"]
+            ) as lead:
                 paused = await lead.ask("task.pause", task="second", reason="look")
                 assert (paused["state"], paused["version"]) == ("paused", 1)
                 given = [await give(helper, lead, "between-two")]
@@ -699,17 +715,17 @@ def test_operators_see_and_pause_what_two_aggregators_do(house, capsys):
     assert checked["faults"][0]["where"].startswith("task 'second': ")
 
 
-def test_drain_finishes_the_session_that_clients_have_given_to(house, capsys):
+def test_drain_finishes_the_session_that_clients_have_given_to(deployment, capsys):
     """And opens no other one, though the task wants a second sum."""
 
     async def main_task():
-        settings = house.settings("helper", house.aggregator("helper"))
+        settings = deployment.settings("helper", deployment.aggregator("helper"))
         async with opened_parties(settings) as helper:
             await helper.start()
-            sections = house.aggregator("leader")
+            sections = deployment.aggregator("leader")
             sections["helper"]["address"] = str(helper.transport.address)
             sections["helper"]["receipt_key"] = key_text(helper.receipt_key)
-            async with Operated(house, capsys, "leader", sections) as lead:
+            async with Operated(deployment, capsys, "leader", sections) as lead:
                 ports = {
                     "leader": lead.address,
                     "helper": str(helper.transport.address),
@@ -717,7 +733,9 @@ def test_drain_finishes_the_session_that_clients_have_given_to(house, capsys):
                 keys = {"leader": parse_key(lead.key), "helper": helper.receipt_key}
 
                 def give(name):
-                    own = house.settings(name, house.client(name, ports, keys))
+                    own = deployment.settings(
+                        name, deployment.client(name, ports, keys)
+                    )
                     return asyncio.ensure_future(contribute_vector(own, VECTORS[0]))
 
                 giving = [give("a"), give("b")]
@@ -741,23 +759,26 @@ def test_drain_finishes_the_session_that_clients_have_given_to(house, capsys):
 
 
 @pytest.mark.parametrize("part", ["leader", "helper"])
-def test_a_revoked_client_loses_its_access_within_a_minute(house, part):
-    revoked = house.place / "ca.crl"
-    revoked.write_bytes(crl_of(house.authorities[part], now=STARTED_AT))
-    sections = house.aggregator(part)
+def test_a_revoked_client_loses_its_access_within_a_minute(deployment, part):
+    revoked = deployment.place / "ca.crl"
+    revoked.write_bytes(crl_of(deployment.authorities[part], now=STARTED_AT))
+    sections = deployment.aggregator(part)
     sections["server"] |= {"revoked": str(revoked), "listen": "127.0.0.1:0"}
     sections["server"]["max_revocation_days"] = 0.01  # 864 seconds
     if part == "leader":
         sections["helper"]["address"] = "127.0.0.1:1"  # which is not called here
-    certificate = Path(house.caller(part, "a")["certificate"]).read_bytes()
+    certificate = Path(deployment.caller(part, "a")["certificate"]).read_bytes()
 
     async def main_task():
         clock = ManualClock()
-        async with opened_parties(house.settings(part, sections), clock=clock) as party:
+        async with opened_parties(
+            deployment.settings(part, sections), clock=clock
+        ) as party:
             await party.listen()
             ports = dict.fromkeys(KEYS, str(party.transport.address))
             settings = {
-                name: house.settings(name, house.client(name, ports)) for name in "ab"
+                name: deployment.settings(name, deployment.client(name, ports))
+                for name in "ab"
             }
             ways = {
                 name: _connect(part, getattr(settings[name], part)) for name in "ab"
@@ -768,7 +789,10 @@ def test_a_revoked_client_loses_its_access_within_a_minute(house, part):
                     assert isinstance(await way.call(call), Wait)
                 revoked.write_bytes(
                     crl_of(
-                        house.authorities[part], certificate, number=2, now=clock.date()
+                        deployment.authorities[part],
+                        certificate,
+                        number=2,
+                        now=clock.date(),
                     )
                 )
                 clock.advance(LOOK_EVERY_SECONDS)
@@ -793,20 +817,20 @@ def test_a_revoked_client_loses_its_access_within_a_minute(house, part):
         ("between-two.lock", "server.rollback_mark of task between-two"),
     ],
 )
-def test_two_tasks_of_one_name_or_one_mark_are_refused(house, capsys, name, said):
-    sections = house.aggregator("helper")
-    sections["server"]["tasks_dir"] = str(house.place / "more")
-    (house.place / "more").mkdir()
+def test_two_tasks_of_one_name_or_one_mark_are_refused(deployment, capsys, name, said):
+    sections = deployment.aggregator("helper")
+    sections["server"]["tasks_dir"] = str(deployment.place / "more")
+    (deployment.place / "more").mkdir()
     again = text_of({"task": TASK | {"id": name}})
-    (house.place / "more" / "again.toml").write_text(again)
-    path = house.written("helper", sections)
+    (deployment.place / "more" / "again.toml").write_text(again)
+    path = deployment.written("helper", sections)
     assert main(["two-aggregators", "helper", "--config", str(path)]) == 72
     assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("part", ["leader", "helper"])
-def test_a_database_is_refused_with_its_reason(house, capsys, part):
-    path = house.written(part, house.aggregator(part))
+def test_a_database_is_refused_with_its_reason(deployment, capsys, part):
+    path = deployment.written(part, deployment.aggregator(part))
     words = ["two-aggregators", part, "--json", "--config", str(path)]
     words += ["--set", "server.store=postgresql://u@host/name"]
     if part == "leader":

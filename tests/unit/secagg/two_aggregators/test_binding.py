@@ -30,10 +30,10 @@ class Turned(Between):
 @pytest.mark.parametrize("turned", ["leader", "helper"])
 def test_no_share_leaves_for_another_than_the_one_that_has_made_the_offer(turned):
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        summing = asyncio.ensure_future(house.leader.next_sum())
-        way = Turned(house.way_to(turned, "c0"))
-        client = house.client("c0", **{turned: way})
+        deployment = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
+        way = Turned(deployment.way_to(turned, "c0"))
+        client = deployment.client("c0", **{turned: way})
         # The way turns after the offer was checked: names are compared at each call.
         judged = client._check_offers
 
@@ -58,14 +58,14 @@ def test_no_share_leaves_for_another_than_the_one_that_has_made_the_offer(turned
 @pytest.mark.parametrize("renamed", ["leader", "helper"])
 def test_a_renamed_aggregator_does_not_start_with_an_open_session(renamed):
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        summing = asyncio.ensure_future(house.leader.next_sum())
-        giving = asyncio.ensure_future(house.client("c0").contribute(VECTORS[0]))
+        deployment = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
+        giving = asyncio.ensure_future(deployment.client("c0").contribute(VECTORS[0]))
         await clock.sleep_until(clock.now() + 5)
         for task in (summing, giving):
             task.cancel()
         await asyncio.wait({summing, giving})
-        again = house.restarted(noise_for())
+        again = deployment.restarted(noise_for())
         party = getattr(again, renamed)
         party._name = "another"
         with pytest.raises(ServiceError, match=f"one of '{renamed}'") as caught:

@@ -60,9 +60,9 @@ def beside():
     """What a task leaves that is in the same processes, and the session of its sum."""
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(), task="beside")
-        released, _ = await house.give(VECTORS)
-        return house.storages, released.session_id
+        deployment = TwoAggregators(clock, noise_for(), task="beside")
+        released, _ = await deployment.give(VECTORS)
+        return deployment.storages, released.session_id
 
     return run(main)
 
@@ -73,8 +73,8 @@ class Mortal:
     def __init__(self, clock, part, switch, storages):
         self.clock, self.part, self.switch = clock, part, switch
         self.beside, self.parties = storages, {}
-        self.house = TwoAggregators(clock, noise_for(), helper_way=self._way)
-        self.storages, self.alive = self.house.storages, {}
+        self.deployment = TwoAggregators(clock, noise_for(), helper_way=self._way)
+        self.storages, self.alive = self.deployment.storages, {}
         dying = list(self.storages)
         place = PARTS.index(part)
         kept = self.storages[place]
@@ -92,25 +92,25 @@ class Mortal:
     def _way(self, _):
         return Way(self, "helper", "leader")
 
-    def _begin(self, house, parts):
+    def _begin(self, deployment, parts):
         for part in parts:
-            self._server(house, part)
+            self._server(deployment, part)
 
-    def _server(self, house, part):
+    def _server(self, deployment, part):
         other = TwoAggregators(
             self.clock, noise_for(), task="beside", storages=self.beside
         )
-        parties = [getattr(each, part) for each in (other, house)]
+        parties = [getattr(each, part) for each in (other, deployment)]
         server = PartyServer(parties, NOWHERE, None, clock=self.clock)
         self.alive[part], self.parties[part] = server, parties[1]
 
     async def again(self):
         await self.clock.sleep_until(self.clock.now() + AWAY_SECONDS)
-        house = TwoAggregators(
+        deployment = TwoAggregators(
             self.clock, noise_for(), helper_way=self._way, storages=self.storages
         )
-        await getattr(house, self.part).recover()
-        self._server(house, self.part)
+        await getattr(deployment, self.part).recover()
+        self._server(deployment, self.part)
 
     async def sum(self):
         """Run the leader's session, at as many leaders as it takes."""
@@ -140,7 +140,7 @@ def session(part, at, other):
         watching = asyncio.ensure_future(mortal.watch())
         stores = [LastingStore.make(now=clock.date) for _ in VECTORS]
         clients = [
-            mortal.house.client(
+            mortal.deployment.client(
                 f"c{k}",
                 leader=Way(mortal, "leader", f"c{k}"),
                 helper=Way(mortal, "helper", f"c{k}"),

@@ -54,19 +54,19 @@ def test_a_leader_that_only_asks_does_not_fill_the_helpers_store(
     monkeypatch.setattr(party, "_PURGED_EVERY", 5)
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
+        deployment = TwoAggregators(clock, noise_for())
         numbers = [number for number in range(1, 40) if number % 5]
         for number in numbers[:asked]:
-            offer = await house.helper.answer("leader", GetOffer(TASK, number - 1))
-        rows = await house.storages[1].store.read(
+            offer = await deployment.helper.answer("leader", GetOffer(TASK, number - 1))
+        rows = await deployment.storages[1].store.read(
             ListSessions(role=Role.SERVER, task=TASK)
         )
-        ended = await house.storages[1].store.read(
+        ended = await deployment.storages[1].store.read(
             ListSessions(
                 role=Role.SERVER, task=TASK, state=SessionState.ENDED, limit=100
             )
         )
-        tally = await house.storages[1].store.read(ReadTally(Role.SERVER, TASK))
+        tally = await deployment.storages[1].store.read(ReadTally(Role.SERVER, TASK))
         assert tally.highest_number == offer.session_number == numbers[asked - 1]
         assert len(rows) == 1
         assert len(ended) == left
@@ -75,19 +75,21 @@ def test_a_leader_that_only_asks_does_not_fill_the_helpers_store(
 
 
 async def opened(clock, **task):
-    """Return a house whose helper holds four seeds, and the leader's offer."""
-    house = TwoAggregators(clock, noise_for(**task))
-    helper = await house.helper.answer("leader", GetOffer(TASK))
+    """Return a deployment whose helper holds four seeds, and the leader's offer."""
+    deployment = TwoAggregators(clock, noise_for(**task))
+    helper = await deployment.helper.answer("leader", GetOffer(TASK))
     offer = replace(helper, aggregator="leader", server_nonce=helper.session_id)
     for k in range(4):
         share = HelperShare.decode(bytes([k]) * 32 + offer.session_id)
-        await house.helper.answer(f"c{k}", chunk(helper.session_id, share.encode()))
-    return house, helper, offer
+        await deployment.helper.answer(
+            f"c{k}", chunk(helper.session_id, share.encode())
+        )
+    return deployment, helper, offer
 
 
-def asks(house, helper, offer, names):
+def asks(deployment, helper, offer, names):
     accepted = AcceptedShares(offer.encode(), tuple(names)).encode()
-    return house.helper.answer("leader", chunk(helper.session_id, accepted))
+    return deployment.helper.answer("leader", chunk(helper.session_id, accepted))
 
 
 @pytest.mark.parametrize(
@@ -105,12 +107,12 @@ def asks(house, helper, offer, names):
 )
 def test_the_helper_answers_for_its_own_session_alone(change, code) -> None:
     async def main(clock):
-        house, helper, offer = await opened(clock)
+        deployment, helper, offer = await opened(clock)
         with pytest.raises(RemoteProtocolError) as refused:
-            await asks(house, helper, replace(offer, **change), ["c0", "c1", "c2"])
+            await asks(deployment, helper, replace(offer, **change), ["c0", "c1", "c2"])
         assert refused.value.code is code
         # What was refused has fixed nothing.
-        assert (await asks(house, helper, offer, ["c0", "c1", "c2"])).complete
+        assert (await asks(deployment, helper, offer, ["c0", "c1", "c2"])).complete
 
     run(main)
 
@@ -121,9 +123,9 @@ def test_the_helper_answers_for_its_own_session_alone(change, code) -> None:
 )
 def test_a_list_is_a_set_in_one_order(names) -> None:
     async def main(clock):
-        house, helper, offer = await opened(clock)
+        deployment, helper, offer = await opened(clock)
         with pytest.raises(RemoteProtocolError) as refused:
-            await asks(house, helper, offer, names)
+            await asks(deployment, helper, offer, names)
         assert refused.value.code is ErrorCode.BAD_ENCODING
 
     run(main)
@@ -131,10 +133,10 @@ def test_a_list_is_a_set_in_one_order(names) -> None:
 
 def test_behind_its_end_a_session_is_answered_no_more() -> None:
     async def main(clock):
-        house, helper, offer = await opened(clock)
+        deployment, helper, offer = await opened(clock)
         clock.advance(helper.session_end - clock.date())
         with pytest.raises(RemoteProtocolError) as refused:
-            await asks(house, helper, offer, ["c0", "c1", "c2"])
+            await asks(deployment, helper, offer, ["c0", "c1", "c2"])
         assert refused.value.code is ErrorCode.SESSION_OVER
 
     run(main)
@@ -142,15 +144,17 @@ def test_behind_its_end_a_session_is_answered_no_more() -> None:
 
 def test_a_leader_cannot_use_up_all_session_numbers() -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
+        deployment = TwoAggregators(clock, noise_for())
         with pytest.raises(RemoteProtocolError) as refused:
-            await house.helper.answer("leader", GetOffer(TASK, (1 << 63) - 1))
+            await deployment.helper.answer("leader", GetOffer(TASK, (1 << 63) - 1))
         assert refused.value.code is ErrorCode.BAD_CONFIG
         # One that is ahead, because this helper has lost its store, is caught up with.
-        offer = await house.helper.answer("leader", GetOffer(TASK, 41))
+        offer = await deployment.helper.answer("leader", GetOffer(TASK, 41))
         assert offer.session_number == 42
         # So is one whose store was restored before, and numbered by the clock.
-        offer = await house.helper.answer("leader", GetOffer(TASK, int(time.time())))
+        offer = await deployment.helper.answer(
+            "leader", GetOffer(TASK, int(time.time()))
+        )
         assert offer.session_number > 1_700_000_000
 
     run(main)
@@ -166,19 +170,19 @@ def test_a_helper_cannot_use_up_all_session_numbers(lie) -> None:
         def numbered(offer):
             return replace(offer, session_number=lies.pop()) if lies else offer
 
-        house = TwoAggregators(
+        deployment = TwoAggregators(
             clock,
             noise_for(),
             helper_way=lambda way: LyingConnection(way, {GetOffer: numbered}),
         )
-        await house.give(VECTORS)
+        await deployment.give(VECTORS)
         lies.append(lie)
         with pytest.raises(RemoteProtocolError, match="offers session") as refused:
-            await house.leader.next_sum()
+            await deployment.leader.next_sum()
         assert refused.value.code is ErrorCode.BAD_CONFIG
         assert refused.value.sender == "helper"
         # What was refused is not remembered: an honest helper is stood upon.
-        released, _ = await house.give(VECTORS)
+        released, _ = await deployment.give(VECTORS)
         assert released.session_number == 2
 
     run(main)
@@ -188,12 +192,12 @@ def test_a_leader_stands_on_a_helper_that_numbers_by_the_clock() -> None:
     """Its store was restored; so it does for one with no store."""
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
+        deployment = TwoAggregators(clock, noise_for())
         later = int(time.time())
-        await house.helper.answer("leader", GetOffer(TASK, later))
-        await house.give(VECTORS)
+        await deployment.helper.answer("leader", GetOffer(TASK, later))
+        await deployment.give(VECTORS)
         fresh = TwoAggregators(clock, noise_for())
-        fresh.leader._storage = house.leader._storage
+        fresh.leader._storage = deployment.leader._storage
         released, _ = await fresh.give(VECTORS)
         assert released.session_number == 2
 
@@ -202,10 +206,10 @@ def test_a_leader_stands_on_a_helper_that_numbers_by_the_clock() -> None:
 
 def test_a_leader_that_names_clients_without_seeds_gets_nothing() -> None:
     async def main(clock):
-        house, helper, offer = await opened(clock)
+        deployment, helper, offer = await opened(clock)
         names = ["c0", "c1", "c3", "invented-1", "invented-2"]
-        assert (await asks(house, helper, offer, names)).complete
-        piece = await house.helper.answer(
+        assert (await asks(deployment, helper, offer, names)).complete
+        piece = await deployment.helper.answer(
             "leader", FetchChunk(helper.session_id, Blob.SUM, 0)
         )
         assert NoisyShare.decode(piece.data).names == ("c0", "c1", "c3")
@@ -215,23 +219,23 @@ def test_a_leader_that_names_clients_without_seeds_gets_nothing() -> None:
 
 def test_a_client_has_one_share_at_each() -> None:
     async def main(clock):
-        house, helper, offer = await opened(clock)
+        deployment, helper, offer = await opened(clock)
         first = HelperShare.decode(bytes(32) + offer.session_id).encode()
         # The same again is answered like the first time.
         assert (
-            await house.helper.answer("c0", chunk(helper.session_id, first))
+            await deployment.helper.answer("c0", chunk(helper.session_id, first))
         ).complete
         other = HelperShare.decode(bytes([9]) * 32 + offer.session_id).encode()
         with pytest.raises(RemoteProtocolError) as refused:
-            await house.helper.answer("c0", chunk(helper.session_id, other))
+            await deployment.helper.answer("c0", chunk(helper.session_id, other))
         assert refused.value.code is ErrorCode.EQUIVOCATION
         for bad in (other[:-1], other + b"x"):
             with pytest.raises(RemoteProtocolError) as misshapen:
-                await house.helper.answer("c9", chunk(helper.session_id, bad))
+                await deployment.helper.answer("c9", chunk(helper.session_id, bad))
             assert misshapen.value.code is ErrorCode.BAD_ENCODING
         broken = replace(chunk(helper.session_id, other), digest=bytes(32))
         with pytest.raises(ServiceError) as corrupt:
-            await house.helper.answer("c9", broken)
+            await deployment.helper.answer("c9", broken)
         assert corrupt.value.code is ErrorCode.UPLOAD_CORRUPT
 
     run(main)
@@ -239,11 +243,11 @@ def test_a_client_has_one_share_at_each() -> None:
 
 def test_a_late_seed_changes_nothing() -> None:
     async def main(clock):
-        house, helper, offer = await opened(clock)
-        await asks(house, helper, offer, ["c0", "c1", "c2"])
+        deployment, helper, offer = await opened(clock)
+        await asks(deployment, helper, offer, ["c0", "c1", "c2"])
         late = HelperShare.decode(bytes(32) + offer.session_id).encode()
         with pytest.raises(ServiceError) as refused:
-            await house.helper.answer("late", chunk(helper.session_id, late))
+            await deployment.helper.answer("late", chunk(helper.session_id, late))
         assert refused.value.code is ErrorCode.UNKNOWN_SESSION
 
     run(main)
@@ -272,33 +276,35 @@ def test_a_helper_that_lies_ends_the_session_without_a_sum(lie, words) -> None:
         return BlobChunk(data, len(data))
 
     async def main(clock):
-        house = TwoAggregators(
+        deployment = TwoAggregators(
             clock,
             noise_for(),
             helper_way=lambda way: LyingConnection(way, {FetchChunk: changed}),
         )
-        clients = [house.client(f"client-{k}") for k in range(4)]
+        clients = [deployment.client(f"client-{k}") for k in range(4)]
         released, *others = await asyncio.gather(
-            house.leader.next_sum(),
+            deployment.leader.next_sum(),
             *(one.contribute(VECTORS[0]) for one in clients),
             return_exceptions=True,
         )
         assert isinstance(released, RemoteProtocolError)
         assert words in str(released)
         assert {other.code for other in others} == {ErrorCode.U3_INVALID}
-        assert await house.leader.last_sum() is None
+        assert await deployment.leader.last_sum() is None
 
     run(main)
 
 
 def test_a_client_that_uploads_no_vector_is_refused() -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        summing = asyncio.ensure_future(house.leader.next_sum())
+        deployment = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
         await clock.sleep_until(clock.now() + 1.0)
-        offer = await house.leader.answer("client-0", GetOffer(TASK))
+        offer = await deployment.leader.answer("client-0", GetOffer(TASK))
         with pytest.raises(RemoteProtocolError) as refused:
-            await house.leader.answer("client-0", chunk(offer.session_id, b"short"))
+            await deployment.leader.answer(
+                "client-0", chunk(offer.session_id, b"short")
+            )
         assert refused.value.code is ErrorCode.BAD_VECTOR
         summing.cancel()
 
@@ -307,18 +313,18 @@ def test_a_client_that_uploads_no_vector_is_refused() -> None:
 
 def test_what_has_no_meaning_between_two_is_no_call() -> None:
     async def main(clock):
-        house, helper, offer = await opened(clock)
+        deployment, helper, offer = await opened(clock)
         update = GetUpdate(offer.session_id, Round.MASKED_INPUT_COLLECTION)
         watch = WatchSession(offer.session_id, None)
         for service, request in (
-            (house.helper, update),
-            (house.helper, FetchChunk(helper.session_id, Blob.PAYLOAD, 0)),
-            (house.leader, FetchChunk(helper.session_id, Blob.ROSTER, 0)),
+            (deployment.helper, update),
+            (deployment.helper, FetchChunk(helper.session_id, Blob.PAYLOAD, 0)),
+            (deployment.leader, FetchChunk(helper.session_id, Blob.ROSTER, 0)),
         ):
             with pytest.raises(RemoteProtocolError) as refused:
                 await service.answer("c0", request)
             assert refused.value.code is ErrorCode.UNEXPECTED_MESSAGE
-        for service in (house.helper, house.leader):
+        for service in (deployment.helper, deployment.leader):
             with pytest.raises(RemoteProtocolError):
                 service.watch("c0", watch)
             with pytest.raises(ServiceError) as unknown:
@@ -333,15 +339,15 @@ def test_what_has_no_meaning_between_two_is_no_call() -> None:
 
 def test_an_unauthenticated_peer_reads_no_sum() -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        released, _ = await house.give(VECTORS)
+        deployment = TwoAggregators(clock, noise_for())
+        released, _ = await deployment.give(VECTORS)
         for request in (
             FetchChunk(released.session_id, Blob.SUM, 0),
             GetUpdate(released.session_id, None),
         ):
-            assert await house.leader.answer("client-0", request)
+            assert await deployment.leader.answer("client-0", request)
             with pytest.raises(ServiceError) as refused:
-                await house.leader.answer("stranger", request)
+                await deployment.leader.answer("stranger", request)
             assert refused.value.code is ErrorCode.UNKNOWN_SESSION
 
     run(main)
@@ -357,7 +363,7 @@ def test_an_unauthenticated_peer_reads_no_sum() -> None:
 )
 def test_a_leader_stands_on_no_session_that_it_cannot_accept(lie, code) -> None:
     async def main(clock):
-        house = TwoAggregators(
+        deployment = TwoAggregators(
             clock,
             noise_for(),
             helper_way=lambda way: LyingConnection(
@@ -368,9 +374,9 @@ def test_a_leader_stands_on_no_session_that_it_cannot_accept(lie, code) -> None:
         if code is ErrorCode.BAD_CLOCK:
             kind = SessionAbortedError  # ends no program
         with pytest.raises(kind) as refused:
-            await house.leader.next_sum()
+            await deployment.leader.next_sum()
         assert refused.value.code is code
-        assert house.leader.may_serve
+        assert deployment.leader.may_serve
 
     run(main)
 
@@ -379,23 +385,23 @@ def test_a_client_gives_to_no_number_twice() -> None:
     """That the leader repeats one is no fault of the client's disk."""
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        client = house.client("c0")
+        deployment = TwoAggregators(clock, noise_for())
+        client = deployment.client("c0")
         await asyncio.gather(
-            house.leader.next_sum(),
+            deployment.leader.next_sum(),
             client.contribute(VECTORS[0]),
-            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in (1, 2, 3)),
+            *(deployment.client(f"c{k}").contribute(VECTORS[k]) for k in (1, 2, 3)),
         )
-        summing = asyncio.ensure_future(house.leader.next_sum())
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
         way = LyingConnection(
-            house.way_to("leader", "c0"),
+            deployment.way_to("leader", "c0"),
             {
                 GetOffer: instead(
                     SessionDescriptor, lambda offer: replace(offer, session_number=1)
                 )
             },
         )
-        client._leader = house.client("c0", leader=way)._leader
+        client._leader = deployment.client("c0", leader=way)._leader
         with pytest.raises(RemoteProtocolError) as refused:
             await client.contribute(VECTORS[0])
         assert refused.value.code is ErrorCode.REPLAYED_SESSION
@@ -405,7 +411,7 @@ def test_a_client_gives_to_no_number_twice() -> None:
     run(main)
 
 
-def lying_pair(house, change):
+def lying_pair(deployment, change):
     """Return ways to both on which each offer is changed, and they still fit."""
     shown = {}
 
@@ -414,12 +420,12 @@ def lying_pair(house, change):
         return shown["helper"]
 
     def leader(offer):
-        nonce = replace(house.helper._live.offer, **change).session_id
+        nonce = replace(deployment.helper._live.offer, **change).session_id
         return replace(offer, **change, server_nonce=nonce)
 
     return {
-        "helper": LyingConnection(house.way_to("helper", "c"), {GetOffer: helper}),
-        "leader": LyingConnection(house.way_to("leader", "c"), {GetOffer: leader}),
+        "helper": LyingConnection(deployment.way_to("helper", "c"), {GetOffer: helper}),
+        "leader": LyingConnection(deployment.way_to("leader", "c"), {GetOffer: leader}),
     }
 
 
@@ -432,10 +438,10 @@ def lying_pair(house, change):
 )
 def test_a_client_joins_no_pair_that_lies_together(change, code) -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        summing = asyncio.ensure_future(house.leader.next_sum())
+        deployment = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
         await clock.sleep_until(clock.now() + 1.0)
-        client = house.client("c", **lying_pair(house, change))
+        client = deployment.client("c", **lying_pair(deployment, change))
         with pytest.raises(RemoteProtocolError) as refused:
             await client.contribute(VECTORS[0])
         assert refused.value.code is code
@@ -446,23 +452,23 @@ def test_a_client_joins_no_pair_that_lies_together(change, code) -> None:
 
 def test_who_answers_and_who_is_named_are_both_the_expected_one() -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        summing = asyncio.ensure_future(house.leader.next_sum())
+        deployment = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
         await clock.sleep_until(clock.now() + 1.0)
         named = LyingConnection(
-            house.way_to("leader", "c"),
+            deployment.way_to("leader", "c"),
             {GetOffer: lambda offer: replace(offer, aggregator="third")},
         )
-        proven = InMemoryConnection(house.leader, "c", aggregator="third")
+        proven = InMemoryConnection(deployment.leader, "c", aggregator="third")
         for way, words, code in (
             (named, "a session of 'third'", ErrorCode.UNAUTHENTICATED),
             (proven, "a session of 'leader'", ErrorCode.UNAUTHENTICATED),
         ):
             with pytest.raises(RemoteProtocolError, match=words) as refused:
-                await house.client("c", leader=way).contribute(VECTORS[0])
+                await deployment.client("c", leader=way).contribute(VECTORS[0])
             assert refused.value.code is code
-        honest = house.client(
-            "c", leader_name="third", leader=house.way_to("leader", "c")
+        honest = deployment.client(
+            "c", leader_name="third", leader=deployment.way_to("leader", "c")
         )
         with pytest.raises(RemoteProtocolError, match="'third' is expected") as refused:
             await honest.contribute(VECTORS[0])
@@ -495,12 +501,12 @@ def test_a_leader_that_lies_about_the_sum_is_noticed_as_far_as_can_be(
     request_class, lie, code
 ) -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        way = LyingConnection(house.way_to("leader", "c"), {request_class: lie})
+        deployment = TwoAggregators(clock, noise_for())
+        way = LyingConnection(deployment.way_to("leader", "c"), {request_class: lie})
         found = await asyncio.gather(
-            house.leader.next_sum(),
-            house.client("c", leader=way).contribute(VECTORS[0]),
-            *(house.client(f"c{k}").contribute(VECTORS[1]) for k in range(3)),
+            deployment.leader.next_sum(),
+            deployment.client("c", leader=way).contribute(VECTORS[0]),
+            *(deployment.client(f"c{k}").contribute(VECTORS[1]) for k in range(3)),
             return_exceptions=True,
         )
         assert isinstance(found[1], RemoteProtocolError)
@@ -511,16 +517,16 @@ def test_a_leader_that_lies_about_the_sum_is_noticed_as_far_as_can_be(
 
 def test_a_second_vector_for_the_leader_is_refused() -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        summing = asyncio.ensure_future(house.leader.next_sum())
+        deployment = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
         await clock.sleep_until(clock.now() + 1.0)
-        offer = await house.leader.answer("c", GetOffer(TASK))
+        offer = await deployment.leader.answer("c", GetOffer(TASK))
         size = packed_size(offer.parameters.dimension, offer.parameters.bits)
         first, second = (chunk(offer.session_id, bytes([k] * size)) for k in (0, 1))
         for _ in range(2):
-            assert (await house.leader.answer("c", first)).complete
+            assert (await deployment.leader.answer("c", first)).complete
         with pytest.raises(RemoteProtocolError) as refused:
-            await house.leader.answer("c", second)
+            await deployment.leader.answer("c", second)
         assert refused.value.code is ErrorCode.EQUIVOCATION
         summing.cancel()
 

@@ -26,22 +26,24 @@ def series(meter, readings):
 
 def houses(clock, noise=None, **changes):
     meters = PrometheusMeter(), PrometheusMeter()
-    house = TwoAggregators(clock, noise or noise_for(), meters=meters, **changes)
+    deployment = TwoAggregators(clock, noise or noise_for(), meters=meters, **changes)
 
     async def scraped():
         return [
             series(meter, await party.readings())
-            for meter, party in zip(meters, (house.leader, house.helper), strict=True)
+            for meter, party in zip(
+                meters, (deployment.leader, deployment.helper), strict=True
+            )
         ]
 
-    return house, scraped
+    return deployment, scraped
 
 
 def test_a_sum_is_counted_by_both() -> None:
     async def main(clock):
-        house, scraped = houses(clock)
+        deployment, scraped = houses(clock)
         before = await scraped()
-        await house.give(VECTORS)
+        await deployment.give(VECTORS)
         return before, await scraped()
 
     before, after = run(main)
@@ -76,10 +78,10 @@ def test_a_sum_is_counted_by_both() -> None:
 
 def test_an_open_session_says_whose_shares_are_here() -> None:
     async def main(clock):
-        house, scraped = houses(clock)
-        summing = asyncio.ensure_future(house.leader.next_sum())
+        deployment, scraped = houses(clock)
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
         giving = [
-            asyncio.ensure_future(house.client(f"c{k}").contribute(VECTORS[k]))
+            asyncio.ensure_future(deployment.client(f"c{k}").contribute(VECTORS[k]))
             for k in range(2)
         ]
         await clock.sleep_until(clock.now() + 10.0)
@@ -96,14 +98,14 @@ def test_an_open_session_says_whose_shares_are_here() -> None:
 
 def test_what_fails_is_counted_by_its_code() -> None:
     async def main(clock):
-        house, scraped = houses(clock)
+        deployment, scraped = houses(clock)
         with pytest.raises(SessionAbortedError):
-            await house.leader.next_sum()
+            await deployment.leader.next_sum()
         # The leader continues without the helper's session, whatever it held.
         with pytest.raises(SessionAbortedError):
-            await house.leader.next_sum()
+            await deployment.leader.next_sum()
         with pytest.raises(SecAggError):
-            await InMemoryConnection(house.helper, "c0").call(
+            await InMemoryConnection(deployment.helper, "c0").call(
                 UploadChunk(bytes(32), 0, 1, b"", b"x")
             )
         return await scraped()
@@ -138,11 +140,11 @@ class Away(Between):
 )
 def test_a_helper_that_is_away_is_seen_before_a_session_fails(code, answers) -> None:
     async def main(clock):
-        house, scraped = houses(
+        deployment, scraped = houses(
             clock, helper_way=lambda way: Away(way, ServiceError("away", code=code))
         )
         with pytest.raises(SessionAbortedError):
-            await house.leader.next_sum()
+            await deployment.leader.next_sum()
         return (await scraped())[0]
 
     found = run(main)
@@ -154,16 +156,16 @@ def test_a_helper_that_is_paused_answers() -> None:
     """And of a leader that asks for nothing, nothing is said."""
 
     async def main(clock):
-        house, scraped = houses(clock)
-        await house.helper.set_state(TaskState.PAUSED)
+        deployment, scraped = houses(clock)
+        await deployment.helper.set_state(TaskState.PAUSED)
         with pytest.raises(SessionAbortedError, match="answers, but offers no") as one:
-            await house.leader.next_sum()
+            await deployment.leader.next_sum()
         assert one.value.code is ErrorCode.DEADLINE
         paused = (await scraped())[0]
         # Its downtime of before would otherwise be told for as long as it is paused.
-        house.leader._helper_answers = False
-        await house.leader.set_state(TaskState.PAUSED)
-        waiting = asyncio.ensure_future(house.leader.next_sum())
+        deployment.leader._helper_answers = False
+        await deployment.leader.set_state(TaskState.PAUSED)
+        waiting = asyncio.ensure_future(deployment.leader.next_sum())
         await clock.sleep_until(clock.now() + 1)
         idle = (await scraped())[0]
         waiting.cancel()
@@ -176,15 +178,15 @@ def test_a_helper_that_is_paused_answers() -> None:
 
 def test_a_store_that_refuses_is_counted(monkeypatch) -> None:
     async def main(clock):
-        house, scraped = houses(clock)
-        await house.helper.answer("leader", GetOffer(TASK))
+        deployment, scraped = houses(clock)
+        await deployment.helper.answer("leader", GetOffer(TASK))
 
         async def refuse(_):
             raise ServiceError("disk full", code=ErrorCode.STORAGE_FAILED)
 
-        monkeypatch.setattr(house.storages[1].store, "commit", refuse)
+        monkeypatch.setattr(deployment.storages[1].store, "commit", refuse)
         with pytest.raises(ServiceError, match="disk full"):
-            await house.helper.answer("leader", GetOffer(TASK, 1))
+            await deployment.helper.answer("leader", GetOffer(TASK, 1))
         return (await scraped())[1]
 
     assert run(main)["secagg_store_errors_total"] == 1
@@ -192,8 +194,8 @@ def test_a_store_that_refuses_is_counted(monkeypatch) -> None:
 
 def test_no_measurement_names_a_client() -> None:
     async def main(clock):
-        house, scraped = houses(clock)
-        await house.give(VECTORS)
+        deployment, scraped = houses(clock)
+        await deployment.give(VECTORS)
         return await scraped()
 
     for found in run(main):

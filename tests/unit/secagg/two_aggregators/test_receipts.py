@@ -51,11 +51,11 @@ FOREIGN = IdentityKey.from_bytes(SecretBytes(bytes([9]) * 32))
 
 async def signed(clock, clients=4):
     """Return the operator's receipt of a sum, and those of its clients."""
-    house = TwoAggregators(clock, noise_for())
-    released, given = await house.give(VECTORS[:clients])
+    deployment = TwoAggregators(clock, noise_for())
+    released, given = await deployment.give(VECTORS[:clients])
     return (
         released,
-        (await house.leader.last_receipt())[1],
+        (await deployment.leader.last_receipt())[1],
         [one.receipt for one in given],
     )
 
@@ -361,13 +361,13 @@ def test_the_path_of_another_client_is_no_proof(kept) -> None:
 
 def test_a_session_without_a_sum_leaves_the_leaders_word() -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
+        deployment = TwoAggregators(clock, noise_for())
         await asyncio.gather(
-            house.leader.next_sum(),
-            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(2)),
+            deployment.leader.next_sum(),
+            *(deployment.client(f"c{k}").contribute(VECTORS[k]) for k in range(2)),
             return_exceptions=True,
         )
-        return await house.leader.last_receipt()
+        return await deployment.leader.last_receipt()
 
     number, data = run(main)
     verdict = verify_shared_receipt(data, **KEYS)
@@ -388,7 +388,7 @@ def test_a_session_without_a_sum_leaves_the_leaders_word() -> None:
 # --- in a session ---------------------------------------------------------------------
 
 
-def of_client(house, lie):
+def of_client(deployment, lie):
     """Return a leader that changes what a client fetches as its receipt."""
 
     class Lying(LyingConnection):
@@ -399,7 +399,7 @@ def of_client(house, lie):
                 return BlobChunk(data, len(data))
             return answer
 
-    return Lying(house.way_to("leader", "c3"), {})
+    return Lying(deployment.way_to("leader", "c3"), {})
 
 
 @pytest.mark.parametrize(
@@ -412,12 +412,12 @@ def of_client(house, lie):
 )
 def test_a_client_believes_no_sum_without_its_receipt(kept, lie, words) -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        way = of_client(house, lambda mine: lie(kept, mine))
+        deployment = TwoAggregators(clock, noise_for())
+        way = of_client(deployment, lambda mine: lie(kept, mine))
         return await asyncio.gather(
-            house.leader.next_sum(),
-            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(3)),
-            house.client("c3", leader=way).contribute(VECTORS[3]),
+            deployment.leader.next_sum(),
+            *(deployment.client(f"c{k}").contribute(VECTORS[k]) for k in range(3)),
+            deployment.client("c3", leader=way).contribute(VECTORS[3]),
             return_exceptions=True,
         )
 
@@ -441,12 +441,12 @@ def test_a_leader_says_what_it_has_signed(change, words) -> None:
         return Envelope.of(replace(Released.decode(news.data), **change))
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        way = LyingConnection(house.way_to("leader", "c3"), {GetUpdate: lie})
+        deployment = TwoAggregators(clock, noise_for())
+        way = LyingConnection(deployment.way_to("leader", "c3"), {GetUpdate: lie})
         return await asyncio.gather(
-            house.leader.next_sum(),
-            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(3)),
-            house.client("c3", leader=way).contribute(VECTORS[3]),
+            deployment.leader.next_sum(),
+            *(deployment.client(f"c{k}").contribute(VECTORS[k]) for k in range(3)),
+            deployment.client("c3", leader=way).contribute(VECTORS[3]),
             return_exceptions=True,
         )
 
@@ -468,8 +468,8 @@ def test_a_leader_says_what_it_has_signed(change, words) -> None:
         ),
         # Signed, for another set than the one that it says.
         (
-            lambda house, part: replace(
-                house.signed(replace(part, names=part.names[:3])), names=part.names
+            lambda deployment, part: replace(
+                deployment.signed(replace(part, names=part.names[:3])), names=part.names
             ),
             "signature does not match",
         ),
@@ -478,17 +478,17 @@ def test_a_leader_says_what_it_has_signed(change, words) -> None:
 def test_a_leader_uses_no_part_that_the_helper_has_not_signed(lie, words) -> None:
     async def main(clock):
         def changed(piece):
-            data = lie(house, NoisyShare.decode(piece.data)).encode()
+            data = lie(deployment, NoisyShare.decode(piece.data)).encode()
             return BlobChunk(data, len(data))
 
-        house = TwoAggregators(
+        deployment = TwoAggregators(
             clock,
             noise_for(),
             helper_way=lambda way: LyingConnection(way, {FetchChunk: changed}),
         )
         return await asyncio.gather(
-            house.leader.next_sum(),
-            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(4)),
+            deployment.leader.next_sum(),
+            *(deployment.client(f"c{k}").contribute(VECTORS[k]) for k in range(4)),
             return_exceptions=True,
         )
 
@@ -504,20 +504,20 @@ def test_a_leader_uses_no_part_that_the_helper_has_not_signed(lie, words) -> Non
 
 def test_the_receipt_of_another_client_is_refused() -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
+        deployment = TwoAggregators(clock, noise_for())
 
         def of_another(data):
             session_id = SessionDescriptor.decode(
                 TwoAggregatorReceipt.decode(data).leader_offer
             ).session_id
-            assert house.leader._last[0] == session_id
-            return house.leader._last[1].receipt_for("c0")
+            assert deployment.leader._last[0] == session_id
+            return deployment.leader._last[1].receipt_for("c0")
 
-        way = of_client(house, of_another)
+        way = of_client(deployment, of_another)
         return await asyncio.gather(
-            house.leader.next_sum(),
-            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(3)),
-            house.client("c3", leader=way).contribute(VECTORS[3]),
+            deployment.leader.next_sum(),
+            *(deployment.client(f"c{k}").contribute(VECTORS[k]) for k in range(3)),
+            deployment.client("c3", leader=way).contribute(VECTORS[3]),
             return_exceptions=True,
         )
 
@@ -531,12 +531,12 @@ def test_a_client_believes_no_key_but_its_own(part) -> None:
     """A leader that could state the helper's key would sign for both."""
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
+        deployment = TwoAggregators(clock, noise_for())
         pinned = {f"{part}_key": FOREIGN.public_bytes}
         return await asyncio.gather(
-            house.leader.next_sum(),
-            house.client("c0", **pinned).contribute(VECTORS[0]),
-            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in (1, 2, 3)),
+            deployment.leader.next_sum(),
+            deployment.client("c0", **pinned).contribute(VECTORS[0]),
+            *(deployment.client(f"c{k}").contribute(VECTORS[k]) for k in (1, 2, 3)),
             return_exceptions=True,
         )
 
@@ -574,15 +574,15 @@ def test_a_leader_can_hide_that_a_client_is_in_a_sum() -> None:
         return replace(mine, survivors=hidden).encode()
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        way = LyingConnection(of_client(house, unshown), {GetUpdate: unsaid})
+        deployment = TwoAggregators(clock, noise_for())
+        way = LyingConnection(of_client(deployment, unshown), {GetUpdate: unsaid})
         _, *given = await asyncio.gather(
-            house.leader.next_sum(),
-            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(3)),
-            house.client("c3", leader=way).contribute(VECTORS[3]),
+            deployment.leader.next_sum(),
+            *(deployment.client(f"c{k}").contribute(VECTORS[k]) for k in range(3)),
+            deployment.client("c3", leader=way).contribute(VECTORS[3]),
         )
         return given, verify_shared_receipt(
-            (await house.leader.last_receipt())[1], **KEYS
+            (await deployment.leader.last_receipt())[1], **KEYS
         )
 
     given, whole = run(main)

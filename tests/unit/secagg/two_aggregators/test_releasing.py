@@ -40,9 +40,9 @@ class Unheard(Between):
 class Program:
     """The program of a leader, and what it tells."""
 
-    def __init__(self, house, clock, folder):
-        self.house, self.sums, self.failures = house, [], []
-        self._lead = ReleasingLeader(house.leader, folder, clock)
+    def __init__(self, deployment, clock, folder):
+        self.deployment, self.sums, self.failures = deployment, [], []
+        self._lead = ReleasingLeader(deployment.leader, folder, clock)
 
     def start(self):
         return asyncio.ensure_future(
@@ -51,12 +51,12 @@ class Program:
 
     def give(self, *names, unheard=()):
         ways = {
-            name: {"helper": Unheard(self.house.way_to("helper", name))}
+            name: {"helper": Unheard(self.deployment.way_to("helper", name))}
             for name in unheard
         }
         return asyncio.gather(
             *(
-                self.house.client(name, **ways.get(name, {})).contribute(ZEROS)
+                self.deployment.client(name, **ways.get(name, {})).contribute(ZEROS)
                 for name in names
             ),
             return_exceptions=True,
@@ -71,8 +71,8 @@ def test_a_leader_is_busy_until_its_sum_is_written(tmp_path):
     """So that a process that drains leaves it on the disk."""
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(participations=1))
-        program = Program(house, clock, tmp_path)
+        deployment = TwoAggregators(clock, noise_for(participations=1))
+        program = Program(deployment, clock, tmp_path)
         busy = [program._lead.is_busy]
         program.sums = Noting(lambda: busy.append(program._lead.is_busy))
         releasing = program.start()
@@ -116,14 +116,16 @@ def test_clients_that_cheat_the_helper_end_a_session_and_not_the_leader(tmp_path
 
 def test_a_helper_that_has_lost_the_session_does_not_end_the_leader(tmp_path):
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(participations=1))
-        program = Program(house, clock, tmp_path)
+        deployment = TwoAggregators(clock, noise_for(participations=1))
+        program = Program(deployment, clock, tmp_path)
         releasing = program.start()
         await clock.sleep_until(clock.now() + 1.0)
         giving = asyncio.ensure_future(program.give("a", "b", "c"))
         await clock.sleep_until(clock.now() + 100.0)
-        await house.helper._abort_stale(house.helper._live)  # restored from a backup
-        house.helper._live = None
+        await deployment.helper._abort_stale(
+            deployment.helper._live
+        )  # restored from a backup
+        deployment.helper._live = None
         lost = await giving
         await program.give("e", "f", "g", "h")
         await releasing
@@ -144,12 +146,12 @@ def test_a_helper_that_lies_ends_the_leader(tmp_path):
         return BlobChunk(changed, len(changed))
 
     async def main(clock):
-        house = TwoAggregators(
+        deployment = TwoAggregators(
             clock,
             noise_for(),
             helper_way=lambda way: LyingConnection(way, {FetchChunk: stranger}),
         )
-        program = Program(house, clock, tmp_path)
+        program = Program(deployment, clock, tmp_path)
         releasing = program.start()
         await program.give("a", "b", "c", "d")
         with pytest.raises(RemoteProtocolError) as lie:
@@ -164,21 +166,21 @@ def test_a_helper_that_has_no_more_sessions_is_not_asked_for_ever(tmp_path, is_s
     """Its budget is used though the leader's is not, or it runs another task."""
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(participations=1))
+        deployment = TwoAggregators(clock, noise_for(participations=1))
         if is_spent:
-            await house.give([ZEROS] * 4)
+            await deployment.give([ZEROS] * 4)
             fresh = TwoAggregators(clock, noise_for(participations=1))
-            house.leader._storage = fresh.leader._storage
-            house.leader._history = None
+            deployment.leader._storage = fresh.leader._storage
+            deployment.leader._history = None
         else:
-            house.helper._task = "another"
-        program = Program(house, clock, tmp_path)
+            deployment.helper._task = "another"
+        program = Program(deployment, clock, tmp_path)
         await program.start()
-        assert not house.leader.may_serve
-        assert (await PartyTask.of(house.leader).view())["state"] == "done"
-        left = [reading[1] for reading in (await house.leader.readings())[:3]]
+        assert not deployment.leader.may_serve
+        assert (await PartyTask.of(deployment.leader).view())["state"] == "done"
+        left = [reading[1] for reading in (await deployment.leader.readings())[:3]]
         with pytest.raises(ServiceError) as over:
-            await house.client("late").contribute(ZEROS)
+            await deployment.client("late").contribute(ZEROS)
         assert over.value.code is ErrorCode.TASK_OVER
         return program, left
 
@@ -203,15 +205,15 @@ def test_what_is_refused_in_a_session_ends_that_session_alone(tmp_path):
                 raise refusals.pop()
             return answer
 
-        house = TwoAggregators(
+        deployment = TwoAggregators(
             clock,
             noise_for(participations=3),
             helper_way=lambda way: LyingConnection(way, {FetchChunk: refused}),
         )
-        program = Program(house, clock, tmp_path)
+        program = Program(deployment, clock, tmp_path)
         releasing = program.start()
         await program.give("a", "b", "c", "d")
-        assert house.leader.may_serve
+        assert deployment.leader.may_serve
         await program.give("a", "b", "c", "d")
         releasing.cancel()
         return program
@@ -223,14 +225,14 @@ def test_what_is_refused_in_a_session_ends_that_session_alone(tmp_path):
 
 def test_clients_of_a_task_that_is_over_are_told_so(tmp_path):
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(participations=1))
-        program = Program(house, clock, tmp_path)
+        deployment = TwoAggregators(clock, noise_for(participations=1))
+        program = Program(deployment, clock, tmp_path)
         releasing = program.start()
         given = await program.give("a", "b", "c", "d")
         await releasing
         began = clock.now()
         with pytest.raises(ServiceError) as over:
-            await house.client("e").contribute(ZEROS)
+            await deployment.client("e").contribute(ZEROS)
         return given, over.value.code, clock.now() - began
 
     given, code, seconds = run(main)
@@ -241,23 +243,23 @@ def test_clients_of_a_task_that_is_over_are_told_so(tmp_path):
 
 def test_a_leader_that_was_away_asks_the_helper_before_the_session_ends(tmp_path):
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(participations=1))
-        first = Program(house, clock, tmp_path).start()
+        deployment = TwoAggregators(clock, noise_for(participations=1))
+        first = Program(deployment, clock, tmp_path).start()
         await clock.sleep_until(clock.now() + 1.0)
         giving = [
-            asyncio.ensure_future(house.client(name).contribute(ZEROS))
+            asyncio.ensure_future(deployment.client(name).contribute(ZEROS))
             for name in "abc"  # one less than would end the collection
         ]
         await clock.sleep_until(clock.now() + 10.0)
         first.cancel()
         for each in giving:
             each.cancel()
-        offer = house.leader._live.offer
+        offer = deployment.leader._live.offer
         deadlines = offer.parameters.deadlines
         left = offer.session_end - clock.date()
         # Less is left than a whole collection takes, but more than an answer does.
         clock.advance(left - deadlines.unmasking - deadlines.masked_input / 2)
-        again = house.restarted(noise_for(participations=1))
+        again = deployment.restarted(noise_for(participations=1))
         await again.helper.recover()
         await again.leader.recover()
         program = Program(again, clock, tmp_path)
@@ -274,8 +276,8 @@ def test_shares_of_a_session_that_is_over_are_gone_after_a_restart():
         pass
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(participations=1))
-        spool, blobs = house.storages[0].spool, house.storages[0].spool._blobs
+        deployment = TwoAggregators(clock, noise_for(participations=1))
+        spool, blobs = deployment.storages[0].spool, deployment.storages[0].spool._blobs
         drop = spool.drop_uploads
 
         def crash(_):
@@ -283,16 +285,16 @@ def test_shares_of_a_session_that_is_over_are_gone_after_a_restart():
 
         spool.drop_uploads = crash
         giving = [
-            asyncio.ensure_future(house.client(name).contribute(ZEROS))
+            asyncio.ensure_future(deployment.client(name).contribute(ZEROS))
             for name in "abcd"
         ]
         with pytest.raises(CrashError):
-            await house.leader.next_sum()
+            await deployment.leader.next_sum()
         for each in giving:
             each.cancel()
         spool.drop_uploads = drop
         before = [name for name in blobs._objects if "/uploads/" in name]
-        again = house.restarted(noise_for(participations=1))
+        again = deployment.restarted(noise_for(participations=1))
         await again.leader.recover()
         after = [name for name in blobs._objects if "/uploads/" in name]
         return before, after, await again.leader.last_sum()
@@ -306,12 +308,12 @@ def test_shares_of_a_session_that_is_over_are_gone_after_a_restart():
 def test_reports_and_logs_say_what_was_released_when_and_what_is_left(tmp_path, caplog):
     async def main(clock):
         noise = noise_for(participations=2)
-        house = TwoAggregators(clock, noise)
-        program = Program(house, clock, tmp_path)
+        deployment = TwoAggregators(clock, noise)
+        program = Program(deployment, clock, tmp_path)
         releasing = program.start()
         with caplog.at_level(logging.INFO, logger="secagg.server"):
             await program.give("a", "b", "c", "d")
-            last = await house.leader.last_sum()
+            last = await deployment.leader.last_sum()
         releasing.cancel()
         return program, noise, last
 
@@ -338,12 +340,12 @@ def test_reports_and_logs_say_what_was_released_when_and_what_is_left(tmp_path, 
 
 def test_the_last_sum_is_served_when_no_offer_is(tmp_path):
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(participations=1))
-        program = Program(house, clock, tmp_path)
+        deployment = TwoAggregators(clock, noise_for(participations=1))
+        program = Program(deployment, clock, tmp_path)
         releasing = program.start()
         await program.give("a", "b", "c", "d")
         await releasing
-        again = house.restarted(noise_for(participations=1))
+        again = deployment.restarted(noise_for(participations=1))
         await again.leader.recover()
         late = Program(again, clock, tmp_path)
         await late.start()

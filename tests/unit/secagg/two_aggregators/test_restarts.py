@@ -88,17 +88,17 @@ def test_who_ends_before_its_sum_draws_the_same_noise_again(monkeypatch, place) 
 
     async def main(clock):
         storages = [storage(clock, crashes=place == each) for each in (0, 1)]
-        house = TwoAggregators(clock, noise_for(), storages=tuple(storages))
-        clients = [house.client(f"client-{k}") for k in range(4)]
+        deployment = TwoAggregators(clock, noise_for(), storages=tuple(storages))
+        clients = [deployment.client(f"client-{k}") for k in range(4)]
         giving = [
             asyncio.ensure_future(one.contribute(vector))
             for one, vector in zip(clients, VECTORS, strict=True)
         ]
         with pytest.raises(CrashError):
-            await house.leader.next_sum()
+            await deployment.leader.next_sum()
         for each in giving:
             each.cancel()
-        again = house.restarted(noise_for())
+        again = deployment.restarted(noise_for())
         await again.helper.recover()
         await again.leader.recover()
         released = await again.leader.next_sum()
@@ -126,13 +126,13 @@ def test_who_ends_before_its_sum_draws_the_same_noise_again(monkeypatch, place) 
 
 def test_a_leader_that_comes_back_continues_collecting() -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        summing = asyncio.ensure_future(house.leader.next_sum())
-        early = asyncio.ensure_future(house.client("early").contribute(VECTORS[0]))
+        deployment = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
+        early = asyncio.ensure_future(deployment.client("early").contribute(VECTORS[0]))
         await clock.sleep_until(clock.now() + 5.0)
         for each in (summing, early):
             each.cancel()
-        again = house.restarted(noise_for())
+        again = deployment.restarted(noise_for())
         await again.helper.recover()
         await again.leader.recover()
         found = await again.give(VECTORS[:3])
@@ -144,7 +144,7 @@ def test_a_leader_that_comes_back_continues_collecting() -> None:
 @pytest.mark.parametrize("comes_again", [True, False])
 def test_a_share_that_is_gone_is_named_only_if_it_comes_again(comes_again) -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
+        deployment = TwoAggregators(clock, noise_for())
         chunks = []
 
         class Noting(LyingConnection):
@@ -153,17 +153,17 @@ def test_a_share_that_is_gone_is_named_only_if_it_comes_again(comes_again) -> No
                     chunks.append(request)
                 return await super().call(request)
 
-        summing = asyncio.ensure_future(house.leader.next_sum())
-        way = Noting(house.way_to(two_aggregators._LEADER, "early"), {})
-        client = house.client("early", leader=way)
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
+        way = Noting(deployment.way_to(two_aggregators._LEADER, "early"), {})
+        client = deployment.client("early", leader=way)
         early = asyncio.ensure_future(client.contribute(VECTORS[0]))
         await clock.sleep_until(clock.now() + 5.0)
         for each in (summing, early):
             each.cancel()
         (chunk,) = chunks
-        spool = house.storages[0].spool
+        spool = deployment.storages[0].spool
         spool.drop_uploads(chunk.session_id)
-        again = house.restarted(noise_for())
+        again = deployment.restarted(noise_for())
         await again.helper.recover()
         await again.leader.recover()
         giving = asyncio.ensure_future(again.give(VECTORS[:3]))
@@ -182,9 +182,9 @@ def test_a_share_that_is_gone_is_named_only_if_it_comes_again(comes_again) -> No
 
 def test_a_helper_that_comes_back_is_asked_for_its_next_session() -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        first, _ = await house.give(VECTORS)
-        again = house.restarted(noise_for())
+        deployment = TwoAggregators(clock, noise_for())
+        first, _ = await deployment.give(VECTORS)
+        again = deployment.restarted(noise_for())
         await again.helper.recover()
         await again.leader.recover()
         second, _ = await again.give(VECTORS[:3])
@@ -200,11 +200,11 @@ def test_a_session_that_was_restored_is_ended(place) -> None:
     """It is unknown for whom it was answered since."""
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        summing = asyncio.ensure_future(house.leader.next_sum())
+        deployment = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
         await clock.sleep_until(clock.now() + 1.0)
         summing.cancel()
-        store = house.storages[place].store
+        store = deployment.storages[place].store
         read = store.read
 
         async def put_back(query):
@@ -213,7 +213,7 @@ def test_a_session_that_was_restored_is_ended(place) -> None:
             return replace(found, restored=True) if is_one else found
 
         store.read = put_back
-        again = house.restarted(noise_for())
+        again = deployment.restarted(noise_for())
         party = (again.leader, again.helper)[place]
         await party.recover()
         assert not await store.read(ListSessions(role=Role.SERVER, task=TASK))
@@ -223,9 +223,9 @@ def test_a_session_that_was_restored_is_ended(place) -> None:
 
 def test_a_client_that_comes_back_gives_no_second_vector_to_a_session() -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        summing = asyncio.ensure_future(house.leader.next_sum())
-        one = house.client("client-0")
+        deployment = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
+        one = deployment.client("client-0")
         giving = asyncio.ensure_future(one.contribute(VECTORS[0]))
         await clock.sleep_until(clock.now() + 5.0)
         giving.cancel()
@@ -246,7 +246,7 @@ def test_a_client_that_has_forgotten_its_seed_spoils_no_sum(drawn) -> None:
     """A share of one seed and a share without another add up to a random vector."""
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
+        deployment = TwoAggregators(clock, noise_for())
 
         class Killed(Between):
             """A way to the leader on which the process ends before its share is out."""
@@ -256,14 +256,14 @@ def test_a_client_that_has_forgotten_its_seed_spoils_no_sum(drawn) -> None:
                     raise CrashError
                 return await super().call(request)
 
-        summing = asyncio.ensure_future(house.leader.next_sum())
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
         with pytest.raises(CrashError):
-            await house.client(
-                "c3", leader=Killed(house.way_to("leader", "c3"))
+            await deployment.client(
+                "c3", leader=Killed(deployment.way_to("leader", "c3"))
             ).contribute(VECTORS[3])
         found = await asyncio.gather(
-            house.client("c3").contribute(VECTORS[3]),  # its state is lost as well
-            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(3)),
+            deployment.client("c3").contribute(VECTORS[3]),  # its state is lost as well
+            *(deployment.client(f"c{k}").contribute(VECTORS[k]) for k in range(3)),
             return_exceptions=True,
         )
         return found, await summing
@@ -279,7 +279,7 @@ def test_a_client_that_has_forgotten_its_seed_spoils_no_sum(drawn) -> None:
 @pytest.mark.parametrize("slow", ["leader", "helper"])
 def test_two_processes_under_one_name_are_one_client(drawn, slow) -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
+        deployment = TwoAggregators(clock, noise_for())
 
         class Slow(Between):
             async def call(self, request):
@@ -287,12 +287,12 @@ def test_two_processes_under_one_name_are_one_client(drawn, slow) -> None:
                     await clock.sleep_until(clock.now() + 5.0)
                 return await super().call(request)
 
-        ways = {slow: Slow(house.way_to(slow, "c3"))}
+        ways = {slow: Slow(deployment.way_to(slow, "c3"))}
         released, *given = await asyncio.gather(
-            house.leader.next_sum(),
-            house.client("c3", **ways).contribute(VECTORS[3]),
-            house.client("c3").contribute(-VECTORS[3]),
-            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(2)),
+            deployment.leader.next_sum(),
+            deployment.client("c3", **ways).contribute(VECTORS[3]),
+            deployment.client("c3").contribute(-VECTORS[3]),
+            *(deployment.client(f"c{k}").contribute(VECTORS[k]) for k in range(2)),
             return_exceptions=True,
         )
         return released, given
@@ -318,7 +318,7 @@ def test_who_has_lost_the_answer_to_the_last_share_gets_the_sum() -> None:
     """The leader has it in its store, and may be done when it is asked again."""
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
+        deployment = TwoAggregators(clock, noise_for())
 
         class Lossy(Between):
             """Loses the first answer to an upload, until the sum is out."""
@@ -333,10 +333,10 @@ def test_who_has_lost_the_answer_to_the_last_share_gets_the_sum() -> None:
                     raise ServiceError("lost", code=ErrorCode.UNREACHABLE)
                 return answer
 
-        summing = asyncio.ensure_future(house.leader.next_sum())
-        lossy = house.client("c3", leader=Lossy(house.way_to("leader", "c3")))
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
+        lossy = deployment.client("c3", leader=Lossy(deployment.way_to("leader", "c3")))
         given = await asyncio.gather(
-            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(3)),
+            *(deployment.client(f"c{k}").contribute(VECTORS[k]) for k in range(3)),
             lossy.contribute(VECTORS[3]),
         )
         return given, await summing
@@ -362,12 +362,12 @@ def test_an_unreachable_helper_costs_no_session() -> None:
 
             return Gone()
 
-        house = TwoAggregators(clock, noise_for(), helper_way=broken)
+        deployment = TwoAggregators(clock, noise_for(), helper_way=broken)
         with pytest.raises(SessionAbortedError) as late:
-            await house.leader.next_sum()
+            await deployment.leader.next_sum()
         assert late.value.code is ErrorCode.DEADLINE
         assert (
-            await house.storages[0].store.read(ReadTally(Role.SERVER, TASK))
+            await deployment.storages[0].store.read(ReadTally(Role.SERVER, TASK))
         ).spent == 0
 
     run(main)
@@ -375,13 +375,13 @@ def test_an_unreachable_helper_costs_no_session() -> None:
 
 def test_an_interrupted_leader_takes_up_its_session_from_the_store() -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        summing = asyncio.ensure_future(house.leader.next_sum())
-        early = asyncio.ensure_future(house.client("early").contribute(VECTORS[0]))
+        deployment = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
+        early = asyncio.ensure_future(deployment.client("early").contribute(VECTORS[0]))
         await clock.sleep_until(clock.now() + 5.0)
         summing.cancel()
         await asyncio.wait({summing})
-        released, _ = await house.give(VECTORS[:3])
+        released, _ = await deployment.give(VECTORS[:3])
         await early
         return released.session_number, released.inputs
 
@@ -391,14 +391,14 @@ def test_an_interrupted_leader_takes_up_its_session_from_the_store() -> None:
 @pytest.mark.parametrize("is_written", [True, False])
 def test_a_leader_that_lost_the_answer_of_its_disk_asks_the_store(is_written) -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
+        deployment = TwoAggregators(clock, noise_for())
         giving = [
-            asyncio.ensure_future(house.client(f"c{k}").contribute(VECTORS[k]))
+            asyncio.ensure_future(deployment.client(f"c{k}").contribute(VECTORS[k]))
             for k in range(4)
         ]
-        summing = asyncio.ensure_future(house.leader.next_sum())
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
         await clock.sleep_until(clock.now() + 0.1)
-        log = house.leader._live.log
+        log = deployment.leader._live.log
         append = log.append
 
         async def lost(record, **options):
@@ -412,7 +412,7 @@ def test_a_leader_that_lost_the_answer_of_its_disk_asks_the_store(is_written) ->
         with pytest.raises(ServiceError, match="lost"):
             await summing
         began = clock.now()
-        released = await house.leader.next_sum()
+        released = await deployment.leader.next_sum()
         await asyncio.gather(*giving)
         return released.inputs, clock.now() - began
 
@@ -430,13 +430,13 @@ def test_a_helper_whose_answer_changes_is_not_believed() -> None:
             return BlobChunk(signed.encode(), piece.total_size)
 
         storages = (storage(clock, crashes=True), storage(clock))
-        house = TwoAggregators(clock, noise_for(), storages=storages)
+        deployment = TwoAggregators(clock, noise_for(), storages=storages)
         giving = [
-            asyncio.ensure_future(house.client(f"c{k}").contribute(VECTORS[k]))
+            asyncio.ensure_future(deployment.client(f"c{k}").contribute(VECTORS[k]))
             for k in range(4)
         ]
         with pytest.raises(CrashError):
-            await house.leader.next_sum()
+            await deployment.leader.next_sum()
         for each in giving:
             each.cancel()
         again = TwoAggregators(
@@ -458,15 +458,15 @@ def test_after_a_session_that_failed_the_next_one_stands_on_a_new_one() -> None:
     """Its clients could not give the helper another seed in the old one."""
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        early = [house.client(f"client-{k}") for k in range(2)]
+        deployment = TwoAggregators(clock, noise_for())
+        early = [deployment.client(f"client-{k}") for k in range(2)]
         found = await asyncio.gather(
-            house.leader.next_sum(),
+            deployment.leader.next_sum(),
             *(one.contribute(VECTORS[0]) for one in early),
             return_exceptions=True,
         )
         assert {error.code for error in found} == {ErrorCode.U3_TOO_SMALL}
-        released, _ = await house.give(VECTORS)
+        released, _ = await deployment.give(VECTORS)
         return released.inputs
 
     assert run(main) == 4
@@ -476,8 +476,8 @@ def test_who_uploads_at_once_is_in_the_sum() -> None:
     """Old sums are removed while the store is slow: not the shares of the new one."""
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        store = house.storages[0].store
+        deployment = TwoAggregators(clock, noise_for())
+        store = deployment.storages[0].store
         read = store.read
 
         async def slow(query):
@@ -487,8 +487,8 @@ def test_who_uploads_at_once_is_in_the_sum() -> None:
             return found
 
         store.read = slow
-        await house.give(VECTORS)
-        released, _ = await house.give(VECTORS)
+        await deployment.give(VECTORS)
+        released, _ = await deployment.give(VECTORS)
         return released.inputs
 
     assert run(main) == 4
@@ -508,38 +508,40 @@ def test_shares_that_are_lost_for_good_end_one_session_alone(is_restarted) -> No
                 answer = await super().call(request)
                 if isinstance(request, FetchChunk) and not self.is_done:
                     self.is_done = True
-                    end(house)
+                    end(deployment)
                 return answer
 
-        def end(house):
-            live = house.leader._live
+        def end(deployment):
+            live = deployment.leader._live
             storages[0].spool.drop_uploads(live.offer.session_id)
             clock.advance(live.offer.session_end - clock.date())
 
-        house = TwoAggregators(clock, noise_for(), storages=storages, helper_way=Losing)
+        deployment = TwoAggregators(
+            clock, noise_for(), storages=storages, helper_way=Losing
+        )
         giving = [
-            asyncio.ensure_future(house.client(f"c{k}").contribute(VECTORS[k]))
+            asyncio.ensure_future(deployment.client(f"c{k}").contribute(VECTORS[k]))
             for k in range(4)
         ]
         if is_restarted:
             with pytest.raises(CrashError):
-                await house.leader.next_sum()
-            house = house.restarted(noise_for())
-            await house.helper.recover()
-            await house.leader.recover()
-            live = house.leader._live
+                await deployment.leader.next_sum()
+            deployment = deployment.restarted(noise_for())
+            await deployment.helper.recover()
+            await deployment.leader.recover()
+            live = deployment.leader._live
             storages[0].spool.drop_uploads(live.offer.session_id)
             # The disk may be mended while the clients still wait.
             with pytest.raises(ServiceError) as lost:
-                await house.leader.next_sum()
+                await deployment.leader.next_sum()
             assert lost.value.code is ErrorCode.STORAGE_FAILED
-            end(house)
+            end(deployment)
         with pytest.raises(SessionAbortedError) as ended:
-            await house.leader.next_sum()
+            await deployment.leader.next_sum()
         for each in giving:
             each.cancel()
         assert ended.value.code is ErrorCode.STORAGE_FAILED
-        released, _ = await house.give(VECTORS)
+        released, _ = await deployment.give(VECTORS)
         return released
 
     released = run(main)
@@ -560,14 +562,14 @@ def test_no_client_fetches_the_sum_of_a_session_that_was_aborted() -> None:
 
         spool = StoringSpool(MemoryBlobs())
         storages = (ServerStorage(inline_store(now=clock.date), spool), storage(clock))
-        house = TwoAggregators(clock, noise_for(), storages=storages)
+        deployment = TwoAggregators(clock, noise_for(), storages=storages)
         giving = [
-            asyncio.ensure_future(house.client(f"c{k}").contribute(VECTORS[k]))
+            asyncio.ensure_future(deployment.client(f"c{k}").contribute(VECTORS[k]))
             for k in range(4)
         ]
         with pytest.raises(CrashError):
-            await house.leader.next_sum()
-        session_id = house.leader._live.offer.session_id
+            await deployment.leader.next_sum()
+        session_id = deployment.leader._live.offer.session_id
         for each in giving:
             each.cancel()
         again = TwoAggregators(
@@ -594,20 +596,20 @@ def test_no_client_fetches_the_sum_of_a_session_that_was_aborted() -> None:
 def test_a_helper_that_could_not_store_its_answer_takes_no_more_seeds() -> None:
     async def main(clock):
         storages = (storage(clock), storage(clock, crashes=True))
-        house = TwoAggregators(clock, noise_for(), storages=storages)
+        deployment = TwoAggregators(clock, noise_for(), storages=storages)
         giving = [
-            asyncio.ensure_future(house.client(f"c{k}").contribute(VECTORS[k]))
+            asyncio.ensure_future(deployment.client(f"c{k}").contribute(VECTORS[k]))
             for k in range(4)
         ]
         with pytest.raises(CrashError):
-            await house.leader.next_sum()
+            await deployment.leader.next_sum()
         for each in giving:
             each.cancel()
-        offer = house.helper._live.offer
+        offer = deployment.helper._live.offer
         late = HelperShare.decode(bytes(64)).encode()
         upload = UploadChunk(offer.session_id, 0, 64, sha256(late).digest(), late)
         with pytest.raises(ServiceError) as refused:
-            await house.helper.answer("late", upload)
+            await deployment.helper.answer("late", upload)
         assert refused.value.code is ErrorCode.UNKNOWN_SESSION
 
     run(main)
@@ -618,20 +620,20 @@ def test_who_hangs_up_leaves_no_half_written_share(turns) -> None:
     """A call that its caller gave up is finished: store and memory agree."""
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        helper = await house.helper.answer("leader", GetOffer(TASK))
+        deployment = TwoAggregators(clock, noise_for())
+        helper = await deployment.helper.answer("leader", GetOffer(TASK))
         share = HelperShare.decode(bytes(64)).encode()
         upload = UploadChunk(
             helper.session_id, 0, len(share), sha256(share).digest(), share
         )
-        giving_up = asyncio.ensure_future(house.helper.answer("c0", upload))
+        giving_up = asyncio.ensure_future(deployment.helper.answer("c0", upload))
         for _ in range(turns):
             await asyncio.sleep(0)
         giving_up.cancel()
         await asyncio.wait({giving_up})
-        assert (await house.helper.answer("c0", upload)).complete
-        assert (await house.helper.answer("c1", upload)).complete
-        stored = await house.storages[1].store.read(
+        assert (await deployment.helper.answer("c0", upload)).complete
+        assert (await deployment.helper.answer("c1", upload)).complete
+        stored = await deployment.storages[1].store.read(
             LoadSession(helper.session_id.hex())
         )
         assert [record.sender for record in stored.records] == ["c0", "c1"]
@@ -641,13 +643,13 @@ def test_who_hangs_up_leaves_no_half_written_share(turns) -> None:
 
 def test_sessions_of_another_task_in_the_same_state_are_nobodys(monkeypatch) -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        released, _ = await house.give(VECTORS)
+        deployment = TwoAggregators(clock, noise_for())
+        released, _ = await deployment.give(VECTORS)
         asked = GetUpdate(released.session_id, None)
-        await house.restarted(noise_for()).leader.answer("client-0", asked)
+        await deployment.restarted(noise_for()).leader.answer("client-0", asked)
         monkeypatch.setattr(two_aggregators, "TASK", "another")
         with pytest.raises(ServiceError) as caught:
-            await house.restarted(noise_for()).leader.answer("client-0", asked)
+            await deployment.restarted(noise_for()).leader.answer("client-0", asked)
         assert caught.value.code is ErrorCode.UNKNOWN_SESSION
 
     run(main)
@@ -669,16 +671,16 @@ def test_a_session_keeps_its_own_terms_when_the_settings_change(
     monkeypatch.setattr(mechanism, "add_noise", watched)
 
     async def main(clock):
-        house = TwoAggregators(clock, promised)
-        summing = asyncio.ensure_future(house.leader.next_sum())
+        deployment = TwoAggregators(clock, promised)
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
         giving = [
-            asyncio.ensure_future(house.client(f"c{k}").contribute(VECTORS[k]))
+            asyncio.ensure_future(deployment.client(f"c{k}").contribute(VECTORS[k]))
             for k in range(shares)
         ]
         await clock.sleep_until(clock.now() + 10.0)
         for each in (summing, *giving):
             each.cancel()
-        again = house.restarted(weaker)
+        again = deployment.restarted(weaker)
         await again.helper.recover()
         await again.leader.recover()
         released = await again.leader.last_sum() or await again.leader.next_sum()
@@ -697,9 +699,9 @@ def test_a_helper_whose_settings_were_corrected_is_accepted() -> None:
 
     async def main(clock):
         wrong, right = noise_for(rho=0.25), noise_for()
-        house = TwoAggregators(clock, wrong)
-        await house.helper.answer("leader", GetOffer(TASK))
-        again = house.restarted(right)
+        deployment = TwoAggregators(clock, wrong)
+        await deployment.helper.answer("leader", GetOffer(TASK))
+        again = deployment.restarted(right)
         await again.helper.recover()
         released, _ = await again.give(VECTORS)
         return released, right
@@ -740,13 +742,13 @@ def test_one_lost_answer_of_a_disk_holds_up_no_further_sum(place, is_it) -> None
     """No process has to be started again: each reads what the commit has done."""
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(participations=5))
-        lossy, codes = _LostAnswer(house.storages[place].store, is_it), []
+        deployment = TwoAggregators(clock, noise_for(participations=5))
+        lossy, codes = _LostAnswer(deployment.storages[place].store, is_it), []
 
         async def lead():
             while True:
                 try:
-                    await house.leader.next_sum()
+                    await deployment.leader.next_sum()
                 except (SessionAbortedError, ServiceError) as error:
                     codes.append(error.code)
                     await clock.sleep_until(clock.now() + 1.0)
@@ -754,7 +756,7 @@ def test_one_lost_answer_of_a_disk_holds_up_no_further_sum(place, is_it) -> None
         def give():
             return asyncio.gather(
                 *(
-                    house.client(f"c{k}").contribute(vector)
+                    deployment.client(f"c{k}").contribute(vector)
                     for k, vector in enumerate(VECTORS)
                 ),
                 return_exceptions=True,

@@ -94,9 +94,9 @@ WRONG_TERMS = {
 )
 def test_a_client_without_terms_of_their_kind_is_not_made(name, value, words) -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
+        deployment = TwoAggregators(clock, noise_for())
         with pytest.raises(LocalProtocolError, match=words):
-            house.client("late", **{name: value})
+            deployment.client("late", **{name: value})
 
     run(main)
 
@@ -121,13 +121,13 @@ def test_the_seed_is_overwritten_before_anything_is_charged(monkeypatch, fails) 
     monkeypatch.setattr(TwoAggregatorClient, "_charge", noted)
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
+        deployment = TwoAggregators(clock, noise_for())
         if not fails:
-            await house.give(VECTORS)
+            await deployment.give(VECTORS)
             return
-        opening = asyncio.create_task(house.leader.next_sum())
+        opening = asyncio.create_task(deployment.leader.next_sum())
         with pytest.raises(InputError):
-            await house.client("late").contribute(VECTORS[0])
+            await deployment.client("late").contribute(VECTORS[0])
         opening.cancel()
 
     run(main)
@@ -139,11 +139,11 @@ def test_the_seed_is_overwritten_before_anything_is_charged(monkeypatch, fails) 
 @pytest.mark.parametrize("lost", ["leader", "helper"])
 def test_who_reaches_one_aggregator_alone_is_in_no_sum(drawn, lost) -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        ways = {lost: Deaf(house.way_to(lost, "half"))}
-        half = house.client("half", **ways)
+        deployment = TwoAggregators(clock, noise_for())
+        ways = {lost: Deaf(deployment.way_to(lost, "half"))}
+        half = deployment.client("half", **ways)
         return await asyncio.gather(
-            house.give(VECTORS[:3]),
+            deployment.give(VECTORS[:3]),
             half.contribute(VECTORS[3]),
             return_exceptions=True,
         )
@@ -157,13 +157,15 @@ def test_who_reaches_one_aggregator_alone_is_in_no_sum(drawn, lost) -> None:
 
 def test_below_min_survivors_nothing_is_released(drawn) -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
+        deployment = TwoAggregators(clock, noise_for())
         found = await asyncio.gather(
-            house.leader.next_sum(),
-            *(house.client(f"c{k}").contribute(VECTORS[k]) for k in range(2)),
+            deployment.leader.next_sum(),
+            *(deployment.client(f"c{k}").contribute(VECTORS[k]) for k in range(2)),
             return_exceptions=True,
         )
-        return found, await house.storages[1].store.read(ListSessions(role=Role.SERVER))
+        return found, await deployment.storages[1].store.read(
+            ListSessions(role=Role.SERVER)
+        )
 
     found, running = run(main)
     assert [error.code for error in found] == [ErrorCode.U3_TOO_SMALL] * 3
@@ -173,14 +175,14 @@ def test_below_min_survivors_nothing_is_released(drawn) -> None:
 
 def test_the_helper_counts_the_intersection_against_min_survivors(drawn) -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
+        deployment = TwoAggregators(clock, noise_for())
         # The third client reaches the leader alone, and does not know.
-        way = Deaf(house.way_to("helper", "c2"), silently=True)
+        way = Deaf(deployment.way_to("helper", "c2"), silently=True)
         return await asyncio.gather(
-            house.leader.next_sum(),
-            house.client("c0").contribute(VECTORS[0]),
-            house.client("c1").contribute(VECTORS[1]),
-            house.client("c2", helper=way).contribute(VECTORS[2]),
+            deployment.leader.next_sum(),
+            deployment.client("c0").contribute(VECTORS[0]),
+            deployment.client("c1").contribute(VECTORS[1]),
+            deployment.client("c2", helper=way).contribute(VECTORS[2]),
             return_exceptions=True,
         )
 
@@ -190,14 +192,14 @@ def test_the_helper_counts_the_intersection_against_min_survivors(drawn) -> None
 
 def test_neither_aggregator_releases_more_sums_than_the_budget() -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(participations=2))
+        deployment = TwoAggregators(clock, noise_for(participations=2))
         for _ in range(2):
-            await house.give(VECTORS)
+            await deployment.give(VECTORS)
         with pytest.raises(ServiceError, match="all its sums"):
-            await house.leader.next_sum()
+            await deployment.leader.next_sum()
         # A leader that forgets its own budget meets the helper's.
         with pytest.raises(SessionsSpentError):
-            await house.helper.answer("leader", GetOffer(TASK, 2))
+            await deployment.helper.answer("leader", GetOffer(TASK, 2))
 
     run(main)
 
@@ -207,21 +209,21 @@ def test_a_client_gives_no_more_sums_than_its_budget_at_any_entry() -> None:
         store = LastingStore.make(now=clock.date)
         for turn in range(2):
             # Another pair of aggregators by the same names knows of no budget.
-            house = TwoAggregators(clock, noise_for(participations=1))
+            deployment = TwoAggregators(clock, noise_for(participations=1))
             if turn:
-                house.leader._storage.store.read = _behind(house)
-            one = house.client("client-0", store=store)
-            others = [house.client(f"client-{k}") for k in (1, 2, 3)]
+                deployment.leader._storage.store.read = _behind(deployment)
+            one = deployment.client("client-0", store=store)
+            others = [deployment.client(f"client-{k}") for k in (1, 2, 3)]
             found = await asyncio.gather(
-                house.leader.next_sum(),
+                deployment.leader.next_sum(),
                 one.contribute(VECTORS[0]),
                 *(each.contribute(VECTORS[1]) for each in others),
                 return_exceptions=True,
             )
         return found
 
-    def _behind(house):
-        read = house.storages[0].store.read
+    def _behind(deployment):
+        read = deployment.storages[0].store.read
 
         async def numbered(query):
             known = await read(query)
@@ -241,21 +243,21 @@ def test_a_task_between_two_takes_its_place_in_a_total(limit) -> None:
     """Its whole loss is claimed before anything leaves, or nothing is."""
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(participations=2))
+        deployment = TwoAggregators(clock, noise_for(participations=2))
         store = LastingStore.make(now=clock.date)
         budget = TotalBudget(data="patients", epsilon=limit, delta=1e-5)
         found = []
         for _ in range(2):
-            others = [house.client(f"client-{k}") for k in (1, 2, 3)]
+            others = [deployment.client(f"client-{k}") for k in (1, 2, 3)]
             found += await asyncio.gather(
-                house.client("client-0", store=store, total=budget).contribute(
+                deployment.client("client-0", store=store, total=budget).contribute(
                     VECTORS[0]
                 ),
-                house.leader.next_sum(),
+                deployment.leader.next_sum(),
                 *(each.contribute(VECTORS[1]) for each in others),
                 return_exceptions=True,
             )
-        state = house.client("client-0", store=store, total=budget)._state
+        state = deployment.client("client-0", store=store, total=budget)._state
         use = state.call(lambda client: client.data_use())
         return found, use, await store.read(ListCharges(TASK))
 
@@ -277,11 +279,11 @@ def test_a_task_between_two_takes_its_place_in_a_total(limit) -> None:
 
 def test_a_session_that_a_crash_left_open_is_ended_and_stays_charged() -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(participations=2))
+        deployment = TwoAggregators(clock, noise_for(participations=2))
         store = LastingStore.make(now=clock.date)
-        summing = asyncio.ensure_future(house.leader.next_sum())
-        deaf = Deaf(house.way_to("helper", "c0"))
-        client = house.client("c0", store=store, helper=deaf)
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
+        deaf = Deaf(deployment.way_to("helper", "c0"))
+        client = deployment.client("c0", store=store, helper=deaf)
 
         async def died(*_):
             """Do nothing, as a process that has ended."""
@@ -290,7 +292,7 @@ def test_a_session_that_a_crash_left_open_is_ended_and_stays_charged() -> None:
         with pytest.raises(SessionAbortedError, match="lost"):
             await client.contribute(VECTORS[0])
         open_before = await store.read(ListSessions(role=Role.CLIENT))
-        house.client("c0", store=store)
+        deployment.client("c0", store=store)
         open_after = await store.read(ListSessions(role=Role.CLIENT))
         summing.cancel()
         await asyncio.wait({summing})
@@ -339,9 +341,9 @@ def test_a_session_that_a_crash_left_open_is_ended_and_stays_charged() -> None:
 )
 def test_a_client_leaves_a_session_below_its_limits(changes, words) -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        summing = asyncio.ensure_future(house.leader.next_sum())
-        client = house.client("client-0", **changes)
+        deployment = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
+        client = deployment.client("client-0", **changes)
         with pytest.raises(RemoteProtocolError, match=words) as refused:
             await client.contribute(VECTORS[0])
         summing.cancel()
@@ -353,10 +355,12 @@ def test_a_client_leaves_a_session_below_its_limits(changes, words) -> None:
 
 def test_a_claim_that_the_noise_does_not_keep_is_refused() -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for(epsilon=2.0))  # rho = 1/2 gives more
-        summing = asyncio.ensure_future(house.leader.next_sum())
+        deployment = TwoAggregators(
+            clock, noise_for(epsilon=2.0)
+        )  # rho = 1/2 gives more
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
         with pytest.raises(RemoteProtocolError, match="the task claims 2"):
-            await house.client("client-0").contribute(VECTORS[0])
+            await deployment.client("client-0").contribute(VECTORS[0])
         summing.cancel()
 
     run(main)
@@ -394,20 +398,20 @@ def test_a_client_checks_the_pair_and_not_each_offer_alone() -> None:
     """A helper that offers this client other noise than the leader does."""
 
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        summing = asyncio.ensure_future(house.leader.next_sum())
+        deployment = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
         weak = noise_for(rho=50).parameters
         await clock.sleep_until(clock.now() + 1.0)
-        other = replace(house.helper._live.offer, parameters=weak)
+        other = replace(deployment.helper._live.offer, parameters=weak)
         ways = {
-            name: LyingConnection(house.way_to(name, "client-0"), {GetOffer: lie})
+            name: LyingConnection(deployment.way_to(name, "client-0"), {GetOffer: lie})
             for name, lie in (
                 ("helper", lambda _: other),
                 ("leader", lambda o: replace(o, server_nonce=other.session_id)),
             )
         }
         with pytest.raises(RemoteProtocolError, match="parameters differ"):
-            await house.client("client-0", **ways).contribute(VECTORS[0])
+            await deployment.client("client-0", **ways).contribute(VECTORS[0])
         summing.cancel()
 
     run(main)
@@ -415,12 +419,12 @@ def test_a_client_checks_the_pair_and_not_each_offer_alone() -> None:
 
 def test_offers_of_two_sessions_are_waited_out_and_never_joined() -> None:
     async def main(clock):
-        house = TwoAggregators(clock, noise_for())
-        summing = asyncio.ensure_future(house.leader.next_sum())
+        deployment = TwoAggregators(clock, noise_for())
+        summing = asyncio.ensure_future(deployment.leader.next_sum())
         past = LyingConnection(
-            house.way_to("helper", "client-0"), {GetOffer: lambda _: offers()[1]}
+            deployment.way_to("helper", "client-0"), {GetOffer: lambda _: offers()[1]}
         )
-        client = house.client("client-0", helper=past)
+        client = deployment.client("client-0", helper=past)
         with pytest.raises(SessionAbortedError, match="offered no session"):
             await client.contribute(VECTORS[0])
         await asyncio.wait({summing})
@@ -457,24 +461,24 @@ def test_the_helper_answers_one_set_alone_and_that_one_again(drawn) -> None:
                     kept.append(answer)
                 return answer
 
-        house = TwoAggregators(
+        deployment = TwoAggregators(
             clock, noise_for(), helper_way=lambda way: Recording(way, {})
         )
-        await house.give(VECTORS)
+        await deployment.give(VECTORS)
         asked, answer = kept[0], kept[-1]
-        again = await house.helper.answer("leader", asked)
+        again = await deployment.helper.answer("leader", asked)
         assert again.complete
-        fetched = await house.helper.answer(
+        fetched = await deployment.helper.answer(
             "leader", FetchChunk(asked.session_id, Blob.SUM, 0)
         )
         assert fetched == answer
         other = replace(asked, digest=bytes(32))
         with pytest.raises(RemoteProtocolError) as refused:
-            await house.helper.answer("leader", other)
+            await deployment.helper.answer("leader", other)
         assert refused.value.code is ErrorCode.EQUIVOCATION
         # Only the leader reads the helper's part.
         with pytest.raises(RemoteProtocolError) as foreign:
-            await house.helper.answer(
+            await deployment.helper.answer(
                 "client-0", FetchChunk(asked.session_id, Blob.SUM, 0)
             )
         assert foreign.value.code is ErrorCode.UNEXPECTED_MESSAGE

@@ -55,8 +55,8 @@ def test_a_dealer_is_excluded_for_good_only_by_proof(is_proven):
     facts = TaskHistory().after(failed)
     assert facts.excluded == ({"a"} if is_proven else set())
     assert facts.suspended == (set() if is_proven else {"a"})
-    nobody_came = replace(FAILED, members=())
-    assert facts.after(nobody_came) == facts  # that was no attempt
+    no_client_came = replace(FAILED, members=())
+    assert facts.after(no_client_came) == facts  # that was no attempt
     assert facts.after(FAILED).suspended == frozenset()
 
 
