@@ -72,7 +72,7 @@ class LocalPrivacy:
     def reconstruction(
         self, *, features: int, cosine: float, prior_excess: float = 0.0
     ) -> float:
-        """Bound the probability that all sessions reveal a direction to an adversary.
+        """Bound the probability that all sessions together reveal a direction.
 
         Args:
             features: Dimension of the recovered direction, at least 2.

@@ -472,7 +472,7 @@ class GetUpdate(_AsksForUpdate):
 
 
 class WatchSession(_AsksForUpdate):
-    """Any round: the newest update behind `after`, then each later one.
+    """Any round: the newest update later than `after`, then each later one.
 
     In between, a `Wait` states until when the next message follows.  After a longer
     pause the other end is unavailable.

@@ -107,8 +107,8 @@ def contour_bound(release: NoiseEvent, *, whole_curve: bool) -> ContourBound | N
 class MixtureContourAccountant(Accountant):
     """Bounds the loss of one release by an integral over its exact moments.
 
-    It covers vectors with Skellam noise of three kinds: rounded stochastically under an
-    L2 bound, under the clip of [Bao22] Algorithm 5, and integer vectors.
+    It covers three kinds of vectors, all with Skellam noise: rounded stochastically
+    under an L2 bound, under the clip of [Bao22] Algorithm 5, and integer vectors.
 
     Source:
         This project; elementary proof in `integral` and `moment_table`. The
