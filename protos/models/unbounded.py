@@ -8,6 +8,8 @@ rule is removed in turn, and z3 must find a run in which a claim fails.
 The state is what a client has stored and what has left it.  A client stores, then
 sends, so that a restart loses nothing of it: every step may be the first after one.
 Signatures, shares and TLS are perfect.  Corrupt clients and aggregators do anything.
+What the model leaves out: no state is restored to an older one, no key is shared by two
+sessions, and a network that loses messages is one in which a step never comes.
 
 Run by `make models`; ends with status 1 if a result is not as it must be.
 """
@@ -172,6 +174,10 @@ def rosters() -> Model:
     member has one mask key in the session: shares of it that were dealt under any
     roster take off its masks in all.  A quorum stands for any t members of one roster;
     that two of them share an honest client is the first claim of `thresholds.py`.
+
+    That a roster is stored before anything is dealt, and an answer before it leaves, is
+    part of the steps `accept` and `answer`.  Only for the signature is it a rule that
+    can be removed.  Sets may name any clients: no rule on their size is needed.
     """
     client, roster = z3.DeclareSort("Client"), z3.DeclareSort("Roster")
     agreed, quorum = z3.DeclareSort("Set"), z3.DeclareSort("Quorum")
@@ -209,7 +215,7 @@ def rosters() -> Model:
             rule("R5.5-4, a quorum", signed_by_quorum(now, s)),
             rule("R5.3-13, all have signed the roster", roster_accepted(now, s)),
         )
-        accepts = z3.And(honest, rule("R7.1-2, one roster", first_roster))
+        accepts = z3.And(honest, rule("R5-8, one roster", first_roster))
         stores = z3.And(takes_part, rule("R5.4-6, one set", first_set))
         is_stored = rule("R5.4-6, stored before signed", now["stored"](c, s))
         signs = z3.And(takes_part, is_stored)
@@ -272,13 +278,24 @@ def rosters() -> Model:
         invariant,
         claims,
         {
-            "R7.1-2, one roster": "Lemma 3",
+            "R5-8, one roster": "Lemma 3",
             "R5.4-6, one set": "Lemma 1",
             "R5.4-6, stored before signed": "Lemma 1",
             "R5.5-4, a quorum": "Lemma 1",
             "R5.3-13, all have signed the roster": "Lemma 3",
         },
-        lambda now: {"an answer": _some(c, s, of=now["answered"](c, s))},
+        lambda now: {
+            "an answer": _some(c, s, of=now["answered"](c, s)),
+            "an answer beside another roster": _some(
+                c,
+                d,
+                s,
+                r,
+                of=z3.And(
+                    now["answered"](c, s), now["accepted"](d, r), r != under(s)
+                ),
+            ),
+        },
     )
 
 
@@ -292,11 +309,14 @@ def connections() -> Model:
     A client connects to any aggregator at any time, also after a restart, and TLS
     proves which one.  An honest aggregator speaks of its own sessions only, and says
     what it has done; a corrupt one says anything.  A session identifier fixes its
-    aggregator.
+    aggregator.  All clients follow the protocol: a corrupt one can get itself named in a
+    set as an honest one can, and no claim or guard depends on what else it does.
 
     Claims, for a session of an honest aggregator: upload, the masked vector goes to it
     alone; answer, shares leave only for the set that it has shown; refund, no charge is
     returned for a set with the client; sum, a sum is believed only if it released it.
+    Three of them follow from the guard of one step.  The refund also needs that an
+    honest aggregator fixes one set, and none after it has ended the session.
     """
     client, aggregator = z3.DeclareSort("Client"), z3.DeclareSort("Aggregator")
     session, agreed = z3.DeclareSort("Session"), z3.DeclareSort("Set")

@@ -106,7 +106,7 @@ def test_the_committed_output_is_that_of_these_models_and_has_no_wrong_verdict()
 @pytest.mark.parametrize(
     ("rule", "claim"),
     [
-        ("R7.1-2, one roster", "Lemma 3"),
+        ("R5-8, one roster", "Lemma 3"),
         ("R5.4-6, one set", "Lemma 1"),
         ("R5.4-6, stored before signed", "Lemma 1"),
         ("R5.5-4, a quorum", "Lemma 1"),
