@@ -27,7 +27,7 @@ Vectors: TypeAlias = NDArray[np.floating] | NDArray[np.integer]
 
 
 Inputs: TypeAlias = Literal["sphere", "same"] | Callable[[int], Vectors]
-"""Uniform on the sphere of the clip, or one point of it for all. Or a function of a
+"""Uniform on the sphere of the clip, one point of it for all, or a function of a
 64-bit seed that returns a matrix of shape (clients, dimension)."""
 
 _LABEL: Final = b"dpnoise/v1/bench/inputs"

@@ -291,9 +291,7 @@ def rosters() -> Model:
                 d,
                 s,
                 r,
-                of=z3.And(
-                    now["answered"](c, s), now["accepted"](d, r), r != under(s)
-                ),
+                of=z3.And(now["answered"](c, s), now["accepted"](d, r), r != under(s)),
             ),
         },
     )
@@ -309,8 +307,8 @@ def connections() -> Model:
     A client connects to any aggregator at any time, also after a restart, and TLS
     proves which one.  An honest aggregator speaks of its own sessions only, and says
     what it has done; a corrupt one says anything.  A session identifier fixes its
-    aggregator.  All clients follow the protocol: a corrupt one can get itself named in a
-    set as an honest one can, and no claim or guard depends on what else it does.
+    aggregator.  All clients follow the protocol: a corrupt one can get itself named in
+    a set as an honest one can.  No claim or guard depends on what else it does.
 
     Claims, for a session of an honest aggregator: upload, the masked vector goes to it
     alone; answer, shares leave only for the set that it has shown; refund, no charge is

@@ -56,7 +56,7 @@ def played(last):
 
 
 def left_with(session, number, envelope):
-    """Show a client something; return the code with which it leaves unheard."""
+    """Show a client something; return the code with which it leaves and is silent."""
     outputs = session.to_client(number, Received(envelope))
     state = session.clients[number]
     assert isinstance(state, client.Failed), state

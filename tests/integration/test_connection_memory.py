@@ -44,7 +44,7 @@ def bytes_in_use():
 async def test_an_upload_leaves_nothing_large_behind():
     """Neither its bytes nor the pieces into which they were read from the network.
 
-    Without `READ_BYTES` it is 60 KiB a connection, and 40 where the message stays
+    Without `_READ_BYTES` it is 60 KiB a connection, and 40 where the message stays
     until garbage is searched for; both sides of the connection are in the figure.
     """
     service = ScriptedService(script={UploadChunk: UploadStatus(1, complete=True)})

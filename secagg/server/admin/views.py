@@ -419,7 +419,7 @@ async def found_session(
         task_id: The session's task.
         number: The session's number.
         live: Returns those that run; called after the rows were read.
-        ended: As for `listed_sessions`.
+        ended: As for `sessions_view`.
 
     Raises:
         ServiceError: UNKNOWN_SESSION; its receipt was deleted, or it never existed.
