@@ -113,9 +113,9 @@ class StepServer:
     Example:
         server = secagg.StepServer(task, aggregator="hub", task_id="sums",
                                    session_number=1)
-        server_machine.receive("phone-7", message)
-        server_machine.close_round()
-        update = server_machine.update_for("phone-7")
+        server.receive("phone-7", message)
+        server.close_round()
+        update = server.update_for("phone-7")
     """
 
     def __init__(  # noqa: PLR0913 - what a session consists of for its server

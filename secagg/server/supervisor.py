@@ -770,5 +770,6 @@ def _words_in(row: TaskRow) -> tuple[TaskState, str]:
 
 def _payload_of(settings: TaskSettings) -> Callable[[int], bytes] | None:
     """Return a function that reads a task's payload for each session."""
-    path, fix = settings.task.payload, "Restore the file, then `secagg tasks resume`."
+    path = settings.task.payload
+    fix = "Restore the file, then call `secagg tasks resume`."
     return None if path is None else lambda _: read_payload(path, fix=fix)

@@ -214,3 +214,34 @@ def test_examples_and_pages_import_what_is_promised():
                     found.setdefault(place, set()).add(name)
     inner = {place: names - PROMISED for place, names in found.items()}
     assert {place: names for place, names in inner.items() if names} == STILL_INNER
+
+
+def examples_of(path):
+    """Every example in a docstring of a module, parsed; commands are none of Python."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        _, _, example = (ast.get_docstring(node) or "").partition("Example:\n")
+        body = re.match(r"(?: .*\n?|\n)*", example)[0]
+        try:
+            yield ast.parse(inspect.cleandoc(body))
+        except SyntaxError:
+            continue
+
+
+@pytest.mark.parametrize("package", ["secagg", "dpnoise"])
+def test_examples_of_docstrings_name_no_module_that_their_reader_lacks(package):
+    for path in sorted((ROOT / package).rglob("*.py")):
+        if "Example:\n" not in path.read_text():
+            continue
+        modules = {
+            alias.asname
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+            if alias.asname
+        }
+        for example in examples_of(path):
+            names = [each for each in ast.walk(example) if isinstance(each, ast.Name)]
+            made = {each.id for each in names if isinstance(each.ctx, ast.Store)}
+            assert not ({each.id for each in names} - made) & modules, path
