@@ -9,6 +9,8 @@ Rule 2: a client that is to drop out vanishes when it is asked for its vector: i
         shared its keys, sends nothing more, and closes its connection.
 Rule 3: a client arrives when one before it has joined, so that a busy host makes them
         slower and not late.
+Rule 4: a client that fails before it has joined ends the process with its error.  The
+        session begins with the whole cohort, so it would wait for that client for ever.
 
 A client connects to one at a time of several aggregators that share a store.  In
 service, a name with several addresses, or a balancer of connections, does the same.
@@ -26,7 +28,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from secagg import Client, ExactSumWaiver, SecAggError, SessionInfo
+from secagg import (
+    Client,
+    ExactSumWaiver,
+    SecAggError,
+    SessionAbortedError,
+    SessionInfo,
+)
 from secagg.advanced import (
     NO_NOISE_ACKNOWLEDGEMENT,
     Address,
@@ -67,13 +75,17 @@ class _ClientPool:
         """Run all clients until each has its sum, has dropped out or has failed.
 
         Raises:
-            SecAggError: That of the first client that failed, if none has its sum.
+            SecAggError: That of a client that has not joined (rule 4); else that of the
+                first client that failed, if none has its sum.
         """
         asyncio.get_running_loop().set_default_executor(self._threads)
-        async with asyncio.TaskGroup() as group:
-            for number in numbers:
-                await self._gate.acquire()
-                group.create_task(self._run_one(number))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in numbers:
+                    await self._gate.acquire()
+                    group.create_task(self._run_one(number))
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
         if self._errors and not self._completed:
             raise self._errors[0]
 
@@ -88,14 +100,19 @@ class _ClientPool:
                 for server in self._servers
             ]
             connection = SpreadConnection(ways, number % len(ways))
-            see = stack.enter_context(arrival(self._gate))
+            joined = asyncio.Event()
+            see = stack.enter_context(arrival(self._gate, joined))
             try:
                 await self._contribute(number, connection, see)
             except _VanishedError:
                 say("lost", name=name, traffic=_traffic(connection))
             except SecAggError as error:
-                self._errors.append(error)
                 say_failed(error, name=name, traffic=_traffic(connection))
+                if not joined.is_set():
+                    raise
+                # The aggregator that aborts a session ends itself, and says why.
+                if not isinstance(error, SessionAbortedError):
+                    self._errors.append(error)
 
     async def _contribute(
         self,
@@ -140,11 +157,14 @@ class _VanishedError(Exception):
 
 
 @contextmanager
-def arrival(gate: asyncio.Semaphore) -> Iterator[Callable[[ClientProgress], None]]:
+def arrival(
+    gate: asyncio.Semaphore, joined: asyncio.Event
+) -> Iterator[Callable[[ClientProgress], None]]:
     """Keep a place in the gate until its client has joined or dropped out.
 
     Args:
         gate: Released once.
+        joined: Set when the client has joined.
 
     Yields:
         What receives the client's progress.
@@ -154,6 +174,7 @@ def arrival(gate: asyncio.Semaphore) -> Iterator[Callable[[ClientProgress], None
 
         def see(progress: ClientProgress) -> None:
             if progress.joined or progress.phase is ClientPhase.SHARING:
+                joined.set()
                 place.close()
 
         yield see

@@ -89,7 +89,8 @@ async def run_load(
         )
         started, used_before = time.monotonic(), database.cpu_seconds()
         pools = _pools(planned, addresses, heard.hear_clients)
-        await director.start_clients(pools, needed=1)
+        # The session begins with the whole cohort: every pool is needed.
+        await director.start_clients(pools, needed=len(pools))
         await director.until_served()
         wall = time.monotonic() - started
         used = database.cpu_seconds()

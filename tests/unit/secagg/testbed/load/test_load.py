@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import types
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +18,19 @@ from secagg.advanced import (
     ClientProgress,
 )
 from secagg.cli.load import _payload
-from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    ServiceError,
+    SessionAbortedError,
+)
 from secagg.protocol.parameters import Graph
 from secagg.protocol.profiles import Profile
 from secagg.runtime.vector_files import write_vector
+from secagg.testbed import director
 from secagg.testbed.connections import SpreadConnection
-from secagg.testbed.load import database
+from secagg.testbed.load import client_pool, database
+from secagg.testbed.load import run as load_run
 from secagg.testbed.load.client_pool import arrival
 from secagg.testbed.load.database import (
     OWN_DATABASE,
@@ -40,7 +48,7 @@ from secagg.testbed.load.result import (
     ServerCost,
     mean_traffic,
 )
-from secagg.testbed.load.run import ALLOCATOR, is_exact
+from secagg.testbed.load.run import ALLOCATOR, is_exact, run_load
 from secagg.testbed.run_folder import client_name
 
 PLAN = LoadPlan(clients=20, dimension=30, degree=4, lost=3, round_seconds=5)
@@ -293,19 +301,104 @@ def test_a_client_goes_elsewhere_when_its_aggregator_fails_again_and_again():
 
 def test_the_next_client_arrives_when_one_has_joined_or_is_gone():
     async def arrive():
-        gate = asyncio.Semaphore(0)
-        with arrival(gate) as see:
+        gate, joined = asyncio.Semaphore(0), asyncio.Event()
+        with arrival(gate, joined) as see:
             see(ClientProgress(ClientPhase.JOINING))
             assert gate.locked()
-            for joined in (1, 2):
-                see(ClientProgress(ClientPhase.JOINING, joined=joined))
+            assert not joined.is_set()
+            for count in (1, 2):
+                see(ClientProgress(ClientPhase.JOINING, joined=count))
                 assert gate._value == 1
         assert gate._value == 1
-        with arrival(gate):
+        assert joined.is_set()
+        with arrival(gate, asyncio.Event()):
             pass
         assert gate._value == 2
 
     asyncio.run(arrive())
+
+
+@pytest.fixture
+def pool(tmp_path, monkeypatch):
+    """Clients of one process; they do what a test puts for `contribute`."""
+
+    @asynccontextmanager
+    async def connection(*_, **__):
+        yield types.SimpleNamespace(traffic={}, identity="", aggregator="")
+
+    layout = LoadLayout(tmp_path)
+    PLAN.write(layout)
+    monkeypatch.setattr(client_pool, "GrpcConnection", connection)
+    monkeypatch.setattr(LoadLayout, "identity", lambda *_: None)
+    return client_pool._ClientPool(layout, ["server"])
+
+
+@pytest.mark.parametrize("joined", [0, 1])
+async def test_a_client_that_cannot_join_ends_its_process(
+    pool, monkeypatch, capsys, joined
+):
+    """The others wait for the whole cohort, hence for ever; in the session they go on."""
+
+    async def contribute(number, _, see):
+        if number == 1:
+            see(ClientProgress(ClientPhase.JOINING, joined=joined))
+            raise ServiceError("no room", code=ErrorCode.STORAGE_FAILED)
+        if not joined:
+            await asyncio.Event().wait()
+        pool._completed += 1
+
+    monkeypatch.setattr(pool, "_contribute", contribute)
+    with nullcontext() if joined else pytest.raises(ServiceError, match="no room"):
+        await pool.take_part(range(1, 4))
+    assert pool._completed == 2 * joined
+    assert '"name": "client-1"' in capsys.readouterr().out
+
+
+async def test_clients_of_an_aborted_session_leave_the_reason_to_the_aggregator(
+    pool, monkeypatch
+):
+    async def contribute(_, __, see):
+        see(ClientProgress(ClientPhase.SHARING))
+        raise SessionAbortedError("too few", code=ErrorCode.TOO_FEW_ANSWERS)
+
+    monkeypatch.setattr(pool, "_contribute", contribute)
+    await pool.take_part(range(1, 4))
+
+
+async def test_a_process_of_clients_that_ends_ends_the_load_test(tmp_path, monkeypatch):
+    """By the kernel, for want of memory, for example; other processes are left."""
+
+    async def start(name, *_, listener, **__):
+        if name.startswith("aggregator"):
+            listener({"event": "listening", "address": "127.0.0.1:1"})
+        return Ended(name, 137 if name == "clients-1-2" else None)
+
+    monkeypatch.setattr(director, "start_child", start)
+    monkeypatch.setattr(director, "_LAST_WORDS_SECONDS", 0)
+    monkeypatch.setattr(load_run, "pools_of", lambda *_: 2)
+    planned = dataclasses.replace(PLAN, clients=4, degree=0, lost=0)
+    with pytest.raises(ServiceError, match="clients-1-2 cannot continue"):
+        await run_load(planned, tmp_path, print, Database(None))
+
+
+class Ended:
+    """A process that has ended with a code, or lasts until it is killed."""
+
+    def __init__(self, name, code):
+        self.name, self.was_killed = name, False
+        self.code = asyncio.get_running_loop().create_future()
+        if code is not None:
+            self.code.set_result(code)
+
+    def kill(self):
+        if not self.code.done():
+            self.code.set_result(-9)
+
+    async def wait(self):
+        return await asyncio.shield(self.code)
+
+    async def end(self):
+        self.kill()
 
 
 @pytest.mark.parametrize(
