@@ -193,6 +193,8 @@ class _Run:
                 self._director.kill(name)
                 self.killed += 1
                 self._fallen.setdefault(session, []).append(program)
+                if session in self._ended:  # without this client, which was slow
+                    self._restart_fallen(session)
 
         module = "secagg.testbed.demo.participant"
         program = Program(name, module, (name, address), hear)
@@ -213,14 +215,18 @@ class _Run:
         if number in self._ended:
             return
         self._ended[number] = said
+        self._restart_fallen(number)
+        if said["phase"] == "aborted":
+            self._view.tell(f"session {number} was aborted: {said['reason']}")
+        self._check_if_known(number)
+
+    def _restart_fallen(self, number: int) -> None:
+        """Start the clients again that were killed in a session."""
         for program in self._fallen.pop(number, []):
             self._view.tell(
                 f"{program.name} is started again, with its state on the disk"
             )
             self._director.start_again(program)
-        if said["phase"] == "aborted":
-            self._view.tell(f"session {number} was aborted: {said['reason']}")
-        self._check_if_known(number)
 
     def _check_if_known(self, number: int) -> None:
         """Check a session as soon as its end and its sum are both known."""
