@@ -4,7 +4,8 @@ Rule 1: every process of a run is started here, and ended here by its id, at the
         when the run ends, whatever happens.
 Rule 2: clients are started when every aggregator listens.
 Rule 3: a run ends with the failure of an aggregator, and with that of a client once too
-        few are left: the aggregator would wait for the others for ever.
+        few are left: the aggregator would wait for the others for ever.  It also ends
+        with the exception of a listener.
 Rule 4: a process fails by the event ``failed`` or by its exit status.  One that was
         killed here has not failed: a fault was injected, and it may be started again.
 """
@@ -13,9 +14,10 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final, Self
 
-from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.errors import ErrorCode, SecAggError, ServiceError, printable
 from secagg.testbed.child_process import (
     ChildProcess,
     Event,
@@ -26,6 +28,8 @@ from secagg.testbed.child_process import (
 from secagg.testbed.run_folder import RunFolder
 
 _LAST_WORDS_SECONDS: Final = 3.0
+# An exception and its message fit.
+_MAX_LINE_BYTES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,11 @@ class Director:
             task.cancel()
         await asyncio.gather(*self._restarts, return_exceptions=True)
         await asyncio.gather(*self._watching.values(), return_exceptions=True)
-        await asyncio.gather(*(child.end() for child in self._children))
+        # A listener that has failed must not keep another process from its end.
+        ends = (child.end() for child in self._children)
+        for failed in await asyncio.gather(*ends, return_exceptions=True):
+            if failed is not None:
+                raise failed
 
     async def start_servers(self, programs: Sequence[Program]) -> list[str]:
         """Start aggregators; return their addresses once all of them listen.
@@ -103,7 +111,7 @@ class Director:
             await self._start(program)
             ended = self._watching[program.name]
             await asyncio.wait({ended, address}, return_when=asyncio.FIRST_COMPLETED)
-            self._check_servers()
+            self._check()
             if not address.done():
                 raise ErrorCode.INTERNAL.error(
                     f"{program.name} ended before it listened",
@@ -150,7 +158,7 @@ class Director:
         has_ended = ended.done()
         for task in (ended, stuck):
             task.cancel()
-        self._check_servers()
+        self._check()
         if not has_ended:
             raise next(
                 self.failures[name]
@@ -200,9 +208,15 @@ class Director:
 
     async def _watch(self, child: ChildProcess) -> None:
         """Detect a process that ends with a fault that it has not reported."""
-        code = await child.wait()
-        if code and not child.was_killed and child.name not in self.failures:
-            self._fail(child.name, "it ended unexpectedly", ErrorCode.INTERNAL)
+        try:
+            code = await child.wait()
+            if code and not child.was_killed and child.name not in self.failures:
+                how = f"signal {-code}" if code < 0 else f"status {code}"
+                last = _last_line(self._folder.log(child.name))
+                self._fail(child.name, f"it ended with {how}{last}", ErrorCode.INTERNAL)
+        except Exception:  # of a listener: the fault is this process's
+            self._is_stuck.set()
+            raise
 
     def _hear(self, program: Program, said: Event) -> None:
         match said["event"]:
@@ -228,16 +242,29 @@ class Director:
         self.failures[name] = ServiceError(
             f"{name} cannot continue: {why}",
             code=code,
-            next_step=next_step or f"See {self._folder.log(process)}.",
+            next_step=next_step
+            or f"See {self._folder.log(process)}, if the command keeps its files.",
         )
         self._tell(str(self.failures[name]))
         left = sum(each not in self.failures for each in self._clients)
-        if left < self._needed:
+        if left < self._needed or process in self._servers:
             self._is_stuck.set()
 
-    def _check_servers(self) -> None:
+    def _check(self) -> None:
+        """Raise why an aggregator cannot continue, or the fault of a listener."""
         for name in self._servers:
             if name in self.failures:
                 raise self.failures[name]
-            if (watching := self._watching[name]).done():
+        for watching in self._watching.values():
+            if watching.done():
                 watching.result()
+
+
+def _last_line(log: Path) -> str:
+    """Return a colon and the last line of a log; nothing if it is empty."""
+    try:
+        lines = log.read_bytes()[-_MAX_LINE_BYTES:].decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    return last and f": {printable(last, max_bytes=_MAX_LINE_BYTES)}"

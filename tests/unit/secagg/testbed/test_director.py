@@ -39,9 +39,15 @@ class Process:
     async def wait(self):
         return await asyncio.shield(self.code)
 
+    def break_listener(self):
+        self.was_killed = True
+        self.code.set_exception(LookupError("a defect"))
+
     async def end(self):
         self.kill()
+        await asyncio.wait({self.code})
         self.has_ended = True
+        self.code.result()
 
 
 @pytest.fixture
@@ -196,3 +202,55 @@ async def test_an_aggregator_that_ends_before_it_listens_is_a_failure(
         (await processes.get()).leave(0)
         with pytest.raises(SecAggError, match="before it listened"):
             await starting
+
+
+async def test_the_failure_of_one_aggregator_of_several_ends_the_run(
+    director, processes, monkeypatch
+):
+    monkeypatch.setattr(module, "_LAST_WORDS_SECONDS", 0)
+    async with director:
+        await serving(director, processes)
+        starting = asyncio.create_task(director.start_servers([program("second")]))
+        second = await processes.get()
+        second.say({"event": "listening", "address": "127.0.0.1:2"})
+        await starting
+        second.leave(-9)
+        with pytest.raises(ServiceError, match="second cannot continue: it ended with"):
+            await director.until_served()
+
+
+async def test_a_listener_that_fails_ends_the_run_and_every_process(
+    director, processes, monkeypatch
+):
+    """Its process is killed unheard: without it, the others would wait for ever."""
+    monkeypatch.setattr(module, "_LAST_WORDS_SECONDS", 0)
+    started = []
+
+    async def run():
+        async with director:
+            started.append(await serving(director, processes))
+            clients = [program("a"), program("b")]
+            started.extend(await with_clients(director, processes, clients, needed=1))
+            started[1].break_listener()
+            await director.until_served()
+
+    with pytest.raises(LookupError, match="a defect"):
+        await run()
+    assert [each.has_ended for each in started] == [True] * 3
+
+
+async def test_a_process_that_has_not_said_why_it_ended_is_quoted(
+    director, processes, told, tmp_path
+):
+    """Its log is gone with the files of a command that keeps none."""
+    async with director:
+        await serving(director, processes)
+        (a,) = await with_clients(director, processes, [program("a")], needed=0)
+        log = RunFolder(tmp_path).log("a")
+        log.parent.mkdir()
+        log.write_text("Traceback ...\nMemoryError: \x1b[31mno room\n\n")
+        a.leave(1)
+        await director.until_clients_end()
+    assert told[-1] == (
+        "a cannot continue: it ended with status 1: MemoryError:  [31mno room"
+    )
