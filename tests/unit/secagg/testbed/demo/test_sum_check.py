@@ -1,3 +1,7 @@
+import asyncio
+import json
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from secagg_testing.cohorts import parameters_for
@@ -7,6 +11,7 @@ from secagg.runtime.vector_files import write_vector
 from secagg.testbed.demo.layout import DemoLayout
 from secagg.testbed.demo.model import Shard, SoftmaxModel
 from secagg.testbed.demo.sum_check import check_session
+from secagg.testbed.demo.trainer import _Trainer
 from secagg.testbed.run_folder import client_name
 
 MODULUS = 1 << 8
@@ -25,55 +30,64 @@ def layout(tmp_path):
     return layout
 
 
-def check(layout, released, *, dropped=(), inputs=3):
-    write_vector(layout.residues(1), np.array(released, WORD))
-    return check_session(
-        layout,
-        1,
-        clients=4,
-        dropped=dropped,
-        claimed={
-            "survivors": inputs,
-            "share_holders": 4,
-            "removed": [],
-            "l2_clip": 1.5,
-            "fitted": None,
-            "standard_error": 0.25,
-        },
-        parameters=PARAMETERS,
-        test=TEST,
-    )
+@pytest.fixture
+def check(layout, capsys):
+    """Check a sum by what the aggregator's process says of it."""
+
+    def check(released, *, dropped=(), inputs=3):
+        write_vector(layout.residues(1), np.array(released, WORD))
+        noise = SimpleNamespace(share_holders=4, removed=())
+        given = SimpleNamespace(
+            session_number=1,
+            inputs=inputs,
+            receipt=SimpleNamespace(noise=noise),
+            l2_clip=1.5,
+            fitted=None,
+            standard_error=0.25,
+        )
+        asyncio.run(_Trainer(layout).take_sum(given))
+        return check_session(
+            layout,
+            1,
+            clients=4,
+            dropped=dropped,
+            claimed=json.loads(capsys.readouterr().out),
+            parameters=PARAMETERS,
+            test=TEST,
+        )
+
+    return check
 
 
 def lost(name, where):
     return {"name": name, "round": where, "reason": "gone"}
 
 
-def test_a_sum_of_all_inputs_modulo_m_is_exact(layout):
-    result = check(layout, [(101 + 102 + 103) % MODULUS] * 5)
+def test_a_sum_of_all_inputs_modulo_m_is_exact(check):
+    result = check([(101 + 102 + 103) % MODULUS] * 5)
     assert result.is_exact
     assert result.survivors == 3
     assert (result.l2_clip, result.fitted) == (1.5, None)
     assert result.standard_error == 0.25
 
 
-def test_one_wrong_entry_is_noticed(layout):
+def test_one_wrong_entry_is_noticed(check):
     released = [(101 + 102 + 103) % MODULUS] * 5
     released[3] += 1
-    assert not check(layout, released).is_exact
+    assert not check(released).is_exact
 
 
-def test_a_client_lost_before_its_upload_is_not_in_the_sum(layout):
+def test_a_client_lost_before_its_upload_is_not_in_the_sum(check):
     dropped = (lost("client-2", "MASKED_INPUT_COLLECTION"),)
-    assert check(layout, [101 + 103] * 5, dropped=dropped, inputs=2).is_exact
+    assert check([101 + 103] * 5, dropped=dropped, inputs=2).is_exact
     whole = [(101 + 102 + 103) % MODULUS] * 5
-    assert not check(layout, whole, dropped=dropped, inputs=2).is_exact
+    assert not check(whole, dropped=dropped, inputs=2).is_exact
 
 
-def test_a_client_lost_after_its_upload_is_in_the_sum(layout):
+def test_a_client_lost_after_its_upload_is_in_the_sum(check):
     dropped = (lost("client-2", "UNMASKING"),)
-    assert check(layout, [(101 + 102 + 103) % MODULUS] * 5, dropped=dropped).is_exact
+    assert check([(101 + 102 + 103) % MODULUS] * 5, dropped=dropped).is_exact
 
 
-def test_a_wrong_number_of_inputs_is_noticed(layout):
-    assert not check(layout, [(101 + 102 + 103) % MODULUS] * 5, inputs=4).is_exact
+def test_a_wrong_number_of_inputs_is_noticed(check):
+    assert not check([(101 + 102 + 103) % MODULUS] * 5, inputs=4).is_exact

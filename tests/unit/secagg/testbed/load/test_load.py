@@ -337,7 +337,7 @@ def pool(tmp_path, monkeypatch):
 async def test_a_client_that_cannot_join_ends_its_process(
     pool, monkeypatch, capsys, joined
 ):
-    """The others wait for the whole cohort, hence for ever; in the session they go on."""
+    """The others wait for the whole cohort; once in the session they go on."""
 
     async def contribute(number, _, see):
         if number == 1:
