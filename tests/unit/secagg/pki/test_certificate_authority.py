@@ -77,6 +77,9 @@ def test_a_leaf_has_one_purpose_one_identity_and_no_power_to_issue(authority):
     assert list(extension(server, x509.ExtendedKeyUsage).value) == [
         ExtendedKeyUsageOID.SERVER_AUTH
     ]
+    own = extension(authority.certificate, x509.BasicConstraints)
+    assert own.critical
+    assert (own.value.ca, own.value.path_length) == (True, 0)
     for leaf in (client, server):
         constraints = extension(leaf, x509.BasicConstraints)
         assert constraints.critical

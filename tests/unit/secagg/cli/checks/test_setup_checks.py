@@ -402,6 +402,27 @@ def test_start_settings_and_doctor_agree(place, monkeypatch, capsys, part, numbe
     assert checks[number]["found"] == error["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("part", "number", "file"),
+    [
+        ("leader", "D110", "none.pem"),
+        ("leader", "D120", "other.pem"),
+        ("sharing client", "D210", "none.pem"),
+        ("sharing client", "D220", "other.pem"),
+    ],
+)
+def test_what_is_shown_to_the_helper_is_checked_too(place, capsys, part, number, file):
+    before, helper, behind = TEXTS[part].rpartition("[helper]")
+    faulty = behind.replace("pki/ca.pem", f"pki/{file}")
+    (place / "settings.toml").write_text(before + helper + faulty)
+    _, answer, _ = ended(capsys, "doctor")
+    checks = {each["number"]: each for each in answer["checks"]}
+    assert checks[number]["state"] == "failed"
+    started, error, _ = ended(capsys, *COMMANDS[part])
+    assert started
+    assert error["error"]["message"] == checks[number]["found"]
+
+
 def test_what_set_changes_is_what_the_doctor_looks_at(place, capsys):
     """One settings file serves several clients, whose states `--set` tells apart."""
     (place / "settings.toml").write_text(TEXTS["client"])
