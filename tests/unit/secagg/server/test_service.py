@@ -7,10 +7,18 @@ from types import SimpleNamespace
 import pytest
 
 from secagg.distributed_dp import NoiseBudget
+from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.server.admin import views
 from secagg.server.admin.views import short_of_budget
-from secagg.server.service import ServiceManager, _Ending
+from secagg.server.service import (
+    Observer,
+    ServiceManager,
+    _Ending,
+    plan_task,
+    serve,
+)
 from secagg.server.task.history import TaskHistory
+from secagg.testbed.load.plan import LoadLayout, LoadPlan
 
 
 async def test_sigusr1_asks_to_finish_sessions_first_and_only_while_a_server_listens():
@@ -52,3 +60,18 @@ def test_a_budget_is_short_when_missing_sums_take_what_was_planned_for_faults(
 def test_a_task_without_noise_has_no_budget(monkeypatch):
     monkeypatch.setattr(views, "_noised", lambda _: None)
     assert short_of_budget(SimpleNamespace()) is None
+
+
+async def test_an_end_date_ends_the_one_task_of_a_server(tmp_path):
+    layout = LoadLayout(tmp_path)
+    planned = LoadPlan(clients=3, dimension=2, degree=0, lost=0, round_seconds=5)
+    layout.issue(planned.clients, enrolled=False)
+    tables = planned.settings(layout, None)
+    task = {**tables["task"], "ends": "2020-01-01T00:00:00Z"}
+    settings = layout.write_settings({**tables, "task": task})
+    observer = Observer(print, print, print)
+    with pytest.raises(SessionAbortedError, match="the end date of the task") as ended:
+        await serve(
+            settings, await plan_task(settings), on_sum=print, observer=observer
+        )
+    assert ended.value.code is ErrorCode.TASK_OVER  # no session had begun
