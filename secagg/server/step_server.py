@@ -399,7 +399,7 @@ class StepServer:
         ):
             raise ErrorCode.UPLOAD_CORRUPT.error(
                 f"an upload has {len(packed)} bytes, of {self._packed_bytes}, or does "
-                "not match its name",
+                "not match its name"
             )
         parameters = self._parameters
         try:

@@ -125,8 +125,7 @@ class SessionCloser:
         self._note_end(runner, known, facts)
         spool = self._context.spool
         await patiently(
-            clock,
-            lambda: self._workers.run(spool.drop_uploads, runner.session_id),
+            clock, lambda: self._workers.run(spool.drop_uploads, runner.session_id)
         )
 
     async def _give_once(

@@ -347,9 +347,7 @@ class SessionFacts:
         self._ring: RingRisk | None = None
         self._frame: RosterFrame | None = None
         self._seen = AuditReceipt(
-            writer=WrittenBy.SERVER,
-            offer=descriptor.encode(),
-            outcome=Outcome.ABORTED,
+            writer=WrittenBy.SERVER, offer=descriptor.encode(), outcome=Outcome.ABORTED
         )
         self._roster_proofs: Mapping[int, RosterProof] = {}
         self.dropped: list[DroppedClient] = []
@@ -480,10 +478,7 @@ class SessionFacts:
         return None if before is None else before - is_spent
 
     def receipt(
-        self,
-        state: server.Completed | server.Failed,
-        *,
-        was_restored: bool,
+        self, state: server.Completed | server.Failed, *, was_restored: bool
     ) -> SessionReceipt:
         """Return the receipt of the session."""
         ctx0 = context.session_context(self._descriptor)
@@ -602,11 +597,7 @@ def next_step_after(receipt: SessionReceipt) -> str:
 
 
 def report_of(
-    receipt: SessionReceipt,
-    progress: SessionProgress,
-    *,
-    opened: float,
-    ended: float,
+    receipt: SessionReceipt, progress: SessionProgress, *, opened: float, ended: float
 ) -> dict[str, object]:
     """Return the report of a session as JSON values.
 

@@ -489,8 +489,7 @@ class SessionRunner:
         invited, excluded = self.record.invited, self.record.excluded
         if identity in excluded or (invited is not None and identity not in invited):
             raise ErrorCode.NOT_INVITED.error(
-                f"{identity!r} is not invited to this session",
-                sender=identity,
+                f"{identity!r} is not invited to this session", sender=identity
             )
 
     async def submit(self, sender: str, envelope: Envelope) -> None:
@@ -913,9 +912,7 @@ class SessionRunner:
     def _closing(self, closed: Round) -> MakeEvent:
         """Return what closes a round, unless it is closed."""
 
-        def make(
-            state: server.ServerState,
-        ) -> RoundClosed | AbortRequested | None:
+        def make(state: server.ServerState) -> RoundClosed | AbortRequested | None:
             if closed is not state.ROUND or isinstance(state, server.Summing):
                 return None
             if self._timer.is_too_late(state):

@@ -38,11 +38,7 @@ from secagg.protocol.server import states as server
 from secagg.protocol.server.states import ServerStep
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock, is_set_before
-from secagg.runtime.metrics import (
-    STORE_BATCH_RECORDS,
-    STORE_CONFLICTS,
-    Meter,
-)
+from secagg.runtime.metrics import STORE_BATCH_RECORDS, STORE_CONFLICTS, Meter
 from secagg.runtime.workers import Workers
 from secagg.server.notifier import SingleFlight
 from secagg.server.task.definition import DeliveryDeferredError
@@ -666,9 +662,7 @@ def say_refused(error: BaseException | None) -> None:
 def came_too_late(sender: str) -> SecAggError:
     """Build the refusal of a message to a session that is over."""
     return ErrorCode.SESSION_OVER.error(
-        "the session is over",
-        sender=sender,
-        fix="Fetch the session's last update.",
+        "the session is over", sender=sender, fix="Fetch the session's last update."
     )
 
 

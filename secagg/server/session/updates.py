@@ -72,10 +72,7 @@ class ReadableUpdates:
             self._kept.clear()
 
     def update_for(
-        self,
-        state: server.ServerState,
-        identity: str,
-        after: Round | None = None,
+        self, state: server.ServerState, identity: str, after: Round | None = None
     ) -> Envelope | None:
         """Return the result of `machine.update_for`, without encoding it again."""
         # All other updates are encoded once for all clients, or have a few bytes.

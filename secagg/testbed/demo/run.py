@@ -24,12 +24,7 @@ from secagg.server.service import plan_task
 from secagg.server.task.setup import plan_noise
 from secagg.testbed.child_process import Event
 from secagg.testbed.demo.layout import DemoLayout, DemoPlan
-from secagg.testbed.demo.model import (
-    Shard,
-    deal_out,
-    reference_accuracies,
-    save_shard,
-)
+from secagg.testbed.demo.model import Shard, deal_out, reference_accuracies, save_shard
 from secagg.testbed.demo.sum_check import SessionCheck, check_session
 from secagg.testbed.director import Director, Program
 from secagg.testbed.run_folder import client_name

@@ -28,13 +28,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from secagg import (
-    Client,
-    ExactSumWaiver,
-    SecAggError,
-    SessionAbortedError,
-    SessionInfo,
-)
+from secagg import Client, ExactSumWaiver, SecAggError, SessionAbortedError, SessionInfo
 from secagg.advanced import (
     NO_NOISE_ACKNOWLEDGEMENT,
     Address,

@@ -111,8 +111,7 @@ def check_machine(planned: LoadPlan, machine: Machine) -> None:
 
 def _too_large(complaint: str, next_step: str) -> SecAggError:
     return ErrorCode.OVERLOADED.error(
-        f"this host cannot hold the load test: {complaint}",
-        fix=next_step,
+        f"this host cannot hold the load test: {complaint}", fix=next_step
     )
 
 
