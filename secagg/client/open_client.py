@@ -438,11 +438,27 @@ class OpenClient:
 
         Raises:
             RemoteProtocolError: BAD_VECTOR; it is no vector of the session.
+            LocalProtocolError: This object does not drive the session any more.
         """
-        live = self._live[offered.session_id]
         parameters = offered.parameters
         residues = None if packed is None else read_residues(packed, parameters)
-        return replace(await self._completed(live), residues=residues)
+        live = self._live.get(offered.session_id)
+        if live is None:  # a call for another task has ended it meanwhile
+            outcome = await self._ended_outcome(offered)
+        else:
+            outcome = await self._completed(live)
+        return replace(outcome, residues=residues)
+
+    async def _ended_outcome(self, offered: SessionDescriptor) -> SessionOutcome:
+        """Return the outcome of a session that another call has ended."""
+        known = await self._known(offered)
+        if not isinstance(known, Ending) or isinstance(known.state, client.Failed):
+            raise LocalProtocolError(
+                "the session is not the one whose sum was released to this object: "
+                "its state was closed, or another carrier has continued it",
+                next_step="Call contribute again, with one carrier for each task.",
+            )
+        return _outcome(offered, known)
 
     async def contribution(self, outcome: SessionOutcome) -> Contribution:
         """Return what the owner of the client gets for a session."""
@@ -724,6 +740,9 @@ class OpenClient:
 
         await session.apply(InputReady(encoded.vector), first=keep)
         self._bound.add(session.session_id)
+        # Its fate is listened for, whatever is called meanwhile for another task.
+        key = record_key(self._identity, session.session_id)
+        self._ends[key] = session.descriptor.session_end + HEARING_SECONDS
         live.shortened_by, live.replaced = encoded.shortened_by, encoded.replaced
         return replace(
             done,

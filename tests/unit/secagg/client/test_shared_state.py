@@ -1,20 +1,24 @@
 """Clients of several tasks over one state: `Client(step_client=...)`."""
 
 import asyncio
+import time
 
 import numpy as np
 import pytest
+from secagg_testing.carrier import NOW, Carrier
 from secagg_testing.cohorts import parameters_for, with_noise
 from secagg_testing.inline_store import inline_store
 
 import secagg
 from secagg import advanced
+from secagg.client.open_client import HEARING_SECONDS
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.server.aggregator import Aggregator
 from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
 from secagg.transport.connection import InMemoryConnection
+from secagg.wire.calls import Blob, FetchChunk
 
 NAMES = ("alice", "bob", "carol")
 EXACT = parameters_for(3, dimension=2, threshold=3)
@@ -236,3 +240,94 @@ async def test_a_cancelled_contribution_is_resumed_by_another_process(tmp_path):
             await asyncio.gather(*rest)
     assert numbers == [given.session_number] == [1]
     assert given.values.tolist() == [9, 9]
+
+
+def two_tasks(clock):
+    """Carry task one until an input of alice is bound; return a session of two."""
+    options = {"alice": {"clock": clock}}
+    one = Carrier(EXACT, NAMES, options={"task_id": "one"}, client_options=options)
+    for _ in range(3):
+        for name in NAMES:
+            one.turn(name)
+        one.server.close_round()
+    later = {"task_id": "two", "now": one.server.descriptor.session_end}
+    return one, Carrier(EXACT, NAMES, options=later)
+
+
+def test_a_call_for_another_task_ends_no_session_that_is_listened_to():
+    now = [NOW]
+    one, two = two_tasks(lambda: now[0])
+    now[0] = one.server.descriptor.session_end
+    alice = one.client("alice")
+    assert alice.step(two.server.offer).messages
+    assert alice.step(one.server.offer).messages == ()
+    now[0] += HEARING_SECONDS
+    alice.step(two.server.offer)
+    with pytest.raises(secagg.SessionAbortedError):
+        alice.step(one.server.offer)
+    one.close()
+
+
+class EndingMeanwhile(InMemoryConnection):
+    """Runs something while the sum of a session is fetched."""
+
+    meanwhile = None
+
+    async def call(self, request):
+        if isinstance(request, FetchChunk) and request.blob is Blob.SUM:
+            self.meanwhile()
+        return await super().call(request)
+
+
+async def sum_of_alice(serving, shared, meanwhile):
+    link = EndingMeanwhile(serving.aggregator, "alice")
+    link.meanwhile = meanwhile
+    async with secagg.Client(link, task="flu", step_client=shared) as one:
+        return await one.contribute(np.array([1, 1]))
+
+
+@pytest.fixture
+async def others():
+    """Serve a task, in which bob and carol give."""
+    async with Serving(flu=EXACT) as serving:
+        with state("bob") as bob, state("carol") as carol:
+            rest = [
+                asyncio.create_task(give(serving, each, "flu", np.array([1, 1])))
+                for each in (bob, carol)
+            ]
+            yield serving
+            await asyncio.gather(*rest)
+
+
+async def test_a_sum_is_read_that_another_task_has_ended_the_session_of(others):
+    """The session is over by the clock while its sum is fetched."""
+    shift, other = (
+        [0.0],
+        Carrier(EXACT, NAMES, options={"aggregator": "aggregator"}).server.offer,
+    )
+    with state(clock=lambda: time.time() + shift[0]) as shared:
+
+        def meanwhile():
+            shift[0] = 1e9
+            with pytest.raises(RemoteProtocolError):  # the offer is of long ago
+                shared.step(other)
+
+        given = await sum_of_alice(others, shared, meanwhile)
+        assert given.values.tolist() == [3, 3]
+        assert shared.receipt("flu", 1) == given.audit
+
+
+async def test_a_state_that_was_reopened_meanwhile_resumes_the_session(
+    others, tmp_path
+):
+    shared = state("alice", tmp_path / "alice" / "state")
+    with shared:
+
+        def meanwhile():
+            shared.close()
+            shared.__enter__()
+
+        with pytest.raises(LocalProtocolError, match="was closed"):
+            await sum_of_alice(others, shared, meanwhile)
+        given = await sum_of_alice(others, shared, lambda: None)
+        assert given.values.tolist() == [3, 3]
