@@ -168,7 +168,7 @@ class Client:
             that does not fit is refused before anything leaves.  None keeps the budget
             of each task alone.
         state_dir: Where sessions and spent budget are kept, for this client alone;
-            required with an address, unless `step_client` has one.  None keeps them in
+            required with an address, here or in `step_client`.  None keeps them in
             memory: a client that is made again then knows nothing of earlier
             contributions.
         rollback_mark: File outside `state_dir` that distinguishes a restored state
@@ -287,7 +287,8 @@ class Client:
                 "enrolment", enrolment, ClientEnrolment, make="ClientEnrolment(...)"
             )
         if isinstance(server, str):
-            if identity is None or (state_dir is None and step_client is None):
+            kept = state_of(step_client).state_dir if step_client else state_dir
+            if identity is None or kept is None:
                 raise LocalProtocolError(
                     "a client of a network needs identity and state_dir",
                     next_step="Load the certificate with TLSIdentity.load, and name a "

@@ -131,6 +131,14 @@ def test_a_client_without_a_state_of_others_has_limits_of_its_own():
         secagg.Client(connection(), task="flu")
 
 
+def test_a_shared_state_of_a_network_survives_restarts(tmp_path):
+    network = {"task": "flu", "identity": object()}
+    with pytest.raises(LocalProtocolError, match="needs identity and state_dir"):
+        secagg.Client("localhost:7400", step_client=state(), **network)
+    kept = state(home=tmp_path / "state")
+    secagg.Client("localhost:7400", step_client=kept, **network)
+
+
 def test_a_task_that_the_owner_has_not_named_is_refused():
     with pytest.raises(LocalProtocolError, match="other tasks"):
         secagg.Client(connection(), task="flu", step_client=state(tasks=["digits"]))
