@@ -5,7 +5,8 @@ one.  Nothing of a network is imported: a node needs none.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Final
 
 from secagg.config.common import DataSection, total_budget
 from secagg.config.loader import setting
@@ -110,11 +111,25 @@ class CohortSection(LimitsSection):
     )
 
 
+# What is compared with the noise of a task, all or nothing.
+_OF_NOISE: Final = frozenset(
+    {
+        "max_epsilon",
+        "max_delta",
+        "grounds",
+        "min_local_noise_stddev",
+        "min_local_noise_multiplier",
+        "max_local_epsilon",
+        "min_colluder_fraction",
+    }
+)
+
+
 def privacy_limits_of(section: CohortSection) -> PrivacyLimits | ExactSumWaiver:
     """Return the privacy limits of a section, or the waiver written there.
 
     Raises:
-        ServiceError: BAD_SETTINGS; noise is demanded, and not how much.
+        ServiceError: BAD_SETTINGS; noise is demanded or limited, and not how much.
     """
     limits = None
     if section.max_epsilon is not None and section.max_delta is not None:
@@ -127,16 +142,31 @@ def privacy_limits_of(section: CohortSection) -> PrivacyLimits | ExactSumWaiver:
             min_colluder_fraction=section.min_colluder_fraction,
             max_local_epsilon=section.max_local_epsilon,
         )
-    if not section.require_noise:
-        return ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT, noised=limits)
-    if limits is None:
+    if limits is None and section.require_noise:
         raise ErrorCode.BAD_SETTINGS.error(
             "policy.max_epsilon and policy.max_delta are missing: a client that "
             "demands noise has to say how much",
             fix="Set both under [policy], or require_noise = false for tasks "
             "that release exact sums.",
         )
-    return limits
+    if limits is None and (named := _limits_of_noise(section)):
+        raise ErrorCode.BAD_SETTINGS.error(
+            "policy.max_epsilon and policy.max_delta are not both set, so that "
+            f"{' and '.join(named)} would be compared with nothing",
+            fix=f"Set both under [policy], or leave out {' and '.join(named)}.",
+        )
+    if section.require_noise and limits is not None:
+        return limits
+    return ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT, noised=limits)
+
+
+def _limits_of_noise(section: CohortSection) -> list[str]:
+    """Return the names of limits of noise that a section sets."""
+    return [
+        each.name
+        for each in fields(CohortSection)
+        if each.name in _OF_NOISE and getattr(section, each.name) != each.default
+    ]
 
 
 def total_of(section: CohortSection) -> TotalBudget | None:
