@@ -35,6 +35,7 @@ import {
   checkStoredOffer,
   DEFAULT_LIMITS,
   DEFAULT_POLICY,
+  limitsOver,
   ROSTERS_FOR_EACH,
   type ClientPolicy,
   type PrivacyLimits,
@@ -245,11 +246,12 @@ export class Client {
   #sent = false;
   #late = false;
 
+  /** @throws TypeError A limit of `policy` or `limits` has another name or kind. */
   constructor(settings: ClientSettings) {
     this.#settings = settings;
     this.#calls = new AggregatorCalls(settings.transport);
-    this.#policy = { ...DEFAULT_POLICY, ...settings.policy };
-    this.#limits = { ...DEFAULT_LIMITS, ...settings.limits };
+    this.#policy = limitsOver(DEFAULT_POLICY, settings.policy);
+    this.#limits = limitsOver(DEFAULT_LIMITS, settings.limits);
   }
 
   /**

@@ -89,6 +89,30 @@ export const DEFAULT_LIMITS: PrivacyLimits = {
   approvedBlocks: [],
 };
 
+/**
+ * The limits that an owner gives, over the defaults; one that is undefined is left out.
+ *
+ * @throws TypeError A limit has another name or kind, and would be compared with nothing.
+ */
+export function limitsOver<T extends object>(defaults: T, given: Partial<T> = {}): T {
+  const settled = { ...defaults } as Record<string, unknown>;
+  for (const [name, value] of Object.entries(given)) {
+    if (value === undefined) continue;
+    if (!Object.hasOwn(defaults, name)) throw new TypeError(`there is no limit ${name}`);
+    const usual = settled[name];
+    const fits =
+      typeof usual === 'boolean'
+        ? typeof value === 'boolean'
+        : Array.isArray(usual)
+          ? Array.isArray(value)
+          : (usual === null && value === null) ||
+            (typeof value === 'number' && Number.isFinite(value) && value >= 0);
+    if (!fits) throw new TypeError(`the limit ${name} cannot be ${String(value)}`);
+    settled[name] = value;
+  }
+  return settled as T;
+}
+
 /** What an offer is checked against. */
 export interface OfferContext {
   /** Name that the connection has proven (R5.0-1). */

@@ -544,3 +544,26 @@ test('other noise under the name of a task that was given to is refused', async 
   const again = run(second, 'client-0', stores[0]!, new Float64Array(24), { limits: NOISY_LIMITS });
   await assert.rejects(again, { error: 'POLICY_VIOLATION' });
 });
+
+test('a limit that is left out is the default, and none is compared with nothing', async () => {
+  const settings = settingsOf(makeParty(), 'ann', new MemoryStore());
+  const limits = { requireNoise: undefined } as unknown as ClientSettings['limits'];
+  await assert.rejects(new Client({ ...settings, limits: limits! }).contribute(vectorOf(0)), {
+    error: 'POLICY_VIOLATION',
+  });
+  const odd: [string, Record<string, unknown>][] = [
+    ['limits', { requireNoise: 0 }],
+    ['limits', { requirenoise: true }],
+    ['limits', { maxEpsilon: null }],
+    ['limits', { maxDelta: NaN }],
+    ['limits', { minColluderFraction: '1/10' }],
+    ['limits', { minColluderFraction: -0.1 }],
+    ['limits', { maxEpsilon: Infinity }],
+    ['policy', { profiles: 'malicious-server' }],
+    ['policy', { minClients: '100' }],
+    ['policy', { toString: 1 }],
+  ];
+  for (const [name, value] of odd) {
+    assert.throws(() => new Client({ ...settings, [name]: value }), TypeError);
+  }
+});
