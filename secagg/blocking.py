@@ -22,7 +22,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from functools import wraps
 from types import TracebackType
 from typing import (
@@ -82,14 +82,16 @@ class ProgressLine:
     """Shows where a session is in one line, which is written again with each change.
 
     Give it as `on_progress` to `Client`, `Server` or `local`. A line that does not
-    change is not repeated; a pipe gets a line for each change.
+    change is not repeated; a pipe gets a line for each change. A stream that takes
+    nothing any more ends no session.
 
     Args:
         stream: Where it goes; standard error by default.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = sys.stderr if stream is None else stream
+        # A program may run without standard error, whatever its type says.
+        self._stream: TextIO | None = sys.stderr if stream is None else stream
         self._shown = ""
 
     def __call__(self, progress: SessionProgress | ClientProgress) -> None:
@@ -109,12 +111,18 @@ class ProgressLine:
         line = f"session {progress.session_number}: {', '.join(words)}"
         if line == self._shown:
             return
+        with suppress(OSError, ValueError):  # the stream is closed, or has no reader
+            self._show(line, is_over=is_over)
+        self._shown = "" if is_over else line
+
+    def _show(self, line: str, *, is_over: bool) -> None:
+        if self._stream is None:
+            return
         is_terminal = self._stream.isatty()
         rest = " " * (len(self._shown) - len(line)) if is_terminal else ""
         self._stream.write("\r" * is_terminal + line + rest)
         self._stream.write("\n" if is_over or not is_terminal else "")
         self._stream.flush()
-        self._shown = "" if is_over else line
 
 
 class _Loop:

@@ -3,6 +3,7 @@
 import inspect
 import io
 import signal
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +12,7 @@ import pytest
 
 import secagg
 from secagg import advanced, blocking
+from secagg.client.session_driver import ClientPhase, ClientProgress
 
 WAIVER = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
 COHORT = secagg.Cohort(min_clients=3, max_clients=3, min_survivors=3)
@@ -173,6 +175,22 @@ def test_one_word_shows_the_progress_on_standard_error(capsys):
 def test_two_ways_to_show_the_progress_are_refused(progress, words):
     with pytest.raises(secagg.LocalProtocolError, match=words):
         blocking.Server(None, on_progress=blocking.ProgressLine(), progress=progress)
+
+
+class Unread(io.StringIO):
+    def write(self, _):
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize("kind", ["without a reader", "closed", "none"])
+def test_a_stream_that_takes_nothing_ends_no_session(kind, monkeypatch):
+    stream = None if kind == "none" else Unread()
+    if kind == "closed":
+        stream.close()
+    monkeypatch.setattr(sys, "stderr", stream)
+    line = blocking.ProgressLine()
+    line(ClientProgress(ClientPhase.WAITING))
+    line(ClientProgress(ClientPhase.COMPLETED, 1))
 
 
 class Terminal(io.StringIO):
