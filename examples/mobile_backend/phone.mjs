@@ -1,11 +1,14 @@
 /**
- * One wake-up of a phone whose app uses the TypeScript client: `node phone.mjs SETTINGS`.
+ * One wake-up of a phone whose app uses the TypeScript client: `node phone.mjs`.
  *
- * It knows its directory and nothing else, answers with one line of JSON, and ends.
+ * It knows its directory, and what it is told on standard input: the vector and the login are
+ * secrets, and every user of a machine reads command lines. It answers with one line of JSON,
+ * and ends.
  */
 
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { json } from 'node:stream/consumers';
 
 import {
   Client,
@@ -19,7 +22,7 @@ import {
   readEnrolment,
 } from '../../clients/typescript/dist/node.js';
 
-const settings = JSON.parse(process.argv[2]);
+const settings = await json(process.stdin);
 const { directory, name, trustDomain } = settings;
 
 /** Makes a key, and asks the app's own server for a credential of the user's name. */

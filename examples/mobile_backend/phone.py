@@ -282,12 +282,12 @@ class NodePhone(Phone):
         process = await asyncio.create_subprocess_exec(
             self.node,
             Path(__file__).with_name("phone.mjs"),
-            json.dumps(settings),
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=os.environ | {"NODE_EXTRA_CA_CERTS": str(self.authorities)},
         )
         try:
-            printed, _ = await process.communicate()
+            printed, _ = await process.communicate(json.dumps(settings).encode())
         finally:
             with suppress(ProcessLookupError):
                 process.kill()

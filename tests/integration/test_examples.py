@@ -169,6 +169,29 @@ def test_phones_that_are_killed_and_lose_the_network_give_their_sums(kind):
     assert 0 < float(found[1]) < 1.5 * float(found[2])
 
 
+async def test_no_command_line_of_a_phone_has_its_login_or_vector(
+    tmp_path, monkeypatch
+):
+    monkeypatch.syspath_prepend(str(PHONES))
+    phone = importlib.import_module("phone")
+    node = tmp_path / "node"
+    node.write_text(
+        f"#!{sys.executable}\nimport json, sys\n"
+        "print(json.dumps([sys.argv[1:], json.load(sys.stdin)]))\n"
+    )
+    node.chmod(0o700)
+    one = phone.NodePhone(
+        **dict.fromkeys(("name", "enrolment_key", "authority"), "ada"),
+        **dict.fromkeys(("directory", "authorities"), tmp_path),
+        woken=asyncio.Event(),
+        day=1.0,
+        node=node,
+    )
+    words, told = await one._node("visit", token="login of ada", vector=[0.5])
+    assert words == [str(PHONES / "phone.mjs")]
+    assert (told["token"], told["vector"]) == ("login of ada", [0.5])
+
+
 async def test_a_user_who_asks_for_another_name_makes_the_issuer_sign_nothing(
     tmp_path, monkeypatch
 ):
