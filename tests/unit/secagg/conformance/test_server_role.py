@@ -18,9 +18,11 @@ from secagg.conformance.scene import scene
 from secagg.conformance.server_driver import ServerDriver
 from secagg.conformance.server_role import server_cases
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.errors import ErrorCode
+from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.protocol import reconstruction
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.packing import pack, unpack
+from secagg.protocol.server import handlers
 from secagg.server import step_server
 from secagg.server.step_server import StepServer
 
@@ -274,7 +276,11 @@ def goes_by_the_roster_and_not_by_u2(found):
     found.patches.append(patch.object(step_server, "read_noise_terms", changed))
 
 
-@fault("server-noise-of-too-few", "server-restart-without-a-sum")
+@fault(
+    "server-noise-of-too-few",
+    "server-restart-without-a-sum",
+    "server-wrong-share-too-few-answers",
+)
 def releases_a_sum_of_too_few(found):
     class Faulty(ServerDriver):
         def total(self) -> dict[str, Any]:
@@ -283,6 +289,40 @@ def releases_a_sum_of_too_few(found):
             return {"packed": ""}
 
     found.driver = Faulty
+
+
+@fault("server-more-than-max-clients")
+def takes_one_more_than_it_has_room_for(found):
+    right = StepServer.receive
+
+    def changed(server, sender, message):
+        try:
+            return right(server, sender, message)
+        except RemoteProtocolError as error:
+            if error.code is not ErrorCode.ROSTER_TOO_LARGE:
+                raise
+            found.act()
+
+    found.patches.append(patch.object(StepServer, "receive", changed))
+
+
+def unchecked(found: Fault, where: Any, name: str) -> None:
+    """Plant: a function that finds what is wrong finds nothing."""
+
+    def nothing(*_: Any, **__: Any) -> None:
+        found.act()
+
+    found.patches.append(patch.object(where, name, nothing))
+
+
+@fault("server-ring-too-few-holders", "server-ring-too-few-holders-at-the-end")
+def counts_no_holders(found):
+    unchecked(found, handlers, "_short_of_holders")
+
+
+@fault("server-wrong-share-located")
+def locates_no_wrong_share(found):
+    unchecked(found, reconstruction, "_corrected")
 
 
 def restarting(found: Fault, forget: Callable[[list[bytes]], list[bytes]]) -> None:
