@@ -109,20 +109,15 @@ class ProgressLine:
             if progress.total_bytes:
                 words.append(f"{progress.sent_bytes} of {progress.total_bytes} bytes")
         line = f"session {progress.session_number}: {', '.join(words)}"
-        if line == self._shown:
+        if line == self._shown or self._stream is None:
             return
         with suppress(OSError, ValueError):  # the stream is closed, or has no reader
-            self._show(line, is_over=is_over)
+            is_terminal = self._stream.isatty()
+            rest = " " * (len(self._shown) - len(line)) if is_terminal else ""
+            self._stream.write("\r" * is_terminal + line + rest)
+            self._stream.write("\n" if is_over or not is_terminal else "")
+            self._stream.flush()
         self._shown = "" if is_over else line
-
-    def _show(self, line: str, *, is_over: bool) -> None:
-        if self._stream is None:
-            return
-        is_terminal = self._stream.isatty()
-        rest = " " * (len(self._shown) - len(line)) if is_terminal else ""
-        self._stream.write("\r" * is_terminal + line + rest)
-        self._stream.write("\n" if is_over or not is_terminal else "")
-        self._stream.flush()
 
 
 class _Loop:

@@ -444,19 +444,18 @@ class OpenClient:
         residues = None if packed is None else read_residues(packed, parameters)
         live = self._live.get(offered.session_id)
         if live is None:  # a call for another task has ended it meanwhile
-            outcome = await self._ended_outcome(offered)
+            outcome = await self._completed_before(offered)
         else:
             outcome = await self._completed(live)
         return replace(outcome, residues=residues)
 
-    async def _ended_outcome(self, offered: SessionDescriptor) -> SessionOutcome:
-        """Return the outcome of a session that another call has ended."""
+    async def _completed_before(self, offered: SessionDescriptor) -> SessionOutcome:
         known = await self._known(offered)
         if not isinstance(known, Ending) or isinstance(known.state, client.Failed):
             raise LocalProtocolError(
-                "the session is not the one whose sum was released to this object: "
-                "its state was closed, or another carrier has continued it",
-                next_step="Call contribute again, with one carrier for each task.",
+                "the session has released no sum to this client",
+                next_step="Continue it: call contribute again, or step with its "
+                "updates until it is over.",
             )
         return _outcome(offered, known)
 
@@ -478,16 +477,10 @@ class OpenClient:
 
     async def read_sum(self, offered: SessionDescriptor, packed: bytes) -> Contribution:
         """Read a released sum; see `StepClient.read_sum`."""
-        known = await self._known(offered)
-        if not isinstance(known, Ending) or isinstance(known.state, client.Failed):
-            raise LocalProtocolError(
-                "the session has released no sum to this client",
-                next_step="Give the session's updates to step until it is over.",
-            )
-        released, parameters = known.state.outcome, offered.parameters
+        outcome = await self._completed_before(offered)
+        released, parameters = outcome.released, offered.parameters
         check_size_of_sum(released, parameters)
         check_hash_of_sum(released, packed)
-        outcome = _outcome(offered, known)
         residues = read_residues(packed, parameters)
         return await self.contribution(replace(outcome, residues=residues))
 
@@ -599,9 +592,7 @@ class OpenClient:
         if stored.restored:
             await self._ended_unknown(session)
             raise SessionAbortedError(UNKNOWN_PAST.reason, code=UNKNOWN_PAST.code)
-        if client_machine.is_over(
-            session.state
-        ):  # the owner's rules have become stricter
+        if client_machine.is_over(session.state):  # the owner's rules are stricter now
             raise await self._concluded_error(session)
         try:
             admitted = await self._admission.check_again(

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Final
 
-from secagg.config.common import DataSection, total_budget
+from secagg.config.common import DataSection, clients_setting, total_budget
 from secagg.config.loader import setting
 from secagg.crypto.cipher_suite import CipherSuite
 from secagg.errors import ErrorCode
@@ -30,9 +30,7 @@ class LimitsSection(DataSection):
         "Cipher suites that are accepted: aes-256-ctr, aes-128-ctr.",
         default=("aes-256-ctr", "aes-128-ctr"),
     )
-    max_clients: int = setting(
-        "Largest cohort.", default=10_000, low=2, high=65_535, unit="clients"
-    )
+    max_clients: int = clients_setting("Largest cohort.", default=10_000)
     max_dimension: int = setting(
         "Longest vector.", default=1 << 26, low=1, high=1 << 30, unit="entries"
     )
@@ -52,22 +50,10 @@ class LimitsSection(DataSection):
 class CohortSection(LimitsSection):
     """Limits that no server can relax."""
 
-    min_clients: int = setting(
-        "Smallest cohort.", default=3, low=2, high=65_535, unit="clients"
-    )
-    min_survivors: int = setting(
-        "Fewest inputs in a released sum.",
-        default=3,
-        low=2,
-        high=65_535,
-        unit="clients",
-    )
-    max_dropouts: int | None = setting(
-        "Most lost clients; empty for no cap beyond min_survivors.",
-        default=None,
-        low=0,
-        high=65_535,
-        unit="clients",
+    min_clients: int = clients_setting("Smallest cohort.", default=3)
+    min_survivors: int = clients_setting("Fewest inputs in a released sum.", default=3)
+    max_dropouts: int | None = clients_setting(
+        "Most lost clients; empty for no cap beyond min_survivors.", default=None, low=0
     )
     require_noise: bool = setting("Refuse tasks that release exact sums.", default=True)
     max_epsilon: float | None = setting(
@@ -111,18 +97,8 @@ class CohortSection(LimitsSection):
     )
 
 
-# What is compared with the noise of a task, all or nothing.
-_OF_NOISE: Final = frozenset(
-    {
-        "max_epsilon",
-        "max_delta",
-        "grounds",
-        "min_local_noise_stddev",
-        "min_local_noise_multiplier",
-        "max_local_epsilon",
-        "min_colluder_fraction",
-    }
-)
+# How the names of limits of noise begin: without epsilon and delta none is compared.
+_OF_NOISE: Final = ("grounds", "max_eps", "max_del", "max_loc", "min_loc", "min_coll")
 
 
 def privacy_limits_of(section: CohortSection) -> PrivacyLimits | ExactSumWaiver:
@@ -142,31 +118,21 @@ def privacy_limits_of(section: CohortSection) -> PrivacyLimits | ExactSumWaiver:
             min_colluder_fraction=section.min_colluder_fraction,
             max_local_epsilon=section.max_local_epsilon,
         )
-    if limits is None and section.require_noise:
+    is_limited = any(
+        getattr(section, each.name) != each.default
+        for each in fields(CohortSection)
+        if each.name.startswith(_OF_NOISE)
+    )
+    if limits is None and (section.require_noise or is_limited):
         raise ErrorCode.BAD_SETTINGS.error(
-            "policy.max_epsilon and policy.max_delta are missing: a client that "
-            "demands noise has to say how much",
-            fix="Set both under [policy], or require_noise = false for tasks "
-            "that release exact sums.",
+            "policy.max_epsilon and policy.max_delta are not both set: a client that "
+            "demands or limits noise has to say how much",
+            fix="Set both under [policy], or require_noise = false and no limit of "
+            "noise for tasks that release exact sums.",
         )
-    if limits is None and (named := _limits_of_noise(section)):
-        raise ErrorCode.BAD_SETTINGS.error(
-            "policy.max_epsilon and policy.max_delta are not both set, so that "
-            f"{' and '.join(named)} would be compared with nothing",
-            fix=f"Set both under [policy], or leave out {' and '.join(named)}.",
-        )
-    if section.require_noise and limits is not None:
+    if limits is not None and section.require_noise:
         return limits
     return ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT, noised=limits)
-
-
-def _limits_of_noise(section: CohortSection) -> list[str]:
-    """Return the names of limits of noise that a section sets."""
-    return [
-        each.name
-        for each in fields(CohortSection)
-        if each.name in _OF_NOISE and getattr(section, each.name) != each.default
-    ]
 
 
 def total_of(section: CohortSection) -> TotalBudget | None:

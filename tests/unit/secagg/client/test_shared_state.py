@@ -335,7 +335,7 @@ async def test_a_state_that_was_reopened_meanwhile_resumes_the_session(
             shared.close()
             shared.__enter__()
 
-        with pytest.raises(LocalProtocolError, match="was closed"):
+        with pytest.raises(LocalProtocolError, match="released no sum"):
             await sum_of_alice(others, shared, meanwhile)
         given = await sum_of_alice(others, shared, lambda: None)
         assert given.values.tolist() == [3, 3]
