@@ -461,7 +461,7 @@ def test_a_fault_fires_and_is_found_by_each_of_its_cases(home, name):
 
 
 def test_every_case_of_noise_and_restarts_finds_a_fault():
-    assert {case for _, cases in FAULTS.values() for case in cases} == new()
+    assert {case for _, cases in FAULTS.values() for case in cases} >= new()
 
 
 def test_a_line_that_was_cut_off_was_never_answered(home):
