@@ -56,7 +56,7 @@ class NoiseFit:
     extra: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # hashed by identity
 class NoiseModel:
     """How much noise a scale is expected to need.
 
@@ -336,6 +336,7 @@ def _best_cap(model: NoiseModel) -> float:
     return min(parts, key=error)
 
 
+@lru_cache(maxsize=4096)  # several searches for one modulus look at the same scales
 def forecast_at(model: NoiseModel, scale_factor: float, bits: int) -> ErrorForecast:
     """Forecast the error at a scale, with modelled noise.
 
