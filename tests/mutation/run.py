@@ -23,7 +23,6 @@ import importlib.util
 import json
 import multiprocessing
 import os
-import re
 import resource
 import select
 import shutil
@@ -59,13 +58,8 @@ REACHED: Final = ROOT / "build" / "mutants-reach.json"
 """What the tests reach, for as long as neither they nor the package change."""
 LOG: Final = ROOT / "build" / "mutants.log"
 """What the tests of the latest run have printed."""
-PAGE: Final = ROOT / "docs" / "testing.md"
-"""Has the line of counts; the rows are written beside the results."""
 ROWS: Final = ROOT / "build" / "mutants.md"
-COUNTS: Final = re.compile(
-    r"^\d+ mutants of \d+ files: \d+ caught, \d+ survive, \d+ not tried\.$",
-    re.MULTILINE,
-)
+"""Counts, and a row for each mutant."""
 SURVIVORS: Final = HERE / "survivors.toml"
 
 MARK: Final = "__reached_{}__"  # ends in underlines: classes mangle others
@@ -533,7 +527,6 @@ def main() -> int:
         _try_all(mutants, chosen, results, options)
     counts, rows = page(everything, results)
     ROWS.write_text(f"# Mutants\n\n{counts}\n\n{rows}")
-    PAGE.write_text(COUNTS.sub(counts, PAGE.read_text()))
     return _verdict(mutants, chosen, results)
 
 

@@ -64,21 +64,27 @@ def abilities(**claims: Any) -> kit.Abilities:
     return kit.Abilities.of(ServerDriver.hello() | claims)
 
 
-def played_by(server, **claims):
+def played_by(server, cases=None, **claims):
     return [
         kit.play(case, server, abilities(**claims), seed=bytes(32))
-        for case in kit.chosen((1, 2), role="server")
+        for case in cases or kit.chosen((1, 2), role="server")
     ]
 
 
-@pytest.mark.parametrize("how", ["process", "memory"])
-def test_the_server_of_this_package_passes_every_case(home, how):
+def not_passed(verdicts):
+    return [(v.case.id, v.why) for v in verdicts if v.state is not kit.State.PASSED]
+
+
+def test_the_server_of_this_package_passes_every_case(home):
     """Right noise is blamed once in 10^7 runs."""
-    verdicts = played_by(InThisProcess(home), restart=how)
+    verdicts = played_by(InThisProcess(home), restart="process")
     assert len(verdicts) == len(server_cases()) > 40
-    assert [
-        (v.case.id, v.why) for v in verdicts if v.state is not kit.State.PASSED
-    ] == []
+    assert not_passed(verdicts) == []
+
+
+def test_a_server_that_restarts_in_memory_passes_every_case_of_a_restart(home):
+    cases = [CASES[name] for name in RESTARTED]
+    assert not_passed(played_by(InThisProcess(home), cases, restart="memory")) == []
 
 
 def test_a_certificate_says_what_was_not_claimed(home):
