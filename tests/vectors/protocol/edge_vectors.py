@@ -32,7 +32,7 @@ AUTHORITY = "edge.example.org"
 ORIGIN = "https://app.example.org"
 SEED, OTHER_SEED = counting(0x11, 32), counting(0x31, 32)
 EDGE = Edge(AUTHORITY, TRUST, frozenset(REVOCATIONS.serials), (ORIGIN,))
-NAME = "phone-0001"
+NAME = "phone-0007"
 CALL = "GetUploadStatus"
 BODY = b"\x0a\x20" + counting(0x40, 32) + b"\x12\x20" + counting(0x60, 32)
 
