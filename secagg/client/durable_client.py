@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -124,14 +124,13 @@ class DurableClient:
                     next_step="Use the object that is open, or make another one.",
                 )
             store = self.open_store()
-            try:
+            with ExitStack() as unless_opened:  # the store has a lock
+                unless_opened.callback(lambda: run_inline(store.close()))
                 opened = self._open(store)
                 is_named = aggregator is not None
                 opened.meet(aggregator or "", trust_domain, for_good=is_named)
                 run_inline(opened.begin())
-            except BaseException:  # a signal, too: the store has a lock
-                run_inline(store.close())
-                raise
+                unless_opened.pop_all()
             self._opened, self._failed = opened, None
             self._process = os.getpid()
             self.accept_restored = False  # what was accepted was this state

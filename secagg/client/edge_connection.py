@@ -257,19 +257,18 @@ class EdgeConnection:
 
     async def _ask(self, link: _Link, message: bytes) -> _HTTPAnswer:
         """Use a connection once, and keep it if it lasts."""
+        lasts = False  # until a whole answer was read
         try:
             # An answer may come, and the connection end, before all was sent.
             with suppress(OSError):
                 link.writer.write(message)
                 await link.writer.drain()
             answer, lasts = await self._read(link.reader)
-        except BaseException:  # a cancellation, too: half an answer was read
-            link.close()
-            raise
-        if lasts:
-            self._keep(link)
-        else:
-            link.close()
+        finally:
+            if lasts:
+                self._keep(link)
+            else:
+                link.close()
         return answer
 
     async def _read(self, reader: asyncio.StreamReader) -> tuple[_HTTPAnswer, bool]:

@@ -314,17 +314,16 @@ class ServerRun:
             if (case.lost or {}).get(name, _NEVER) <= message[0]:
                 continue
             lies = name == _FIRST and message[0] == case.message and not case.sender
-            if lies and case.unseen:
-                message = CHANGES[case.change](message, self)  # noqa: PLW2901
-                lies = False
-            if lies and not case.after:
-                self._refused(name, CHANGES[case.change](message, self))
-            self._accepted(name, message)
-            if lies:
+            changed = CHANGES[case.change](message, self) if lies else message
+            if lies and not case.unseen and not case.after:
+                self._refused(name, changed)
+            sent = changed if case.unseen else message
+            self._accepted(name, sent)
+            if lies and not case.unseen:
                 self._restart()
-            if lies and case.after:
-                self._refused(name, CHANGES[case.change](message, self))
-            self._accepted(name, message)  # R5-1: again, it is acknowledged
+                if case.after:
+                    self._refused(name, CHANGES[case.change](message, self))
+            self._accepted(name, sent)  # R5-1: again, it is acknowledged
 
     def _told(self, name: str, message: bytes) -> str:
         line = {"do": "receive", "sender": name, "message": message.hex()}

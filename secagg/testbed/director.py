@@ -198,7 +198,9 @@ class Director:
         )
         self._children.append(child)
         self._running[program.name] = child
-        self._watching[program.name] = asyncio.create_task(self._watch(child))
+        watching = asyncio.create_task(self._watch(child))
+        watching.add_done_callback(self._on_watched)
+        self._watching[program.name] = watching
 
     async def _start_again(self, program: Program) -> None:
         try:
@@ -208,15 +210,16 @@ class Director:
 
     async def _watch(self, child: ChildProcess) -> None:
         """Detect a process that ends with a fault that it has not reported."""
-        try:
-            code = await child.wait()
-            if code and not child.was_killed and child.name not in self.failures:
-                how = f"signal {-code}" if code < 0 else f"status {code}"
-                last = _last_line(self._folder.log(child.name))
-                self._fail(child.name, f"it ended with {how}{last}", ErrorCode.INTERNAL)
-        except Exception:  # of a listener: the fault is this process's
+        code = await child.wait()
+        if code and not child.was_killed and child.name not in self.failures:
+            how = f"signal {-code}" if code < 0 else f"status {code}"
+            last = _last_line(self._folder.log(child.name))
+            self._fail(child.name, f"it ended with {how}{last}", ErrorCode.INTERNAL)
+
+    def _on_watched(self, watching: asyncio.Task[None]) -> None:
+        """End the run where a listener has failed: a fault of this process."""
+        if not watching.cancelled() and watching.exception() is not None:
             self._is_stuck.set()
-            raise
 
     def _hear(self, program: Program, said: Event) -> None:
         match said["event"]:

@@ -93,14 +93,12 @@ class PartyServer:
         Raises:
             ServiceError: STORAGE_FAILED or STATE_DAMAGED.
         """
-        for party in self.parties:
-            self._stack.callback(party.close)
-        try:
+        async with AsyncExitStack() as unless_loaded:  # the stores have locks
+            for party in self.parties:
+                unless_loaded.callback(party.close)
             for party in self.parties:
                 await party.recover()
-        except BaseException:  # a cancellation, too: the stores have locks
-            await self._stack.aclose()
-            raise
+            self._stack = unless_loaded.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -18,7 +18,7 @@ import re
 import ssl
 import tempfile
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -359,13 +359,12 @@ class HttpEdge:
             most=most,
         )
         if has_relay:
-            try:
+            async with AsyncExitStack() as unless_started:  # the server holds a port
+                unless_started.push_async_callback(server.close, 0.0)
                 state.relay = await Relay.listen(
                     address, limits, inside=server.address, most=most, begins=begins_tls
                 )
-            except BaseException:  # a cancellation, too: the server holds a port
-                await server.close(0.0)
-                raise
+                unless_started.pop_all()
         watching = asyncio.create_task(state.watch(certificate))
         started = cls(server, state.relay, app, certificate, watching)
         log_event(
