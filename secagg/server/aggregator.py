@@ -47,7 +47,6 @@ from secagg.runtime.workers import Workers
 from secagg.server.dependencies import ServerDependencies
 from secagg.server.engine.mask_removal import MaskExecutor
 from secagg.server.notifier import Notifier, SingleFlight
-from secagg.server.rpc.call_metrics import RefusalCounts, measured_call
 from secagg.server.rpc.limits import AggregatorLimits, ConcurrencyLimit, UploadSlots
 from secagg.server.session.events import LiveSession, ProgressFeed, SessionProgress
 from secagg.server.session.registry import SessionRegistry
@@ -62,6 +61,7 @@ from secagg.server.task.definition import (
     TaskDefinition,
 )
 from secagg.server.task.runner import TaskRunner
+from secagg.server.telemetry.measures import RefusalCounts, measured_call
 from secagg.storage.changes import Touch
 from secagg.storage.leases import Heartbeat
 from secagg.storage.rows import Replica

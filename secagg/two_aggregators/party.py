@@ -45,7 +45,6 @@ from secagg.runtime.log_events import (
 )
 from secagg.runtime.metrics import Meter, SilentMeter
 from secagg.runtime.workers import Workers
-from secagg.server.rpc.call_metrics import measured_call
 from secagg.server.session.events import LiveSession, SessionPhase, SessionProgress
 from secagg.server.storage import ServerStorage
 from secagg.server.task.stored import (
@@ -53,7 +52,7 @@ from secagg.server.task.stored import (
     refuse_other_version,
     row_of,
 )
-from secagg.server.telemetry.measures import Measures
+from secagg.server.telemetry.measures import Measures, measured_call
 from secagg.server.telemetry.prometheus import Reading
 from secagg.storage.change import Role
 from secagg.storage.changes import PutTask

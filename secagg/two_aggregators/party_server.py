@@ -17,9 +17,9 @@ from secagg.pki.certificate_revocations import RevocationFile
 from secagg.protocol.messages import Envelope
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.server.admin.views import unknown_task
-from secagg.server.rpc.call_metrics import RefusalCounts
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.session.events import LiveSession, SessionProgress
+from secagg.server.telemetry.measures import RefusalCounts
 from secagg.storage.rows import TaskState
 from secagg.storage.store import Store
 from secagg.transport.address import Address

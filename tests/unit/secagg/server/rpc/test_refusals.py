@@ -5,7 +5,7 @@ from secagg_testing.manual_clock import ManualClock
 
 from secagg.errors import ErrorCode
 from secagg.server.call_guards import RefusalLog
-from secagg.server.rpc.call_metrics import RefusalCounts
+from secagg.server.telemetry.measures import RefusalCounts
 
 
 def test_refusals_are_counted_by_code_for_an_hour():
