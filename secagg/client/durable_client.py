@@ -37,9 +37,9 @@ from secagg.protocol.policy import (
     PrivacyLimits,
     TotalBudget,
 )
-from secagg.runtime.inline import run_inline
 from secagg.storage.client_store import ClientStore
 from secagg.storage.rows import Retention
+from secagg.storage.store import run_inline
 
 _Result = TypeVar("_Result")
 

@@ -89,26 +89,16 @@ class Settlement:
     state: ChargeState
 
 
-@dataclass(frozen=True, slots=True)
-class ChargeRow:
-    """Holds one line of a client's ledger.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChargeRow(Charge):
+    """Holds one line of a client's ledger: a charge as it was made, and its state.
 
     Attributes:
-        budget: The budget that is charged.
-        session_id: Id of the session.
-        noise_digest: SHA-256 of the task's description of its noise.
         state: What became of the input.
-        allowed: Sessions that the budget covers, as it was charged.
-        refunds: Charges of the task that may be refunded, as it was charged.
         at: When the state was set, in Unix seconds.
     """
 
-    budget: BudgetKey
-    session_id: bytes
-    noise_digest: bytes
     state: ChargeState
-    allowed: int
-    refunds: int
     at: float
 
 
@@ -259,20 +249,27 @@ class Claim:
         return self.data, self.holder, self.budget, self.noise_digest
 
 
-def columns_of(claim: Claim) -> dict[str, Any]:
-    """Return a claim as a store keeps it, by name of the column."""
-    named = asdict(claim) | {"against": claim.against.value}
+def columns_of(entry: Charge | Claim) -> dict[str, Any]:
+    """Return a charge or a claim as a store keeps it, by name of the column."""
+    named: dict[str, Any] = {
+        name: value.value if isinstance(value, StrEnum) else value
+        for name, value in asdict(entry).items()
+    }
     budget: dict[str, Any] = named.pop("budget")
     return budget | named
 
 
-def claim_of(columns: Mapping[str, Any]) -> Claim:
-    """Return the claim that `columns_of` has described; further columns are ignored."""
-    budget = BudgetKey(**{each.name: columns[each.name] for each in fields(BudgetKey)})
-    own = {
-        each.name: columns[each.name] for each in fields(Claim) if each.name != "budget"
-    }
-    return Claim(**own | {"budget": budget, "against": ClaimAdversary(own["against"])})
+def fields_of(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that `columns_of` has described, and further columns as such.
+
+    Args:
+        columns: A row, by name of the column.
+    """
+    named = dict(columns)
+    budget = BudgetKey(
+        **{each.name: named.pop(each.name) for each in fields(BudgetKey)}
+    )
+    return named | {"budget": budget}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ Rule 4: what is read before a decision is locked first, by the name of its task,
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from secagg.errors import InternalError
@@ -104,14 +104,8 @@ class PutTask(Update[bool]):
         found = await TASKS.one(connection, "task_id = $1", task.task_id)
         if (0 if found is None else found.version) != self.expect_version:
             return False
-        row = TaskColumns(
-            task.task_id,
-            self.expect_version + 1,
-            task.state.value,
-            task.settings,
-            task.plan,
-            task.reason,
-        )
+        named = asdict(task) | {"state": task.state.value}
+        row = TaskColumns(version=self.expect_version + 1, **named)
         await TASKS.put(connection, row)
         await connection.notify()
         return True
@@ -464,19 +458,9 @@ async def _apply_to_budgets(
 
 
 async def _charge(connection: Connection, charge: Charge, instant: int) -> None:
-    budget = charge.budget
-    if is_new_charge(await ListCharges(budget.task).run(connection), charge):
-        row = ChargeColumns(
-            budget.trust_domain,
-            budget.aggregator,
-            budget.task,
-            charge.session_id,
-            charge.noise_digest,
-            ChargeState.BOUND.value,
-            charge.allowed,
-            charge.refunds,
-            instant,
-        )
+    if is_new_charge(await ListCharges(charge.budget.task).run(connection), charge):
+        state = ChargeState.BOUND.value
+        row = ChargeColumns(**columns_of(charge), state=state, at=instant)
         await CHARGES.put(connection, row)
 
 

@@ -24,7 +24,6 @@ from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.storage.change import Query
 from secagg.storage.directories import STORE_FILE, check_mark_place, state_directory
-from secagg.storage.postgres.address import POSTGRESQL, checked_address
 from secagg.storage.rollback_mark import RollbackMark, default_mark
 from secagg.storage.sqlite.executor import SQLiteExecutor
 from secagg.storage.sqlite.file import (
@@ -35,6 +34,7 @@ from secagg.storage.sqlite.file import (
 )
 from secagg.storage.store import Store, StoreNotFoundError, StoreReader, TableStore
 
+POSTGRESQL: Final = "postgresql:"
 _SQLITE: Final = "sqlite:"
 _MEMORY: Final = "sqlite::memory:"
 
@@ -78,6 +78,8 @@ async def open_store(  # noqa: PLR0913 - every part can be exchanged
     held_mark = None if mark is None else RollbackMark(mark)
     entropy = entropy or SystemEntropy()
     if url.startswith(POSTGRESQL):
+        from secagg.storage.postgres.address import checked_address  # noqa: PLC0415 - for a database alone
+
         address = checked_address(url)
         try:
             from secagg.storage.postgres.executor import PostgresExecutor  # noqa: PLC0415 - an extra

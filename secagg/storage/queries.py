@@ -5,17 +5,18 @@ All rows are verified, whichever engine has read them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 from secagg.errors import LocalProtocolError
 from secagg.protocol.profiles import Trust
 from secagg.storage.budget_ledger import (
-    BudgetKey,
     ChargeRow,
     ChargeState,
+    Claim,
+    ClaimAdversary,
     ClaimRow,
-    claim_of,
+    fields_of,
 )
 from secagg.storage.change import (
     Change,
@@ -169,22 +170,7 @@ class ListSessions(Query[tuple[SessionRow, ...]]):
             self.before,
             _NO_LIMIT if self.limit is None else self.limit,
         )
-        return tuple(
-            SessionRow(
-                position=row.position,
-                key=row.key,
-                role=Role(row.role),
-                task=row.task,
-                number=row.number,
-                round=row.round,
-                sequence=row.sequence,
-                born=row.born / MILLISECONDS,
-                ended=_seconds(row.ended),
-                spent=bool(row.spent),
-                restored=bool(row.restored),
-            )
-            for row in rows
-        )
+        return tuple(SessionRow(**_shown(row, SessionRow)) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +202,9 @@ class ListTasks(Query[tuple[TaskRow, ...]]):
         rows = []
         for row in await TASKS.find(connection, "true ORDER BY task_id"):
             tally = await ReadTally(Role.SERVER, row.task_id).run(connection)
-            state = TaskState(row.state)
-            task = Task(row.task_id, state, row.settings, row.plan, row.reason)
-            rows.append(TaskRow(task, row.version, tally))
+            named = row._asdict() | {"state": TaskState(row.state)}
+            version = named.pop("version")
+            rows.append(TaskRow(Task(**named), version, tally))
         return tuple(rows)
 
 
@@ -236,17 +222,8 @@ class ListCharges(Query[tuple[ChargeRow, ...]]):
         """List them."""
         return tuple(
             ChargeRow(
-                BudgetKey(
-                    trust_domain=row.trust_domain,
-                    aggregator=row.aggregator,
-                    task=row.task,
-                ),
-                row.session_id,
-                row.noise_digest,
-                ChargeState(row.state),
-                row.allowed,
-                row.refunds,
-                row.at / MILLISECONDS,
+                **fields_of(row._asdict())
+                | {"state": ChargeState(row.state), "at": row.at / MILLISECONDS}
             )
             for row in await CHARGES.find(
                 connection, "task = $1 ORDER BY ordinal", self.task
@@ -267,10 +244,12 @@ class ListClaims(Query[tuple[ClaimRow, ...]]):
     async def run(self, connection: Connection) -> tuple[ClaimRow, ...]:
         """List them."""
         where = "data = $1 OR $1 IS NULL ORDER BY ordinal"
-        return tuple(
-            ClaimRow(claim_of(row._asdict()), row.at / MILLISECONDS)
-            for row in await CLAIMS.find(connection, where, self.data)
-        )
+        rows = []
+        for row in await CLAIMS.find(connection, where, self.data):
+            named = fields_of(row._asdict()) | {"against": ClaimAdversary(row.against)}
+            at = named.pop("at") / MILLISECONDS
+            rows.append(ClaimRow(Claim(**named), at))
+        return tuple(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,24 +415,27 @@ async def _stored(
         header = _verified_header(session, None if row is None else row[0])
         records = await records_of(connection, session, after=after)
     return StoredSession(
-        key=session.key,
-        role=Role(session.role),
-        task=session.task,
-        peer=session.peer,
-        number=session.number,
+        **_shown(session, StoredSession),
         header=header,
         records=records,
-        sequence=session.sequence,
-        chain=session.chain,
-        round=session.round,
-        opened=_seconds(session.opened),
-        deadline=_seconds(session.deadline),
         seconds_left=seconds_left(session, await connection.now()),
-        receipt=session.receipt,
-        spent=bool(session.spent),
-        restored=bool(session.restored),
-        timeline=session.timeline,
     )
+
+
+def _shown(
+    session: SessionColumns, kind: type[SessionRow | StoredSession]
+) -> dict[str, Any]:
+    """Return the columns of a session that a class has, as it has them."""
+    columns = session._asdict() | {
+        "role": Role(session.role),
+        "spent": bool(session.spent),
+        "restored": bool(session.restored),
+    }
+    for name in ("opened", "deadline", "born", "ended"):
+        columns[name] = _seconds(columns[name])
+    return {
+        each.name: columns[each.name] for each in fields(kind) if each.name in columns
+    }
 
 
 # --- verification ---------------------------------------------------------------------

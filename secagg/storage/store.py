@@ -22,14 +22,15 @@ in `secagg.storage.changes` and `secagg.storage.queries`.  An engine runs them i
 transactions: `secagg.storage.sqlite.executor` and `secagg.storage.postgres.executor`.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import aclosing
 from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
 
-from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
 from secagg.storage.change import Change, Command, Outcome, Query, Update
 
 _Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 AWAY_SECONDS: Final = 2.0
 """Seconds between two attempts to reach a store that is unavailable."""
@@ -256,3 +257,20 @@ class TableStore:
                 "the store is closed",
                 fix="Open it again.",
             )
+
+
+def run_inline(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run a coroutine that waits for its store alone, without an event loop.
+
+    A store in a file returns at once, so that such a coroutine never waits.
+
+    Raises:
+        InternalError: It waits.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: _Result = end.value
+        return result
+    coroutine.close()
+    raise InternalError("a call without an event loop waited")

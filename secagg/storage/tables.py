@@ -9,7 +9,7 @@ Rule 2: on SQLite every row carries a checksum over its types and values. A flip
 Rule 3: a time is an INTEGER of milliseconds since 1970.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -188,12 +188,22 @@ class RevocationColumns(NamedTuple):
 
 
 class ChecksummedTable(Generic[_Row]):
-    """Reads and writes the whole rows of a table, with checksums where it has them."""
+    """Reads and writes the whole rows of a table, with checksums where it has them.
+
+    Args:
+        name: Name of the table.
+        kind: Names the columns and their types; the text of a table has further ones.
+        unique: Columns that name a row.
+
+    Attributes:
+        types: The type of each column of `kind`, by its name.
+    """
 
     def __init__(self, name: str, kind: Callable[..., _Row], *unique: str) -> None:
         self._name = name
         self._kind = kind
-        self._columns = tuple(kind.__annotations__)
+        self.types: Final[Mapping[str, Any]] = kind.__annotations__
+        self._columns = tuple(self.types)
         self._unique = unique
         self._key = [self._columns.index(column) for column in unique]
         self._put = cache(self._put_text)

@@ -19,8 +19,8 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.protocol.messages import Round, Shares, Survivors
-from secagg.runtime.inline import run_inline
 from secagg.storage.queries import ListCharges
+from secagg.storage.store import run_inline
 
 NAMES = ("ann", "bob", "cleo", "dan")
 EXACT = parameters_for(4, dimension=5, threshold=3)

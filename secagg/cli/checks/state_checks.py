@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from secagg.cli.checks.preflight import Caution, check_writable, identity_of
-from secagg.client.total_budget import look_at_use
 from secagg.client.total_ledger import claims_explained, turn_at_claims
 from secagg.config import ClientSettings, HostSettings
 from secagg.config.common import total_budget
@@ -128,6 +127,8 @@ async def check_claims(
     total = total_budget(settings.policy)
     if total is None:
         return "policy.data is not set: every task has its own budget, and no total"
+    from secagg.client.total_budget import look_at_use
+
     if (shared := total.directory) is not None:
         # A client that holds the lock delays this check; no client is refused for it.
         check_writable(shared)

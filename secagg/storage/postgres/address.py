@@ -12,8 +12,6 @@ from urllib.parse import parse_qs, urlsplit
 
 from secagg.errors import ErrorCode, LocalProtocolError
 
-POSTGRESQL: Final = "postgresql:"
-
 # What an address may say beside host, port, user and database.
 _OPTIONS: Final = frozenset({"host", "port", "passfile", "sslmode", "sslrootcert"})
 _CHECKED: Final = "verify-full"
@@ -36,7 +34,7 @@ def checked_address(url: str) -> str:
         options = parse_qs(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
         raise _refused("cannot be read", _EXAMPLE) from None
-    if f"{parts.scheme}:" != POSTGRESQL:
+    if parts.scheme != "postgresql":
         raise _refused("names another kind of database", _EXAMPLE)
     # The driver takes all behind the first @ for hosts, and no host has one.
     user, is_behind, rest = parts.netloc.partition("@")

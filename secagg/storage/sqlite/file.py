@@ -35,11 +35,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
+from types import NoneType
+from typing import Any, Final, TypeAlias, TypeVar, get_args
 
 from secagg.crypto.entropy import Entropy
 from secagg.errors import ErrorCode, SecAggError
-from secagg.runtime.inline import run_inline
 from secagg.storage.change import Change, Outcome, Query, Update
 from secagg.storage.changes import (
     PlaceTakenError,
@@ -59,8 +59,19 @@ from secagg.storage.rollback_mark import (
     mark_in,
     refuse_restored,
 )
-from secagg.storage.store import StateDamagedError
-from secagg.storage.tables import MILLISECONDS, Row, Sharing
+from secagg.storage.store import StateDamagedError, run_inline
+from secagg.storage.tables import (
+    CHARGES,
+    CLAIMS,
+    MILLISECONDS,
+    REVOCATIONS,
+    SESSIONS,
+    TALLIES,
+    TASKS,
+    ChecksummedTable,
+    Row,
+    Sharing,
+)
 
 _Value: TypeAlias = Any  # the types that SQLite accepts, which `object` does not state
 
@@ -72,7 +83,7 @@ def _numbered(sql: str) -> str:
 
 
 class SQLiteConnection:
-    """Implements `Connection` without waiting; see `secagg.runtime.inline.run_inline`.
+    """Implements `Connection` without waiting; see `secagg.storage.store.run_inline`.
 
     Args:
         database: The connection; in a transaction, where something is written.
@@ -163,32 +174,36 @@ _PRAGMAS: Final = (
 # Settings that must be read back: `synchronous` 2 is FULL.
 _NEEDED: Final = {_JOURNAL: "wal", "synchronous": 2, "secure_delete": 1}
 
-_SCHEMA: Final = """
+# What a column of a type of `secagg.storage.tables` holds.
+_STORAGE_CLASSES: Final = {
+    int: "INTEGER",
+    bool: "INTEGER",
+    float: "REAL",
+    str: "TEXT",
+    bytes: "BLOB",
+}
+
+
+def _columns_of(table: ChecksummedTable[Any]) -> str:
+    """Return the definitions of a table's columns, and that of their checksum."""
+    lines = []
+    for name, type_ in table.types.items():
+        known = get_args(type_) or (type_,)  # with None among them, for an optional one
+        required = "" if NoneType in known else " NOT NULL"
+        lines.append(f"{name} {_STORAGE_CLASSES[known[0]]}{required}")
+    return ",\n    ".join([*lines, "seal BLOB NOT NULL"])
+
+
+_SCHEMA: Final = f"""
 CREATE TABLE store (
     store_id BLOB NOT NULL,
     generation INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE session (
-    position INTEGER PRIMARY KEY,
-    key TEXT NOT NULL UNIQUE,
-    role TEXT NOT NULL,
-    task TEXT NOT NULL,
-    peer TEXT NOT NULL,
-    number INTEGER NOT NULL,
-    sequence INTEGER NOT NULL,
-    round INTEGER NOT NULL,
-    opened INTEGER,
-    deadline INTEGER,
-    born INTEGER NOT NULL,
-    start BLOB NOT NULL,
-    chain BLOB NOT NULL,
-    ended INTEGER,
-    receipt BLOB,
-    timeline TEXT NOT NULL,
-    spent INTEGER NOT NULL,
-    restored INTEGER NOT NULL,
-    seal BLOB NOT NULL,
+    {_columns_of(SESSIONS)},
     header BLOB NOT NULL,
+    PRIMARY KEY (position),
+    UNIQUE (key),
     UNIQUE (role, task, peer, number)
 ) STRICT;
 CREATE INDEX session_open ON session (role, task) WHERE ended IS NULL;
@@ -204,62 +219,25 @@ CREATE TABLE record (
 CREATE UNIQUE INDEX record_once ON record (session, kind, sender)
     WHERE sender IS NOT NULL;
 CREATE TABLE tally (
-    role TEXT NOT NULL,
-    task TEXT NOT NULL,
-    peer TEXT NOT NULL,
-    highest_number INTEGER NOT NULL,
-    spent INTEGER NOT NULL,
-    facts BLOB NOT NULL,
-    seal BLOB NOT NULL,
+    {_columns_of(TALLIES)},
     UNIQUE (role, task, peer)
 ) STRICT;
 CREATE TABLE task (
-    task_id TEXT NOT NULL UNIQUE,
-    version INTEGER NOT NULL,
-    state TEXT NOT NULL,
-    settings TEXT NOT NULL,
-    plan BLOB NOT NULL,
-    reason TEXT NOT NULL,
-    seal BLOB NOT NULL
+    {_columns_of(TASKS)},
+    UNIQUE (task_id)
 ) STRICT;
 CREATE TABLE charge (
     ordinal INTEGER PRIMARY KEY,
-    trust_domain TEXT NOT NULL,
-    aggregator TEXT NOT NULL,
-    task TEXT NOT NULL,
-    session_id BLOB NOT NULL,
-    noise_digest BLOB NOT NULL,
-    state INTEGER NOT NULL,
-    allowed INTEGER NOT NULL,
-    refunds INTEGER NOT NULL,
-    at INTEGER NOT NULL,
-    seal BLOB NOT NULL,
+    {_columns_of(CHARGES)},
     UNIQUE (trust_domain, aggregator, task, session_id)
 ) STRICT;
 CREATE TABLE claim (
     ordinal INTEGER PRIMARY KEY,
-    data TEXT NOT NULL,
-    holder BLOB NOT NULL,
-    trust_domain TEXT NOT NULL,
-    aggregator TEXT NOT NULL,
-    task TEXT NOT NULL,
-    noise_digest BLOB NOT NULL,
-    against TEXT NOT NULL,
-    epsilon REAL NOT NULL,
-    delta REAL NOT NULL,
-    shift REAL,
-    distance REAL NOT NULL,
-    added_delta REAL NOT NULL,
-    at INTEGER NOT NULL,
-    seal BLOB NOT NULL,
+    {_columns_of(CLAIMS)},
     UNIQUE (data, holder, trust_domain, aggregator, task, noise_digest)
 ) STRICT;
 CREATE TABLE revocation (
-    enrolment_key BLOB NOT NULL,
-    trust_domain TEXT NOT NULL,
-    number INTEGER NOT NULL,
-    digest BLOB NOT NULL,
-    seal BLOB NOT NULL,
+    {_columns_of(REVOCATIONS)},
     UNIQUE (enrolment_key, trust_domain)
 ) STRICT;
 """

@@ -20,7 +20,6 @@ from typing import Any, Final, Protocol, TypeVar
 
 from secagg.crypto.entropy import Entropy
 from secagg.errors import ErrorCode, ServiceError
-from secagg.runtime.inline import run_inline
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.change import Change, Committed, Outcome, Query, Update
 from secagg.storage.changes import PutTask
@@ -33,7 +32,7 @@ from secagg.storage.rows import Task
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import SQLiteExecutor
 from secagg.storage.sqlite.file import SQLiteConnection, SQLiteFile, SQLiteTransactions
-from secagg.storage.store import StoreUnavailableError, TableStore
+from secagg.storage.store import StoreUnavailableError, TableStore, run_inline
 from secagg.storage.tables import MILLISECONDS, SESSIONS
 from secagg_testing.client_state import LastingStore
 from secagg_testing.world.loop import (

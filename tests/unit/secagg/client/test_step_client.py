@@ -40,11 +40,11 @@ from secagg.protocol.messages import Aborted, Envelope, Fate, Round, Upload
 from secagg.protocol.policy import PrivacyLimits, TotalBudget
 from secagg.protocol.receipts.receipt import AuditReceipt, Outcome
 from secagg.protocol.rounds import rounds_of
-from secagg.runtime.inline import run_inline
 from secagg.simulation.enrolled import published_in_simulation
 from secagg.storage.change import Role
 from secagg.storage.queries import ReadTally
 from secagg.storage.rows import Retention
+from secagg.storage.store import run_inline
 
 NAMES = ("ann", "bob", "cleo", "dan")
 DIMENSION = 5
