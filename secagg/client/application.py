@@ -92,6 +92,7 @@ class DaemonThreads(Executor):
         return future
 
     def _work(self) -> None:
+        """Run waiting calls until none is left."""
         while True:
             with self._lock:
                 if not self._waiting:
@@ -173,6 +174,8 @@ class Application:
 
 
 async def _run(threads: Executor, call: Callable[[], _Result]) -> _Result:
+    """Run a function of the application on its threads."""
+
     def guarded() -> _Result:
         try:
             return call()

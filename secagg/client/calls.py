@@ -219,6 +219,7 @@ class ClientCalls:
         return answer
 
     async def _check_peer(self) -> None:
+        """Refuse a connection that leads to another aggregator than before."""
         if self._bound is None:
             return
         try:
@@ -239,6 +240,7 @@ class ClientCalls:
     async def _repeated(
         self, attempt: Callable[[], Coroutine[Any, Any, _Answer]], deadline: float
     ) -> _Answer:
+        """Repeat a call after failures that another attempt may mend."""
         backoff = Backoff(self._entropy, is_patient=math.isinf(deadline))
         reason = "it did not answer"
         while True:

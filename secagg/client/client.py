@@ -552,6 +552,7 @@ class Client:
     async def _open_state(
         self, stack: AsyncExitStack, connection: AggregatorConnection
     ) -> DurableClient:
+        """Open this client's state, or use the shared one."""
         if self._shared is not None:
             state = state_of(self._shared)
             _check_peer(self._shared, state, connection)
@@ -607,6 +608,7 @@ class Client:
         )
 
     async def _connect(self, stack: AsyncExitStack) -> AggregatorConnection:
+        """Return the connection that was given, or open one."""
         if not isinstance(self._server, Address):
             return self._server
         from secagg.client.grpc_connection import GrpcConnection  # noqa: PLC0415 - gRPC
@@ -621,6 +623,7 @@ class Client:
     async def _attempt(
         self, runner: ClientRunner, source: _GivenVector | _MadeVectors
     ) -> Contribution:
+        """Take part in one session, and return what was contributed."""
         if not await self.is_in_session():
             await self._application.check(source.ready)
         try:
@@ -654,6 +657,7 @@ class Client:
             )
 
     def _never_reached(self, why: ServiceError | None) -> SecAggError:
+        """Return the error for an aggregator that has answered no call."""
         waited = (
             "no call was answered as long as its session lasted"
             if self._settings.offer_seconds is None

@@ -153,6 +153,7 @@ def _gaussian_left(losses: Sequence[TaskLoss], limit: LossLimit) -> float | None
 
 
 def _claimed(row: ClaimRow) -> DataClaim:
+    """Return a stored claim as programs read it."""
     claim = row.claim
     return DataClaim(
         task=claim.budget.task,

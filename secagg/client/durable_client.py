@@ -241,6 +241,7 @@ class DurableClient:
         )
 
     def _open(self, store: ClientStore) -> OpenClient:
+        """Return the open client over a store."""
         storage = ClientStorage(store, store.directory)
         return OpenClient(
             self.identity,
@@ -260,6 +261,7 @@ class DurableClient:
         )
 
     def _fail(self, why: BaseException) -> None:
+        """Refuse all further calls: what is on the disk is not known."""
         reason = f": {why}" if isinstance(why, SecAggError) else ""
         self._failed = ErrorCode.STORAGE_FAILED.error(
             "an earlier call of this object has failed, and what is on the disk is not "

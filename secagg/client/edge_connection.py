@@ -186,6 +186,7 @@ class EdgeConnection:
                 yield update
 
     async def _call(self, request: Request[_Answer]) -> _Answer:
+        """Sign a request, send it in time, and decode its answer."""
         row, body = CALLS[type(request)], request.encode()
         path = path_of(row.name)
         created = int(self._date()) + (self._correction or 0)
@@ -203,6 +204,7 @@ class EdgeConnection:
         return cast("_Answer", decoded)
 
     def _check_profile(self, answer: object) -> None:
+        """Refuse a profile without signatures where a proxy may end TLS."""
         if self._direct or not isinstance(answer, SessionDescriptor):
             return
         if not answer.parameters.profile.has_identities:
@@ -272,6 +274,7 @@ class EdgeConnection:
         return answer
 
     async def _read(self, reader: asyncio.StreamReader) -> tuple[_HTTPAnswer, bool]:
+        """Read one answer, and whether its connection stays open."""
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         except asyncio.LimitOverrunError:
@@ -295,6 +298,7 @@ class EdgeConnection:
         return _HTTPAnswer(int(words[1]), body), lasts
 
     async def _connect(self) -> _Link:
+        """Open a connection to the aggregator's address over TLS."""
         if self._is_closed:
             raise ErrorCode.CANCELLED.error(
                 f"the connection to {self._authority} is closed",

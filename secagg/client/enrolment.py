@@ -93,6 +93,7 @@ class EnrolledClient(EnrolledIdentity):
         )
 
     def _follow(self) -> None:
+        """Use a renewed credential of the same key."""
         if self.reload is None:
             return
         try:

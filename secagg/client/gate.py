@@ -330,6 +330,7 @@ def _cohort(request: GateRequest) -> None:
 
 
 def _limits(request: GateRequest) -> None:
+    """Check what the task costs against the client's limits."""
     limits, task = request.own.noise_limits, request.task
     if task is None or limits is None:
         return
@@ -359,6 +360,7 @@ def is_claimed(request: GateRequest) -> bool:
 
 
 def _list(request: GateRequest) -> Need | None:
+    """Ask for the revocation list that the offer names, or check it."""
     if request.enrolled is None:
         return None
     trust = request.enrolled[0]
@@ -372,6 +374,7 @@ def _list(request: GateRequest) -> Need | None:
 
 
 def _list_age(request: GateRequest) -> None:
+    """Refuse a revocation list older than the client's limit."""
     if request.enrolled is None:
         return
     trust, own = request.enrolled
@@ -480,6 +483,7 @@ def run_checks(request: _Request, checks: Sequence[GateCheck[_Request]]) -> Need
 
 
 def _membership(request: GateRequest) -> Membership | None:
+    """Return what an enrolled client joins with; None without an enrolment."""
     if request.enrolled is None or request.stage is GateStage.RESUME:
         return None
     own, found = request.enrolled[1], request.revocation_list

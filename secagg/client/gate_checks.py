@@ -236,6 +236,7 @@ def check_claim(
 
 
 def _refuse_weaker(rows: Sequence[ClaimRow], claim: Claim) -> None:
+    """Refuse a total beside a claim that says nothing of broken masks."""
     for row in rows:
         if row.claim.against is ClaimAdversary.SERVER:
             raise TotalBudgetExceededError(
@@ -252,6 +253,7 @@ def _refuse_weaker(rows: Sequence[ClaimRow], claim: Claim) -> None:
 def _refused(
     budget: TotalBudget, claim: Claim, use: DataUsage, room: RequiredChange
 ) -> TotalBudgetExceededError:
+    """Return the error for a task that the rest of the total does not cover."""
     delta = text_above(claim.delta, _DELTA_DIGITS)
     if room.epsilon > 0.0:
         nearest = (
@@ -294,6 +296,7 @@ def _enough(budget: TotalBudget, needed: LossLimit | None) -> str:
 
 
 def _lowered(budget: TotalBudget, found: BudgetSpent) -> TotalBudgetExceededError:
+    """Return the error for a total below what is claimed already."""
     return TotalBudgetExceededError(
         f"tasks with claims on the data {budget.data!r} come to epsilon "
         f"{text_above(found.epsilon, _DIGITS)} and delta "

@@ -223,6 +223,7 @@ class GrpcConnection:
         self._warnings.warn(newest)
 
     async def _error(self, error: grpc.aio.AioRpcError) -> SecAggError:
+        """Return the error of a failed call, with its cause where it is known."""
         return await self._channel.explain(
             error_of(
                 error.code(),

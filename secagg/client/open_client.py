@@ -450,6 +450,7 @@ class OpenClient:
         return replace(outcome, residues=residues)
 
     async def _completed_before(self, offered: SessionDescriptor) -> SessionOutcome:
+        """Return the outcome of a session that has released its sum."""
         known = await self._known(offered)
         if not isinstance(known, Ending) or isinstance(known.state, client.Failed):
             raise LocalProtocolError(
@@ -607,6 +608,7 @@ class OpenClient:
         return self._resumed(stored) if live is None else live.session
 
     def _resumed(self, stored: StoredSession) -> ClientSession:
+        """Return a stored session, ready to continue."""
         return ClientSession.of_record(
             stored,
             self._identity,
@@ -630,6 +632,7 @@ class OpenClient:
     async def _checked(
         self, offered: SessionDescriptor, revocations: bytes | None
     ) -> AdmittedSession | Need:
+        """Have the gate check an offer."""
         return await self._admission.check(
             offered,
             aggregator=self._aggregator,
@@ -674,6 +677,7 @@ class OpenClient:
         *,
         concludes: bool,
     ) -> ClientStep:
+        """Apply an update or a vector to a session, and return what to send."""
         session, kind = live.session, None if envelope is None else envelope.kind
         if self._is_silent(session, kind):
             return ClientStep(session=live.info, round=session.round)
@@ -693,6 +697,7 @@ class OpenClient:
         return await self._input(live, done, given)
 
     def _note_answer(self, live: _Live, before: client.ClientState) -> None:
+        """Forget the seed, and whether the graph of the answer is certainly safe."""
         if isinstance(before, client.Answered):
             return
         self._seed_is_gone(live.session)
@@ -744,6 +749,7 @@ class OpenClient:
 
     @staticmethod
     def _check_payload(offered: SessionDescriptor, given: GivenVector) -> None:
+        """Refuse a vector that was made from another payload."""
         if isinstance(given.vector, Unusable):
             return
         if offered.payload_hash and not given.payload_hash:
@@ -779,6 +785,7 @@ class OpenClient:
     def _messages(
         self, session: ClientSession, outputs: tuple[ClientOutput, ...]
     ) -> tuple[bytes, ...]:
+        """Return the messages of a step as bytes; a vector is masked and packed."""
         said: list[bytes] = []
         for output in outputs:
             if isinstance(output, Send):
@@ -793,6 +800,7 @@ class OpenClient:
     # --- its end ----------------------------------------------------------------------
 
     async def _released(self, live: _Live, *, concludes: bool) -> ClientStep:
+        """Return the last step of a session with a sum."""
         contribution = None
         if concludes:
             outcome = await self._completed(live)
@@ -807,6 +815,7 @@ class OpenClient:
         )
 
     async def _completed(self, live: _Live) -> SessionOutcome:
+        """Erase a session that has completed, and return its outcome."""
         session = live.session
         if not isinstance(session.state, client.Completed):
             raise InternalError("a session that has released a sum has completed")

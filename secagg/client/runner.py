@@ -175,6 +175,7 @@ class ClientRunner:
             self._calls.bind(None)
 
     async def _run_session(self, task_id: str) -> SessionOutcome:
+        """Resume a session or begin one, and drive it to its end."""
         revocations, stored = None, await self._resumed(task_id)
         if stored is not None:
             offered = stored.offer
@@ -316,6 +317,7 @@ class ClientRunner:
     async def _fetched_list(
         self, offered: SessionDescriptor, trust: Trust, deadline: float
     ) -> bytes:
+        """Fetch the revocation list that an offer names."""
         # A client that waits without a limit stops waiting, too: it has not joined,
         # and a list that comes after round 0 is of no use.
         seconds = offered.parameters.deadlines.advertise_keys
@@ -360,6 +362,7 @@ class ClientRunner:
         return self._clock.date() >= offered.session_end
 
     def _silent(self, offered: SessionDescriptor) -> SecAggError:
+        """Return the error for an aggregator that stopped answering."""
         number, why = offered.session_number, self._calls.failure
         because = "it says nothing that helps" if why is None else str(why)
         return ErrorCode.UNREACHABLE.error(

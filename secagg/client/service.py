@@ -187,6 +187,7 @@ class ClientService:
         return after_error(error, ErrorStage.JOINED) is not NextAction.FINAL
 
     def _say(self, error: SecAggError) -> None:
+        """Log why the service waits, once for each reason in a while."""
         reason, now = str(error), self.clock.now()
         before, when = self._said
         if reason == before and now < when + SAY_EVERY_SECONDS:

@@ -416,6 +416,7 @@ class ClientSession:
         return seen_with(seen_at_offer(self._descriptor), self._descriptor, events)
 
     async def _change_of(self, event: ClientEvent, state: client.ClientState) -> Change:
+        """Return the change that stores an event, with what it charges."""
         if isinstance(event, InputReady) and isinstance(state, client.Masked):
             return Change(
                 key=self._key,

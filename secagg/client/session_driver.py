@@ -291,6 +291,7 @@ class Conductor:
         given: GivenVector | None = None,
         revocations: bytes | None = None,
     ) -> ClientStep:
+        """Take one step of the session."""
         done = await self._parts.ask(
             lambda client: client.step(
                 self._offered, update, given, revocations=revocations, concludes=False
@@ -315,6 +316,7 @@ class Conductor:
         return Envelope(Roster, data)
 
     async def _take(self, update: Envelope) -> ClientStep:
+        """Apply an update; one of an earlier round must change nothing."""
         is_old = self.round >= update.kind.ROUND
         try:
             done = await self._step(update)
@@ -492,6 +494,7 @@ class Conductor:
         await self._attempt(self._send_upload(message))
 
     async def _send_upload(self, message: bytes) -> None:
+        """Upload the masked vector from where the server has it."""
         named = Upload.decode(message[1:_NAME_BYTES])
         await self._say(
             lambda until: self._parts.calls.upload(
@@ -511,6 +514,7 @@ class Conductor:
         )
 
     async def _load_payload(self) -> bytes:
+        """Return the payload of the session, fetched once."""
         if self._payload is None:
             digest = self._offered.payload_hash
             self._payload = b""
@@ -525,6 +529,7 @@ class Conductor:
         return self._payload
 
     async def _conclude(self, update: Envelope) -> SessionOutcome:
+        """Fetch the sum where it is wanted, and conclude the session."""
         offered, packed = self._offered, None
         if self._parts.settings.fetch_sum:
             released = Released.decode(update.data)
@@ -538,6 +543,7 @@ class Conductor:
         return await self._parts.ask(lambda client: client.conclude(offered, packed))
 
     def _enter_round(self) -> None:
+        """Set the deadline of the round that has begun."""
         parameters = self._offered.parameters
         seconds = 2.0 * _opening_seconds(self.round, parameters.deadlines)
         settings, clock = self._parts.settings, self._parts.clock

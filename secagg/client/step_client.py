@@ -405,6 +405,7 @@ def _is_name(identity: str) -> bool:
 def _given(
     vector: object, unusable: str | None, payload_hash: bytes
 ) -> GivenVector | None:
+    """Return the vector, or the reason why it is missing, as one value."""
     if unusable is not None:
         if vector is not None:
             raise LocalProtocolError(

@@ -182,6 +182,7 @@ class _Visitor:
         self._is_late = False
 
     async def visit(self) -> Visit:
+        """Join a session, or continue the one that is open."""
         place = self._client.place(self._task)
         if not place.offer:
             return await self._join(place.highest_number)
@@ -323,6 +324,7 @@ class _Visitor:
                 self._has_sent = True
 
     async def _send(self, offered: SessionDescriptor, message: bytes) -> None:
+        """Send a message; a masked vector goes in chunks."""
         kind = KINDS[message[0]]
         if kind is not Upload:
             request = carrier_of(offered.session_id, Envelope(kind, message[1:]))
@@ -386,6 +388,7 @@ class _Visitor:
     async def _fetch(
         self, offered: SessionDescriptor, blob: Blob, max_bytes: int, digest: bytes
     ) -> bytes:
+        """Fetch an object of the session in the time of the visit."""
         return await self._in_time(
             self._calls.fetch(
                 offered.session_id,

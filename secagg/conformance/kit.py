@@ -261,6 +261,8 @@ def play(
 
 
 def _played(case: Case, recorder: Recorder, abilities: Abilities, seed: bytes) -> None:
+    """Play one case against the program."""
+
     def make(**changes: Any) -> Run:
         own: dict[str, Any] = {
             "seed": seed,
@@ -346,6 +348,7 @@ def check_left(answer: Answer, codes: Iterable[str], run: Run) -> None:
 
 
 def _told(answer: Answer) -> str:
+    """Return an answer of the program in words."""
     if answer.left:
         return f"left {answer.left}"
     if answer.ended:

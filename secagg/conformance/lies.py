@@ -372,6 +372,7 @@ def _key(label: bytes) -> IdentityKey:
 def _signed(
     run: Run, advert: Advert, key: IdentityKey, credential: Credential
 ) -> Advert:
+    """Return an advert with the signature of this key."""
     found = run.offer.parameters.trust
     if found is None:
         raise ValueError("the profile has no trust")

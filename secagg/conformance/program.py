@@ -124,6 +124,7 @@ class Program:
             process.wait(_LONGEST_END)
 
     def _started(self) -> "subprocess.Popen[bytes]":
+        """Return the running program, started again if it has ended."""
         if self._process is not None:
             return self._process
         if self._left < 0:
@@ -222,6 +223,7 @@ class Program:
 
     @staticmethod
     def _read(line: bytes) -> dict[str, Any]:
+        """Decode one line of the program."""
         try:
             found = json.loads(line)
         except (ValueError, RecursionError):

@@ -439,6 +439,7 @@ class Run:
         return Fraction(noise.base) + sum(map(Fraction, kept))
 
     def _check_noise(self) -> None:
+        """Refuse a vector whose noise does not follow the law of the task."""
         task = self.scene.task
         if task is None or self.scene.dim < LEAST_ENTRIES:
             return
@@ -460,6 +461,7 @@ class Run:
             raise BrokenRuleError(complaint)
 
     def _check_reading(self, content: Mapping[str, Any]) -> None:
+        """Refuse a program that reads the released sum differently."""
         result, task = self.server.result, self.scene.task
         said = content.get("sum")
         if result is None or not isinstance(said, list):
@@ -497,6 +499,7 @@ class Run:
             self._said(name, peer.hear(update))
 
     def _said(self, name: str, messages: tuple[bytes, ...]) -> None:
+        """Hand messages of a client to the server, one of them spoiled."""
         for message in messages:
             if message[0] == Complaint.KIND:
                 self._check_complaint(name, message)

@@ -309,6 +309,7 @@ class Peer:
                 return np.zeros(self._offer.parameters.dimension, dtype=np.int64)
 
     def _input(self, state: states.ReadyForInput) -> Any:
+        """Return the encoded vector of this peer."""
         parameters = self._offer.parameters
         if not parameters.noise_block:
             vector: Any = encode_integers(self.vector(), parameters)
@@ -329,6 +330,7 @@ class Peer:
         return tuple(step.outputs)
 
     def _messages(self, outputs: tuple[ClientOutput, ...]) -> tuple[bytes, ...]:
+        """Return the messages of a step as bytes."""
         said = []
         for output in outputs:
             if isinstance(output, Send):

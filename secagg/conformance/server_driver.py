@@ -79,6 +79,7 @@ class ServerDriver:
 
     @staticmethod
     def _opened(line: Mapping[str, Any]) -> StepServer:
+        """Return the server that the kit's line describes."""
         encoded = Reader(bytes.fromhex(line["parameters"]), "parameters")
         parameters = ProtocolParameters.decode_from(encoded)
         noised = report = None

@@ -292,6 +292,7 @@ class ServerRun:
         return self._recorder.ask({"do": "total"})
 
     def _turn(self, name: str) -> None:
+        """Hand a client its update, and send what it answers."""
         update = self._update(name)
         if update and update != self._heard[name] and update[0] != Aborted.KIND:
             self._heard[name] = update
@@ -309,6 +310,7 @@ class ServerRun:
             raise ProgramFailedError("its update is not hexadecimal") from None
 
     def _send(self, name: str, messages: tuple[bytes, ...]) -> None:
+        """Send the messages of a client, changed where the case says so."""
         case = self._case
         for message in messages:
             if (case.lost or {}).get(name, _NEVER) <= message[0]:
@@ -348,6 +350,7 @@ class ServerRun:
             )
 
     def _check_end(self, content: Mapping[str, Any]) -> None:
+        """Refuse a sum or an end that the case does not expect."""
         if self._case.aborted:
             if content.get("failed") != self._case.aborted:
                 raise BrokenRuleError(f"it must end with {self._case.aborted}")

@@ -134,6 +134,7 @@ def read_file(path: Path, *, max_bytes: int, what: str) -> bytes:
 def _check_members(
     members: list[zipfile.ZipInfo], *, max_bytes: int, what: str
 ) -> None:
+    """Refuse a file with too many, too large or doubled arrays."""
     names = {member.filename for member in members}
     if len(members) > _MAX_ARRAYS or len(names) != len(members):
         raise InputError(

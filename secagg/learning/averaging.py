@@ -354,6 +354,7 @@ class FederatedAveraging:
     def _updates(
         self, updates: Sequence[Train], moving: _Moving
     ) -> list[tuple[Flat, float]]:
+        """Train the plain model by the same clients, without noise."""
         number = len(self._steps) + 1
         return [
             difference(
@@ -373,6 +374,7 @@ class FederatedAveraging:
     def _taken(
         self, total: ReleasedSum, plain: list[tuple[Flat, float]] | None
     ) -> TrainingStep:
+        """Move the model by a released sum, once."""
         self._check(total)
         told = sha256(total.residues.tobytes()).hexdigest()
         last = self._steps[-1] if self._steps else None
@@ -421,6 +423,7 @@ class FederatedAveraging:
         return step
 
     def _check(self, total: ReleasedSum) -> None:
+        """Refuse a sum of another shape or task."""
         wanted = self.spec.dim + self._weighting.extra
         if total.l2_clip is None or len(total.values) != wanted:
             kind = "without noise" if total.l2_clip is None else "of another dimension"
@@ -452,6 +455,7 @@ class FederatedAveraging:
         return np.sum(weighted, axis=0) / total if total else np.zeros(self.spec.dim)
 
     def _scores(self, moving: _Moving) -> dict[str, float]:
+        """Evaluate a model, and return the scores by name."""
         if self._evaluate is None:
             return {}
         given = self._evaluate(self.spec.restore(moving.model, like=self._like))
@@ -465,6 +469,7 @@ class FederatedAveraging:
             ) from None
 
     def _run(self, task: str) -> dict[str, Any]:
+        """Return what a checkpoint must have in common with this training."""
         return {
             "task": task,
             "schema": self.spec.digest.hex(),
@@ -474,6 +479,7 @@ class FederatedAveraging:
         }
 
     def _resume(self, found: Checkpoint) -> None:
+        """Continue from a checkpoint of the same training."""
         task = str(found.run.get("task"))
         wanted = self._run(task)
         if found.run != wanted:
@@ -498,6 +504,7 @@ def _both_excluded() -> LocalProtocolError:
 
 
 def _flag_amplitude(asked: dict[str, Any]) -> float:
+    """Return how strongly an update reports whether it was clipped."""
     try:
         return clip_flag_amplitude(PlanRequest(**asked))
     except (DPNoiseError, TypeError) as error:

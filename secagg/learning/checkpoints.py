@@ -95,6 +95,7 @@ class CheckpointDirectory:
             sync_directory(self.path)
 
     def _read(self, directory: Path) -> Checkpoint:
+        """Return the checkpoint in a directory."""
         try:
             state = json.loads(
                 read_file(directory / _STATE, max_bytes=_MAX_BYTES, what=_STATE)

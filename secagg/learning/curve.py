@@ -150,6 +150,7 @@ class LearningCurve:
         return axes
 
     def _with(self, name: str) -> tuple[TrainingStep, ...]:
+        """Return the steps, if all of them have this score."""
         if not self.steps or any(name not in step.scores for step in self.steps):
             known = sorted({each for step in self.steps for each in step.scores})
             raise LocalProtocolError(

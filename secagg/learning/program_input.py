@@ -145,6 +145,7 @@ class ProgramInput:
         self._program.stop()
 
     def _made(self, session: SessionInfo, work: Path) -> npt.NDArray[Any]:
+        """Run the program on the payload, and return its vector."""
         step = StepPayload.decode(session.payload) if is_step(session.payload) else None
         payload = work / ("payload.npz" if step else "payload")
         given = write_arrays(step.arrays) if step else session.payload
@@ -182,6 +183,7 @@ class ProgramInput:
     def _update(
         self, step: StepPayload, arrays: Mapping[str, npt.NDArray[Any]]
     ) -> Update:
+        """Return the arrays of the program as an update of the model."""
         named = dict(arrays)
         weight = np.asarray(named.pop(WEIGHT, 1.0))
         if weight.size != 1 or set(named) != set(step.arrays):
@@ -204,6 +206,7 @@ class ProgramInput:
 def _facts(
     session: SessionInfo, step: StepPayload | None, payload: Path, result: Path
 ) -> dict[str, str]:
+    """Return the environment variables of the program."""
     return {
         "SECAGG_TASK": session.task,
         "SECAGG_SESSION": str(session.session_number),

@@ -47,6 +47,7 @@ def read_model(path: Path) -> Tree:
 
 
 def _nested(arrays: Mapping[str, Array]) -> Tree:
+    """Return arrays as a tree, by the parts of their names."""
     tree: dict[str, Any] = {}
     for name, array in arrays.items():
         *parents, last = (

@@ -186,6 +186,7 @@ class VectorSpec:
         return np.split(flat, ends[:-1])
 
     def _check_finite(self, flat: npt.NDArray[Any], fault: str) -> None:
+        """Refuse a vector that is not finite, and name the array."""
         if np.isfinite(flat).all():
             return
         for entry, part in zip(self.entries, self._parts(flat), strict=True):
@@ -201,6 +202,7 @@ def _by_name(item: tuple[str, object]) -> bytes:
 
 
 def _leaves(tree: Tree, select: Callable[[str], bool]) -> dict[str, Array]:
+    """Return the selected arrays of a tree by name."""
     found: dict[str, Array] = {}
     for name, leaf in _named(tree, ""):
         if not select(name):
@@ -280,6 +282,7 @@ def _no_floats(name: str, kind: str) -> InputError:
 
 
 def _rebuilt(like: Tree, above: str, arrays: Mapping[str, Array]) -> Tree:
+    """Return a tree of the same form with other arrays."""
     children = _children(like, above)
     if children is None:
         return like if above not in arrays else _as_leaf(like, arrays[above])

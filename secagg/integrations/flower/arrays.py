@@ -150,6 +150,7 @@ def payload_hash(message_type: str, records: Mapping[str, object]) -> bytes:
 
 
 def _scalar(value: object) -> bytes:
+    """Encode one value of a record."""
     match value:
         case bool():
             return b"b" + bytes([value])

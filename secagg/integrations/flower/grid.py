@@ -214,6 +214,7 @@ class SecureGrid(Grid):
         return self._reported(server, session, first)
 
     def _opened(self, payload: bytes, nodes: Iterable[str]) -> StepServer:
+        """Open a session for the nodes of a round."""
         self._last_number = next_session_number(self._last_number)
         log_event(
             _LOG,

@@ -126,6 +126,7 @@ class SecAggMod:
         return Message(RecordDict({RECORD: reply_record(reply)}), reply_to=message)
 
     def _terms(self, context: Context) -> NodeTerms:
+        """Return the terms of the node, or those of a simulation."""
         if self.simulation is None:
             return terms_of_node(context.node_config)
         if SETTING in context.node_config:
@@ -142,6 +143,7 @@ class SecAggMod:
         call_next: Callable[[Message, Context], Message],
         terms: NodeTerms,
     ) -> NodeReply:
+        """Answer one instruction of the server's part."""
         instruction = read_instruction(message.content)
         records = {k: v for k, v in message.content.items() if k != RECORD}
         announced = None
@@ -239,6 +241,7 @@ def _difference(
     records: Mapping[str, Any],
     before: Any,  # noqa: ANN401 - an ArrayRecord
 ) -> Vector:
+    """Return the trained model less the one that was sent."""
     start = flatten(before)
     # In place: a new instruction cannot be made inside a client app.
     message.content = RecordDict(dict(records))

@@ -88,6 +88,7 @@ def answer(
 def _check(
     client: StepClient, offer: bytes, done: ClientStep, announced: Announced
 ) -> None:
+    """Refuse a model of another size or content than the session announced."""
     if done.session is None:  # a client that needs a vector has admitted the session
         raise LocalProtocolError("a vector is needed in a session without a name")
     dimension = done.session.dimension

@@ -60,6 +60,7 @@ class OpenClients:
             entry.client.close()
 
     def _opened(self, terms: NodeTerms, identity: str) -> _Entry:
+        """Return the open client of a state directory."""
         with self._lock:
             self._forget_those_of_a_parent()
             entry = self._entries.get(terms.state_dir)

@@ -142,6 +142,7 @@ def _version_of(path: Path) -> tuple[int, ...]:
 # A node reads its file at every message, which would cost a fifth of the answer.
 @lru_cache(maxsize=8)
 def _terms_in(named: str, _version: tuple[int, ...]) -> NodeTerms:
+    """Read the terms of a node from its settings file."""
     path = Path(named)
     settings = _settings(path)
     if settings.node.state_dir is None:
@@ -181,6 +182,7 @@ def _settings(path: Path) -> NodeSettings:
 
 
 def _terms(settings: NodeSettings, state_dir: Path, mark: Path | None) -> NodeTerms:
+    """Return the terms that settings state."""
     policy, node = settings.policy, settings.node
     return NodeTerms(
         tasks=frozenset(node.tasks),

@@ -103,6 +103,7 @@ def refusal_code(code: ErrorCode) -> int:
 
 
 def _written(parts: Mapping[str, bytes]) -> ArrayRecord:
+    """Return parts of bytes as a record of arrays."""
     return ArrayRecord(
         {
             name: Array(dtype="uint8", shape=(len(data),), stype=_STYPE, data=data)
