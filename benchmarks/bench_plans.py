@@ -7,12 +7,12 @@ wait. `docs/choosing-a-budget.md` has the table.
 import sys
 import time
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any
 
 from measurement import emit
 
 from dpnoise.accounting import make_accountant
-from dpnoise.events import Adversary, NoiseEvent
+from dpnoise.events import Adversary
 from dpnoise.mechanisms import make_mechanism
 from dpnoise.planning import Plan, plan
 
@@ -64,7 +64,7 @@ def _check(made: Plan) -> None:
     # A little more noise is another release, so caches of planning do not help.
     variance = mechanism.counted_noise_variance * (1 + Fraction(1, 1 << 10))
     event = mechanism.event_with_noise(variance)
-    released = made.request.releases(cast("NoiseEvent", event))
+    released = made.request.releases(event)
     account.compose(released).epsilon(made.request.delta)
 
 

@@ -34,7 +34,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from dpnoise import accounting
 from dpnoise.accounting import accounting_cost, make_accountant
 from dpnoise.errors import DPNoiseError
-from dpnoise.events import Adjacency, Adversary, NoiseEvent
+from dpnoise.events import Adjacency, Adversary
 from dpnoise.mechanisms import make_mechanism, mechanism_names
 from dpnoise.mechanisms.parameters import ROTATION_NAMES
 from dpnoise.planning import Plan, PlanRequest, clip_flag_amplitude, plan
@@ -243,7 +243,7 @@ def _check_replacing(made: Plan) -> float:
     account = make_accountant(
         made.accountant, adversary=request.calibrated_for, adjacency=request.adjacency
     )
-    release = cast("NoiseEvent", make_mechanism(made.parameters).event())
+    release = make_mechanism(made.parameters).event()
     return account.compose(request.releases(release)).epsilon(request.delta)
 
 
@@ -296,7 +296,7 @@ def search(seed: str, number: int, *, choices: bool = False) -> dict[str, object
     line["plan_seconds"], made = timed(lambda: plan(**asked))
     if not isinstance(made, Plan):
         return line | _describe(cast("BaseException", made))
-    release = cast("NoiseEvent", make_mechanism(made.parameters).event())
+    release = make_mechanism(made.parameters).event()
     line |= {
         "accountant": made.accountant,
         "bits": made.parameters.bits,

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, cast
+from typing import Final
 
 from dpnoise.accounting import calibrate, make_accountant
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev
@@ -159,8 +159,7 @@ class Setting:
                 num_clients=self.clients,
             )
         )
-        event = mechanism.event_with_noise(noise_variance)
-        return cast("NoiseEvent", event)
+        return mechanism.event_with_noise(noise_variance)
 
     def binomial(self, noise_variance: Fraction) -> BinomialEvent:
         """One release of cpSGD after unconditional rounding, worst-case norms."""

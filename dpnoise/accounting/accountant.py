@@ -484,6 +484,7 @@ class Accountant(abc.ABC):
         )
 
     def _shared_assumptions(self) -> tuple[str, ...]:
+        """Return the assumptions that every statement of an accountant needs."""
         sentences = [
             "The adversary controls none of the parties whose noise is counted.",
             "Events, their number and their noise were fixed before the first release.",

@@ -245,6 +245,7 @@ def _gaussian_room(
 
 
 def _epsilon(gaussians: Iterable[GaussianLoss], delta: float) -> float:
+    """Return the epsilon of Gaussian releases together."""
     if delta <= 0.0:
         return math.inf
     releases = Composed(

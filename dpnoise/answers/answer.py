@@ -105,6 +105,7 @@ class Answer(abc.ABC):
 
 
 def _new_axes() -> Any:  # noqa: ANN401 - matplotlib may be missing
+    """Return axes of matplotlib, or say that it is missing."""
     try:
         import matplotlib.pyplot as plt  # noqa: PLC0415 - an extra, on demand
     except ImportError as error:

@@ -189,6 +189,7 @@ def _planned(
     *,
     one_draw: bool,
 ) -> _Cell:
+    """Plan one cell of a comparison, or keep the refusal."""
     found: Plan | DPNoiseError
     try:
         found = plan(mechanism=name, bits=bits, epsilon=epsilon, **keywords)

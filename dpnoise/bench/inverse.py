@@ -7,7 +7,7 @@ They draw nothing.
 import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from dpnoise.accounting import (
     MAX_ACCOUNTING_COST,
@@ -101,7 +101,7 @@ def budget(  # noqa: PLR0913 - what a loss depends on
             signed=request.signed,
         )
     )
-    release = cast("NoiseEvent", made.event())
+    release = made.event()
     event = request.releases(release)
     refusal: TheoremNotApplicableError | None = None
     best: PrivacyStatement | None = None

@@ -226,6 +226,7 @@ def _text(value: object) -> str:
 
 
 def _extra(name: str) -> Any:  # noqa: ANN401 - whatever the library is
+    """Import a library of the research extra, or say that it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -248,6 +248,7 @@ def make_rotation(name: str, dim: int, public_seed: bytes) -> Rotation:
 
 
 def _require_name(name: str) -> str:
+    """Return the name of a rotation, or refuse it."""
     if name not in _NAMES:
         raise ParameterError(
             f"unknown rotation {name!r}, expected one of {', '.join(_NAMES)}",
@@ -339,6 +340,7 @@ class _FourierRotation:
         return self.dim
 
     def forward(self, vector: _Vector) -> _Vector:
+        """Rotate by signs and a real Fourier transform."""
         _require_shape("vector", vector, self.dim)
         spectrum = np.fft.rfft(vector * self.signs, norm="ortho")
         pairs = (self.dim - 1) // 2
@@ -355,6 +357,7 @@ class _FourierRotation:
         return rotated
 
     def inverse(self, rotated: _Vector) -> _Vector:
+        """Undo `forward`."""
         _require_shape("rotated", rotated, self.dim)
         pairs = (self.dim - 1) // 2
         spectrum = np.zeros(self.dim // 2 + 1, np.complex128)

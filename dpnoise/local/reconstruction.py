@@ -86,6 +86,7 @@ def epsilon_against_reconstruction(
 
 
 def _log_prior(features: int, cosine: float, prior_excess: float) -> float:
+    """Bound the prior probability of a guess this close, as a logarithm."""
     check_integer("features", features, 2, MAX_LOCAL_DIM)
     edge = check_number("cosine", cosine)
     if not 0.0 <= edge < 1.0:

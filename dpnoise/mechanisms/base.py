@@ -45,7 +45,7 @@ from dpnoise.encoding.scaling import (
 )
 from dpnoise.encoding.wrapping import Residues, centre, residue_dtype, wrap
 from dpnoise.errors import InputError, ParameterError
-from dpnoise.events import PrivacyEvent
+from dpnoise.events import NoiseEvent
 from dpnoise.floats import float_above
 from dpnoise.mechanisms.clip_flag import ClipFlag
 from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding, forecast_error
@@ -627,7 +627,7 @@ class Mechanism(abc.ABC):
             selection_rate=selection_rate,
         )
 
-    def event(self) -> PrivacyEvent:
+    def event(self) -> NoiseEvent:
         """State one release, with the counted noise and the sampler's distance."""
         return self.event_with_noise(
             self.counted_noise_variance, sampler_distance=self.sampler_distance
@@ -636,7 +636,7 @@ class Mechanism(abc.ABC):
     @abc.abstractmethod
     def event_with_noise(
         self, noise_variance: Fraction, *, sampler_distance: float = 0.0
-    ) -> PrivacyEvent:
+    ) -> NoiseEvent:
         """State one release as if its counted noise had another variance.
 
         Calibration calls this, because sensitivities do not depend on the noise.
@@ -836,6 +836,7 @@ class Mechanism(abc.ABC):
         return _cached_rotation(self._parameters.rotation, self.dim, public_seed)
 
     def _centred(self, modular_sum: NDArray[np.unsignedinteger]) -> NDArray[np.int64]:
+        """Return a modular sum as signed integers, or refuse its shape."""
         residues: object = modular_sum
         if not isinstance(residues, np.ndarray):
             raise InputError(

@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from dpnoise.encoding.rounding import conditional_squared_bound, round_conditional
 from dpnoise.encoding.scaling import FixedPointVector
 from dpnoise.errors import ParameterError
-from dpnoise.events import BinomialEvent, DistributedDiscreteGaussianEvent, PrivacyEvent
+from dpnoise.events import BinomialEvent, DistributedDiscreteGaussianEvent, NoiseEvent
 from dpnoise.mechanisms.base import Mechanism, NoiseSource
 from dpnoise.mechanisms.error_forecast import Rounding
 from dpnoise.mechanisms.parameters import MAX_SHARE_VARIANCE
@@ -128,7 +128,7 @@ class DDGaussMechanism(ConditionallyRoundedMechanism):
 
     def event_with_noise(
         self, noise_variance: Fraction, *, sampler_distance: float = 0.0
-    ) -> PrivacyEvent:
+    ) -> NoiseEvent:
         """State one release as if its counted noise had another variance.
 
         A roster leaves k shares of at least v/k each to count. The most shares that any
@@ -173,7 +173,7 @@ class BinomialMechanism(ConditionallyRoundedMechanism):
 
     def event_with_noise(
         self, noise_variance: Fraction, *, sampler_distance: float = 0.0
-    ) -> PrivacyEvent:
+    ) -> NoiseEvent:
         """State one release as if its counted noise had another variance."""
         return BinomialEvent(
             dim=self.encoded_dim,

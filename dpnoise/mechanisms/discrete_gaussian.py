@@ -27,7 +27,7 @@ from dpnoise.checks import check_integer, check_positive
 from dpnoise.encoding.rounding import round_toward_zero
 from dpnoise.encoding.scaling import FixedPointVector
 from dpnoise.errors import ParameterError
-from dpnoise.events import Adjacency, DiscreteGaussianEvent, PrivacyEvent
+from dpnoise.events import Adjacency, DiscreteGaussianEvent, NoiseEvent
 from dpnoise.mechanisms.base import CentralMechanism, NoiseSource
 from dpnoise.mechanisms.error_forecast import Rounding
 from dpnoise.mechanisms.noise_share import NoiseRule
@@ -56,7 +56,7 @@ class DiscreteGaussianMechanism(CentralMechanism):
 
     def event_with_noise(
         self, noise_variance: Fraction, *, sampler_distance: float = 0.0
-    ) -> PrivacyEvent:
+    ) -> NoiseEvent:
         """State one release as if its counted noise had another variance."""
         # Encoded vectors are integers, so their squared norm is at most ⌊C⌋.
         longest = math.sqrt(math.floor(self.l2_clip_squared_steps))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dpnoise.encoding.rounding import round_stochastic
 from dpnoise.encoding.scaling import FixedPointVector
-from dpnoise.events import GaussianEvent, PrivacyEvent
+from dpnoise.events import GaussianEvent, NoiseEvent
 from dpnoise.mechanisms.base import CentralMechanism
 from dpnoise.mechanisms.error_forecast import Rounding
 from dpnoise.mechanisms.parameters import MAX_SHARE_VARIANCE
@@ -89,7 +89,7 @@ class GaussianMechanism(CentralMechanism):
 
     def event_with_noise(
         self, noise_variance: Fraction, *, sampler_distance: float = 0.0
-    ) -> PrivacyEvent:
+    ) -> NoiseEvent:
         """State one release as if its noise had another variance."""
         return GaussianEvent(
             dim=self.encoded_dim,

@@ -379,6 +379,7 @@ def _check_part(parameter: str, value: object) -> None:
 
 
 def _no_share_left(rule: NoiseRule, roster: int) -> ParameterError:
+    """Return the error for a rule under which no client's noise counts."""
     lost, colluding = rule.tolerated_losses(roster), rule.colluders_among(roster)
     complaint = (
         f"of {roster} clients {lost} may be lost and {colluding} collude, which "

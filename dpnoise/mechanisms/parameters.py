@@ -182,6 +182,7 @@ class MechanismParameters:
         return cls(**values)  # type: ignore[arg-type]  # __post_init__ checks each one
 
     def _check_noise(self) -> None:
+        """Refuse a rule of noise that the number of clients does not allow."""
         if not isinstance(self.noise_rule, NoiseRule):
             raise ParameterError(
                 f"noise_rule must be a NoiseRule, got {type(self.noise_rule).__name__}",
@@ -194,6 +195,7 @@ class MechanismParameters:
         self.noise_rule.smallest_counted_shares(self.num_clients)
 
     def _check_lengths(self) -> None:
+        """Refuse a clip, in grid steps, outside of what the encoding can hold."""
         amplitude = check_number("clip_flag_amplitude", self.clip_flag_amplitude)
         if amplitude < 0.0:
             raise ParameterError(

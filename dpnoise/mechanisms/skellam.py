@@ -18,7 +18,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 from dpnoise.errors import ParameterError
-from dpnoise.events import PrivacyEvent, SkellamEvent
+from dpnoise.events import NoiseEvent, SkellamEvent
 from dpnoise.mechanisms.base import NoiseSource
 from dpnoise.mechanisms.conditional_rounding import ConditionallyRoundedMechanism
 from dpnoise.samplers import skellam_sampler
@@ -38,7 +38,7 @@ class SkellamMechanism(ConditionallyRoundedMechanism):
 
     def event_with_noise(
         self, noise_variance: Fraction, *, sampler_distance: float = 0.0
-    ) -> PrivacyEvent:
+    ) -> NoiseEvent:
         """State one release as if its counted noise had another variance."""
         return SkellamEvent(
             dim=self.encoded_dim,

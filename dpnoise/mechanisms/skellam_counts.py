@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpnoise.encoding.scaling import FRACTIONAL_BITS, FixedPointVector
 from dpnoise.errors import InputError, ParameterError
-from dpnoise.events import PrivacyEvent, SkellamEvent
+from dpnoise.events import NoiseEvent, SkellamEvent
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding
 from dpnoise.samplers import InversionTable, skellam_table
@@ -65,7 +65,7 @@ class SkellamCountsMechanism(Mechanism):
 
     def event_with_noise(
         self, noise_variance: Fraction, *, sampler_distance: float = 0.0
-    ) -> PrivacyEvent:
+    ) -> NoiseEvent:
         """State one release as if its counted noise had another variance."""
         largest, nonzero = self.largest_entry, self.max_nonzero
         return SkellamEvent(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dpnoise.encoding.rounding import round_stochastic
 from dpnoise.encoding.scaling import FixedPointVector
-from dpnoise.events import PrivacyEvent, SkellamMixtureEvent
+from dpnoise.events import NoiseEvent, SkellamMixtureEvent
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.error_forecast import Rounding
 from dpnoise.samplers import InversionTable, skellam_table
@@ -39,7 +39,7 @@ class SkellamMixtureMechanism(Mechanism):
 
     def event_with_noise(
         self, noise_variance: Fraction, *, sampler_distance: float = 0.0
-    ) -> PrivacyEvent:
+    ) -> NoiseEvent:
         """State one release as if its counted noise had another variance."""
         return SkellamMixtureEvent(
             dim=self.encoded_dim,

@@ -28,7 +28,7 @@ from dpnoise.encoding.mixture_clipping import MAX_LINF_BOUND, clip_mixture
 from dpnoise.encoding.rounding import round_stochastic
 from dpnoise.encoding.scaling import FixedPointVector
 from dpnoise.errors import ParameterError, TheoremNotApplicableError
-from dpnoise.events import PrivacyEvent, SkellamMixtureClippedEvent
+from dpnoise.events import NoiseEvent, SkellamMixtureClippedEvent
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.error_forecast import Rounding, mixture_clip_effect
 from dpnoise.samplers import InversionTable, skellam_table
@@ -56,7 +56,7 @@ class SMMechanism(Mechanism):
 
     def event_with_noise(
         self, noise_variance: Fraction, *, sampler_distance: float = 0.0
-    ) -> PrivacyEvent:
+    ) -> NoiseEvent:
         """State one release as if its counted noise had another variance."""
         return SkellamMixtureClippedEvent(
             dim=self.encoded_dim,

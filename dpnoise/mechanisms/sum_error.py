@@ -170,6 +170,7 @@ def _check_variance(noise_variance: float) -> None:
 
 
 def _check_confidence(confidence: float) -> None:
+    """Refuse a confidence outside of (0, 1)."""
     if not 0.0 < confidence < 1.0:
         raise ParameterError(
             f"confidence must lie in (0, 1), got {confidence!r}",

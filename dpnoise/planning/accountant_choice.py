@@ -16,7 +16,7 @@ import math
 import time
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TypedDict, cast
+from typing import TypedDict
 
 from dpnoise.accounting import (
     MAX_ACCOUNTING_COST,
@@ -212,7 +212,7 @@ def late_accountants(model: NoiseModel, mechanism: Mechanism) -> tuple[str, ...]
 def _typical_release(model: NoiseModel, mechanism: Mechanism) -> NoiseEvent:
     """Return a release with about the noise that a grid will need."""
     needed = max(1.0, model.counted_variance(mechanism.parameters.scale_factor))
-    return cast("NoiseEvent", mechanism.event_with_noise(Fraction(needed)))
+    return mechanism.event_with_noise(Fraction(needed))
 
 
 def _default_costs(request: PlanRequest, release: NoiseEvent) -> dict[str, float]:
@@ -285,7 +285,7 @@ def kept_promise(
     spent = math.inf
     for _ in range(tuning.RETRIES):
         mechanism = make_mechanism(parameters)
-        release = cast("NoiseEvent", mechanism.event())
+        release = mechanism.event()
         refuse_expensive(request, release, found.accountant)
         event = request.releases(release)
         started = time.process_time()

@@ -33,7 +33,7 @@ from dpnoise.errors import (
     ParameterError,
     TheoremNotApplicableError,
 )
-from dpnoise.events import Adjacency, Adversary, NoiseEvent, PrivacyEvent
+from dpnoise.events import Adjacency, Adversary, PrivacyEvent
 from dpnoise.mechanisms.base import DISTANCE_PER_DRAW, Mechanism
 from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding
 from dpnoise.mechanisms.parameter_checks import check_keywords
@@ -185,6 +185,7 @@ class _Planner:
         self._found: dict[float, Calibrated] = {}
 
     def run(self) -> Plan:
+        """Choose scale, bits, noise and accountant, and return the plan."""
         request = self._request
         if request.scale_factor is None:
             scale_factor, bits = self._fine_scale() or self._search_scale()
@@ -587,7 +588,7 @@ class _Planner:
         self, mechanism: Mechanism, variance: Fraction, accountant: str
     ) -> bool:
         """Whether a client would accept the cost of checking such noise."""
-        release = cast("NoiseEvent", mechanism.event_with_noise(variance))
+        release = mechanism.event_with_noise(variance)
         return is_accepted(self._request, release, accountant)
 
     @property
@@ -622,16 +623,14 @@ class _Planner:
         return mechanism.encoded_dim * self._request.sent_draws * DISTANCE_PER_DRAW
 
     def _events(self, mechanism: Mechanism) -> Callable[[Fraction], PrivacyEvent]:
+        """Return a function from a variance to the event of all releases."""
         request = self._request
         distance = self._planned_distance(mechanism)
         wanted = self._model.counted_variance(mechanism.parameters.scale_factor)
         foreseen = Fraction(max(tuning.LITTLE_NOISE, wanted))
 
         def build(variance: Fraction) -> PrivacyEvent:
-            release = cast(
-                "NoiseEvent",
-                mechanism.event_with_noise(variance, sampler_distance=distance),
-            )
+            release = mechanism.event_with_noise(variance, sampler_distance=distance)
             if request.accountant is not None and variance > foreseen:
                 # A search may end at noise so large that every client refuses it.
                 refuse_expensive(request, release, request.accountant)

@@ -181,6 +181,7 @@ class PlanRequest:
         self._check()
 
     def _check(self) -> None:
+        """Refuse a field, or fields together, that no plan can have."""
         check_choice("mechanism", self.mechanism, mechanism_names())
         check_choice("rotation", self.rotation, ROTATION_NAMES)
         if self.accountant is not None:
@@ -525,6 +526,7 @@ class PlanRequest:
 
 
 def _check_probability(parameter: str, value: float | None) -> None:
+    """Refuse a probability outside of (0, 1]; None passes."""
     if value is None:
         return
     number = check_number(parameter, value)

@@ -268,6 +268,7 @@ class Plan:
         )
 
     def _selected(self) -> tuple[tuple[str, str], ...]:
+        """Return lines about secret selection; none without one."""
         rate = self.request.selection
         if rate == 1:
             return ()
@@ -290,6 +291,7 @@ class Plan:
         return (("standard error of one count", f"± {stated}"),)
 
     def _shares(self) -> tuple[str, str]:
+        """Return whose noise it is, and how much one share has."""
         given = self.parameters
         text = f"variance {self.share_at_largest:.6g} steps²"
         if self.request.is_central:

@@ -132,6 +132,7 @@ class NoiseModel:
         return replace(self, fit=self._fitted(calibrated), known=known)
 
     def _fitted(self, calibrated: Mapping[float, float]) -> NoiseFit:
+        """Fit the needed noise by a line through the last calibrated scales."""
         scales = [
             scale
             for scale in sorted(calibrated)
@@ -298,6 +299,7 @@ class _PublishedOrders:
 
 @lru_cache(maxsize=64)
 def _published_orders(epsilon: float, delta: float) -> _PublishedOrders:
+    """Return the orders of the published formula that leave room for noise."""
     orders = np.array(_ORDERS, dtype=np.float64)
     conversion = math.log(1.0 / delta) - np.log(orders)
     conversion += (orders - 1) * np.log1p(-1.0 / orders)

@@ -15,7 +15,7 @@ This module does no input or output.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,6 @@ from dpnoise.events import (
     Adversary,
     DiscreteGaussianEvent,
     DistributedDiscreteGaussianEvent,
-    NoiseEvent,
     Repeated,
 )
 from dpnoise.floats import text_above
@@ -169,9 +168,7 @@ class AggregatorNoise:
             mechanism = make_mechanism(chosen)
             if accountant is None:
                 accountant = default_accountant(
-                    Repeated(
-                        cast("NoiseEvent", mechanism.event()), participations + spare
-                    ),
+                    Repeated(mechanism.event(), participations + spare),
                     delta=delta,
                     adversary=Adversary.SERVER,
                 )

@@ -12,11 +12,11 @@ import sys
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final, cast
+from typing import Final
 
 from dpnoise.accounting import check_accounting_cost, privacy_unit
 from dpnoise.errors import DPNoiseError
-from dpnoise.events import NoiseEvent, PrivacyEvent, SecretlySelected
+from dpnoise.events import PrivacyEvent, SecretlySelected
 from dpnoise.local import LocalParameters
 from dpnoise.mechanisms import (
     Mechanism,
@@ -102,7 +102,7 @@ class NoiseBlock:
     @property
     def release(self) -> PrivacyEvent:
         """The release of one session, as input of an accountant."""
-        event = cast("NoiseEvent", self.mechanism.event())
+        event = self.mechanism.event()
         if self.selection_rate == 1:
             return event
         return SecretlySelected(event, self.selection_rate)
@@ -233,7 +233,7 @@ def check_cost(mechanism: Mechanism, budget: NoiseBudget, rate: Fraction) -> Non
         RemoteProtocolError: BAD_CONFIG.
     """
     try:
-        release = cast("NoiseEvent", mechanism.event())
+        release = mechanism.event()
         check_accounting_cost(
             release,
             budget.accountant,

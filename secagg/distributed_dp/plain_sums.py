@@ -58,6 +58,7 @@ def encode_integers(
 
 
 def _whole_numbers(vector: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return floats as integers, or refuse an entry that is not whole."""
     broken = np.flatnonzero(~np.isfinite(vector))
     if broken.size:
         raise InputError(f"entry {int(broken[0])} of the input is NaN or infinite")

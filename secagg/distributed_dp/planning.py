@@ -36,6 +36,8 @@ Example:
 
 
 def _with_our_errors(planner: Planner[_P]) -> Planner[_P]:
+    """Return the planner with the errors of this package."""
+
     @functools.wraps(planner)
     def plan(*question: object, **fields: object) -> Plan:
         try:

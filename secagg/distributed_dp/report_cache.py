@@ -55,6 +55,7 @@ def privacy_report(
 
 
 def _read(path: Path, key: str) -> PrivacyReport | None:
+    """Return the stored report, if it belongs to the key."""
     try:
         document = json.loads(path.read_bytes())
         if document["key"] != key:

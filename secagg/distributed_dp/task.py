@@ -681,6 +681,7 @@ class NoisyTask:
         self._check_local(privacy_limits.max_local_epsilon)
 
     def _check_local(self, most: float | None) -> None:
+        """Refuse a loss without masks above the client's limit."""
         if most is None:
             return
         stated = self.broken_masks

@@ -127,6 +127,7 @@ class SampledGaussian:
         return np.stack([self._cost(order, squares) for order in orders])
 
     def _cost(self, order: int, squares: FloatArray) -> FloatArray:
+        """Bound the cumulant of one release at an order, for squared distances."""
         if self.sampling_rate == 1.0:
             return np.asarray(order * (order + 1) * squares)
         hits = np.arange(order + 2, dtype=np.float64)
@@ -381,6 +382,7 @@ class BayesianAccountant:
         return max(log_excess, 0.0) + math.log1p(math.exp(-abs(log_excess)))
 
     def _worst_case(self, delta: float) -> PrivacyStatement:
+        """Return the worst-case statement about the same releases."""
         rate = self._noise.sampling_rate
         reader = rate < 1.0
         event = GaussianEvent(1, self._noise.noise_stddev**2, self._clip)

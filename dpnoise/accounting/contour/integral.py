@@ -411,6 +411,7 @@ class ContourBound:
         return self._estimated_log_constant(c, direction) + math.log(area / by_laplace)
 
     def _bound_log_constant(self, c: float, direction: Direction) -> float:
+        """Bound the logarithm of the integral along one contour."""
         chosen, lobe = self._resolution, self.lobe
         exponent = c + 1.0 if direction is Direction.FORWARD else -c
         self._reach_for(exponent)

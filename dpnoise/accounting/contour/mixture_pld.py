@@ -247,6 +247,7 @@ class MixturePLDAccountant(ComposedLossAccountant):
         return total
 
     def _pair_of(self, release: NoiseEvent) -> DominatingPair | None:
+        """Return the dominating pair of a release; None where none is needed."""
         if not isinstance(
             release, SkellamMixtureEvent | SkellamMixtureClippedEvent | SkellamEvent
         ):

@@ -163,6 +163,7 @@ class RenyiAccountant(Accountant):
         return at(best)
 
     def _ladder(self) -> FloatArray:
+        """Return the Rényi orders among which the best one is searched."""
         sampled = any(rate < 1.0 for _, rate in self._terms)
         integers = sampled or any(
             curve.integer_orders for curve in self._curves.values()

@@ -324,6 +324,7 @@ def lattice_for(noise_variance: float, *, order: float, shift: int) -> SkellamLa
 
 @functools.lru_cache(maxsize=64)
 def _build(noise_variance: float, reach: int, max_shift: int) -> SkellamLattice:
+    """Return Skellam probabilities on the lattice, by a continued fraction."""
     size = reach + max_shift + 1
     # Start where the product of the squared ratios has forgotten the start value.
     start = size + math.ceil(10.0 * math.sqrt(noise_variance)) + 64

@@ -126,6 +126,7 @@ def _unit_bound(
     sensitivity: float,
     adjacency: Adjacency,
 ) -> ShiftBound:
+    """Bound the shift that one grid step of a release costs."""
     if isinstance(release, SkellamEvent):
         return _skellam_bound(release, sensitivity, adjacency)
     if isinstance(release, BinomialEvent):
@@ -142,6 +143,7 @@ def _unit_bound(
 def _skellam_bound(
     release: SkellamEvent, sensitivity: float, adjacency: Adjacency
 ) -> ShiftBound:
+    """Bound the shift of Skellam noise for the largest entry of a release."""
     largest = math.floor(sensitivity)
     if release.linf_sensitivity is not None:
         # Two entries that are at least 0 differ by no more than the larger.
