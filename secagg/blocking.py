@@ -313,6 +313,8 @@ class _Maker(Protocol[_Parameters, _Made_co]):
 def _with_arguments_of(
     inner: Callable[_Parameters, _Inner], outer: Callable[[_Inner], _Made_co]
 ) -> _Maker[_Parameters, _Made_co]:
+    """Return a function that builds the blocking object with the same arguments."""
+
     @wraps(inner)
     def make(*args: object, progress: bool = False, **kwargs: object) -> _Made_co:
         check_kind("progress", progress, bool, make="True or False")

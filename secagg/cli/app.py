@@ -273,6 +273,7 @@ def _plain_integer(error: BaseException, words: list[str]) -> str:
 
 
 def _usage_error(error: BaseException, output: Output, words: list[str]) -> int:
+    """Print a mistake on the command line, with the closest known names."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "secagg"
     format_message = getattr(error, "format_message", None)

@@ -93,6 +93,7 @@ def _checked(task: "NoisyTask") -> "PrivacyReport":
 
 
 def _task_of(path: Path) -> "NoisyTask":
+    """Return the noisy task of an offer or of a settings file."""
     from secagg.distributed_dp import NoisyTask
     from secagg.protocol.descriptor import SessionDescriptor
 
@@ -118,6 +119,7 @@ def _task_of(path: Path) -> "NoisyTask":
 
 
 def _planned(path: Path) -> "NoisyTask":
+    """Plan the task of a settings file."""
     import os
 
     from secagg.config import load_server_settings

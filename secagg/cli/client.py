@@ -566,6 +566,7 @@ def _write_given(given: "Contribution", files: _Files, output: Output) -> None:
 
 
 def _line_of(progress: "ClientProgress") -> str:
+    """Return one line about a client's progress."""
     session = f"session {progress.session_number}: " if progress.session_number else ""
     reason = f": {progress.reason}" if progress.reason else ""
     size = (
@@ -605,6 +606,7 @@ def _error_of(given: "Contribution") -> str:
 
 
 def _describe(given: "Contribution", output: Output) -> None:
+    """Print what the sum holds, and what it has cost this client."""
     output.line(f"the sum adds up {given.inputs} inputs{_error_of(given)}")
     if given.replaced is not None:
         output.line(f"zeros were given: {given.replaced}", style="bold")

@@ -123,6 +123,7 @@ def read_tasks(path: Path) -> dict[str, GivenInput]:
 
 
 def _task(path: Path, name: str, table: object) -> GivenInput:
+    """Return the input of one task, as its table states it."""
     if not isinstance(table, dict):
         raise _bad(
             path,

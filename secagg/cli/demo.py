@@ -161,6 +161,7 @@ def _check_drawing(path: Path) -> None:
 
 
 def _draw(result: "DemoResult", epsilon: float, path: Path) -> None:
+    """Draw the accuracy of each step into a file."""
     from secagg.runtime.files import disk
     from secagg.testbed.demo.picture import accuracy_picture, demo_title
 
@@ -175,6 +176,7 @@ def _draw(result: "DemoResult", epsilon: float, path: Path) -> None:
 
 
 def _print(result: "DemoResult", output: Output) -> None:
+    """Print the steps of a demo and what they cost."""
     from secagg.distributed_dp import text_above
 
     stated, reader = result.report.server, result.report.model_reader
@@ -237,6 +239,7 @@ def _names(check: "SessionCheck") -> str:
 
 
 def _payload(result: "DemoResult") -> dict[str, object]:
+    """Return the result of a demo as JSON values."""
     stated = result.report.server
     return {
         "profile": result.planned.profile.label,

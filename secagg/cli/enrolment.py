@@ -294,6 +294,7 @@ def renew_identity(
 def _report_request(
     output: Output, directory: Path, request: "CredentialRequest"
 ) -> None:
+    """Print where a request is, and the key to confirm."""
     from secagg.pki.client_identity import IDENTITY_SEED, REQUEST
     from secagg.pki.key_files import key_text
 
@@ -312,6 +313,7 @@ def _report_request(
 
 
 def _report_credential(output: Output, issued: "IssuedCredential", path: Path) -> None:
+    """Print an issued credential."""
     from secagg.pki.key_files import key_text
 
     credential = issued.credential

@@ -90,6 +90,7 @@ def to_json_line(payload: Mapping[str, object]) -> str:
 
 
 def _strict(value: object) -> object:
+    """Return a value as strict JSON has it: numbers that are not finite are null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
@@ -142,6 +143,7 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
+        """Note the signal, and interrupt the program as Ctrl-C does."""
         self.received = signal.Signals(number)
         # asyncio puts a handler there that cancels its main task; else Python's own
         # raises KeyboardInterrupt.

@@ -135,6 +135,7 @@ def load(  # noqa: PLR0913 - one parameter per flag
 
 
 def _print(clients: int, result: "LoadResult", output: Output) -> None:
+    """Print rounds, messages and costs of a load test."""
     output.table(
         ("round", "open for", "server CPU"),
         [
@@ -230,6 +231,7 @@ def _ms_per_client(clients: int, result: "LoadResult") -> float:
 
 
 def _payload(clients: int, result: "LoadResult") -> dict[str, object]:
+    """Return the result of a load test as JSON values."""
     return {
         "exact": result.is_exact,
         "clients": clients,

@@ -127,6 +127,7 @@ async def _stored(
     name: str,
     arguments: dict[str, object],
 ) -> dict[str, Any]:
+    """Answer an operation from the store of an aggregator that does not run."""
     from secagg.errors import ErrorCode
     from secagg.storage.open_store import StoreInUseError
 

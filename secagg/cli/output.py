@@ -81,6 +81,7 @@ class Output:
 
     @contextmanager
     def _printing(self) -> Iterator[None]:
+        """Hide the progress bar while a line is printed."""
         if self._bar is not None:
             self._bar.clear()
         try:

@@ -392,6 +392,7 @@ def plan(  # noqa: PLR0913 - one parameter per flag
 
 
 def _read_adjacency(text: str) -> "Adjacency":
+    """Return the adjacency of a name, or refuse the name."""
     from secagg.distributed_dp import Adjacency
 
     try:
@@ -405,6 +406,7 @@ def _read_adjacency(text: str) -> "Adjacency":
 
 
 def _print_grounds(made: "Plan", figures: dict[str, object], output: Output) -> None:
+    """Print against whom a plan holds, and under which assumptions."""
     output.line(made.in_words)
     sentences = figures["adversaries"]
     if isinstance(sentences, list) and sentences:
@@ -429,6 +431,7 @@ def _print_presence(
     clients: int,
     min_survivors: int | None,
 ) -> None:
+    """Print how many clients must be present, if a share of devices is given."""
     if devices is None:
         return
     figures["presence"] = sentences = devices.sentences(

@@ -78,6 +78,7 @@ class SessionView:
         return f"{progress.task_id} {name}" if self._names_tasks else name
 
     def _show_line(self, progress: SessionProgress) -> None:
+        """Print one line for each change of a session, and each tenth that joins."""
         # Of a cohort that gathers, a line for each tenth of the clients needed.
         tenth = max(1, progress.needed // 10)
         gathering = progress.phase is SessionPhase.COLLECTING and (
@@ -93,6 +94,7 @@ class SessionView:
         )
 
     def _show_bar(self, live: Progress, progress: SessionProgress) -> None:
+        """Move the progress bar of a session."""
         bar = self._bars.get(progress.session_id)
         if bar is None:
             bar = live.add_task("", name=self._name(progress), detail="")
@@ -113,6 +115,7 @@ def _title(progress: SessionProgress) -> str:
 
 
 def _detail(progress: SessionProgress) -> str:
+    """Return how many clients joined and were lost, or why a session ended."""
     left = ""
     if progress.sessions_left is not None:
         left = f", {progress.sessions_left} session(s) left in the budget"

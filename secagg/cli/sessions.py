@@ -85,6 +85,7 @@ def list_sessions(  # noqa: PLR0913 - one argument per option
 
 
 def _check_outcome(outcome: str) -> None:
+    """Refuse an unknown outcome, and name the closest one."""
     import difflib
 
     known = ["running", "released", *(code.name for code in ErrorCode)]
@@ -193,6 +194,7 @@ def _in_time(lasted: tuple[str, float]) -> int:
 
 
 def _print_session(answer: dict[str, Any], output: Output) -> None:
+    """Print one session with its receipt."""
     receipt = answer.get("receipt")
     output.pairs(
         (name.replace("_", " "), "" if value is None else str(value))
@@ -356,6 +358,7 @@ class _Checked:
 
 
 def _checked(file: Path, keys: _Keys) -> _Checked:
+    """Verify a receipt of one aggregator or of two."""
     from secagg.errors import RemoteProtocolError
 
     data = _read(file)
@@ -477,6 +480,7 @@ _SENTENCES = {
 
 
 def _facts(verdict: "Verdict") -> dict[str, object]:
+    """Return what a verified receipt states, as JSON values."""
     descriptor, receipt = verdict.descriptor, verdict.receipt
     parameters, cost = descriptor.parameters, verdict.cost
     return {
@@ -506,6 +510,7 @@ def _facts(verdict: "Verdict") -> dict[str, object]:
 
 
 def _read(path: Path) -> bytes:
+    """Read a receipt, and one byte more than the largest one has."""
     from secagg.protocol.receipts.receipt import MAX_RECEIPT_BYTES
 
     try:

@@ -140,6 +140,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
 
 
 def _entropy_of(seed: int | None) -> "Entropy":
+    """Return the randomness of a seed, or the system's without one."""
     from secagg.crypto.entropy import SeededEntropy, SystemEntropy
     from secagg.crypto.secret_bytes import SecretBytes
 
@@ -385,6 +386,7 @@ def _with_ladder(parameters: "ProtocolParameters") -> "ProtocolParameters":
 
 
 def _about(noise: "NoiseCertificate | None") -> tuple[tuple[str, str], ...]:
+    """Return lines about the noise of a simulated sum."""
     if noise is None:
         return ()
     ratio = float(noise.present / noise.required)
@@ -395,6 +397,7 @@ def _about(noise: "NoiseCertificate | None") -> tuple[tuple[str, str], ...]:
 
 
 def _figures(noise: "NoiseCertificate | None") -> dict[str, object]:
+    """Return the noise of a simulated sum as JSON values."""
     if noise is None:
         return {}
     shown = noise.to_dict()

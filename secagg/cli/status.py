@@ -29,6 +29,7 @@ def status(*, config: ServerFileOption = None, as_json: JSONOption = False) -> N
 
 
 def _print_status(answer: dict[str, Any], output: Output) -> None:
+    """Print an aggregator and its tasks."""
     server = answer["server"]
     free = f"{server['free_bytes'] / 2**30:.1f} GiB free"
     if server["is_running"]:

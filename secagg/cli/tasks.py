@@ -228,6 +228,7 @@ def _waiting(task: dict[str, Any]) -> str:
 
 
 def _running(session: dict[str, Any]) -> str:
+    """Return one line about a running session."""
     live = session.get("live")
     words = f"session {session['number']}: {session['round']}"
     if live is None:

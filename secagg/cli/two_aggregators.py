@@ -197,6 +197,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
 def _say_given(
     given: "SharedContribution", sum_path: Path | None, output: Output
 ) -> None:
+    """Print what the sum holds, and what it costs this client."""
     from secagg.distributed_dp import error_text
 
     # No party signs that a vector is not in a sum.

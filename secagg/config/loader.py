@@ -174,6 +174,7 @@ def _built(
     raw: Mapping[str, tuple[object, str, Path | None]],
     path: Path | None = None,
 ) -> LoadedSettings[_Settings]:
+    """Build the sections from raw values, each with its origin."""
     built: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for name, section in sections.items():
@@ -207,6 +208,7 @@ def _built(
 
 
 def _document_of(path: Path) -> dict[str, Any]:
+    """Read a settings file of TOML."""
     data = read_small(
         path,
         most=_MAX_FILE_BYTES,
@@ -235,6 +237,7 @@ def _from_document(
     origin: str,
     base: Path | None,
 ) -> dict[str, tuple[object, str, Path | None]]:
+    """Return the values of a settings document by key, and refuse unknown keys."""
     found: dict[str, tuple[object, str, Path | None]] = {}
     for name, content in document.items():
         if name not in sections:
@@ -257,6 +260,7 @@ def _from_environment(
     sections: Mapping[str, type],
     foreign: frozenset[str],
 ) -> dict[str, tuple[object, str, Path | None]]:
+    """Return the values of variables by key, and refuse unknown variables."""
     variables = {
         _variable(name, field.name): f"{name}.{field.name}"
         for name, section in sections.items()
@@ -279,6 +283,7 @@ def _from_environment(
 def _from_flags(
     overrides: Sequence[str], sections: Mapping[str, type]
 ) -> dict[str, tuple[object, str, Path | None]]:
+    """Return the values of `--set` by key, and refuse unknown keys."""
     known = {
         f"{name}.{field.name}"
         for name, section in sections.items()
@@ -379,6 +384,7 @@ def _spelt(key: str, text: str, origin: str) -> str:
 def _check_range(
     value: object, rules: Mapping[str, Any], key: str, origin: str
 ) -> None:
+    """Refuse a value outside of the limits of its setting."""
     unit = f" {rules['unit']}" if rules["unit"] else ""
     if isinstance(value, float) and not math.isfinite(value):
         raise _bad(

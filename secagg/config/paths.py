@@ -205,6 +205,7 @@ def _sections(file: Path, settings: Any) -> Iterator[NamedPath]:  # noqa: ANN401
 
 
 def _files_of(task: TaskSettings) -> Iterator[NamedPath]:
+    """Yield the files that the settings of a task name."""
     label = f"task {task.task.id!r}: "
     if task.task.payload is not None:
         payload = task.task.payload
@@ -279,6 +280,7 @@ class _Place:
 
     @classmethod
     def of(cls, named: NamedPath) -> "_Place":
+        """Return all spellings of a path, as the system resolves it."""
         resolved = _resolved(named.path)
         spellings: set[tuple[object, str]] = {("", str(resolved))}
         anchor = next(each for each in (*resolved.parents, resolved) if _inode(each))
@@ -405,6 +407,7 @@ def _matches(a: str, b: str) -> bool:
 
 
 def _shared(one: NamedPath, other: NamedPath) -> SecAggError:
+    """Return the error for two settings that may name one file."""
     # The one that is written is the one to change.
     is_first = one.is_written and not other.is_written
     written, kept = (one, other) if is_first else (other, one)

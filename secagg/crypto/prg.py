@@ -400,6 +400,7 @@ class _Refill:
         return taken
 
     def _draw(self, count: int) -> None:
+        """Draw that many further words, and keep those below the limit."""
         if self._stream is None:
             self._stream = _ctr_stream(self._mask, self._position)
         size = count * self._word.itemsize

@@ -46,6 +46,7 @@ _Logs: TypeAlias = npt.NDArray[np.uint16]
 
 
 def _power_table() -> npt.NDArray[np.int64]:
+    """Return the powers of the generator."""
     powers = np.ones(_ORDER, np.int64)
     known = 1
     while known < _ORDER:
@@ -267,6 +268,7 @@ def _log_difference_products(
 
 @lru_cache(maxsize=64)
 def _lagrange_cached(abscissae: bytes) -> _Floats:
+    """Return the Lagrange weights at zero for distinct abscissae."""
     x = np.frombuffer(abscissae, np.int64)
     logs = _LOG[x]
     # λ_j = Π_{i≠j} x_i / (x_i - x_j)

@@ -177,6 +177,7 @@ def check_shares(encoded: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
 
 
 def _words(encoded: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+    """Return encoded shares as words of two bytes."""
     if (
         encoded.dtype != np.uint8
         or encoded.ndim == 0

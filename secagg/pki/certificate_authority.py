@@ -443,6 +443,7 @@ def _duration(days: int, most: int) -> timedelta:
 
 
 def _host(host: str) -> x509.GeneralName:
+    """Return a host name or an IP address for a certificate."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -474,6 +475,7 @@ def _serial(entropy: Entropy) -> int:
 
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    """Return the key usage of an authority or of a leaf."""
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
         key_cert_sign=signs_certificates,
@@ -488,6 +490,7 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _uris(certificate: x509.Certificate) -> list[str]:
+    """Return the URIs in a certificate's alternative names."""
     try:
         names = certificate.extensions.get_extension_for_class(
             x509.SubjectAlternativeName

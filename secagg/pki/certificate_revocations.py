@@ -235,6 +235,7 @@ class CertificateRevocations:
         return bool(new)
 
     def _accept(self, file: RevocationFile, data: bytes, authorities: bytes) -> None:
+        """Use the lists of a file, and store their numbers."""
         trusted = x509.load_pem_x509_certificates(authorities)
         found = _checked(file, data, trusted, self._date(), self._marks)
         # Before the mark is written: a full disk must not keep a revoked client in.
@@ -290,6 +291,7 @@ def read_revocation_lists(
 
 
 def _contents(path: Path) -> bytes:
+    """Read a file of revocation lists of at most `MAX_CRL_BYTES`."""
     return read_small(
         path,
         most=MAX_CRL_BYTES,
@@ -307,6 +309,7 @@ def _checked(
     now: float,
     marks: dict[str, tuple[int, str]],
 ) -> tuple[AcceptedCRL, ...]:
+    """Return the lists of a file by authority; an older one is refused."""
     found: dict[str, AcceptedCRL] = {}
     for crl in _parsed(file.path, data):
         checked = _check(file, crl, trusted, datetime.fromtimestamp(now, UTC))
@@ -343,6 +346,7 @@ def _checked(
 
 
 def _parsed(path: Path, data: bytes) -> list[x509.CertificateRevocationList]:
+    """Parse the lists of a file in PEM or DER."""
     blocks = _PEM_LIST.findall(data) if _PEM_BEGINS in data else [data]
     if not 1 <= len(blocks) <= _MAX_LISTS or (
         _PEM_BEGINS in data and data.count(_PEM_BEGINS) != len(blocks)
@@ -413,6 +417,7 @@ def _check(
 def _has_signed(
     authority: x509.Certificate, crl: x509.CertificateRevocationList
 ) -> bool:
+    """Return whether an authority may sign lists and has signed this one."""
     try:
         usage = authority.extensions.get_extension_for_class(x509.KeyUsage).value
         if not usage.crl_sign:
@@ -426,6 +431,7 @@ def _has_signed(
 def _times(
     file: RevocationFile, crl: x509.CertificateRevocationList, now: datetime
 ) -> tuple[datetime, datetime]:
+    """Return when a list begins and ends; one that is not in force is refused."""
     begins, ends = crl.last_update_utc, crl.next_update_utc
     if begins > now + _CLOCK_SKEW:
         raise _refused(
@@ -462,6 +468,7 @@ def _entries(
 
 
 def _refuse_extensions(path: Path, extensions: x509.Extensions) -> None:
+    """Refuse a partial list, and a critical extension that is not supported."""
     for each in extensions:
         if isinstance(each.value, _PARTIAL):
             raise _refused(
@@ -484,6 +491,7 @@ def _key_digest(authority: x509.Certificate) -> str:
 
 
 def _marks(path: Path | None) -> dict[str, tuple[int, str]]:
+    """Return the number and digest of the newest list of each authority."""
     if path is None or not path.exists():
         return {}
     data = read_small(

@@ -145,6 +145,7 @@ class IssuerRecord:
     # --- reading ----------------------------------------------------------------------
 
     def _read(self, number: int, row: dict[str, Any]) -> None:
+        """Apply one line of the record."""
         match row:
             case {"enrolment_key": key, "issuer": str() as trust_domain}:
                 if number > 1 or key != key_text(self._enrolment_key):
@@ -162,6 +163,7 @@ class IssuerRecord:
                 self._read_credential(_credential(row))
 
     def _read_credential(self, credential: Credential) -> None:
+        """Add a credential of the record, if serial and signature are right."""
         if credential.serial != len(self.credentials) + 1:
             raise ValueError(
                 f"serial {credential.serial} follows {len(self.credentials)}"
@@ -171,6 +173,7 @@ class IssuerRecord:
         self._add(credential)
 
     def _read_revocation(self, number: int, made_at: int, serials: list[int]) -> None:
+        """Apply a revocation of the record, if it follows from the lines above."""
         if number != self.list_number + 1:
             raise ValueError(f"list {number} follows {self.list_number}")
         if (
@@ -183,6 +186,7 @@ class IssuerRecord:
 
 
 def _row(credential: Credential) -> dict[str, object]:
+    """Return a credential as a line of the record."""
     return {
         "identity_key": key_text(credential.identity_key),
         "name": credential.name,
@@ -428,6 +432,7 @@ class Issuer:
     def _issue(
         self, name: str, identity_key: bytes, *, now: int, days: int
     ) -> IssuedCredential:
+        """Issue a credential and record it before it is returned."""
         if not is_name(name):  # decoded requests have one; others may be made by hand
             raise _refused(not_a_name(name), "Make the request again.")
         if not 1 <= days <= _MAX_CREDENTIAL_DAYS:
@@ -449,6 +454,7 @@ class Issuer:
         return IssuedCredential(self.trust_domain, credential)
 
     def _refuse_key(self, name: str, identity_key: bytes, now: int) -> None:
+        """Refuse a key that was revoked, or that another client has."""
         for other in self._record.of_key(identity_key):
             if other.serial in self._record.revoked:
                 raise _refused(
@@ -463,6 +469,7 @@ class Issuer:
                 )
 
     def _refuse_name(self, name: str, identity_key: bytes, now: int) -> None:
+        """Refuse a name that is enrolled with another key."""
         for other in self._record.of_name(name):
             if other.identity_key != identity_key and self._issued(other).is_live(now):
                 raise _refused(
@@ -507,6 +514,7 @@ class Issuer:
             self._publish()
 
     def _list_on_disk(self) -> RevocationList | None:
+        """Return the published list, if it is one of this issuer."""
         path = self._directory / REVOCATIONS
         with disk(path):
             if not path.exists():

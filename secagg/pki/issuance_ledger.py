@@ -272,6 +272,7 @@ class IssuanceLedger:
     def _check_key(
         self, holder: PeerIdentity, public: PublicKey, fingerprint: str | None
     ) -> None:
+        """Refuse a key that was not confirmed, was revoked, or has another holder."""
         if fingerprint is not None and fingerprint.lower() != fingerprint_of(public):
             raise _refused(
                 f"the request's key is {fingerprint_of(public)}, and not "
@@ -300,6 +301,7 @@ class IssuanceLedger:
         days: int,
         now: int,
     ) -> bytes:
+        """Issue a certificate, and record it before it is returned."""
         certificate = self._authority.certify(
             holder,
             public,
@@ -438,6 +440,7 @@ class IssuanceLedger:
         self._of_key[row.key].append(row)
 
     def _read(self, number: int, line: dict[str, Any]) -> None:
+        """Apply one line of the ledger."""
         match line:
             case {"authority": str() as authority} if number == 1:
                 if authority != _name_of(self._authority):
@@ -492,6 +495,7 @@ def parse_holder(text: str, trust_domain: str) -> PeerIdentity:
 
 
 def _encoded(row: IssuedRow) -> dict[str, object]:
+    """Return an issued certificate as a line of the ledger."""
     return {
         "holder": row.holder,
         "hosts": list(row.hosts),

@@ -97,6 +97,7 @@ def _pair_mask(
     peer: int,
     peer_key: bytes,
 ) -> Mask:
+    """Return the mask that two clients share, with its sign for this one."""
     key, iv = pair_mask_key(
         pair.agree(peer_key),
         session_id=job.session_id,

@@ -174,6 +174,7 @@ def check_adverts(
 def _check_signatures(
     adverts: Iterable[Advert], ctx0: bytes, suite: CipherSuite
 ) -> None:
+    """Refuse an advert that its client has not signed for this session."""
     for advert in adverts:
         if advert.credential is None:
             raise AssertionError("its form has been checked")

@@ -180,6 +180,7 @@ class Advert:
 
     @classmethod
     def _read(cls, reader: Reader) -> Self:
+        """Decode an advert; its signature is checked elsewhere."""
         id_part, key_part, signature = _read_parts(reader)
         who = Reader(id_part, "identity of an advert")
         identity = who.text(max_bytes=MAX_IDENTITY_BYTES)
@@ -276,6 +277,7 @@ class RosterFrame:
 
     @classmethod
     def _read_neighbourhood(cls, reader: Reader, size: int) -> Self:
+        """Decode the adverts of one client's neighbours, with their proof."""
         own, seed = reader.u32(), _read_seed(reader)
         if not seed:
             raise ValueError("a neighbourhood has no graph seed")
@@ -529,6 +531,7 @@ class EdgesPublished:
 
     @classmethod
     def _read(cls, reader: Reader) -> Self:
+        """Decode drawn edges, with the proofs that they are in the tree."""
         edge_root = reader.fixed(DIGEST_BYTES)
         drawers = tuple(
             (reader.u32(), Edges.decode(reader.blob(max_bytes=MAX_EDGES_BYTES)))
@@ -839,6 +842,7 @@ class Quorum:
 
     @classmethod
     def _read(cls, reader: Reader) -> Self:
+        """Decode the signatures on the survivors, in ascending order."""
         signatures = tuple(
             (reader.u32(), reader.fixed(SIGNATURE_BYTES))
             for _ in range(_read_count(reader, MAX_CLIENTS))

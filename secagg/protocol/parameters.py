@@ -482,6 +482,7 @@ class ProtocolParameters:
         return self._edge_bounds(clients, client_demand(self.graph_bits)).set_apart
 
     def _edge_bounds(self, clients: int, demanded_bits: float) -> EdgeBound:
+        """Return the failure bounds of drawn edges for a size of the roster."""
         return edge_bound(
             clients=clients,
             degree=self.degree,

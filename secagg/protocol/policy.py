@@ -140,6 +140,7 @@ class ClientPolicy:
                 )
 
     def _rules(self, proposed: ProtocolParameters) -> tuple[tuple[bool, str], ...]:
+        """Return each rule of the policy: whether it holds, and what is wrong."""
         return (
             (
                 proposed.profile in self.profiles,

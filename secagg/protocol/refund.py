@@ -52,6 +52,7 @@ class Charge(StrEnum):
 def _row(
     standing: ReachedStage, never_fixed: Charge, not_included: Charge, included: Charge
 ) -> Mapping[tuple[ReachedStage, Fate | None], Charge]:
+    """Return the table's entries of one stage."""
     return {
         (standing, Fate.NEVER_FIXED): never_fixed,
         (standing, Fate.NOT_INCLUDED): not_included,

@@ -206,6 +206,7 @@ def deal(  # noqa: PLR0913 - everything that a dealing depends on
 
 
 def _agreed(encryption_keys: KeyPair, advert: Advert) -> SecretBytes:
+    """Agree a secret with another client, or blame its key."""
     try:
         return encryption_keys.agree(advert.encryption_key)
     except BadPublicKeyError as error:
@@ -308,6 +309,7 @@ class _UselessBundleError(Exception):
 def _open(
     sealed: bytes, key: SecretBytes, outside: bytes, *, inside: tuple[int, int, int]
 ) -> bytes:
+    """Decrypt a bundle, and refuse one for another place."""
     try:
         plaintext = open_sealed(key, sealed, outside)
     except AuthenticationError:
@@ -337,6 +339,7 @@ def _channel_key(  # noqa: PLR0913 - one direction of one pair in one context
     receiver: int,
     suite: CipherSuite,
 ) -> SecretBytes:
+    """Return the key of bundles from one client to another."""
     return share_channel_key(
         secret,
         session_id=session_id,

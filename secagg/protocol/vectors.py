@@ -105,6 +105,7 @@ def _as_array(given: object, name: str) -> npt.NDArray[Any]:
 
 
 def _refuse_what_is_no_array(given: object, name: str) -> None:
+    """Refuse objects that are not arrays, with the way to make one."""
     if inspect.iscoroutine(given):
         given.close()  # otherwise Python warns that it was never awaited
         complaint, way_out = "is a coroutine", "Await it, and pass the result."

@@ -143,6 +143,7 @@ class ExternalProgram:
         seconds: float,
         why: str,
     ) -> None:
+        """Run the program once under the guard, and refuse a failure."""
         passed = {
             name: value
             for name, value in os.environ.items()

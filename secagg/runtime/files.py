@@ -155,6 +155,7 @@ def _write(
     mode: int,
     take_name: Callable[[Path, Path], None],
 ) -> None:
+    """Write a temporary file to the disk, then let it take the name."""
     temporary = path.with_name(f".{path.name}.partial")
     # Left by a process that died; a running process would lose only its own file.
     temporary.unlink(missing_ok=True)

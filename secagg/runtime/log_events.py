@@ -120,6 +120,7 @@ def _log(
     *,
     with_traceback: bool,
 ) -> None:
+    """Log an event with its facts, as text and as attributes."""
     if logger.isEnabledFor(level):
         words = (f" {name}={_shown(value)}" for name, value in facts.items())
         logger.log(

@@ -20,6 +20,7 @@ def _end_with_the_caller() -> None:
 
 
 def _main() -> int:
+    """Run the program of the command line, and end it with its caller."""
     # A handler, unlike SIG_IGN, is not passed on to the program.
     signal.signal(signal.SIGTERM, lambda *_: None)
     threading.Thread(target=_end_with_the_caller, daemon=True).start()

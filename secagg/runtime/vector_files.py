@@ -85,6 +85,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 def _replace(
     path: Path, save: Callable[[IO[bytes]], object], *, mode: int = PUBLIC
 ) -> None:
+    """Replace a file, or say why its directory refuses."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_with(path, save, mode=mode)

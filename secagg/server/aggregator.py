@@ -360,6 +360,7 @@ class Aggregator:
             return cast("_Answer", await self._answered(identity, request))
 
     async def _answered(self, identity: str, request: Request[Any]) -> object:
+        """Answer a call; refresh the session first where this replica is behind."""
         answer = self._answers[type(request)]
         try:
             return await answer(identity, request)
@@ -438,6 +439,7 @@ class Aggregator:
     async def _offer(
         self, identity: str, request: GetOffer
     ) -> SessionDescriptor | Wait:
+        """Return the offer of a task's open session, or tell the client to wait."""
         self._recent.note_back(identity)
         self._sessions.note_back(identity, request.task_id)
         if self._tasks.get(request.task_id) is None:
@@ -502,6 +504,7 @@ class Aggregator:
     async def _update(
         self, identity: str, request: GetUpdate
     ) -> Envelope | Reference | Wait:
+        """Return the client's next update, held back while its call may wait."""
         session = await self._sessions.look_for(request.session_id)
         update, retry = session.update_for(identity, request.after), None
         ends = self._held_until(request.wait_ms)
@@ -660,6 +663,7 @@ class Aggregator:
             await self._on_change()
 
     async def _send_heartbeats(self) -> None:
+        """Tell the store again and again that this replica is alive."""
         clock = self._context.clock
         while True:
             try:
@@ -869,6 +873,7 @@ class Aggregator:
         await self._waiting_for_store.take()
 
     async def _wait_for_store(self) -> None:
+        """Try to write until the store is available again."""
         clock = self._context.clock
         began = clock.now()
         while True:

@@ -112,6 +112,7 @@ class BodyReader:
 
     @contextmanager
     def _counted(self, caller: str, most: int) -> Iterator[None]:
+        """Refuse a caller that has too many messages in transfer."""
         if caller and self._calls_of[caller] >= most:
             raise _come_back("this caller has other messages in transfer", 1.0)
         self._calls_of[caller] += 1
@@ -123,6 +124,7 @@ class BodyReader:
                 del self._calls_of[caller]
 
     async def _take_turn(self) -> None:
+        """Wait for a free slot, unless too many calls wait already."""
         if self._room is None or not self._slots.locked():
             await self._slots.acquire()
             return
@@ -135,6 +137,7 @@ class BodyReader:
             self._room += 1
 
     async def _received(self, bodies: AsyncIterator[bytes]) -> bytes:
+        """Return the one message of a call, if it arrives in time."""
         # The generator is closed at once.  Suspended behind its message, gRPC's
         # generator would keep the message and the call alive, in a cycle, until the
         # garbage collector runs.
@@ -243,6 +246,7 @@ class RefusalLog:
         later(_LINE_SECONDS, lambda: self._end_minute(identity))
 
     def _end_minute(self, identity: str) -> None:
+        """Log the refusals of a caller that were not logged one by one."""
         counted = self._unwritten.pop(identity)
         if counted:
             log_event(

@@ -55,6 +55,7 @@ class Notifier:
             await ringing.wait()
 
     def _ring_within(self, seconds: float) -> None:
+        """Start the shared timer, unless one ends sooner."""
         rings_at = self._clock.now() + seconds
         if self._timer is not None:
             if self._rings_at <= rings_at:

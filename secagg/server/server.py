@@ -211,6 +211,7 @@ class RunningTask:
         await taken
 
     def _decoded(self, released: SessionSum) -> ReleasedSum:
+        """Return a session's sum as its consumer reads it."""
         return released_sum(
             released.descriptor,
             released.residues,
@@ -552,6 +553,7 @@ class Server:
     async def _add_task(
         self, task_id: str, prepared: PreparedTask, options: TaskOptions
     ) -> RunningTask:
+        """Check a task and its options, and run it."""
         parts = self._opened()
         if task_id in self._tasks and not self._tasks[task_id].is_done:
             raise LocalProtocolError(

@@ -152,6 +152,7 @@ class ServiceManager:
         self._tell("WATCHDOG=1")
 
     def _tell(self, *lines: str) -> None:
+        """Send lines to systemd, where it listens."""
         if self._address is None:
             return
         with (
@@ -569,6 +570,7 @@ async def _finish(
     on_sum: Callable[[ReleasedSum], Awaitable[None]],
     observer: Observer,
 ) -> None:
+    """Deliver all sums of a task, then wait until clients know the outcome."""
     observer.listening(server.address)  # only from now on a signal drains
     try:
         async for released in task.sums():
@@ -785,6 +787,7 @@ class _Ending:
 async def _work(
     service: Service, ending: _Ending, listening: Callable[[Address], None]
 ) -> None:
+    """Serve until a stop is asked for, then finish or drop the sessions."""
     server = service.server
     if server.transport is not None:
         listening(server.transport.address)  # only from now on a signal drains

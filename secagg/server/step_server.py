@@ -355,6 +355,7 @@ class StepServer:
         return not step.is_repeat
 
     def _compute(self, job: ComputeSum) -> None:
+        """Remove the masks, and end the session by its sum."""
         total = self._total
         add_masks(total, removal_masks(job), job.modulus)
         subtract_layers(total, job.noise)

@@ -142,6 +142,7 @@ async def purge_regularly(
 async def _purge_reports(
     store: Store, reports: SessionReports, policy: Retention
 ) -> None:
+    """Delete old session reports; a disk that refuses is logged."""
     try:
         now = await store.read(ReadClock())
         await asyncio.to_thread(reports.purge, policy, now=now)

@@ -534,6 +534,7 @@ class TaskSupervisor:
                 self._fail(error)
 
     async def _renew_list(self, task_id: str, used: Trust) -> None:
+        """Run a task again under a newer list of its issuer."""
         row = await self._rows.find(task_id)
         try:
             found = await asyncio.to_thread(

@@ -556,6 +556,7 @@ class _MeasuredSession(InProcessSession):
         )
 
     def supply_input(self, number: int) -> tuple[ClientOutput, ...]:
+        """Encode the client's vector, and measure what it costs."""
         state = self.clients[number]
         if self._task is None or not isinstance(state, ReadyForInput):
             return super().supply_input(number)
@@ -576,6 +577,7 @@ class _MeasuredSession(InProcessSession):
             return super().step_server(event)
 
     def to_client(self, number: int, event: ClientEvent) -> tuple[ClientOutput, ...]:
+        """Hand an event to a client, and measure time, bytes and state."""
         if isinstance(event, SessionOffered):
             offer = event.descriptor.encode()
             self.meter.rounds[self._open].bytes_down += len(offer)
@@ -605,6 +607,7 @@ class _MeasuredSession(InProcessSession):
         return envelope
 
     def message(self, number: int, output: ClientOutput) -> Received | None:
+        """Return a client's message, and add its upload to the running sum."""
         with self.meter.client(number, self._open):
             received = super().message(number, output)
         if isinstance(output, MaskAndUpload):
@@ -618,6 +621,7 @@ class _MeasuredSession(InProcessSession):
         return received
 
     def compute_sum(self, job: ComputeSum) -> Residues:
+        """Remove masks and noise layers from the running sum."""
         with self._charged():
             add_masks(self.sum, masking.removal_masks(job), job.modulus)
             subtract_layers(self.sum, job.noise)

@@ -226,6 +226,7 @@ class InProcessCohort:
 def _checked_for(
     task: PreparedTask, given: npt.ArrayLike, name: str
 ) -> npt.NDArray[Any]:
+    """Return a vector that a task accepts, or refuse it before any session."""
     noised = task.noised
     if noised is None:
         vector = as_vector(given, task.parameters.dimension, name=name)

@@ -267,6 +267,7 @@ class FileBlobs:
             return shutil.disk_usage(self.directory).free
 
     def _below(self, prefix: str) -> Iterator[Blob]:
+        """Yield all files below a directory, at any depth."""
         try:
             entries = list(os.scandir(self._path(prefix)))
         except FileNotFoundError:
@@ -282,6 +283,7 @@ class FileBlobs:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
+        """Turn a failure of the disk into an error with the next step."""
         try:
             yield
         except OSError as error:
@@ -521,6 +523,7 @@ class S3Blobs:
 
     @contextmanager
     def _failures(self) -> Iterator[Any]:
+        """Turn a failure of the bucket into an error with the next step."""
         obstore = _library()
         try:
             yield obstore
@@ -551,6 +554,7 @@ def _is_here(host: str) -> bool:
 
 
 def _library() -> Any:  # noqa: ANN401 - the library comes with an extra
+    """Return the library for buckets, or refuse without it."""
     try:
         import obstore  # noqa: PLC0415 - an extra
     except ImportError:

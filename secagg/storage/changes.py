@@ -388,6 +388,7 @@ async def taken_place(connection: Connection, change: Change) -> Exception:
 async def _created(
     connection: Connection, key: str, new: NewSession, instant: int
 ) -> SessionColumns:
+    """Create a session under its number, if the rules of its task allow it."""
     role, task, peer = new.role.value, new.task, new.peer
     tally = await tally_at(connection, role, task, peer)
     if new.number <= tally.highest_number:
@@ -433,6 +434,7 @@ async def _created(
 
 
 async def _refuse_conflict(connection: Connection, new: NewSession) -> None:
+    """Refuse a session beside another of its task, or of a changed task."""
     where = "role = $1 AND task = $2 AND ended IS NULL"
     if new.alone and await SESSIONS.find(connection, where, new.role.value, new.task):
         raise SessionConflictError(new, complaint="another one of the task is open")
@@ -445,6 +447,7 @@ async def _refuse_conflict(connection: Connection, new: NewSession) -> None:
 async def _apply_to_budgets(
     connection: Connection, session: SessionColumns, change: Change, instant: int
 ) -> None:
+    """Write what a change spends, charges and settles."""
     is_spent = change.spend and not session.spent
     if is_spent or change.facts is not None:
         tally = await tally_at(connection, session.role, session.task, session.peer)
@@ -465,6 +468,7 @@ async def _charge(connection: Connection, charge: Charge, instant: int) -> None:
 
 
 async def _settle(connection: Connection, settlement: Settlement, instant: int) -> None:
+    """Settle the open charge of a session."""
     where = "task = $1 AND session_id = $2"
     whose = (settlement.task, settlement.session_id)
     for row in await CHARGES.find(connection, where, *whose):
@@ -477,6 +481,7 @@ async def _settle(connection: Connection, settlement: Settlement, instant: int) 
 async def _continued(
     connection: Connection, session: SessionColumns, change: Change
 ) -> SessionColumns:
+    """Append the records of a change, or replace all of them."""
     if change.end is not None:
         await _replace(connection, session, b"")
     if change.reseal is None:
@@ -490,6 +495,7 @@ async def _continued(
 async def _appended(
     connection: Connection, session: SessionColumns, records: Sequence[Record]
 ) -> SessionColumns:
+    """Append records with their chain values."""
     if not records:
         return session
     first = session.sequence

@@ -67,6 +67,7 @@ class SpoolUse:
 
 
 def _uploads_of_aggregator(stored: StoredSession) -> Mapping[str, Upload]:
+    """Return the uploads that an open session of an aggregator needs."""
     expected: dict[str, Upload] = {}
     for event in map(decode_server_event, stored.records):
         if isinstance(event, SumComputed):
@@ -177,6 +178,7 @@ def set_aside(
 
 
 def _spool_faults(blobs: Blobs, known: set[str]) -> Iterator[StateFault]:
+    """Yield folders of the spool that belong to no session, and wrong uploads."""
     for home in blobs.homes():
         if home == STORE_HOME:
             continue  # how replicas know that it is the same store

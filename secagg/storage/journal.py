@@ -286,6 +286,7 @@ def decode_answered(header: bytes) -> tuple[SessionDescriptor, Answered]:
 
 
 def _answered(reader: Reader, _: str) -> tuple[SessionDescriptor, Answered]:
+    """Read the state of a client that has answered the last round."""
     descriptor, identity = SessionDescriptor.decode(_blob(reader)), _text(reader)
     accepted = {
         Round(reader.u8()): reader.fixed(DIGEST_BYTES) for _ in range(reader.u8())
@@ -360,6 +361,7 @@ def _tagged(data: bytes) -> Record:
 
 
 def _read(record: Record, what: str, readers: _Readers[_Event]) -> _Event:
+    """Decode a record by the reader of its kind."""
     reader = Reader(record.body, "journal record")
     try:
         event = readers[record.kind](reader, record.sender or "")
@@ -431,6 +433,7 @@ _CLIENT_EVENTS: Final[_Readers[ClientEvent]] = {
 
 
 def _offer(reader: Reader, _: str) -> StoredOffer:
+    """Read the offer that a client has accepted, with its credential."""
     offered = SessionOffered(
         SessionDescriptor.decode(_blob(reader)),
         _text(reader),

@@ -194,6 +194,7 @@ def _missing_package(error: ModuleNotFoundError) -> LocalProtocolError:
 
 
 def _path_of(url: str) -> Path | None:
+    """Return the file of a URL; None for memory."""
     if url == _MEMORY:
         return None
     path = Path(url.removeprefix(_SQLITE))
@@ -301,6 +302,7 @@ def reading(path: Path) -> Iterator[StoreReader]:
 
 
 def _begin(database: sqlite3.Connection, path: Path) -> None:
+    """Begin to read a file, unless a process has it open."""
     database.text_factory = stored_text
     try:
         database.execute("BEGIN")

@@ -406,6 +406,7 @@ async def _chain_at(
 async def _stored(
     connection: Connection, session: SessionColumns, *, after: int
 ) -> StoredSession:
+    """Load a session with its records, all verified."""
     header = b""
     records: tuple[Record, ...] = ()
     if session.receipt is None:

@@ -323,6 +323,7 @@ class RollbackMark:
         )
 
     def _look(self) -> _Slots | None:
+        """Return what the mark's file holds; None without a file."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY)
             with contextlib.ExitStack() as stack:
@@ -398,6 +399,7 @@ _ONCE: Final = (
 
 
 def _restored(complaint: str, path: Path) -> SecAggError:
+    """Return the error for a state older than its mark."""
     return ErrorCode.RESTORED_STATE.error(
         f"{complaint}. The cause lies on this machine, with no peer. The records since "
         "then are lost: continuing could send a second answer, or spend a privacy "

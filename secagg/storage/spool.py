@@ -383,6 +383,7 @@ class UploadSpool:
         self._brought.pop(session_id, None)
 
     def _chunks_of(self, session_id: bytes, digest: bytes) -> tuple["_Chunk", ...]:
+        """Return the stored chunks of an upload, in order."""
         known = self._chunks.setdefault(session_id, {})
         if digest not in known:
             name = _whole(session_id, digest)
@@ -408,6 +409,7 @@ class UploadSpool:
         return tuple(chunks)
 
     def _check_free_space(self, total_size: int) -> None:
+        """Refuse an upload that would fill the disk."""
         free = self._blobs.free_bytes()
         if free is not None and free - total_size < self._min_free_bytes:
             raise ErrorCode.STORAGE_FAILED.error(
@@ -488,6 +490,7 @@ def _refuse_many_short(chunks: tuple[_Chunk, ...], sender: str) -> None:
 
 
 def _digest_differs() -> ServiceError:
+    """Return the error for an upload that does not have its digest."""
     return ErrorCode.UPLOAD_CORRUPT.error(
         "the upload does not match the announced digest",
         kind=ServiceError,
@@ -498,6 +501,7 @@ def _digest_differs() -> ServiceError:
 
 
 def _exactly(found: tuple[bytes, int] | None, size: int) -> bytes:
+    """Return exactly that many stored bytes, or say that they are missing."""
     data = b"" if found is None else found[0]
     if len(data) != size:
         raise ErrorCode.STORAGE_FAILED.error(

@@ -267,6 +267,7 @@ class ChecksummedTable(Generic[_Row]):
         return self._verified(row) if connection.is_checksummed else self._kind(*row)
 
     def _verified(self, row: Row) -> _Row:
+        """Return a row without its checksum, which must be right."""
         values = row[:-1]
         if row[-1] != self._checksum(values):
             named = row[1] if self._kind is SessionColumns else ""
@@ -289,6 +290,7 @@ class ChecksummedTable(Generic[_Row]):
         )
 
     def _update_text(self, names: tuple[str, ...]) -> str:
+        """Return the statement that writes these columns of one row."""
         numbered = [f"{name} = ${place}" for place, name in enumerate(names, 1)]
         where = [
             f"{name} = ${place}"

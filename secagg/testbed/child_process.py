@@ -50,6 +50,7 @@ class ChildProcess:
         self._listening = asyncio.create_task(self._listen())
 
     async def _listen(self) -> None:
+        """Hand on events of the process, and write other lines to a log."""
         with ExitStack() as failing:
             failing.callback(self.kill)  # its output has no reader any more
             while line := await self._next_line():
@@ -62,6 +63,7 @@ class ChildProcess:
             failing.pop_all()
 
     async def _next_line(self) -> bytes:
+        """Return the next line of the process, or a word for one that is too long."""
         stream = self._process.stdout
         if stream is None:
             return b""

@@ -189,6 +189,7 @@ class Director:
     # --- the processes ----------------------------------------------------------------
 
     async def _start(self, program: Program) -> None:
+        """Start a program and watch it."""
         child = await start_child(
             program.name,
             ["-m", program.module, str(self._folder.root), *program.words],
@@ -222,6 +223,7 @@ class Director:
             self._is_stuck.set()
 
     def _hear(self, program: Program, said: Event) -> None:
+        """Note the address or the failure of a program, and pass on its event."""
         match said["event"]:
             case "listening":
                 self._servers[program.name].set_result(said["address"])

@@ -135,6 +135,7 @@ class AggregatorChannel:
             return self._channel
 
     async def _opened(self) -> grpc.aio.Channel:
+        """Open a channel to the aggregator that the handshake has shown."""
         if self._identity is None:
             return grpc.aio.insecure_channel(str(self._address), options=CLIENT_OPTIONS)
         if self._peer is None or self._is_settled:

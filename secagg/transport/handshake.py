@@ -301,6 +301,7 @@ async def connect(address: Address, clock: Clock) -> socket.socket:
 
 
 def _why_no_handshake(address: Address, error: OSError) -> SecAggError:
+    """Return the error for a TLS handshake that has failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _verification_error(error.verify_code)
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
@@ -320,6 +321,7 @@ def _why_no_handshake(address: Address, error: OSError) -> SecAggError:
 
 
 def _verification_error(verify_code: int) -> SecAggError:
+    """Return the error for a certificate that OpenSSL has refused."""
     if verify_code == _EXPIRED:
         return _refused(
             "the aggregator's certificate has expired",

@@ -94,6 +94,7 @@ class PeerIdentity:
             self._check_dns_name()
 
     def _check_dns_name(self) -> None:
+        """Refuse a server's name that no DNS name can carry."""
         if not _LABEL.fullmatch(self.name):
             raise _bad(
                 f"a server's name is 1 to 63 of the characters a-z 0-9 - "

@@ -182,6 +182,7 @@ class _RelayedConnection(asyncio.Protocol):
         self.visitor = visitor
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Forward the bytes that the peer has sent so far."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a socket
         self.transport = transport
         if self.visitor.stage is _HandshakeStage.GONE:
@@ -412,6 +413,7 @@ class Relay:
     # --- accepting ------------------------------------------------------------------
 
     def _accept(self, listener: socket.socket) -> None:
+        """Accept some connections of a listener that is ready."""
         for _ in range(_ACCEPTS_AT_ONCE):
             try:
                 accepted, where = listener.accept()
@@ -436,6 +438,7 @@ class Relay:
             self._loop.add_reader(listener, self._accept, listener)
 
     def _admit(self, accepted: socket.socket, address: str) -> None:
+        """Admit a connection to the handshake, or refuse it by a limit."""
         group = address_group(address)
         per_address = self._admission.per_address
         refusal = None
@@ -543,6 +546,7 @@ class Relay:
         return [each for each, began in self._dialled.items() if began <= latest]
 
     async def _dial(self, visitor: _PendingConnection) -> None:
+        """Connect an admitted peer with the server behind the relay."""
         try:
             await self._loop.create_connection(
                 lambda: _RelayedConnection(visitor),
@@ -614,6 +618,7 @@ class Relay:
             self._dial_next()
 
     def _leave_stage(self, visitor: _PendingConnection) -> None:
+        """Remove a connection from the counts of its stage."""
         if visitor.timer is not None:
             visitor.timer.cancel()
             visitor.timer = None
@@ -650,6 +655,7 @@ class Relay:
     def _count(
         self, refusal: Rejection, address: str, *, seconds: float, received: int
     ) -> None:
+        """Count a refused handshake, and log it while there are few."""
         self._refused[refusal] += 1
         self._log.write(
             lambda: log_event(

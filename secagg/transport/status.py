@@ -200,6 +200,7 @@ def error_of(
 
 
 def _from_status(status: grpc.StatusCode, text: str) -> SecAggError:
+    """Return the error for a status without details of this protocol."""
     shown = printable(text, max_bytes=MAX_ERROR_TEXT_BYTES)
     # gRPC also reports RESOURCE_EXHAUSTED for a message over the limit; a retry would
     # fail again.

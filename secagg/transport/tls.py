@@ -361,6 +361,7 @@ _ISSUE_AGAIN: Final = (
 def _check_key(
     key: PrivateKeyTypes, leaf: x509.Certificate, key_path: Path, path: Path
 ) -> None:
+    """Refuse a private key of an unsuitable kind, or of another certificate."""
     if not (
         isinstance(key, ec.EllipticCurvePrivateKey)
         or (isinstance(key, rsa.RSAPrivateKey) and key.key_size >= _MIN_RSA_BITS)
@@ -377,6 +378,7 @@ def _check_key(
 
 
 def _check_validity(leaf: x509.Certificate, path: Path, now: datetime) -> None:
+    """Refuse a certificate outside of its time of validity."""
     if now >= leaf.not_valid_after_utc:
         raise _expired(path, leaf.not_valid_after_utc)
     if now < leaf.not_valid_before_utc:
@@ -417,6 +419,7 @@ def _has_issued(issuer: x509.Certificate, subject: x509.Certificate) -> bool:
 
 
 def _warn_if_readable(path: Path) -> None:
+    """Log a key file that other users may read."""
     # Not an error: orchestrators mount secrets with modes of their own.
     if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         log_event(
@@ -501,6 +504,7 @@ class ReloadingIdentity:
             return self._identity
 
     def _take(self) -> None:
+        """Use the certificate on the disk, or keep the present one and log why."""
         try:
             renewed = self._load()
         # A file that is not a certificate, or vanishes while it is read, is refused
@@ -522,6 +526,7 @@ class ReloadingIdentity:
             )
 
     def _load(self) -> TLSIdentity:
+        """Load the files again, and refuse another name."""
         present, files = self._identity, self._identity.files
         renewed = TLSIdentity.load(
             certificate=files.certificate,

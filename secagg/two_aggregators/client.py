@@ -268,6 +268,7 @@ class TwoAggregatorClient:
     async def _contribute(
         self, joined: _Joined, given: npt.NDArray[Any]
     ) -> SharedContribution:
+        """Charge the session, send both shares, and wait for the sum."""
         session_id = joined.leader.session_id
         seed = SecretBytes(self._entropy.token(SEED_SIZE))
         try:
@@ -316,6 +317,7 @@ class TwoAggregatorClient:
     async def _check_offers(
         self, leader: SessionDescriptor, helper: SessionDescriptor
     ) -> _Joined:
+        """Check both offers together, and return the session."""
         now, (to_leader, to_helper) = int(self._clock.date()), self._connections
         known, total = await self._ask(lambda client: _facts_of(client, leader))
         request = PairRequest(
@@ -382,6 +384,7 @@ class TwoAggregatorClient:
     # --- what is sent -----------------------------------------------------------------
 
     async def _send(self, joined: _Joined, seed_share: bytes, share: bytes) -> None:
+        """Send the seed to the helper first, then the share to the leader."""
         await self._upload(self._helper, joined.helper, seed_share, joined.deadline)
         try:
             await self._upload(self._leader, joined.leader, share, joined.deadline)
@@ -394,6 +397,7 @@ class TwoAggregatorClient:
     async def _upload(
         self, calls: ClientCalls, offer: SessionDescriptor, data: bytes, deadline: float
     ) -> None:
+        """Upload a share from its beginning."""
         # Never resumed: an earlier upload under this name, or another process's, must
         # be refused as a different share and not be taken for this one.
         await calls.upload(
@@ -406,6 +410,7 @@ class TwoAggregatorClient:
         )
 
     async def _outcome(self, joined: _Joined, update: Envelope) -> SharedContribution:
+        """Fetch sum and receipt, verify both, and return the contribution."""
         parameters, session_id = joined.leader.parameters, joined.leader.session_id
         if update.kind is Aborted:
             aborted = Aborted.decode(update.data)

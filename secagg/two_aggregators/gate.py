@@ -126,6 +126,7 @@ def _pair(request: PairRequest) -> None:
 
 
 def _names(request: PairRequest) -> None:
+    """Refuse an offer of another aggregator than the expected one."""
     for offer, proven, expected in zip(
         (request.leader, request.helper),
         request.aggregators,
@@ -152,6 +153,7 @@ def _clocks(request: PairRequest) -> None:
 
 
 def _cohort(request: PairRequest) -> None:
+    """Refuse parameters outside of the client's rules for cohorts."""
     cohort, proposed = request.own.cohort, request.leader.parameters
     accepted = cohort.aggregators
     for name in request.aggregators:
@@ -183,6 +185,7 @@ def _budget(request: PairRequest) -> None:
 
 
 def _total(request: PairRequest) -> None:
+    """Refuse a task that the rest of the data's total does not cover."""
     total = request.own.total
     if total is not None:
         claim = claim_for(
@@ -197,6 +200,7 @@ def _total(request: PairRequest) -> None:
 def _row(
     name: str, rule: str, run: Callable[[PairRequest], None]
 ) -> GateCheck[PairRequest]:
+    """Return a check of offers, which no resumed session repeats."""
     return GateCheck(
         name=name,
         rules=(rule,),

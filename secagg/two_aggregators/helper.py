@@ -147,6 +147,7 @@ class Helper(Party[_Session]):
         self._in_work: set[asyncio.Future[Any]] = set()
 
     async def _answer(self, identity: str, request: Request[Any]) -> object:
+        """Answer a call of the leader or of a client."""
         is_leader = identity == self._leader
         match request:
             case GetOffer():
@@ -244,6 +245,7 @@ class Helper(Party[_Session]):
             await self._end(session)
 
     def _load_session(self, stored: StoredSession) -> _Session:
+        """Return a stored session with the shares that it has accepted."""
         offer = SessionDescriptor.decode(stored.header)
         # What clients were offered, whatever the settings say by now.
         noise = AggregatorNoise.from_parameters(offer.parameters)
@@ -260,6 +262,7 @@ class Helper(Party[_Session]):
     # --- from clients -----------------------------------------------------------------
 
     async def _receive_share(self, identity: str, chunk: UploadChunk) -> UploadStatus:
+        """Store the share of a client, while the session accepts shares."""
         share = HelperShare.decode(chunk.data)
         if chunk.offset or sha256(chunk.data).digest() != chunk.digest:
             raise ErrorCode.UPLOAD_CORRUPT.error(
@@ -284,6 +287,7 @@ class Helper(Party[_Session]):
     # --- from the leader --------------------------------------------------------------
 
     async def _list_status(self, session_id: bytes) -> UploadStatus:
+        """Return how much of the leader's list has arrived."""
         if await self._digest_of(session_id) is not None:
             return UploadStatus(0, complete=True)
         received = await self._workers.run(
@@ -293,6 +297,7 @@ class Helper(Party[_Session]):
         return UploadStatus(max(0, received - 1))
 
     async def _receive_list(self, chunk: UploadChunk) -> UploadStatus:
+        """Store the leader's list; a whole list fixes the set and ends the session."""
         if chunk.total_size > MAX_ACCEPTED_BYTES:
             raise second_upload(self._leader)
         session_id, spool = chunk.session_id, self._storage.spool
@@ -390,6 +395,7 @@ class Helper(Party[_Session]):
         self._log(SESSION_ABORTED, offer, level=level, code=code.name, reason=reason)
 
     def _noisy_share(self, session: _Session, agreed: _Agreed) -> bytes:
+        """Return the sum of the chosen shares with noise, signed."""
         parameters = session.offer.parameters
         leader = SessionDescriptor.decode(agreed.leader_offer)
         total = sum_of_seeds(

@@ -217,6 +217,7 @@ class Leader(Party[_Session]):
     # --- calls ------------------------------------------------------------------------
 
     async def _answer(self, identity: str, request: Request[Any]) -> object:
+        """Answer a call of a client."""
         match request:
             case GetOffer():
                 self._check_task(request)
@@ -239,6 +240,7 @@ class Leader(Party[_Session]):
                 raise no_such_call(identity, request)
 
     async def _receive_chunk(self, identity: str, chunk: UploadChunk) -> UploadStatus:
+        """Store a chunk of a client's share, while the session accepts shares."""
         session = self._collecting(chunk.session_id)
         known = session.uploads.get(identity) or session.lost.get(identity)
         if known is not None and known.digest != chunk.digest:
@@ -250,6 +252,7 @@ class Leader(Party[_Session]):
         return await session.receiver.take(identity, chunk)
 
     async def _accept(self, session: _Session, name: str, envelope: Envelope) -> None:
+        """Store a whole share, unless the list for the helper is closed."""
         upload = Upload.decode(envelope.data)
         async with self._lock:
             if session.named is not None or session.is_full.is_set():
@@ -261,6 +264,7 @@ class Leader(Party[_Session]):
                 session.is_full.set()
 
     async def _update(self, identity: str, request: GetUpdate) -> Envelope | Wait:
+        """Return the outcome of a session, or tell the client to wait."""
         live = self._live
         if live is not None and live.offer.session_id == request.session_id:
             return Wait(POLL_SECONDS)
@@ -270,6 +274,7 @@ class Leader(Party[_Session]):
         return ended.update_for(identity)
 
     async def _piece(self, identity: str, request: FetchChunk) -> BlobChunk:
+        """Return a piece of the released sum, or of the client's receipt."""
         ended = await self._ended(request.session_id)
         if identity not in ended.held:
             raise no_such_session()
@@ -294,6 +299,7 @@ class Leader(Party[_Session]):
     # --- a session --------------------------------------------------------------------
 
     async def _open(self) -> _Session:
+        """Open a session on the helper's next offer, and store both offers."""
         tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
         facts = await self._task_history()
         if tally.spent >= self._max_sessions or facts.sums >= self._steps:
@@ -417,6 +423,7 @@ class Leader(Party[_Session]):
         return not self._is_over
 
     def _check_helper(self, helper: SessionDescriptor, known: int) -> None:
+        """Refuse an offer of another aggregator, or of a number out of order."""
         if helper.aggregator != self._helper.aggregator:
             raise ErrorCode.UNAUTHENTICATED.error(
                 f"{self._helper.aggregator!r} sent an offer of {helper.aggregator!r}",
@@ -432,6 +439,8 @@ class Leader(Party[_Session]):
     def _session(
         self, offer: SessionDescriptor, helper: SessionDescriptor, log: SessionLog
     ) -> _Session:
+        """Return a session that receives shares."""
+
         async def accept(name: str, envelope: Envelope) -> None:
             await self._accept(session, name, envelope)
 
@@ -450,6 +459,7 @@ class Leader(Party[_Session]):
         return session
 
     def _load_session(self, stored: StoredSession) -> _Session:
+        """Return a stored session with the shares that it has accepted."""
         reader = Reader(stored.header, "session")
         offer = SessionDescriptor.decode(reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES))
         helper = SessionDescriptor.decode(reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES))
@@ -524,6 +534,7 @@ class Leader(Party[_Session]):
             ) from None
 
     async def _release(self, session: _Session) -> TwoAggregatorSum:
+        """Ask the helper for its answer, fix the noise, and finish the sum."""
         try:
             part = await self._ask_helper(session)
         except SecAggError as error:
@@ -660,6 +671,7 @@ class Leader(Party[_Session]):
         }
 
     async def _read_sum(self, ended: LeaderOutcome) -> TwoAggregatorSum:
+        """Return the released sum from the spool."""
         given, session_id = ended.offer.parameters, ended.offer.session_id
         noise = AggregatorNoise.from_parameters(given)
         found = await self._workers.run(
@@ -685,6 +697,7 @@ class Leader(Party[_Session]):
     def _sum(
         self, session: _Session, part: HelperAnswer, agreed: AgreedAnswer
     ) -> npt.NDArray[np.unsignedinteger[Any]]:
+        """Add up the shares, the helper's vector and the leader's noise."""
         parameters, spool = session.offer.parameters, self._storage.spool
         modulus = parameters.modulus
         total = sum_of_uploads(
@@ -709,6 +722,7 @@ class Leader(Party[_Session]):
         """Do nothing: `next_sum` resumes the session."""
 
     async def _abort(self, session: _Session, code: ErrorCode, reason: str) -> None:
+        """Log why a session ends without a sum, and end it."""
         self._log(
             SESSION_ABORTED,
             session.offer,
@@ -724,6 +738,7 @@ class Leader(Party[_Session]):
         outcome: Released | Aborted,
         part: HelperAnswer | None,
     ) -> None:
+        """Sign and store the outcome of a session, then delete its shares."""
         ended = await self._workers.run(self._signed, session, outcome, part)
         facts, stored = await self._task_history(), None
         if part is not None and isinstance(outcome, Released):
@@ -741,6 +756,7 @@ class Leader(Party[_Session]):
     def _signed(
         self, session: _Session, outcome: Released | Aborted, part: HelperAnswer | None
     ) -> LeaderOutcome:
+        """Return the signed outcome of a session."""
         held = tuple(sorted(session.uploads, key=str.encode))
         return LeaderOutcome.signed(
             session.offer,

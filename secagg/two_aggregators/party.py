@@ -465,6 +465,7 @@ class Party(ABC, Generic[_Session]):
         return stored.receipt
 
     async def _piece_of_sum(self, request: FetchChunk) -> BlobChunk:
+        """Return a piece of a sum in the spool."""
         found = await self._workers.run(
             self._storage.spool.read,
             request.session_id,

@@ -247,6 +247,7 @@ class TwoAggregatorReceipt:
 
     @classmethod
     def _read(cls, reader: Reader) -> Self:
+        """Decode a receipt; its bounds are checked before memory is used."""
         if reader.remaining > MAX_SHARED_RECEIPT_BYTES:
             raise ValueError(f"it has more than {MAX_SHARED_RECEIPT_BYTES} bytes")
         if reader.fixed(len(SHARED_MAGIC)) != SHARED_MAGIC:
@@ -271,6 +272,7 @@ class TwoAggregatorReceipt:
 
 
 def _write(writer: Writer, names: Names) -> None:
+    """Write names, or the proof that one name is among them."""
     if isinstance(names, tuple):
         write_names(writer, names)
         return
@@ -282,6 +284,7 @@ def _write(writer: Writer, names: Names) -> None:
 
 
 def _read_path(reader: Reader) -> NamePath:
+    """Read the proof that one name is, or is not, in a list."""
     count, top = reader.u32(), reader.fixed(NODE_SIZE)
     if not reader.flag():
         return NamePath(count, top, None)

@@ -90,6 +90,7 @@ class SessionLog:
         end: bytes | None = None,
         facts: bytes | None = None,
     ) -> None:
+        """Store one step, and refuse a session that another process has written."""
         async with self._lock:
             change = Change(
                 key=self.key,

@@ -159,6 +159,7 @@ def _count(names: Names) -> int:
 def _check_keys(
     receipt: TwoAggregatorReceipt, *, leader_key: bytes, helper_key: bytes
 ) -> None:
+    """Refuse keys other than those that the verifier was given."""
     pairs = [("leader", receipt.leader_key, leader_key)]
     if receipt.helper_signature:
         pairs.append(("helper", receipt.helper_key, helper_key))
@@ -173,6 +174,7 @@ def _check_keys(
 def _check_sets(
     receipt: TwoAggregatorReceipt, leader: SessionDescriptor, sizes: tuple[int, int]
 ) -> None:
+    """Refuse roster and survivors that the offers do not allow."""
     parameters, (roster, survivors) = leader.parameters, sizes
     _require(
         roster <= parameters.max_clients,
@@ -201,6 +203,7 @@ def _listed_names(names: Names) -> tuple[str, ...]:
 def _check_signatures(
     receipt: TwoAggregatorReceipt, statement: PartStatement, leader: SessionDescriptor
 ) -> None:
+    """Refuse a receipt that its aggregators have not signed."""
     suite = leader.parameters.suite
     signed = [
         (
@@ -223,6 +226,7 @@ def _check_signatures(
 
 
 def _check_outcome(receipt: TwoAggregatorReceipt, leader: SessionDescriptor) -> None:
+    """Refuse facts that contradict the stated outcome."""
     parameters = leader.parameters
     if receipt.outcome is Outcome.RELEASED:
         size = packed_size(parameters.dimension, parameters.bits)

@@ -206,6 +206,7 @@ def check_inline_size(update: Envelope, sizes: MessageSizes) -> None:
 def _check_size(
     kind: type[Message], size: int, sizes: MessageSizes, blob: Blob | None
 ) -> None:
+    """Refuse a referenced message larger than its kind has in this session."""
     largest = {
         Roster: sizes.roster,
         EdgesPublished: sizes.edges,
@@ -511,6 +512,7 @@ class FetchChunk(Request[BlobChunk]):
 
 
 def _encode_wait(wait: Wait) -> messages_pb2.Wait:
+    """Encode a wait; its time is rounded up to milliseconds."""
     # Rounded up: a wait of zero would be a busy loop at the client.
     seconds = min(wait.retry_after_seconds, MAX_RETRY_AFTER_SECONDS)
     milliseconds = math.ceil(seconds * _MILLISECONDS)
@@ -523,6 +525,7 @@ def _encode_wait(wait: Wait) -> messages_pb2.Wait:
 
 
 def _decode_wait(message: messages_pb2.Wait) -> Wait:
+    """Decode a wait, and refuse values out of range."""
     milliseconds = in_range(
         message.retry_after_ms,
         "retry_after_ms",
@@ -554,6 +557,7 @@ def _encode_offer(answer: SessionDescriptor | Wait) -> bytes:
 
 
 def _decode_offer(data: bytes) -> SessionDescriptor | Wait:
+    """Decode the answer to a call for an offer."""
     message = parse(secagg_service_pb2.GetOfferResponse(), data)
     match message.WhichOneof("answer"):
         case "descriptor":
@@ -607,6 +611,7 @@ def _decode_chunk(data: bytes) -> BlobChunk:
 
 
 def _update_message(update: Envelope | Reference) -> messages_pb2.ServerUpdate:
+    """Encode an update, or the reference to a large one."""
     message = messages_pb2.ServerUpdate(kind=update.kind.KIND)
     if isinstance(update, Envelope):
         message.message = update.data
@@ -619,6 +624,7 @@ def _update_message(update: Envelope | Reference) -> messages_pb2.ServerUpdate:
 
 
 def _read_update(message: messages_pb2.ServerUpdate) -> Envelope | Reference:
+    """Decode an update, or the reference to a large one."""
     kind = KINDS.get(message.kind)
     if kind not in _UPDATES:
         raise refuse(f"a server sends no message of kind {message.kind}")
@@ -657,6 +663,7 @@ def _encode_update(answer: Envelope | Reference | Wait) -> bytes:
 
 
 def _decode_update(data: bytes) -> Envelope | Reference | Wait:
+    """Decode the answer to a call for an update."""
     message = parse(secagg_service_pb2.GetUpdateResponse(), data)
     match message.WhichOneof("answer"):
         case "update":

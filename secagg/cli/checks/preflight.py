@@ -143,6 +143,7 @@ async def findings_of(
 
 
 async def _finding_of(check: SetupCheck[S], setup: S) -> Finding | None:
+    """Run one check, and return its result; None where it does not apply."""
     number, subject = check.number, check.subject
     try:
         found = check.run(setup)
@@ -280,6 +281,7 @@ def check_task_rules(
 
 
 def _refuse_other_domain(settings: TaskSettings, own: str) -> None:
+    """Refuse an enrolment of another trust domain than the certificate's."""
     section = settings.enrolment
     if section.enrolment_key is not None and own != section.trust_domain:
         raise ErrorCode.BAD_SETTINGS.error(

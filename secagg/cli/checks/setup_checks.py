@@ -162,6 +162,7 @@ def _has_relay(host: HostSettings | PartySettings) -> bool:
 
 
 def _open_files(host: HostSettings | PartySettings, cohorts: Iterable[int]) -> str:
+    """Refuse a limit of open files below what the cohorts need."""
     files = raise_file_limit()  # as the server will
     each = FILES_PER_CONNECTION if _has_relay(host) else 1
     clients = sum(cohorts)
@@ -187,6 +188,7 @@ async def owner_of(server: HostSection) -> str | None:
 
 
 async def _engine(setting: str) -> str | Caution:
+    """Open the engine that removes masks, and count its workers."""
     from secagg.server.engine.engine import EngineLostError
     from secagg.server.engine.opening import open_engine
 
@@ -207,6 +209,7 @@ def _port(
 
 
 def _plan(task: TaskSettings) -> str:
+    """Plan a task, and return what it costs."""
     from secagg.server.task.setup import prepare_task
 
     prepared = prepare_task(task)
@@ -238,6 +241,7 @@ def _sharing_paths(setup: SharingSetup) -> str:
 
 
 def _party_paths(setup: PartySetup) -> str:
+    """Refuse a leader or helper whose paths name one file twice."""
     from secagg.two_aggregators.program import sums_of
 
     party = setup.settings
@@ -260,6 +264,7 @@ def _of_tasks(
 
 
 def _admin_socket(server: HostSection, owner: str | None) -> str:
+    """Refuse an admin socket that cannot be made."""
     from secagg.server.admin.channel import admin_socket_of, refuse_no_socket
 
     if owner is not None:
@@ -367,6 +372,7 @@ def _parse_all(addresses: Mapping[str, str | None]) -> None:
 
 
 def _addresses(setup: ServerSetup) -> str:
+    """Refuse an address of a server that cannot be parsed."""
     from secagg.server.service import page_address
 
     server = setup.host.server
@@ -379,6 +385,7 @@ def _addresses(setup: ServerSetup) -> str:
 
 
 def _party_addresses(setup: PartySetup) -> str:
+    """Refuse an address of a leader or helper that cannot be parsed."""
     from secagg.server.service import page_address
 
     own = setup.settings.server
@@ -447,6 +454,7 @@ def _sums_dir(setup: PartySetup) -> str | None:
 
 
 def _receipt_keys(setup: PartySetup | SharingSetup) -> str | None:
+    """Read the receipt keys of the aggregators; a helper needs none."""
     from secagg.two_aggregators.client import refuse_shared_key
     from secagg.two_aggregators.program import receipt_key_of
 
@@ -460,6 +468,7 @@ def _receipt_keys(setup: PartySetup | SharingSetup) -> str | None:
 
 
 def _party_task(setup: PartySetup) -> str:
+    """Return what each task costs."""
     from secagg.two_aggregators.program import noise_of
 
     texts = (

@@ -306,6 +306,7 @@ def _dealt(
     roster: RosterView,
     agreement: Agreement | None,
 ) -> ClientStep:
+    """Deal the client's shares, and return its step with their bundles."""
     encryption_keys, mask_keys, self_mask_seed = _own_secrets(facts, seed)
     dealing = share_bundles.deal(
         facts.parameters,
@@ -462,6 +463,7 @@ def _masked(state: ReadyForInput, digest: bytes) -> Masked:
 def _check_vector(
     parameters: ProtocolParameters, vector: PlainVector | NoisyVector
 ) -> None:
+    """Refuse an input of another shape, type or range."""
     residues = vector.residues
     expected = word_dtype(parameters.modulus)
     if residues.shape != (parameters.dimension,) or residues.dtype != expected:

@@ -197,6 +197,7 @@ def _check_fate(fate: Fate) -> None:
 
 
 def _charge_of(state: ClientState, fate: Fate | None) -> Charge:
+    """Return what becomes of the charge of a session that ends now."""
     match state:
         case Masked():
             profile, standing = state.facts.parameters.profile, ReachedStage.MASKED

@@ -270,6 +270,7 @@ class CredentialRequest:
 
     @classmethod
     def _read(cls, reader: Reader) -> Self:
+        """Decode a request; its signature is checked elsewhere."""
         trust_domain, name = _read_header(reader)
         return cls(
             trust_domain=trust_domain,

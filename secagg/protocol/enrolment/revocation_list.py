@@ -83,6 +83,7 @@ class RevocationList:
 
     @classmethod
     def _read(cls, reader: Reader) -> Self:
+        """Decode a list; its signature is checked elsewhere."""
         read_version(reader)
         trust_domain = read_name(reader)
         number, made_at, count = reader.u32(), reader.u64(), reader.u32()

@@ -140,6 +140,7 @@ def _checked(
     verified: VerifiedCredentials | None,
     check_key: Callable[[bytes], None],
 ) -> bytes:
+    """Check a credential; an error names the client and the next step."""
     try:
         return _check(credential, rules, identity, verified, check_key)
     except _UnfitError as error:
@@ -158,6 +159,7 @@ def _check(
     verified: VerifiedCredentials | None,
     check_key: Callable[[bytes], None],
 ) -> bytes:
+    """Check each rule of a credential, and return its digest."""
     if credential is None:  # R2.1-1
         raise _UnfitError("it is missing", "Enrol the client, or exclude it.")
     if not is_name(credential.name):  # R2.1-2
@@ -190,6 +192,7 @@ def _check_signature(
     verified: VerifiedCredentials | None,
     check_key: Callable[[bytes], None],
 ) -> bytes:
+    """Verify key and signature, unless the same credential was verified before."""
     signed = credential.signed_bytes(rules.trust_domain)
     # The first and the last part have one length, so that no separators are needed.
     digest = sha256(rules.enrolment_key + signed + credential.signature).digest()

@@ -353,6 +353,7 @@ def failure_bounds_of(parameters: ProtocolParameters) -> FailureBounds:
 def _ring(
     demand: GraphDemand, adversary: Adversary, threshold: int | None
 ) -> GraphChoice | None:
+    """Return the ring of the smallest degree that meets the demand."""
     wanted = server_demand(demand.graph_bits)
     # E2 falls with the degree and does not depend on the threshold: begin where it is
     # met.
@@ -397,6 +398,7 @@ def _ring(
 def _out_edges(
     demand: GraphDemand, threshold: int | None, degrees: range
 ) -> GraphChoice | None:
+    """Return the graph of drawn edges of the smallest degree that suffices."""
     quorum = _least_agreement(demand)
     if quorum > demand.min_survivors:
         return None  # the complete graph is also infeasible, and its error says so
@@ -532,6 +534,7 @@ def _least_agreement(demand: GraphDemand) -> int:
 
 
 def _check_possible(demand: GraphDemand) -> None:
+    """Refuse a demand that no graph can meet."""
     if (
         not _LEAST_COHORT
         <= demand.min_clients

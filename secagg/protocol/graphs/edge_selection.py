@@ -229,6 +229,7 @@ class EdgeTrees:
         self.root: Final = self._hashes.root(size, self._tree.top)
 
     def _leaf(self, index: int) -> bytes:
+        """Return the leaf of one client in the tree of edges."""
         if index not in self.lists:
             return self._hashes.empty_leaf(index)
         return self._hashes.leaf(
@@ -253,6 +254,7 @@ class EdgeTrees:
         )
 
     def _list_proof(self, drawn: int, reader: int) -> ListProof | None:
+        """Return the proof that a client has drawn the reader."""
         if drawn not in self.lists:
             return None
         drawers, tree = self.graph.dealers(drawn), self._in_trees[drawn]

@@ -180,6 +180,7 @@ class AuditReceipt:
 
     @classmethod
     def _read(cls, reader: Reader) -> Self:
+        """Decode a receipt; what it states is verified elsewhere."""
         if reader.fixed(len(_MAGIC)) != _MAGIC:
             raise ValueError("they have another beginning")
 
@@ -213,6 +214,7 @@ class AuditReceipt:
 def _read_view(
     reader: Reader, rest: Callable[[], bytes]
 ) -> bytes | RosterCommitment | None:
+    """Decode what the writer has seen of the roster."""
     match _View(reader.u8()):
         case _View.NOTHING:
             return None

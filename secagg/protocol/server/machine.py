@@ -475,6 +475,7 @@ def _delivery(state: MaskedInputCollection, index: int) -> Envelope:
 def _unmask_request(
     state: ConsistencyCheck | Unmasking | Summing, index: int, after: Round | None
 ) -> Envelope | None:
+    """Return the update that asks a client for its shares, if one exists."""
     if index not in state.survivors:
         return _excluded("this client's masked input did not arrive in time")
     match state:

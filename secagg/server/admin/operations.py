@@ -313,6 +313,7 @@ class _Drain:
 
 
 async def _status(sources: Sources, _: _NoArguments) -> View:
+    """Return the status of the process, or what the store says without one."""
     if sources.control is not None:
         return await sources.control.snapshot.status()
     free = shutil.disk_usage(nearest_place(sources.state_dir)).free
@@ -370,6 +371,7 @@ async def _show_session(sources: Sources, given: _OneSession) -> View:
 
 
 async def _abort(sources: Sources, given: _SessionAbort) -> View:
+    """End one running session without a sum."""
     server = sources.running.server
     for live in server.live():
         progress = live.progress

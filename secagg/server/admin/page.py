@@ -159,6 +159,7 @@ async def operator_page(
 
 
 def _head(process: View, complaint: str) -> str:
+    """Return the heading of the page: the aggregator, its state and its facts."""
     days = process["certificate_days"]
     free = cast("int", process["free_bytes"]) / 2**30
     if process["is_draining"]:
@@ -223,6 +224,7 @@ def _replicas(replicas: Sequence[View]) -> list[str]:
 
 
 def _replica_row(replica: View) -> tuple[_Cell, ...]:
+    """Return the cells of one replica."""
     silent = cast("float", replica["silent_seconds"])
     is_here = silent < _SILENT_SECONDS
     return (
@@ -236,6 +238,7 @@ def _replica_row(replica: View) -> tuple[_Cell, ...]:
 
 
 def _row_of(live: LiveSession) -> tuple[_Cell, ...]:
+    """Return the cells of one running session."""
     progress = live.progress
     lost = named([each.identity for each in progress.dropped], _NAMED_AT_MOST)
     return (
@@ -256,6 +259,7 @@ def _row_of(live: LiveSession) -> tuple[_Cell, ...]:
 
 
 def _task_row(task: View) -> tuple[_Cell, ...]:
+    """Return the cells of one task."""
     state = str(task["state"])
     kind = {TaskState.RUNNING.value: "good", TaskState.PAUSED.value: "warn"}
     return (
@@ -269,6 +273,7 @@ def _task_row(task: View) -> tuple[_Cell, ...]:
 
 
 def _ended_row(session: View) -> tuple[_Cell, ...]:
+    """Return the cells of one session that is over."""
     outcome = str(session["outcome"])
     seconds = cast("float | None", session["seconds"])
     return (
@@ -284,6 +289,7 @@ def _ended_row(session: View) -> tuple[_Cell, ...]:
 
 
 def _budget_row(budget: View) -> tuple[_Cell, ...]:
+    """Return the cells of the privacy budget of one task."""
     return (
         str(budget["task"]),
         text_above(cast("float", budget["epsilon_server"]), 4),
@@ -326,6 +332,7 @@ def _table(  # noqa: PLR0913 - the content of one table
     *,
     kind: str = "",
 ) -> str:
+    """Return a table in HTML, or a sentence where it has no row."""
     head = "".join(f"<th{_class(name)}>{escape(name)}</th>" for name in columns)
     body = "".join(
         f"<tr>{''.join(_cell(*each) for each in zip(columns, row, strict=True))}</tr>"
@@ -353,6 +360,7 @@ def _cell(name: str, value: _Cell) -> str:
 
 
 def _document(body: str) -> str:
+    """Return the whole page around its body."""
     now = _moment(datetime.now(UTC).isoformat(timespec="seconds"))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'

@@ -105,6 +105,7 @@ class StatusSnapshot:
 
 
 def _of_connections(relay: Relay | None, entry: str) -> list[Reading]:
+    """Return the gauges of one relay's connections."""
     if relay is None:
         return []
     which = {"entry": entry}

@@ -122,6 +122,7 @@ class AdminSocket:
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        """Read one request of a connection and answer it."""
         try:
             if not _may_call(writer.get_extra_info("socket")):
                 telemetry.log_event(
@@ -155,6 +156,7 @@ class AdminSocket:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
+        """Answer one request, or send the error of its operation."""
         number, verb = request.get("id"), str(request.get("verb"))
         try:
             arguments = request.get("args")
@@ -228,6 +230,7 @@ def _may_call(caller: socket.socket) -> bool:
 
 
 def _progress_view(progress: SessionProgress) -> View:
+    """Return a session's progress as JSON values."""
     is_over = progress.phase in (SessionPhase.COMPLETED, SessionPhase.ABORTED)
     return {
         "task": progress.task_id,
@@ -263,6 +266,7 @@ async def _send(writer: asyncio.StreamWriter, message: View) -> None:
 async def _refuse(
     writer: asyncio.StreamWriter, number: object, error: SecAggError
 ) -> None:
+    """Send an error as the answer; a caller that is gone gets none."""
     with suppress(OSError):
         await _send(
             writer,

@@ -156,6 +156,7 @@ class StoreViews:
         return found + _of_sessions(self.live())
 
     async def _of_tasks(self) -> list[Reading]:
+        """Return the gauges of all tasks and their budgets."""
         found: list[Reading] = []
         for row in await self.store.read(ListTasks()):
             task, settings = {"task": row.task.task_id}, decode_settings(row.task)
@@ -183,6 +184,7 @@ class StoreViews:
 
 
 def _of_sessions(sessions: Iterable[LiveSession]) -> list[Reading]:
+    """Return the gauges of the running sessions."""
     found: list[Reading] = []
     counted: Counter[str] = Counter()
     for live in sessions:
@@ -280,6 +282,7 @@ async def find_task(store: StoreReader, task_id: str) -> TaskRow:
 def _budget_view(
     row: TaskRow, running: Iterable[SessionRow], state_dir: Path
 ) -> View | None:
+    """Return what a task costs and has spent; None for exact sums."""
     noised = _noised(row)
     if noised is None:
         return None
@@ -454,6 +457,7 @@ async def _session(
     live: Mapping[str, LiveSession],
     ended: Callable[[bytes], View],
 ) -> View:
+    """Return one session, running or over, as JSON values."""
     session_id = row.key.rpartition("/")[2]
     view: View = {
         "task": row.task,
@@ -471,6 +475,7 @@ async def _session(
 
 
 def _receipt_view(data: bytes) -> View:
+    """Return the outcome that a receipt states."""
     receipt = SessionReceipt.decode(data)
     return {
         "outcome": receipt.outcome_name,

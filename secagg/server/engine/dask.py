@@ -47,6 +47,7 @@ class _DaskExecutor(Executor):
         return future
 
     def _check_network(self) -> None:
+        """Refuse a worker on a network without TLS."""
         for address in self._client.nthreads():
             parts = urlsplit(address)
             if parts.scheme != "tls" and not is_here(parts.hostname or ""):

@@ -109,6 +109,7 @@ class Engine:
         raise self._lost(failure)
 
     async def _opened(self) -> Pool:
+        """Return the pool of workers, opened at the first call."""
         async with self._opening:
             if self._pool is None:
                 try:
@@ -125,6 +126,7 @@ class Engine:
             )
 
     def _lost(self, error: BaseException) -> EngineLostError:
+        """Return the error for workers that have failed."""
         # An engine's message may show its arguments; this message does not.
         told = isinstance(error, SecAggError)
         return EngineLostError(

@@ -135,6 +135,7 @@ class MaskExecutor:
     async def _add_up(
         self, work: _SumPart, uploads: UploadReader, parts: int
     ) -> UnsignedArray:
+        """Add up one part of a sum, on the engine or on a thread."""
         if self._engine is not None and parts > 1:
             kind = self._engine.name.partition(":")[0]
             try:
@@ -148,6 +149,7 @@ class MaskExecutor:
         return await self._workers.run(_partial_sum, work, uploads)
 
     def _warn(self, error: EngineLostError) -> None:
+        """Log that the engine's workers have failed."""
         telemetry.log_event(
             _LOG,
             logging.WARNING,

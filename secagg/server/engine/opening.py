@@ -79,6 +79,7 @@ def _dask(address: str) -> Pool:
 
 
 def _check_dask(address: str) -> None:
+    """Refuse a scheduler on another machine without TLS."""
     parts = urlsplit(address)
     try:
         is_here = ipaddress.ip_address(parts.hostname or "").is_loopback

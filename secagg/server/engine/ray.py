@@ -68,6 +68,7 @@ def open_pool(address: str) -> Pool:
 
 
 def _check_network(ray: ModuleType) -> None:
+    """Refuse a node on a network while Ray uses no TLS."""
     if os.environ.get("RAY_USE_TLS") == "1":
         return
     for node in ray.nodes():

@@ -90,6 +90,7 @@ class Readiness:
         return "" if self._runs_tasks() else "no task runs"
 
     async def _complaint_of_disk(self) -> str:
+        """Return why the storage cannot be used; "" where it can."""
         self.store_answers = True
         try:
             deadline = self._clock.now() + _WRITE_SECONDS
@@ -136,6 +137,7 @@ class Readiness:
         return ""
 
     async def _compare_with_store(self) -> None:
+        """Read the newest date of the store, or compare the database's clock."""
         if not self._is_store_elsewhere:
             dates = [
                 row.ended or row.born

@@ -219,6 +219,7 @@ class EdgeApplication:
     async def _answer(
         self, request: _Request, scope: Scope, receive: Receive, peer: str
     ) -> tuple[int, _Headers, bytes]:
+        """Check a request step by step, and answer its call."""
         headers = _Fields(scope["headers"])
         if self._check_origin(request, headers) and scope["method"] == "OPTIONS":
             # A preflight has no body; a body that is sent is not received.

@@ -226,6 +226,7 @@ class WebCertificate:
         tls.context = self._context
 
     def _load(self) -> tuple[ssl.SSLContext, datetime]:
+        """Load the certificate, and refuse one for another host name."""
         chain, key, leaf = read_certificate_pair(
             self._certificate,
             self._private_key,
@@ -465,6 +466,7 @@ class _EdgeState:
             await self._clock.sleep_until(self._clock.now() + LOOK_EVERY_SECONDS)
 
     def _look_at_list(self) -> None:
+        """Read a changed list, and end the calls of revoked credentials."""
         seen = _stat_of(self._options.revocations)
         if seen != self._seen or self._complaint:
             self._seen = seen  # before it is read, so a later change is seen
@@ -474,6 +476,7 @@ class _EdgeState:
         self._guards.open_calls.end(self._is_revoked)
 
     def _read_list(self) -> None:
+        """Use the published list, or keep the present one and log why."""
         try:
             found = self._options.published()
         except SecAggError as error:
@@ -507,6 +510,7 @@ def _stat_of(path: Path | None) -> tuple[int, int, int]:
 
 
 def _log_first(who: Caller, address: str) -> None:
+    """Log the first call of a caller."""
     log_event(
         _LOG,
         logging.INFO,

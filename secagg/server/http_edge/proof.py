@@ -110,6 +110,7 @@ class UnknownCredentialBudget:
                 bucket.left -= 1.0
 
     def _buckets(self, address: str) -> list[_Bucket]:
+        """Return the budgets that a call from an address draws on."""
         now = self._now()
         buckets = [self._all]
         if self._by_address:

@@ -81,6 +81,7 @@ class _GuardedProtocol(HttpToolsProtocol):
         self._limit_time()
 
     def data_received(self, data: bytes) -> None:
+        """Count header bytes and time, and close a connection over its limit."""
         if self.transport.is_closing():
             return  # bytes after a refusal
         if self._is_between:
@@ -99,6 +100,7 @@ class _GuardedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        """Refuse headers over the limit, and keep the path as it was sent."""
         sizes = (len(name) + len(value) for name, value in self.headers)
         if sum(sizes, len(self.url)) > _MAX_HEADER_BYTES:
             raise ValueError("too long")  # the answer is 400, and the connection ends

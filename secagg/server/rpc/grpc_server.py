@@ -115,6 +115,8 @@ class _Servicer:
             task.cancel()
 
     def _answers(self, call: Call) -> Answer:
+        """Return the handler of one call; uploads are read under their own limit."""
+
         async def answer(bodies: AsyncIterator[bytes], context: CallContext) -> bytes:
             body = await self._reader.read(bodies, caller=caller())
             refuse_expired(context)
@@ -132,6 +134,7 @@ class _Servicer:
     async def _watch(
         self, bodies: AsyncIterator[bytes], _: CallContext
     ) -> AsyncIterator[bytes]:
+        """Send updates until the session or the server ends."""
         body = await self._reader.read(bodies, caller=caller())
         request = WatchSession.decode(body)
         encode = CALLS[WatchSession].encode

@@ -301,6 +301,7 @@ class TLSAuthenticator:
         return Caller(name, number)
 
     def _refuse_over(self, number: CertificateNumber) -> None:
+        """Refuse an expired or revoked certificate, and an expired list."""
         if number.ends <= self.date():
             # TLS will report the same for the next connection; the client then reads
             # its own files, which may hold a new one.

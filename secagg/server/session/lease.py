@@ -132,6 +132,7 @@ class SessionLease:
         return place is not None and self._place() == place
 
     async def _renew(self) -> None:
+        """Renew the lease three times in its length, until it is lost."""
         while self.held is not None:
             await self._clock.sleep_until(self._clock.now() + LEASE_SECONDS / 3)
             with suppress(ServiceError):  # the next step reports the refusal

@@ -167,6 +167,7 @@ class SessionCloser:
             runner.log.write(telemetry.CLIENT_EXCLUDED, sender=identity)
 
     def _measure(self, runner: SessionRunner) -> None:
+        """Count the session by its outcome, and the clients that it lost."""
         meter, task_id = self._context.meter, runner.descriptor.task_id
         outcome = runner.receipt().outcome_name
         meter.add(metrics.SESSIONS, task=task_id, outcome=outcome)
@@ -202,6 +203,7 @@ class SessionCloser:
         )
 
     async def _load(self, session_id: bytes, name: str, digest: bytes) -> bytes:
+        """Return a blob of a session, if it has its digest."""
         found = await self._workers.run(self._context.spool.read, session_id, name, 0)
         data = b"" if found is None else found[0]
         if await self._workers.sha256(data) != digest:
@@ -289,6 +291,7 @@ class SessionRegistry:
         await self._shared_look.take()
 
     async def _look(self) -> None:
+        """Refresh all sessions from the store, and retire those that are over."""
         rows = await self._store.read(ListSessions(role=Role.SERVER))
         for row in rows:
             runner = self._running.get(_id_of(row.key))
@@ -557,6 +560,7 @@ class SessionRegistry:
         excluded: frozenset[str],
         attempt: int,
     ) -> SessionRunner:
+        """Create a session under its number, and store it."""
         descriptor = SessionDescriptor(
             aggregator=self._aggregator,
             task_id=task.task_id,

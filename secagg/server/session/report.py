@@ -569,6 +569,7 @@ class SessionFacts:
     def _disputes(
         self, state: server.Completed | server.Failed
     ) -> tuple[tuple[str, str, int], ...]:
+        """Return complaints, and shares that could not be combined, by name."""
         said = state.session.complaints
         complaints = tuple(
             (accuser, self._members[accused], int(said[accuser, accused].code))

@@ -206,6 +206,7 @@ class SumRelease:
                 await self._durable.note_attempt(SumAttempt(is_begun=False))
 
     async def _compute(self, job: ComputeSum) -> None:
+        """Compute the sum, put it into the spool, and end the session by it."""
         context = self._context
         try:
             packed = await self._computed(job)
@@ -512,6 +513,7 @@ class SessionRunner:
             self.log.accepted(sender, envelope)
 
     async def _submitted(self, event: Received) -> bool:
+        """Submit a message; refresh first where this replica is behind."""
         try:
             return await self._durable.submit(event)
         except RemoteProtocolError:
@@ -763,6 +765,7 @@ class SessionRunner:
         return self.outcome()
 
     async def _drive(self) -> None:
+        """Sum when the sum is due, and close each round whose time has come."""
         if self._is_resumed:
             await patiently(self._context.clock, self._search_uploads)
             await self._refuse_lost_inputs()

@@ -359,6 +359,7 @@ class DurableState:
         await self._shared_look.take()
 
     async def _look(self) -> None:
+        """Read and apply what other replicas have stored since."""
         async with self._lock:
             if self.receipt is None and not self._is_closed:
                 at = self._position
@@ -461,6 +462,7 @@ class DurableState:
         return state, accepted
 
     def _change_of(self, accepted: list[Received]) -> Change:
+        """Return the change that stores accepted messages."""
         state, seconds = self._state, None
         if isinstance(state, server.AdvertiseKeys) and not state.adverts:
             seconds = self._seconds_of(state.ROUND)  # the first advert
@@ -473,6 +475,7 @@ class DurableState:
     # --- events of the server ---------------------------------------------------------
 
     async def _apply_own(self, make_event: MakeEvent, lease: Lease | None) -> None:
+        """Compute the event from the newest state and store it, until it is stored."""
         while not self.is_over:
             event = make_event(self._state)
             if event is None:
@@ -577,6 +580,7 @@ class DurableState:
                 self._on_end()
 
     async def _catch_up(self, behind: MissedRecords) -> None:
+        """Continue from the records that this process had missed."""
         if behind.whole:
             raise StateDamagedError(
                 "the store holds another history than this process has written",
@@ -591,6 +595,7 @@ class DurableState:
         self._position = JournalPosition(behind.sequence, behind.chain)
 
     async def _apply(self, behind: MissedRecords) -> None:
+        """Apply the records of another replica to the state."""
         self._state = server_machine.fork(self._state)
         for event in map(decode_server_event, behind.records):
             if isinstance(event, SumAttempt | RefusalNoted):

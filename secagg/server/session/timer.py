@@ -421,6 +421,7 @@ class RoundTimer:
         await self._put_deadline(self._deadline - self.opened_at)
 
     async def _put_deadline(self, seconds: float, *, extend: bool = False) -> None:
+        """Store a deadline, unless the round has changed meanwhile."""
         entered = self.rounds_entered
         change = Change(key=self._session_key, deadline_seconds=seconds, extend=extend)
         await patiently(

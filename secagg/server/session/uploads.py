@@ -156,6 +156,7 @@ class UploadReceiver:
             )
 
     async def _write(self, sender: str, chunk: UploadChunk) -> UploadStatus:
+        """Store one chunk; with the last one, submit the upload as a message."""
         with self._one_at_a_time(sender):
             async with self._slots.taken(len(chunk.data)):
                 received = await self._write_now(sender, chunk)
@@ -171,6 +172,7 @@ class UploadReceiver:
             return self.finished()
 
     async def _write_now(self, sender: str, chunk: UploadChunk) -> int:
+        """Store one chunk on a worker; delete an upload that is not a vector."""
         self._arrived()
         spool, session_id = self._spool, self._session_id
         try:
@@ -206,6 +208,7 @@ class UploadReceiver:
 
     @contextmanager
     def _one_at_a_time(self, sender: str) -> Iterator[None]:
+        """Refuse a second chunk of a client while its first is being received."""
         if sender in self._busy:
             raise ErrorCode.OVERLOADED.error(
                 f"another chunk of {sender!r} is being received",
@@ -220,6 +223,7 @@ class UploadReceiver:
 
 
 def _check_digest(spool: Spool, session_id: bytes, digest: bytes, size: int) -> None:
+    """Refuse an upload whose stored bytes do not have its digest."""
     hasher = sha256()
     for offset in range(0, size, HASH_BLOCK_BYTES):
         piece = min(HASH_BLOCK_BYTES, size - offset)

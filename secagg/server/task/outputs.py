@@ -190,6 +190,7 @@ class SumWriter:
         self._tell(await write_receipt(self._directory, session, audit))
 
     def _write(self, released: ReleasedSum) -> None:
+        """Write the files of one released sum, the report last."""
         number, values = released.session_number, released.values
         sum_path = self._directory / f"sum-{number}.npy"
         report_path = self._directory / f"report-{number}.json"
@@ -222,6 +223,7 @@ class SumWriter:
             self._tell(path)
 
     def _privacy(self, ring: RingRisk | None) -> dict[str, object] | None:
+        """Return the privacy section of a report; None for exact sums."""
         noised, report = self._prepared.noised, self._prepared.report
         if noised is None or report is None:
             return None
@@ -247,6 +249,7 @@ class SumWriter:
         return {"name": profile.label, "is_experimental": profile.is_experimental}
 
     def _graph(self) -> dict[str, object]:
+        """Return the section of a report about the graph of masks."""
         parameters = self._prepared.parameters
         return {
             "kind": str(parameters.graph),
@@ -362,6 +365,7 @@ class PendingWrites:
         self._refusals.pop(task_id, None)
 
     def _say_refused(self, task_id: str, error: ServiceError) -> None:
+        """Log that a task waits for a disk that refuses its files."""
         telemetry.log_event(
             _LOG,
             logging.ERROR,
@@ -374,6 +378,7 @@ class PendingWrites:
         )
 
     def _say_written(self, task_id: str, seconds: float) -> None:
+        """Log that a pending write has succeeded."""
         telemetry.log_event(
             _LOG,
             logging.WARNING,

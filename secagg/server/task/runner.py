@@ -194,6 +194,7 @@ class TaskRunner:
         return runner
 
     async def _open_here(self, payload: bytes, *, attempt: int) -> SessionRunner | None:
+        """Continue an open session of the task, or open one here."""
         # An earlier attempt may have succeeded although the store refused.
         await self._sessions.take_in(self.task.task_id)
         found = self._open_elsewhere()

@@ -202,6 +202,7 @@ class Cohort:
         )
 
     def _tail(self, graph: GraphChoice) -> Tail:
+        """Return the parameters of the profile alone, or refuse contradictions."""
         is_sparse = self.profile is Profile.MALICIOUS_SERVER_SPARSE
         if self.profile.has_identities != (self.enrolment is not None):
             raise LocalProtocolError(
@@ -648,6 +649,7 @@ def published_enrolment(settings: TaskSettings) -> PublishedEnrolment | None:
 def _work_out(
     settings: TaskSettings, enrolment: PublishedEnrolment | None
 ) -> StoredTask:
+    """Plan a task, and return what the store keeps of it."""
     protocol = _protocol_parameters(settings, enrolment)
     if settings.noise.none:
         return StoredTask(protocol.validate())
@@ -664,6 +666,7 @@ def _work_out(
 def _protocol_parameters(
     settings: TaskSettings, enrolment: PublishedEnrolment | None
 ) -> ProtocolParameters:
+    """Return the protocol's parameters of a task, without its noise."""
     cohort, rounds = settings.cohort, settings.rounds
     profile = Profile.from_label(settings.task.profile)
     bits = settings.vector.modulus_bits or _DEFAULT_BITS_WITHOUT_NOISE

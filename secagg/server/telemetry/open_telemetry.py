@@ -154,6 +154,7 @@ class OpenTelemetry(logging.Handler):
             self.handleError(record)
 
     def _trace(self, record: logging.LogRecord) -> None:
+        """Turn a log record into the begin, an event or the end of a span."""
         facts: dict[str, Any] = getattr(record, "facts", {})
         event, key = getattr(record, "event", None), _session_of(facts)
         if key is None:

@@ -338,6 +338,7 @@ class PostgresLink:
         await self._keep_mark()
 
     async def _reconnect(self) -> None:
+        """Connect again, at most once in a few seconds."""
         loop = asyncio.get_running_loop()
         if self._away is not None and loop.time() < self._next_attempt:
             raise StoreUnavailableError(str(self._away), next_step=self._away.next_step)
@@ -392,6 +393,7 @@ class PostgresLink:
                 )
 
     async def _take_lock(self) -> bool:
+        """Lock the store, alone or shared; return whether alone."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + LOCK_TIMEOUT_SECONDS
         while True:

@@ -365,6 +365,7 @@ class SQLiteFile:
                 self._mark.release()
 
     def _refuse_fork(self) -> None:
+        """Refuse a process other than the one that opened the file."""
         if os.getpid() != self._process:
             raise _refused(
                 self._name,
@@ -376,6 +377,7 @@ class SQLiteFile:
     # --- opening ----------------------------------------------------------------------
 
     def _prepare(self, entropy: Entropy) -> None:
+        """Lock the file, check it, and make the tables of a new one."""
         # The order matters. In exclusive mode from the start, no shared memory file is
         # made, and the first write takes the lock of rule 2.
         self._pragma("locking_mode = EXCLUSIVE")
@@ -452,6 +454,7 @@ class SQLiteFile:
         return mark
 
     def _check_mark(self, entropy: Entropy, *, accept_restored: bool) -> None:
+        """Compare store and mark, or accept a restored store once."""
         if accept_restored:
             # The old mark stays until the store records that it was accepted: a crash
             # in between must not look like an untouched store.

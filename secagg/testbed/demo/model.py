@@ -232,6 +232,7 @@ def _train(
     clip: float,
     noise: tuple[float, Entropy] | None = None,
 ) -> list[float]:
+    """Train on all shards in one place, and return the accuracy of each step."""
     model = SoftmaxModel.initial()
     accuracies = []
     for _ in range(steps):

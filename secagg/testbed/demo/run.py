@@ -179,6 +179,7 @@ class _Run:
         await self._director.until_clients_end(_FAREWELL_SECONDS)
 
     def _client(self, number: int, address: str) -> Program:
+        """Return a client's program, which is killed where it pauses."""
         name = client_name(number)
 
         def hear(said: Event) -> None:
@@ -196,6 +197,7 @@ class _Run:
         return program
 
     def _hear_aggregator(self, said: Event) -> None:
+        """Show the aggregator's progress, and check its steps."""
         match said["event"]:
             case "progress":
                 self._view.progress(said)
@@ -206,6 +208,7 @@ class _Run:
                 self._check_if_known(said["session"])
 
     def _end_session(self, said: Event) -> None:
+        """Note the end of a session once, and start its killed clients again."""
         number = said["session"]
         if number in self._ended:
             return

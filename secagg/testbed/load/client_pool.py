@@ -84,6 +84,7 @@ class _ClientPool:
             raise self._errors[0]
 
     async def _run_one(self, number: int) -> None:
+        """Run one client, and report how it ended and what it sent."""
         layout, name = self._layout, client_name(number)
         identity = layout.identity(name)
         async with AsyncExitStack() as stack:
@@ -114,6 +115,7 @@ class _ClientPool:
         connection: SpreadConnection,
         on_progress: Callable[[ClientProgress], None],
     ) -> None:
+        """Contribute the vector of one client; one that is to be lost vanishes."""
         planned = self._planned
 
         def make(_: SessionInfo) -> npt.NDArray[Any]:

@@ -103,6 +103,7 @@ async def run_load(
 def _pools(
     planned: LoadPlan, addresses: Sequence[str], listener: Listener
 ) -> list[Program]:
+    """Return the programs that run the clients, a pool for each processor."""
     # Of equal size, so that no pool ends long before the others.
     count = pools_of(planned, os.cpu_count() or 1)
     ends = [planned.clients * i // count for i in range(count + 1)]
@@ -124,6 +125,7 @@ def _result(
     wall_seconds: float,
     database: float | None,
 ) -> LoadResult:
+    """Return the figures of a load test, or say why no sum was released."""
     servers = heard.costs()
     if len(servers) < planned.servers or not heard.included:
         raise ErrorCode.TOO_FEW_ANSWERS.error(
