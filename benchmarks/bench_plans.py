@@ -1,7 +1,7 @@
 """The time to make a plan, and the time a client takes to check it, at the extremes.
 
 The baseline of each line is two seconds of one processor core, the longest acceptable
-wait. `docs/choosing-a-budget.md` has the table.
+wait.
 """
 
 import sys

@@ -8,8 +8,9 @@ A page is a Markdown file of this repository; without arguments all are checked.
   count as one word, code blocks not at all; a heading, an item and a cell each end a
   sentence.  Cells are no part of the mean: they are fragments.
 * A relative link leads to a file, and its fragment to a heading of that file.
-* Inline code that looks like a command, a setting or a metric names one that exists.
-  So does every command of a console block, with its options.
+* Inline code that looks like a command, a setting, a metric or a name of `secagg` or
+  `dpnoise` in Python names one that exists.  So does every command of a console block,
+  with its options.
 
 It prints one line for each fault and ends with 1 if there is any.
 `tests/architecture/test_pages.py` runs it.
@@ -21,7 +22,9 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
@@ -50,6 +53,8 @@ _BLOCK: Final = frozenset({"noise.counted_variance", "noise.min_survivors"})
 _FENCE: Final = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 _CONSOLE: Final = re.compile(r"^ *```console\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _PROMPT: Final = re.compile(r"^ *(?:[\w-]*\$|#) (secagg .*)$", re.MULTILINE)
+# `secagg.v1` has the names of the service on the wire.
+_PYTHON: Final = re.compile(r"\b((?:secagg(?!\.v1\.)|dpnoise)(?:\.[a-z_]\w*)*\.[A-Z]\w*)")
 _COMMENT: Final = re.compile(r"<!--.*?-->", re.DOTALL)
 _INDENTED: Final = re.compile(r"(?:^|\n)\n(?: {4}.*\n|\n)+")
 LINK: Final = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)]*)\)")
@@ -213,13 +218,16 @@ def command_fault(words: list[str]) -> str | None:
 
 
 def name_faults(text: str) -> Iterator[str]:
-    """Say which commands, settings and metrics in code marks do not exist."""
+    """Say which commands, settings, metrics and Python names do not exist."""
     metrics = {metric.name for metric in METRICS}
     for mark in _CODE.findall(_FENCE.sub("", text)):
         code = mark.strip("`").strip()
         for name in re.findall(r"\bsecagg_[a-z_]+\b", code):
             if name not in metrics and name not in _MODULES:
                 yield f"no such metric: {name}"
+        for name in _PYTHON.findall(code):
+            if not _is_in_python(name):
+                yield f"no such name in Python: {name}"
         if code.startswith("secagg "):
             yield from _command_faults(code)
         if found := re.fullmatch(r"([a-z]+)\.([a-z_]+)(?: ?=.*)?", code):
@@ -233,6 +241,15 @@ def name_faults(text: str) -> Iterator[str]:
     for block in _CONSOLE.findall(text):
         for line in _PROMPT.findall(block.replace("\\\n", " ")):
             yield from _command_faults(line)
+
+
+@functools.cache
+def _is_in_python(name: str) -> bool:
+    """Return whether a dotted name leads to an object of a module."""
+    module, _, own = name.rpartition(".")
+    with suppress(ImportError):
+        return hasattr(import_module(module), own)
+    return False
 
 
 def _command_faults(line: str) -> Iterator[str]:

@@ -307,7 +307,7 @@ Numbers are never reused: programs, dashboards and other languages may match on 
 _FOR_PEOPLE: Final = """## What to do
 
 *Exit* is the exit code of a command that ends with the error.
-[Exit codes](exit-codes.md) has the ends that are no errors.
+[Exit codes](commands.md#exit-codes) has the ends that are no errors.
 
 *Again?* says whether the same command may succeed later by itself.
 After `no` a person is needed: the units under `deploy/systemd` do not restart then.

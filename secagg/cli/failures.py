@@ -9,7 +9,7 @@ Exit codes are stable, one per `ErrorCode`.
 Rule 3: 0 is success, 2 is a mistake on the command line (as in every Unix tool),
         128 + a number is a signal; every other failure is 10 + the number of its
         `ErrorCode`.
-Rule 4: a script may branch on these numbers; `docs/exit-codes.md` and
+Rule 4: a script may branch on these numbers; `docs/commands.md` and
         `docs/errors.md` explain each.
 
 A command that is stopped ends quietly, with one code per signal.

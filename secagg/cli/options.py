@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _EXPERIMENTAL: Final = (
     "{} is experimental and unreviewed: its argument is the authors' own, without a "
-    "review from outside; do not protect real data with it (docs/sparse.md)"
+    "review from outside; do not protect real data with it (docs/choosing-a-graph.md)"
 )
 
 JSONOption = Annotated[

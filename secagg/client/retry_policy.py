@@ -17,7 +17,7 @@ Rule 7: a client that waits for ever is patient: waits grow from a second to fiv
         stay short.
 
 Source:
-    docs/exit-codes.md says the same to people.
+    docs/errors.md says the same to people.
 """
 
 from collections.abc import Mapping

@@ -12,7 +12,7 @@ Rule 4: nothing here gives back a session of the privacy budget, and no vector i
         that was not asked for.
 
 Source:
-    docs/exit-codes.md says the same to people: what is final there ends a service.
+    docs/errors.md says the same to people: what is final there ends a service.
 """
 
 import asyncio

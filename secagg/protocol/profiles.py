@@ -58,7 +58,7 @@ class Profile(IntEnum):
     def is_experimental(self) -> bool:
         """Whether its security argument has not been reviewed.
 
-        Output that names the profile states this (docs/sparse.md).
+        Output that names the profile states this (docs/choosing-a-graph.md).
         """
         return self is Profile.MALICIOUS_SERVER_SPARSE
 

@@ -62,8 +62,8 @@ def test_the_page_of_commands_lists_every_verb_and_no_other(capsys):
 
 
 def test_every_end_that_is_no_error_is_explained():
-    text = (ROOT / "docs" / "exit-codes.md").read_text()
-    (table,) = re.findall(r"## Ends that are no errors\n\n(.*?)\n\n", text, re.DOTALL)
+    text = (ROOT / "docs" / "commands.md").read_text()
+    (table,) = re.findall(r"## Exit codes\n\n(.*?)\n\n", text, re.DOTALL)
     rows = dict(re.findall(r"^\| (\d+) \| ([^|]+) \|", table, re.MULTILINE))
     assert rows.pop(str(EXIT_OK)) == "success"
     assert rows.pop(str(EXIT_USAGE)) == "the command line"

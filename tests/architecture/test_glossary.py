@@ -1,4 +1,4 @@
-"""Words that docs/glossary.md replaces appear nowhere.
+"""Words of replaced_words.toml appear nowhere: docs/glossary.md has the better ones.
 
 A word is looked for in identifiers (`has_failed_over` and `WasPutBack` hold "put
 back"), comments, docstrings and texts of the packages, and in docs, deploy and the
@@ -7,12 +7,13 @@ pages beside them.
 
 import functools
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-GLOSSARY = "docs/glossary.md"  # names every word that it replaces
+WORDS = Path(__file__).parent / "replaced_words.toml"
 FOLDERS = (
     "secagg",
     "dpnoise",
@@ -35,13 +36,8 @@ EXCEPTIONS = {
 @functools.cache
 def replacements():
     """Return the forms of each banned word and the better one, by the first form."""
-    text = (ROOT / GLOSSARY).read_text()
-    table = text.partition("| Not | Write |\n|---|---|\n")[2].partition("\n\n")[0]
-    rows = re.findall(r"^\| (.+?) \| (.+?) \|$", table, re.MULTILINE)
-    return {
-        forms.split(", ")[0]: (tuple(forms.split(", ")), better)
-        for forms, better in rows
-    }
+    rows = tomllib.loads(WORDS.read_text("utf-8"))["words"]
+    return {row["not"][0]: (tuple(row["not"]), row["write"]) for row in rows}
 
 
 def pattern_of(forms):
@@ -80,11 +76,11 @@ def paths():
     yield ROOT / "Makefile"
 
 
-def test_no_file_uses_a_word_that_the_glossary_replaces():
+def test_no_file_uses_a_replaced_word():
     found = {}
     for path in paths():
         name = path.relative_to(ROOT).as_posix()
-        if name != GLOSSARY and "_pb2" not in name:
+        if "_pb2" not in name:
             for word, number in counts_in(path.read_text(encoding="utf-8")).items():
                 better = replacements()[word][1]
                 found[word, name] = f"{name}: {number} times {word!r}; write: {better}"

@@ -82,6 +82,8 @@ def test_cells_are_no_part_of_the_mean():
         ("```console\n$ secagg plan \\\n  --epsilonn 1\n```", "no such option"),
         ("```console\nserver$ secagg serve\n```", "no such command: serve"),
         ("`secagg_store_errors`", "no such metric: secagg_store_errors"),
+        ("`x = secagg.ClientEnrolment(1)`", "no such name in Python: secagg.Client"),
+        ("`secagg.nothing.Client`", "no such name in Python: secagg.nothing.Client"),
     ],
 )
 def test_a_name_that_does_not_exist_is_noticed(text, fault):
@@ -96,6 +98,7 @@ def test_a_name_that_does_not_exist_is_noticed(text, fault):
         "`task.steps = 3`",
         "`client.toml`",
         "`numpy.load`",
+        "`secagg.advanced.ClientEnrolment(…)` and `secagg.v1.SecAggService/Watch`",
     ],
 )
 def test_a_name_that_exists_is_accepted(text):

@@ -1,4 +1,4 @@
-"""Programs that are stopped end as `docs/exit-codes.md` says, and quietly."""
+"""Programs that are stopped end as `docs/commands.md` says, and quietly."""
 
 import json
 import os

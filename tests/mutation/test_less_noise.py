@@ -42,7 +42,7 @@ def test_every_fault_was_tried_and_none_went_unnoticed(table):
 
 
 def test_the_page_states_how_many_faults_there_are():
-    page = (less_noise.ROOT / "docs" / "testing.md").read_text("utf-8")
+    page = (less_noise.ROOT / "docs" / "status.md").read_text("utf-8")
     noise, claims = (len(FAULTS[table]) for table in less_noise.TABLES)
     assert f"all {noise} places and all {claims} false claims are noticed" in page
 

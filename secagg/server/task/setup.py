@@ -109,7 +109,7 @@ class Cohort:
         quorum: Signatures that open the unmasking in profile malicious-server-sparse;
             None for the smallest safe number.  Empty in all other profiles.
         profile: Named threat model; malicious-server-sparse is experimental and
-            unreviewed (docs/sparse.md).
+            unreviewed (docs/choosing-a-graph.md).
         enrolment: The valid credentials; required by the profiles for a malicious
             server, and by no other.
         deadlines: Longest duration of each round; None for those of `RoundDeadlines.of`
