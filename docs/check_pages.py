@@ -54,7 +54,9 @@ _FENCE: Final = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 _CONSOLE: Final = re.compile(r"^ *```console\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _PROMPT: Final = re.compile(r"^ *(?:[\w-]*\$|#) (secagg .*)$", re.MULTILINE)
 # `secagg.v1` has the names of the service on the wire.
-_PYTHON: Final = re.compile(r"\b((?:secagg(?!\.v1\.)|dpnoise)(?:\.[a-z_]\w*)*\.[A-Z]\w*)")
+_PYTHON: Final = re.compile(
+    r"\b((?:secagg(?!\.v1\.)|dpnoise)(?:\.[a-z_]\w*)*\.[A-Z]\w*)"
+)
 _COMMENT: Final = re.compile(r"<!--.*?-->", re.DOTALL)
 _INDENTED: Final = re.compile(r"(?:^|\n)\n(?: {4}.*\n|\n)+")
 LINK: Final = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)]*)\)")
@@ -225,9 +227,7 @@ def name_faults(text: str) -> Iterator[str]:
         for name in re.findall(r"\bsecagg_[a-z_]+\b", code):
             if name not in metrics and name not in _MODULES:
                 yield f"no such metric: {name}"
-        for name in _PYTHON.findall(code):
-            if not _is_in_python(name):
-                yield f"no such name in Python: {name}"
+        yield from _python_faults(code)
         if code.startswith("secagg "):
             yield from _command_faults(code)
         if found := re.fullmatch(r"([a-z]+)\.([a-z_]+)(?: ?=.*)?", code):
@@ -241,6 +241,12 @@ def name_faults(text: str) -> Iterator[str]:
     for block in _CONSOLE.findall(text):
         for line in _PROMPT.findall(block.replace("\\\n", " ")):
             yield from _command_faults(line)
+
+
+def _python_faults(code: str) -> Iterator[str]:
+    for name in _PYTHON.findall(code):
+        if not _is_in_python(name):
+            yield f"no such name in Python: {name}"
 
 
 @functools.cache
