@@ -75,9 +75,22 @@ _LOADED_BY_STYLE: Final = re.compile(r"(?:url\(|@import )[\"']?([^)\"']*)")
 _STYLE: Final = """\
 /* Wide tables and code scroll by themselves; the page never does. */
 .md-typeset table:not([class]) { font-size: .7rem; }
-.md-typeset td code { overflow-wrap: normal; }
+.md-typeset td code { overflow-wrap: normal; word-break: normal; }
 .md-typeset h1 code, .md-typeset h2 code { overflow-wrap: anywhere; }
 .md-typeset img { background: #fff; }
+/* On a phone a row of settings or errors becomes a paragraph, as wide as the screen. */
+@media screen and (max-width: 44.9844em) {
+  .md-typeset table:not([class]) :is(th, td) { min-width: 0; padding: .6em .7em; }
+  :is(#settings, #errors) ~ :not(#on-the-wire ~ *) table:not([class]) {
+    & thead { display: none; }
+    & :is(tbody, tr) { display: block; }
+    & tr { padding: .6em .2em; }
+    & td { border: 0; display: inline; padding: 0 .5em; }
+    & td:is(:nth-child(4):last-child, :nth-child(n + 5)) {
+      display: block; padding-top: .2em;
+    }
+  }
+}
 """
 
 
