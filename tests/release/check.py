@@ -49,8 +49,11 @@ _PLAN: Final = (
 _TOOLS_ALONE: Final = frozenset(
     {"build", "hatchling", "ruff", "mypy", "import-linter"}
 ) | {"types-protobuf", "types-grpcio"}
-# Too large for every check; `make engines` and `make test-all` have them.
-_EXTRAS_ELSEWHERE: Final = frozenset({"dev", "dev-services", "ray", "dask"})
+# Too large for every check, or, as Flower does, with narrow ranges of what others need:
+# `make engines`, `make flower`, `make frameworks` and `make test-all` try them.
+_EXTRAS_ELSEWHERE: Final = frozenset(
+    {"dev", "dev-services", "ray", "dask", "flower", "frameworks"}
+)
 _BOUND: Final = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[\w,]+\])?>=([\d.]+)")
 # Of the Citation File Format 1.2.0: what a file must have, and may have at its top.
 _CITED: Final = frozenset({"cff-version", "message", "title", "authors"})
