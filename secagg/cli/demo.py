@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secagg.cli.failures import exit_code_of
+from secagg.cli.failures import exit_code_of, removed_directory
 from secagg.cli.options import (
     JSONOption,
     ProfileOption,
@@ -97,7 +97,6 @@ def demo(  # noqa: PLR0913 - one parameter per flag
     Example: secagg demo --clients 40 --epsilon 6
     """
     import asyncio
-    import tempfile
 
     from secagg.cli.demo_view import DemoLines
 
@@ -107,7 +106,7 @@ def demo(  # noqa: PLR0913 - one parameter per flag
     output.line(f"one aggregator and {clients} clients will run on this machine")
     with (
         DemoLines(output, clients=clients) as view,
-        tempfile.TemporaryDirectory(prefix="secagg-demo-") as temporary,
+        removed_directory("secagg-demo-") as temporary,
     ):
         from secagg.storage.directories import new_directory
         from secagg.testbed.demo.layout import DemoPlan
@@ -134,7 +133,7 @@ def demo(  # noqa: PLR0913 - one parameter per flag
                 )
             },
         )
-        place = Path(temporary) if directory is None else new_directory(directory)
+        place = temporary if directory is None else new_directory(directory)
         drawing = picture or (directory or Path()) / "secagg-demo.svg"
         _check_drawing(drawing)
         result = asyncio.run(run_demo(planned, place, view))

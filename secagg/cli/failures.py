@@ -20,6 +20,8 @@ Rule 5: SIGTERM (a supervisor) and SIGHUP (a closed terminal) act like Ctrl-C:
 Rule 6: a signal that was ignored when the process started (`nohup`) stays ignored.
 Rule 7: a server that listens is the exception: it takes SIGINT and SIGTERM over, drains
         and ends with 0 (`secagg.server.rpc.grpc_server.run_until_signalled`).
+Rule 8: a demo or a load test is stopped by the first signal. Later ones are ignored
+        until its processes and threads have ended and the keys of its clients are gone.
 
 Nothing heavy is imported here: signals are caught before the libraries are loaded, and
 a command may fail before that.
@@ -31,7 +33,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Final, NoReturn, Self
 
@@ -117,6 +121,8 @@ def exit_code_of(error: SecAggError | ErrorCode) -> int:
 
 
 _LIKE_CTRL_C: Final = (signal.SIGTERM, signal.SIGHUP)
+# Far beyond what a thread needs to close a file.
+_THREAD_SECONDS: Final = 10.0
 
 
 class StopSignals:
@@ -173,6 +179,53 @@ class StopSignals:
             as_json=as_json,
         )
         return code
+
+
+@contextmanager
+def removed_directory(prefix: str) -> Iterator[Path]:
+    """Yield a new directory and remove it at the end, whatever signals come (rule 8).
+
+    Args:
+        prefix: Of its name.
+    """
+    import tempfile
+
+    stops = (signal.SIGINT, *_LIKE_CTRL_C)
+    before = {number: signal.getsignal(number) for number in stops}
+    is_main = threading.current_thread() is threading.main_thread()
+    taken = {
+        number: handler
+        for number, handler in before.items()
+        if is_main and callable(handler)
+    }
+    others = set(threading.enumerate())
+
+    def ignore() -> None:
+        for number in taken:
+            signal.signal(number, signal.SIG_IGN)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        ignore()
+        if number == signal.SIGINT:
+            _interrupt()
+        else:
+            taken[signal.Signals(number)](number, frame)
+
+    try:
+        for number in taken:
+            signal.signal(number, stop)
+        with tempfile.TemporaryDirectory(prefix=prefix) as place:
+            try:
+                yield Path(place)
+            finally:
+                ignore()
+                # A store whose opening was cancelled is closed by its own thread.
+                for thread in set(threading.enumerate()) - others:
+                    if not thread.daemon:
+                        thread.join(_THREAD_SECONDS)
+    finally:
+        for number, handler in taken.items():
+            signal.signal(number, handler)
 
 
 def _interrupt() -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secagg.cli.failures import exit_code_of
+from secagg.cli.failures import exit_code_of, removed_directory
 from secagg.cli.options import (
     JSONOption,
     ProfileOption,
@@ -95,8 +95,6 @@ def load(  # noqa: PLR0913 - one parameter per flag
     Example: secagg load --clients 1000 --dimension 10000 --degree 64 --lost 0.05
     """
     import asyncio
-    import tempfile
-    from pathlib import Path
 
     from secagg.testbed.load.database import OWN_DATABASE, database_of
     from secagg.testbed.load.plan import LoadPlan
@@ -121,13 +119,11 @@ def load(  # noqa: PLR0913 - one parameter per flag
     if store is None and servers > 1:
         store = OWN_DATABASE
     with (
-        tempfile.TemporaryDirectory(prefix="secagg-load-") as place,
+        removed_directory("secagg-load-") as place,
         database_of(store) as database,
         output.progress("load") as show,
     ):
-        result = asyncio.run(
-            run_load(planned, Path(place), output.line, database, show)
-        )
+        result = asyncio.run(run_load(planned, place, output.line, database, show))
     _print(planned.clients, result, output)
     output.result(_payload(planned.clients, result))
     if not result.is_exact or result.clients_failed:

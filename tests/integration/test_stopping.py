@@ -11,6 +11,7 @@ import pytest
 from secagg_testing.programs import TIMEOUT_SECONDS, Programs
 
 from secagg.cli import main
+from secagg.testbed.child_process import child_environment
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
@@ -35,9 +36,10 @@ def read_until(process, text):
     raise AssertionError(f"{text!r} never came:\n{''.join(seen)}")
 
 
-def stop(process, number):
-    """Send a signal as a terminal does, to the whole group; return what was said."""
-    os.killpg(process.pid, number)
+def stop(process, *numbers):
+    """Send signals as a terminal does, to the whole group; return what was said."""
+    for number in numbers:
+        os.killpg(process.pid, number)
     output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
     assert "Traceback" not in output
     assert "Exception ignored" not in output
@@ -106,32 +108,33 @@ def test_a_signal_that_was_ignored_at_the_start_stays_ignored(start):
 
 
 @pytest.mark.parametrize(
-    ("moment", "number", "start_of"),
+    ("moment", "numbers", "start_of"),
     [
         # While its aggregator starts, while its clients start, in the midst of it; as a
-        # background job of a shell, which lets it ignore SIGINT.
-        ("pictures each", signal.SIGTERM, nullcontext()),
-        ("listens on", signal.SIGINT, nullcontext()),
-        ("step 1", signal.SIGTERM, ignored(signal.SIGINT)),
+        # background job of a shell, which lets it ignore SIGINT.  Once or impatiently.
+        ("pictures each", [signal.SIGTERM], nullcontext()),
+        ("listens on", [signal.SIGINT] * 3, nullcontext()),
+        ("step 1", [signal.SIGTERM] * 3, ignored(signal.SIGINT)),
     ],
 )
-def test_a_demo_that_is_stopped_takes_all_its_processes_with_it(
-    start, tmp_path, moment, number, start_of
+def test_a_demo_that_is_stopped_leaves_neither_processes_nor_keys(
+    start, tmp_path, moment, numbers, start_of
 ):
     pytest.importorskip("sklearn")
-    directory = tmp_path / "demo"
-    words = ("--clients", "8", "--steps", "3", "--directory", str(directory))
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    environment = child_environment({"TMPDIR": str(folder)})
     with start_of:
-        demo = start("demo", *words)
+        demo = start("demo", "--clients", "8", "--steps", "3", env=environment)
     read_until(demo, moment)
-    output = stop(demo, number)
-    assert demo.returncode == CODES[number], output
-    assert f"stopped by {number.name}" in output
-    for log in (directory / "logs").glob("*.log"):
-        assert "Traceback" not in log.read_text(), log
+    assert list(folder.glob("secagg-demo-*/**/*.key"))
+    output = stop(demo, *numbers)
+    assert demo.returncode == CODES[numbers[0]], output
+    assert f"stopped by {numbers[0].name}" in output
+    assert not list(folder.iterdir())
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             running = process.read_bytes()
         except OSError:
             continue  # it has ended since it was listed
-        assert str(directory).encode() not in running
+        assert str(folder).encode() not in running

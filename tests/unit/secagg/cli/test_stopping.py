@@ -2,10 +2,14 @@
 
 import asyncio
 import signal
+import tempfile
+import threading
 
 import pytest
 
-from secagg.cli.failures import StopSignals
+from secagg.cli.failures import StopSignals, removed_directory
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @pytest.fixture
@@ -38,3 +42,65 @@ def test_a_signal_that_meets_a_finaliser_is_heard():
 def test_a_signal_that_meets_a_command_without_a_loop_is_heard():
     with StopSignals(), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGTERM)
+
+
+def raise_all_signals():
+    for number in STOPS:
+        signal.raise_signal(number)
+
+
+@pytest.fixture
+def removal_under_signals(monkeypatch):
+    """Every removal of a temporary directory meets all signals, before it begins."""
+    remove = tempfile.TemporaryDirectory.cleanup
+
+    def cleanup(self):
+        raise_all_signals()
+        remove(self)
+
+    monkeypatch.setattr(tempfile.TemporaryDirectory, "cleanup", cleanup)
+
+
+@pytest.mark.usefixtures("removal_under_signals")
+@pytest.mark.parametrize("first", STOPS)
+def test_no_later_signal_skips_what_the_first_one_ends(first):
+    before = [signal.getsignal(number) for number in STOPS]
+    steps = []
+
+    async def work():
+        try:
+            signal.raise_signal(first)
+            await asyncio.Event().wait()
+        finally:
+            raise_all_signals()
+            await asyncio.sleep(0)  # a process is ended in more than one turn
+            steps.append("processes have ended")
+            has_ended.set()
+
+    def command():
+        with removed_directory("secagg-test-") as place:
+            steps.append(place)
+            (place / "key").touch()
+            late = threading.Thread(target=write, args=(place / "mark",))
+            late.start()
+            asyncio.run(work())
+
+    def write(path):
+        has_ended.wait()
+        path.touch()
+
+    has_ended = threading.Event()
+    with StopSignals() as stopping, pytest.raises(KeyboardInterrupt):
+        command()
+    place, last = steps
+    assert not place.exists()
+    assert last == "processes have ended"
+    assert stopping.received == (None if first is signal.SIGINT else first)
+    assert [signal.getsignal(number) for number in STOPS] == before
+
+
+@pytest.mark.usefixtures("removal_under_signals", "in_the_background")
+def test_a_directory_is_removed_where_nothing_was_stopped_before():
+    with StopSignals(), removed_directory("secagg-test-") as place:
+        (place / "key").touch()
+    assert not place.exists()
