@@ -181,6 +181,8 @@ class SecAggError(Exception):
         self.code: Final = self.default_code if code is None else code
         self.next_step: Final = next_step
         self.at_command: Final = at_command
+        if next_step:  # a traceback shows it, too
+            self.add_note(f"next step: {next_step}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors cross process borders: one with keywords is rebuilt from its state.

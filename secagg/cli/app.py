@@ -11,6 +11,7 @@ Rule 3: tracebacks never show local variables: they may hold secrets.
 import difflib
 import functools
 import importlib
+import inspect
 import os
 import re
 import sys
@@ -162,12 +163,15 @@ def run(words: list[str], *, was_stopped: Callable[[], bool]) -> int:
 
 @functools.cache
 def _command(verb: str | None) -> Any:  # noqa: ANN401 - a class that moves between typer's releases
-    """Return the tree of commands, whose flags are shown without a type."""
+    """Return the tree of commands: flags without a type, paragraphs without breaks."""
     root = typer.main.get_command(command_line(verb))
     pending: list[Any] = [root]
     while pending:
         command = pending.pop()
         pending += getattr(command, "commands", {}).values()
+        # The terminal's width breaks lines, and typer would keep those of the source.
+        paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)
         # Without parsing a line: that would build the types of all options.
         context = command.context_class(
             command, info_name=command.name, help_option_names=_HELP_NAMES

@@ -182,7 +182,7 @@ class AuditReceipt:
     def _read(cls, reader: Reader) -> Self:
         """Decode a receipt; what it states is verified elsewhere."""
         if reader.fixed(len(_MAGIC)) != _MAGIC:
-            raise ValueError("they have another beginning")
+            raise ValueError("it does not begin like one")
 
         def rest() -> bytes:
             return reader.blob(max_bytes=MAX_RECEIPT_BYTES)

@@ -135,8 +135,10 @@ class ReceiptError(RemoteProtocolError):
         step: The first that failed.
     """
 
-    def __init__(self, step: Step, message: str, *, code: ErrorCode) -> None:
-        super().__init__(f"{step}: {message}", code=code)
+    def __init__(
+        self, step: Step, message: str, *, code: ErrorCode, next_step: str = ""
+    ) -> None:
+        super().__init__(f"{step}: {message}", code=code, next_step=next_step)
         self.step = step
 
 
@@ -506,7 +508,9 @@ def naming_step(step: Step) -> Iterator[None]:
     try:
         yield
     except RemoteProtocolError as error:
-        raise ReceiptError(step, str(error), code=error.code) from None
+        raise ReceiptError(
+            step, str(error), code=error.code, next_step=error.next_step
+        ) from None
 
 
 def _flaw(

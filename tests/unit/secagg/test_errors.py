@@ -2,6 +2,7 @@
 
 import ast
 import pickle
+import traceback
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,12 @@ def test_an_error_is_the_same_in_another_process(error):
     assert type(again) is type(error)
     assert str(again) == str(error)
     assert vars(again) == vars(error)
+
+
+def test_a_traceback_shows_the_next_step():
+    error = pickle.loads(pickle.dumps(InternalError("a", next_step="Read b.")))
+    shown = "".join(traceback.format_exception(error))
+    assert shown.endswith("InternalError: a\nnext step: Read b.\n")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import stat
 import sys
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -1156,6 +1157,24 @@ def test_a_name_is_suggested_only_when_it_is_close_or_means_the_same(
 def test_the_help_shows_no_type_after_a_flag(words, capsys):
     assert main([*words, "--help"]) == 0
     assert "bool" not in capsys.readouterr().out
+
+
+def test_the_help_breaks_lines_where_the_terminal_ends(capsys):
+    assert main(["client", "--help"]) == 0
+    said = capsys.readouterr().out.partition("Options")[0]
+    lines = [line.rstrip() for line in said.splitlines()]
+    width = max(map(len, lines))
+    for line, following in pairwise(lines):
+        if line and following:  # the next word has no room in the line before it
+            assert len(f"{line} {following.split()[0]}") > width, line
+
+
+def test_what_is_not_a_receipt_is_said_with_what_to_name(tmp_path, capsys):
+    (tmp_path / "x.npy").write_bytes(b"not a receipt, but longer than one begins")
+    assert main(["sessions", "verify", str(tmp_path / "x.npy")]) != 0
+    said = capsys.readouterr().err
+    assert "it does not begin like one" in said
+    assert "next step: Name a receipt" in said
 
 
 def test_a_renewal_is_not_asked_for_without_a_command(capsys):
