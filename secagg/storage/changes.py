@@ -138,25 +138,6 @@ class PutFacts(Update[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class SettleCharge(Update[None]):
-    """Settle the charge of a session that has ended without an answer.
-
-    A session that is still open is settled by the change that ends it.  A settled
-    charge stays as it is, and a session that was never charged has no charge.
-
-    Attributes:
-        settlement: What became of the charge.
-    """
-
-    settlement: Settlement
-
-    async def run(self, connection: Connection) -> None:
-        """Settle it."""
-        await connection.lock(self.settlement.task)
-        await _settle(connection, self.settlement, await connection.now())
-
-
-@dataclass(frozen=True, slots=True)
 class PutClaim(Update[bool]):
     """Add a claim if its data have as many as the caller has seen; else return False.
 

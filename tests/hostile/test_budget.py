@@ -7,7 +7,7 @@ here stands what ends a session, and what that costs.
 """
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from secagg_testing import manual_clock
@@ -25,7 +25,7 @@ from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.simulation.driver import identity_of
 from secagg.storage import changes
 from secagg.storage.budget_ledger import BudgetSpentError, ChargeState, Settlement
-from secagg.storage.changes import SettleCharge
+from secagg.storage.change import Update
 from secagg.storage.queries import ListCharges
 from secagg.wire.calls import GetOffer, RevealShares, UploadChunk
 
@@ -205,6 +205,16 @@ def test_an_error_in_answer_to_the_next_question_gives_nothing_back(forged):
     assert spent(deployment) == {1}
 
 
+@dataclass(frozen=True)
+class Credit(Update[None]):
+    """Settle the charge of a session that is over, which no client of ours does."""
+
+    settlement: Settlement
+
+    async def run(self, connection):
+        await changes._settle(connection, self.settlement, await connection.now())
+
+
 def test_the_ledger_finds_a_client_that_credits_an_error_to_its_last_session(
     forged, monkeypatch
 ):
@@ -220,7 +230,7 @@ def test_the_ledger_finds_a_client_that_credits_an_error_to_its_last_session(
                 last = Settlement(
                     task=task, session_id=row.session_id, state=ChargeState.VOID
                 )
-                await store.commit(SettleCharge(last))
+                await store.commit(Credit(last))
             raise
 
     monkeypatch.setattr(ClientRunner, "run_session", credit)

@@ -20,7 +20,6 @@ from secagg.storage.changes import (
     PutFacts,
     PutTask,
     RecordRevocations,
-    SettleCharge,
 )
 from secagg.storage.spool import Spool
 from secagg.storage.store import Store
@@ -84,7 +83,6 @@ class CrashSwitch:
 
 # Names of the commands that are crash points.
 _POINTS: Final[dict[type[Command[Any]], str]] = {
-    SettleCharge: "settle",
     PutTask: "put task",
     PutFacts: "put facts",
     PutClaim: "put claim",

@@ -29,7 +29,7 @@ from secagg.storage.budget_ledger import (
     Settlement,
 )
 from secagg.storage.change import Change, NewSession, Role
-from secagg.storage.changes import PutClaim, SettleCharge
+from secagg.storage.changes import PutClaim
 from secagg.storage.open_store import open_store
 
 HOST = """
@@ -99,12 +99,11 @@ async def write_stores(place):
         )
         key = f"client/{number}"
         created = await ledger.commit(Change(key=key, create=new))
-        await ledger.commit(
-            Change(key=key, expect=0, previous=created.chain, charge=charge, spend=True)
-        )
+        at = {"key": key, "expect": 0, "previous": created.chain}
+        await ledger.commit(Change(**at, charge=charge, spend=True))
         if settled is not None:
             last = Settlement(task="counts", session_id=bytes([number]), state=settled)
-            await ledger.commit(SettleCharge(last))
+            await ledger.commit(Change(**at, settle=last, end=b""))
     for number, task in enumerate(("counts", "means")):
         claim = Claim(
             data="patients",

@@ -22,8 +22,7 @@ from secagg.storage.budget_ledger import (
     Settlement,
 )
 from secagg.storage.change import Change, NewSession, Role
-from secagg.storage.changes import SettleCharge
-from secagg.storage.queries import ListCharges
+from secagg.storage.queries import ListCharges, LoadSession
 
 
 def noised(epsilon=8.0):
@@ -77,7 +76,11 @@ async def test_a_task_gets_as_many_sessions_as_it_claims_and_its_spare_ones(offe
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
     # An interrupted session continues: it is charged already.
     await judged(store, sessions[0])
-    await store.commit(SettleCharge(settlement_of(sessions[0], Charge.GIVEN_BACK)))
+    key = sessions[0].session_id.hex()
+    stored = await store.read(LoadSession(key))
+    void = settlement_of(sessions[0], Charge.GIVEN_BACK)
+    at = {"expect": stored.sequence, "previous": stored.chain}
+    await store.commit(Change(key=key, **at, settle=void, end=b""))
     await judged(store, sessions[3])
     # Of a session that was given back not the budget checks, but its number.
     await judged(store, sessions[0])

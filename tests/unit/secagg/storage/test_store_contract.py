@@ -56,7 +56,6 @@ from secagg.storage.changes import (
     PutFacts,
     PutTask,
     RecordRevocations,
-    SettleCharge,
     Touch,
 )
 from secagg.storage.journal import decode_server_event, record_of
@@ -649,16 +648,6 @@ async def test_settling_what_was_never_charged_changes_nothing(store):
     at = await client_session(store, 1)
     await end(store, at, key="1", settle=settlement(1, ChargeState.VOID))
     assert await store.read(ListCharges("task")) == ()
-
-
-async def test_a_session_that_ended_during_downtime_is_settled_later(store):
-    at = await charged(store, 1)
-    await end(store, at, key="1")
-    assert await states(store) == [ChargeState.BOUND]
-    await store.commit(SettleCharge(settlement(1, ChargeState.VOID)))
-    assert await states(store) == [ChargeState.VOID]
-    await store.commit(SettleCharge(settlement(2, ChargeState.VOID)))
-    assert len(await store.read(ListCharges("task"))) == 1
 
 
 async def test_a_change_that_comes_too_late_charges_and_settles_nothing(store):
