@@ -547,7 +547,7 @@ class Client:
         self, work: Callable[[OpenClient], Coroutine[Any, Any, _Answer]]
     ) -> _Answer:
         _, state = self._parts()
-        return await self._workers.run(state.call, work)
+        return await state.ask(work, self._workers)
 
     async def _open_state(
         self, stack: AsyncExitStack, connection: AggregatorConnection

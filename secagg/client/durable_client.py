@@ -5,6 +5,8 @@ Rule 1: a call is finished and on the disk when it returns; a caller that goes a
 Rule 2: after a disk that has failed nothing is said: what is on it is not known, and
         only a new object reads it.
 Rule 3: a fork of the process is refused: both would continue from the same state.
+Rule 4: no call waits for another one that computes what a task costs
+        (`secagg.client.storage`).
 """
 
 import os
@@ -14,13 +16,13 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from secagg.client.admission import Admission
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.gate import OwnRules
 from secagg.client.open_client import Encode, OpenClient, encode_input
-from secagg.client.storage import ClientStorage
+from secagg.client.storage import ClientStorage, ReportNeededError
 from secagg.client.total_ledger import TotalLedger
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import (
@@ -40,6 +42,9 @@ from secagg.protocol.policy import (
 from secagg.storage.client_store import ClientStore
 from secagg.storage.rows import Retention
 from secagg.storage.store import run_inline
+
+if TYPE_CHECKING:
+    from secagg.runtime.workers import Workers
 
 _Result = TypeVar("_Result")
 
@@ -163,6 +168,34 @@ class DurableClient:
             LocalProtocolError: The client is not open, or this process is a fork.
             ServiceError: STORAGE_FAILED, also for every call after it.
         """
+        while isinstance(found := self.attempt(work), ReportNeededError):
+            found.compute()
+        return found
+
+    async def ask(
+        self,
+        work: Callable[[OpenClient], Coroutine[Any, Any, _Result]],
+        workers: "Workers",
+    ) -> _Result:
+        """Make a call on threads; it comes to its end also where the caller goes away.
+
+        Raises:
+            SecAggError: As `call`.
+        """
+        while isinstance(
+            found := await workers.run(self.attempt, work), ReportNeededError
+        ):
+            await workers.compute(found.compute)
+        return found
+
+    def attempt(
+        self, work: Callable[[OpenClient], Coroutine[Any, Any, _Result]]
+    ) -> _Result | ReportNeededError:
+        """Make a call, or say what has to be computed before it is made again.
+
+        Raises:
+            SecAggError: As `call`.
+        """
         # Before the lock, which may be held by a thread that no fork has.
         if self._opened is not None and os.getpid() != self._process:
             raise LocalProtocolError(
@@ -178,6 +211,8 @@ class DurableClient:
                 raise self._failed.with_traceback(None)
             try:
                 return run_inline(work(_known(self._opened)))
+            except ReportNeededError as needed:
+                return needed.with_traceback(None)
             except SecAggError as error:
                 is_unknown = error.code in _UNKNOWN_DISK
                 if (isinstance(error, ServiceError) and is_unknown) or isinstance(
@@ -242,7 +277,7 @@ class DurableClient:
 
     def _open(self, store: ClientStore) -> OpenClient:
         """Return the open client over a store."""
-        storage = ClientStorage(store, store.directory)
+        storage = ClientStorage(store, store.directory, defers=True)
         return OpenClient(
             self.identity,
             tasks=self.tasks,

@@ -804,8 +804,11 @@ class OpenClient:
         contribution = None
         if concludes:
             outcome = await self._completed(live)
+            # Never computed here: the call has changed something.
+            privacy = live.info.privacy
             contribution = contribution_of(
-                outcome, report_of=self._admission.rules.report_of
+                outcome,
+                report_of=lambda task: privacy or self._admission.rules.report_of(task),
             )
         return ClientStep(
             is_over=True,

@@ -201,7 +201,7 @@ class ClientParts:
 
         It comes to its end also where the caller goes away.
         """
-        return await self.workers.run(self.state.call, work)
+        return await self.state.ask(work, self.workers)
 
 
 class Conductor:
@@ -408,6 +408,8 @@ class Conductor:
         if self._is_past:
             return
         masked = await self._step(given=given)
+        if not masked.messages:  # its end came while it waited for a thread (R5-7)
+            return
         self._has_bound = True
         await self._upload(masked.messages[-1])
 

@@ -1,12 +1,37 @@
-"""The store of a client: its sessions and what it has spent."""
+"""The store of a client, and what its tasks cost as it has computed that itself.
 
-from dataclasses import dataclass, field
+Rule 1: a computation may take many seconds, so none is made while a call has the state:
+        the call ends before it has changed anything, and begins again with the figure.
+"""
+
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from secagg.distributed_dp import NoisyTask, PrivacyReport
 from secagg.distributed_dp.report_cache import privacy_report
-from secagg.protocol.parameters import ProtocolParameters
+from secagg.errors import SecAggError
 from secagg.storage.client_store import ClientRecords
+
+# A peer that offers more noise blocks has them computed again.
+_KEPT: Final = 64
+
+
+class ReportNeededError(Exception):
+    """A call needs a figure that is not computed yet; it has changed nothing.
+
+    Args:
+        storage: Of the client.
+        task: Whose cost is needed.
+    """
+
+    def __init__(self, storage: "ClientStorage", task: NoisyTask) -> None:
+        super().__init__()
+        self._storage, self._task = storage, task
+
+    def compute(self) -> None:
+        """Compute it; takes up to seconds, on any thread."""
+        self._storage.compute(self._task)
 
 
 @dataclass(slots=True)
@@ -16,18 +41,44 @@ class ClientStorage:
     Attributes:
         store: Sessions, their numbers, and what this client has given to each task.
         directory: Where it is kept; None for memory.
+        defers: Raise `ReportNeededError` in place of computing a figure.
     """
 
     store: ClientRecords
     directory: Path | None
-    _last: tuple[ProtocolParameters, PrivacyReport] | None = field(
-        default=None, init=False, repr=False
+    defers: bool = False
+    _known: dict[bytes, PrivacyReport | SecAggError] = field(
+        default_factory=dict, init=False, repr=False
     )
 
     def report_of(self, task: NoisyTask) -> PrivacyReport:
-        """Return what a task costs, as this client has computed it itself."""
-        if self.directory is not None:
-            return privacy_report(task, self.directory)
-        if self._last is None or self._last[0] != task.parameters:
-            self._last = task.parameters, task.report()
-        return self._last[1]
+        """Return what a task costs, as this client has computed it itself.
+
+        Raises:
+            ReportNeededError: With `defers`; it is not computed yet.
+            RemoteProtocolError: BAD_CONFIG; its noise has no figures.
+        """
+        known = self._known.get(task.parameters.noise_block)
+        if known is None:
+            if self.defers:
+                raise ReportNeededError(self, task)
+            known = self.compute(task)
+        if isinstance(known, SecAggError):
+            raise known.with_traceback(None)
+        # The graph is not part of the noise block, and costs nothing to check again.
+        return replace(known, graph_delta=task.graph_delta)
+
+    def compute(self, task: NoisyTask) -> PrivacyReport | SecAggError:
+        """Compute what a task costs, or why it has no figures; takes up to seconds."""
+        found: PrivacyReport | SecAggError
+        try:
+            if self.directory is None:
+                found = task.report()
+            else:
+                found = privacy_report(task, self.directory)
+        except SecAggError as error:  # raised where the figure is asked for
+            found = error
+        for oldest in tuple(self._known)[: -(_KEPT - 1)]:
+            self._known.pop(oldest, None)
+        self._known[task.parameters.noise_block] = found
+        return found

@@ -6,7 +6,8 @@ Rule 1: a report belongs to one noise block and to the exact sources that comput
 Rule 2: only a party's own computation is cached, in its own directory. No statement of
         another party about epsilon is ever read from here.
 Rule 3: a cache that is missing, damaged or on a full disk only costs time.
-Rule 4: one report per directory, so that a peer with many blocks cannot fill the disk.
+Rule 4: a directory keeps the latest few reports, one for each of the party's tasks, so
+        that a peer with many blocks cannot fill the disk.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from hashlib import sha256
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -26,7 +27,9 @@ from secagg.distributed_dp import NoisyTask, PrivacyReport
 from secagg.errors import ServiceError
 from secagg.runtime.vector_files import write_json
 
-_FILE: Final = "privacy-report.json"
+_FILE: Final = "privacy-reports.json"
+# A report has some two kilobytes; one client serves tens of tasks, not thousands.
+_KEPT: Final = 32
 _SOURCES: Final = ("dpnoise", "secagg.distributed_dp")
 
 
@@ -43,26 +46,28 @@ def privacy_report(
     if b'"own-' in task.parameters.noise_block:
         return task.report()  # no digest covers a program's own code
     path, key = directory / _FILE, _key_of(task)
-    known = _read(path, key)
-    if known is not None:
+    known = _read(path)
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
         # The graph is not part of the noise block, and costs nothing to check again.
-        return replace(known, graph_delta=task.graph_delta)
+        return replace(
+            PrivacyReport.from_dict(known[key]), graph_delta=task.graph_delta
+        )
     report = task.report()
     if keep:
+        known.pop(key, None)
+        newest = [*known.items(), (key, report.to_dict())][-_KEPT:]
         with contextlib.suppress(ServiceError):
-            write_json(path, {"key": key, "report": report.to_dict()})
+            write_json(path, dict(newest))
     return report
 
 
-def _read(path: Path, key: str) -> PrivacyReport | None:
+def _read(path: Path) -> dict[str, Any]:
     """Return the stored report, if it belongs to the key."""
     try:
         document = json.loads(path.read_bytes())
-        if document["key"] != key:
-            return None
-        return PrivacyReport.from_dict(document["report"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _key_of(task: NoisyTask) -> str:

@@ -1,7 +1,7 @@
 """Threads for blocking calls, which keep them off the event loop.
 
-Spool, checks and heavy protocol steps share a small pool.  The store has a thread of
-its own, and masks have an executor of theirs.
+Spool, checks and heavy protocol steps share a small pool.  The store and computations
+of seconds have a thread of their own each, and masks have an executor of theirs.
 """
 
 import asyncio
@@ -54,6 +54,15 @@ class Workers:
         loop = asyncio.get_running_loop()
         threads = self._general or _threads_of(os.getpid())
         return await loop.run_in_executor(threads, partial(call, *args, **kwargs))
+
+    async def compute(self, call: Callable[[], _Result]) -> _Result:
+        """Run a computation of seconds, which no short call waits behind.
+
+        One at a time in a process, so that a peer that causes many takes one core.
+        """
+        loop = asyncio.get_running_loop()
+        threads = self._general or _long_thread_of(os.getpid())
+        return await loop.run_in_executor(threads, call)
 
     async def open(
         self, begin: Callable[[], object], close: Callable[[], object]
@@ -108,6 +117,11 @@ class Workers:
 def _threads_of(_process: int) -> Executor:
     threads = max(_GENERAL_THREADS, os.cpu_count() or 1)
     return ThreadPoolExecutor(threads, "secagg-client")
+
+
+@cache
+def _long_thread_of(_process: int) -> Executor:
+    return ThreadPoolExecutor(1, "secagg-computation")
 
 
 def _sha256(data: bytes | bytearray) -> bytes:

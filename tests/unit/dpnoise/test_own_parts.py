@@ -85,7 +85,7 @@ def test_own_parts_say_so_and_are_accepted_by_those_who_ask_for_them(named, tmp_
     )
     with blocking.local(task, privacy_limits=asked, **opened) as people:
         assert people.sum([[0.5] * 4] * 3).privacy.server.proof is Proof.OWN
-    assert not list(tmp_path.rglob("privacy-report.json"))
+    assert not list(tmp_path.rglob("privacy-reports.json"))
 
 
 def test_an_offer_selects_nothing_that_the_clients_program_did_not_register():

@@ -1,24 +1,33 @@
 """Clients of several tasks over one state: `Client(step_client=...)`."""
 
 import asyncio
+import os
+import threading
 import time
 
 import numpy as np
 import pytest
 from secagg_testing.carrier import NOW, Carrier
-from secagg_testing.cohorts import parameters_for, with_noise
+from secagg_testing.cohorts import LENIENT_POLICY, parameters_for, with_noise
 from secagg_testing.inline_store import inline_store
 
 import secagg
 from secagg import advanced
 from secagg.client.open_client import HEARING_SECONDS
-from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from secagg.client.session_driver import ClientPhase
+from secagg.distributed_dp import NoisyTask
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    RemoteProtocolError,
+    SessionAbortedError,
+)
 from secagg.server.aggregator import Aggregator
 from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
 from secagg.transport.connection import InMemoryConnection
-from secagg.wire.calls import Blob, FetchChunk
+from secagg.wire.calls import Blob, FetchChunk, UploadChunk
 
 NAMES = ("alice", "bob", "carol")
 EXACT = parameters_for(3, dimension=2, threshold=3)
@@ -274,6 +283,171 @@ def test_a_call_for_another_task_ends_no_session_that_is_listened_to():
     with pytest.raises(secagg.SessionAbortedError):
         alice.step(one.server.offer)
     one.close()
+
+
+class Uploading(InMemoryConnection):
+    """Holds back the first upload, and ends every session once it is told to."""
+
+    is_over = False
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.held = asyncio.Event()
+
+    async def call(self, request):
+        if isinstance(request, UploadChunk) and not self.held.is_set():
+            self.held.set()
+            await asyncio.Event().wait()
+        return await super().call(request)
+
+    def watch(self, request):
+        if self.is_over:
+            raise SessionAbortedError("enough", code=ErrorCode.CANCELLED)
+        return super().watch(request)
+
+
+async def test_a_session_whose_end_comes_while_its_vector_is_made_says_nothing_more(
+    tmp_path,
+):
+    """R5-7: with an input bound by an earlier call, only its fate is listened for."""
+    shift, said = [0.0], []
+    async with Serving(flu=EXACT) as serving:
+        with (
+            state("bob") as bob,
+            state("carol") as carol,
+            state(
+                "alice",
+                tmp_path / "alice" / "state",
+                clock=lambda: time.time() + shift[0],
+                keep_upload=False,
+            ) as shared,
+        ):
+            rest = [
+                asyncio.create_task(give(serving, each, "flu", np.array([1, 1])))
+                for each in (bob, carol)
+            ]
+            link = Uploading(serving.aggregator, "alice")
+
+            def late(session):
+                link.is_over = True
+                shift[0] = session.descriptor.session_end - time.time()
+                return np.array([1, 1])
+
+            async with secagg.Client(link, task="flu", step_client=shared) as one:
+                began = asyncio.create_task(one.contribute(np.array([1, 1])))
+                await link.held.wait()
+                began.cancel()
+                await asyncio.wait({began})
+            brief = {"wait_seconds": 0.0, "on_progress": said.append}
+            async with secagg.Client(
+                link, task="flu", step_client=shared, **brief
+            ) as one:
+                with pytest.raises(SessionAbortedError):  # and there is no other one
+                    await one.contribute(late)
+            for each in rest:
+                each.cancel()
+            await asyncio.wait(rest)
+    (aborted,) = (each for each in said if each.phase is ClientPhase.ABORTED)
+    assert aborted.reason == "enough"
+
+
+class SlowFigures:
+    """Keeps whoever computes a cost until it is let go."""
+
+    def __init__(self, monkeypatch):
+        self.begun, self.go = threading.Event(), threading.Event()
+        report = NoisyTask.report
+
+        def slow(task):
+            self.begun.set()
+            assert self.go.wait(30.0)
+            return report(task)
+
+        monkeypatch.setattr(NoisyTask, "report", slow)
+
+
+@pytest.mark.parametrize("home", [None, "state"])
+def test_no_call_waits_while_the_cost_of_another_task_is_computed(
+    home, tmp_path, monkeypatch
+):
+    given = state(
+        home=home and tmp_path / home,
+        aggregator="hub",
+        privacy_limits=LIMITS,
+        tasks=["one", "two"],
+        total=advanced.TotalBudget(data="scans", epsilon=9.0, delta=1e-4),
+        cohort=LENIENT_POLICY,
+        clock=lambda: NOW,
+    )
+    one, two = (
+        Carrier(with_noise(EXACT, epsilon=epsilon), NAMES, options={"task_id": task})
+        for epsilon, task in ((2.0, "one"), (3.0, "two"))
+    )
+    with given as shared:
+        said = shared.step(one.server.offer).messages
+        figures, found = SlowFigures(monkeypatch), []
+        thread = threading.Thread(
+            target=lambda: found.append(shared.step(two.server.offer).messages)
+        )
+        thread.start()
+        assert figures.begun.wait(60.0)
+        # The state is free: the first task goes on, and may even be left.
+        assert shared.step(one.server.offer).messages == said
+        assert shared.place("two").highest_number == 0
+        figures.go.set()
+        thread.join()
+        assert len(found[0]) == 1
+        assert shared.place("two").highest_number == 1
+        assert len(shared.data_use().claims) == 2
+
+
+async def test_no_thread_of_other_clients_computes_a_cost(monkeypatch):
+    """As many tasks as there are threads wait for figures, and another one goes on."""
+    names = [f"task-{number}" for number in range(max(4, os.cpu_count()))]
+    tasks = {name: with_noise(EXACT, epsilon=2.0 + k) for k, name in enumerate(names)}
+    figures, mine = SlowFigures(monkeypatch), np.array([1, 1])
+    waived = secagg.ExactSumWaiver(
+        advanced.NO_NOISE_ACKNOWLEDGEMENT,
+        noised=secagg.PrivacyLimits(max_epsilon=99.0, max_delta=1e-5),
+    )
+    async with Serving(flu=EXACT, **tasks) as serving:
+        with (
+            state(privacy_limits=waived) as shared,
+            state("bob") as bob,
+            state("carol") as carol,
+        ):
+            waiting = [
+                asyncio.create_task(give(serving, shared, name, np.ones(2)))
+                for name in names
+            ]
+            await asyncio.to_thread(figures.begun.wait, 60.0)
+            given = await asyncio.gather(
+                *(give(serving, each, "flu", mine) for each in (shared, bob, carol))
+            )
+            assert given[0].values.tolist() == [3, 3]
+            for each in waiting:
+                each.cancel()
+            figures.go.set()
+            await asyncio.wait(waiting)
+
+
+def test_noise_without_figures_is_refused_in_every_call(monkeypatch):
+    asked = []
+
+    def hopeless(_):
+        asked.append(1)
+        raise ErrorCode.BAD_CONFIG.error("no such noise")
+
+    offer = Carrier(with_noise(EXACT), NAMES).server.offer
+    monkeypatch.setattr(NoisyTask, "report", hopeless)
+    with state(
+        aggregator="hub", privacy_limits=LIMITS, tasks=["sums"], clock=lambda: NOW
+    ) as shared:
+        for ask in (shared.step, shared.check_offer, shared.step):
+            with pytest.raises(RemoteProtocolError, match="no such noise"):
+                ask(offer)
+        assert shared.place("sums").highest_number == 0
+    assert len(asked) == 1
 
 
 class EndingMeanwhile(InMemoryConnection):

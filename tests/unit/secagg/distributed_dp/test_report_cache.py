@@ -61,7 +61,12 @@ def test_another_block_and_a_repaired_accountant_are_computed_afresh(
     counted.clear()
     report.statement.cache_clear()
     assert privacy_report(task, tmp_path) == first
-    assert counted  # the directory holds one report, and that was the other one
+    assert not counted  # the directory keeps the reports of several tasks
+    monkeypatch.setattr(report_cache, "_KEPT", 1)
+    privacy_report(task_for(3), tmp_path)
+    report.statement.cache_clear()
+    assert privacy_report(task, tmp_path) == first
+    assert len(counted) == 2  # and no more than it is allowed to
     counted.clear()
     report.statement.cache_clear()
     monkeypatch.setattr(report_cache, "accounting_digest", lambda: "repaired")
@@ -92,12 +97,13 @@ def test_a_change_of_any_source_of_a_figure_is_another_digest(tmp_path):
     assert len({tuple(each) for each in seen}) == 4
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"key": 1, "report": {}}', None])
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"key": 1}', None])
 def test_a_damaged_cache_costs_time_and_nothing_else(tmp_path, task, counted, content):
     first = privacy_report(task, tmp_path)
-    path = tmp_path / "privacy-report.json"
+    path = tmp_path / "privacy-reports.json"
     document = json.loads(path.read_text())
-    del document["report"]["server"]["epsilon"]
+    (kept,) = document.values()
+    del kept["server"]["epsilon"]
     path.write_text(json.dumps(document) if content is None else content)
     counted.clear()
     report.statement.cache_clear()
