@@ -17,7 +17,7 @@ from secagg.cli.output import Output
 from secagg.client.session_paths import SessionPath
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from secagg.cli.client_inputs import GivenInput, Source
     from secagg.client.client import Client
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from secagg.client.participation import Participation
     from secagg.client.service import CertificateRenewal
     from secagg.client.session_driver import ClientProgress
+    from secagg.client.step_client import StepClient
     from secagg.config import ClientSettings
     from secagg.errors import SecAggError
 
@@ -172,6 +173,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
     import asyncio
     import os
     from dataclasses import replace
+    from functools import partial
 
     from secagg.cli.checks.preflight import require_all, show_checked
     from secagg.cli.checks.setup_checks import shown_findings, start_findings
@@ -186,7 +188,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
     )
     from secagg.cli.output import log_to_stderr
     from secagg.client.input_files import check_reuse
-    from secagg.client.program import client_policy
+    from secagg.client.program import client_of, client_policy, shared_state_of
     from secagg.config import load_client_settings
 
     _check_renewal(renew_before, renew_exec, service=service)
@@ -236,22 +238,28 @@ def client(  # noqa: PLR0913 - one parameter per flag
             output.line(complaint, style="bold red")
     renewal = _renewal(renew_before or _RENEW_BEFORE_DAYS, renew_exec)
 
-    def give(number: int, told: Output) -> "Coroutine[Any, Any, dict[str, object]]":
+    def give(
+        number: int, told: Output, shared: "StepClient | None" = None
+    ) -> "Coroutine[Any, Any, dict[str, object]]":
         own, source, files, _ = jobs[number]
-        return _give(
+        client = partial(
+            client_of,
             own,
-            source,
-            files,
-            told,
+            shared=shared,
+            fetch_sum=files.sum_path is not None,
             accept_restored=accept_restored,
-            service=service,
-            renewal=renewal,
+            is_service=service,
         )
+        return _give(own, source, files, told, client, service=service, renewal=renewal)
 
     if tasks is None:
         output.result(asyncio.run(give(0, output)))
-    else:
-        output.result({"tasks": asyncio.run(give_to_all(list(by_task), give, output))})
+        return
+    with shared_state_of(
+        settings, by_task, accept_restored=accept_restored
+    ) as shared_state:
+        one = partial(give, shared=shared_state)
+        output.result({"tasks": asyncio.run(give_to_all(list(by_task), one, output))})
 
 
 def _check_renewal(
@@ -384,28 +392,22 @@ async def _give(  # noqa: PLR0913 - what is given, and where to
     source: "Source",
     files: _Files,
     output: Output,
+    client: "Callable[..., Client]",
     *,
-    accept_restored: bool,
     service: bool,
     renewal: "CertificateRenewal | None",
 ) -> dict[str, object]:
-    """Contribute to one task; return what the command reports, for programs."""
+    """Contribute to one task; return what the command reports, for programs.
+
+    `client` makes the client, told of its progress.
+    """
     from secagg.cli.client_inputs import stop_source
 
     try:
         if service:
-            count = await _serve(
-                settings,
-                source,
-                files,
-                output,
-                accept_restored=accept_restored,
-                renewal=renewal,
-            )
+            count = await _serve(source, files, output, client, renewal=renewal)
             return {"sessions_given": count}
-        contributions, last = await _contribute(
-            settings, source, files, output, accept_restored=accept_restored
-        )
+        contributions, last = await _contribute(settings, source, files, output, client)
         return _payload(contributions, last, files, output)
     finally:
         stop_source(source)
@@ -416,12 +418,10 @@ async def _contribute(
     source: "Source",
     files: _Files,
     output: Output,
-    *,
-    accept_restored: bool,
+    client: "Callable[..., Client]",
 ) -> "tuple[list[Contribution], Participation | None]":
     """Return the contributions, and the last participation if the task is over."""
     from secagg.cli.client_inputs import forget_vector
-    from secagg.client.program import client_of
     from secagg.client.session_driver import ClientPhase
     from secagg.errors import ErrorCode, ServiceError
     from secagg.runtime.garbage import keep_what_is_loaded
@@ -434,12 +434,7 @@ async def _contribute(
         output.line(_line_of(progress))
 
     contributions: list[Contribution] = []
-    async with client_of(
-        settings,
-        fetch_sum=files.sum_path is not None,
-        accept_restored=accept_restored,
-        on_progress=show,
-    ) as one:
+    async with client(on_progress=show) as one:
         keep_what_is_loaded()
         if not await one.is_in_session():
             source.ready()
@@ -465,20 +460,18 @@ async def _contribute(
     return contributions, None
 
 
-async def _serve(  # noqa: PLR0913 - what is given, and where to
-    settings: "ClientSettings",
+async def _serve(
     source: "Source",
     files: _Files,
     output: Output,
+    client: "Callable[..., Client]",
     *,
-    accept_restored: bool,
     renewal: "CertificateRenewal | None",
 ) -> int:
     """Contribute to every session of the task; return the number of contributions."""
     from contextlib import nullcontext
 
     from secagg.cli.client_inputs import forget_vector
-    from secagg.client.program import client_of
     from secagg.client.service import ClientService
     from secagg.client.session_driver import ClientPhase
     from secagg.errors import ErrorCode, ServiceError
@@ -500,13 +493,7 @@ async def _serve(  # noqa: PLR0913 - what is given, and where to
         _describe(given, output)
         _write_given(given, files, output)
 
-    async with client_of(
-        settings,
-        fetch_sum=files.sum_path is not None,
-        accept_restored=accept_restored,
-        is_service=True,
-        on_progress=show,
-    ) as one:
+    async with client(on_progress=show) as one:
         keep_what_is_loaded()
         if not await one.is_in_session():
             source.ready()

@@ -25,7 +25,6 @@ from secagg.cli.output import Output
 from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.arguments import did_you_mean
 from secagg.runtime.files import read_small
-from secagg.storage.directories import STORE_FILE
 
 if TYPE_CHECKING:
     from secagg.client.input_files import FileInput
@@ -119,7 +118,15 @@ def read_tasks(path: Path) -> dict[str, GivenInput]:
         raise _bad(path, f"is not TOML: {error}", "Correct it.") from None
     if not document:
         raise _bad(path, "names no task", "Add a table [name] for each task.")
-    return {name: _task(path, name, table) for name, table in document.items()}
+    given = {name: _task(path, name, table) for name, table in document.items()}
+    known = {each.vector.resolve() for each in given.values() if each.vector}
+    for name, each in given.items():
+        for target in each.targets.values():
+            if target.resolve() in known:
+                fault = f"has {target} twice, and {name!r} would write over it"
+                raise _bad(path, fault, "Give each task files of its own.")
+            known.add(target.resolve())
+    return given
 
 
 def _task(path: Path, name: str, table: object) -> GivenInput:
@@ -175,58 +182,19 @@ def settings_of_inputs(
         settings: Of the process.
         given: To its one task.
         by_task: Of --tasks; empty without.
-
-    Raises:
-        ServiceError: BAD_SETTINGS; as `settings_of_task`, or the state is of a client
-            that was started the other way, whose budgets would begin again.
     """
+    if not by_task:
+        return [(settings, given)]
     own = settings.client
-    other = (
-        own.state_dir / STORE_FILE if by_task else _state_of(own.state_dir, own.task)
-    )
-    if other.exists():
-        raise ErrorCode.BAD_SETTINGS.error(
-            f"{other} is of a client that was started {'without' if by_task else 'by'} "
-            "--tasks, and the budgets of its tasks would begin again",
-            fix="Start it as before, or name another client.state_dir and new tasks.",
-        )
     return [
-        (settings_of_task(settings, name, each), each) for name, each in by_task.items()
-    ] or [(settings, given)]
+        (replace(settings, client=replace(own, task=name, sessions=sessions)), each)
+        for name, each in by_task.items()
+        for sessions in [each.sessions or own.sessions]
+    ]
 
 
-def settings_of_task(
-    settings: "ClientSettings", task: str, given: GivenInput
-) -> "ClientSettings":
-    """Return the settings of one of several tasks of a process.
-
-    Each task has a directory of its own below state_dir; the claims on the data of all
-    have one.
-
-    Raises:
-        ServiceError: BAD_SETTINGS; one rollback mark would serve several directories.
-    """
-    own = settings.client
-    if own.rollback_mark is not None:
-        raise ErrorCode.BAD_SETTINGS.error(
-            "client.rollback_mark is one file, and each task of --tasks has a state "
-            "of its own",
-            fix="Leave client.rollback_mark out.",
-        )
-    client = replace(
-        own,
-        task=task,
-        state_dir=_state_of(own.state_dir, task),
-        sessions=given.sessions or own.sessions,
-    )
-    policy = settings.policy
-    if policy.data is not None and policy.data_dir is None:
-        policy = replace(policy, data_dir=own.state_dir / "data")
-    return replace(settings, client=client, policy=policy)
-
-
-def _state_of(state_dir: Path, task: str) -> Path:
-    """Return the directory of one of several tasks; no name leads out of theirs."""
+def _files_of(state_dir: Path, task: str) -> Path:
+    """Return where a task keeps what it is given; no name leads out of it."""
     name = quote(task, safe="").replace(".", "%2E")
     if len(name) > _MOST_NAME_BYTES:
         name = sha256(task.encode()).hexdigest()
@@ -245,7 +213,7 @@ def source_of(
     Raises:
         ServiceError: BAD_SETTINGS, of a command.
     """
-    state_dir = settings.client.state_dir
+    state_dir = _files_of(settings.client.state_dir, settings.client.task)
     if given.command is None:
         from secagg.client.input_files import FileInput
 

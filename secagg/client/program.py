@@ -3,12 +3,15 @@
 What is printed is decided by the caller.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 from secagg.client.client import Client
 from secagg.client.enrolment import ClientEnrolment
+from secagg.client.enrolment_files import load_enrolled
 from secagg.client.session_driver import ClientProgress
+from secagg.client.step_client import StepClient
 from secagg.config import ClientSettings
 from secagg.config.policy import cohort_of, privacy_limits_of, total_of
 from secagg.errors import ErrorCode
@@ -20,9 +23,10 @@ from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity
 
 
-def client_of(
+def client_of(  # noqa: PLR0913 - what settings do not say
     settings: ClientSettings,
     *,
+    shared: StepClient | None = None,
     fetch_sum: bool = True,
     accept_restored: bool = False,
     is_service: bool = False,
@@ -32,8 +36,9 @@ def client_of(
 
     Args:
         settings: Whom to talk to, as whom, under which privacy limits.
+        shared: As `shared_state_of` returns it; None for a state of its own.
         fetch_sum: Whether the released sums are wanted.
-        accept_restored: As for `Client`.
+        accept_restored: As for `Client`; for a state of its own.
         is_service: Wait for sessions without end, whatever `wait_seconds` says.
         on_progress: Told what the client is doing.
 
@@ -41,34 +46,90 @@ def client_of(
         ServiceError: BAD_CERTIFICATE or BAD_SETTINGS.
     """
     client = settings.client
-    return Client(
+    build = partial(
+        Client,
         client.server,
         task=client.task,
+        identity=_certificate(settings),
+        attempts=client.attempts,
+        wait_seconds=None if is_service else client.wait_seconds,
+        fetch_sum=fetch_sum,
+        max_payload_bytes=client.max_payload_bytes,
+        answer_at=client.answer_at,
+        make_unselected=True,  # its files would reveal the selection
+        on_progress=on_progress,
+    )
+    if shared is not None:
+        return build(step_client=shared)
+    return build(
         privacy_limits=privacy_limits_of(settings.policy),
         cohort=client_policy(settings),
-        identity=TLSIdentity.load(
-            certificate=settings.tls.certificate,
-            private_key=settings.tls.key,
-            authority=settings.tls.ca,
-            role=Role.CLIENT,
-        ),
         enrolment=client_enrolment(settings),
         total=total_of(settings.policy),
         state_dir=client.state_dir,
         rollback_mark=client.rollback_mark,
         accept_restored=accept_restored,
         aggregator=client.aggregator,
-        attempts=client.attempts,
-        wait_seconds=None if is_service else client.wait_seconds,
-        fetch_sum=fetch_sum,
-        max_payload_bytes=client.max_payload_bytes,
-        retention=Retention(
-            keep_receipts_days=client.keep_receipts_days,
-            keep_receipts=client.keep_receipts,
-        ),
-        answer_at=client.answer_at,
-        make_unselected=True,  # its files would reveal the selection
-        on_progress=on_progress,
+        retention=_retention(settings),
+    )
+
+
+def shared_state_of(
+    settings: ClientSettings, tasks: Iterable[str], *, accept_restored: bool = False
+) -> StepClient:
+    """Return the state that clients of several tasks share, not yet open.
+
+    Args:
+        settings: As for `client_of`.
+        tasks: Names of the tasks.
+        accept_restored: As for `Client`.
+
+    Raises:
+        ServiceError: BAD_CERTIFICATE, or BAD_SETTINGS; the aggregator has no name.
+        SecAggError: BAD_CREDENTIAL, or what else is wrong with the enrolment.
+    """
+    client, own = settings.client, _certificate(settings).identity
+    if client.aggregator is None:
+        raise ErrorCode.BAD_SETTINGS.error(
+            "client.aggregator is empty, and the tasks of one state are of one "
+            "aggregator",
+            fix="Set client.aggregator to the name in its certificate, which `secagg "
+            "doctor` prints.",
+        )
+    enrolment = client_enrolment(settings)
+    return StepClient(
+        own.name,
+        aggregator=client.aggregator,
+        trust_domain=own.trust_domain,
+        privacy_limits=privacy_limits_of(settings.policy),
+        tasks=tasks,
+        cohort=client_policy(settings),
+        state_dir=client.state_dir,
+        rollback_mark=client.rollback_mark,
+        accept_restored=accept_restored,
+        enrolment=None
+        if enrolment is None
+        else load_enrolled(enrolment, name=own.name, trust_domain=own.trust_domain),
+        total=total_of(settings.policy),
+        keep_upload=False,  # inputs are kept as files, which say what was given
+        retention=_retention(settings),
+    )
+
+
+def _certificate(settings: ClientSettings) -> TLSIdentity:
+    return TLSIdentity.load(
+        certificate=settings.tls.certificate,
+        private_key=settings.tls.key,
+        authority=settings.tls.ca,
+        role=Role.CLIENT,
+    )
+
+
+def _retention(settings: ClientSettings) -> Retention:
+    client = settings.client
+    return Retention(
+        keep_receipts_days=client.keep_receipts_days,
+        keep_receipts=client.keep_receipts,
     )
 
 

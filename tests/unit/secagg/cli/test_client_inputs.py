@@ -7,6 +7,7 @@ import select
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,10 +17,10 @@ from secagg.cli import client as command
 from secagg.cli import main
 from secagg.cli.client_inputs import (
     GivenInput,
+    _files_of,
     give_to_all,
     read_tasks,
     settings_of_inputs,
-    settings_of_task,
     source_of,
 )
 from secagg.cli.output import Output
@@ -57,6 +58,8 @@ def test_options_that_exclude_each_other_are_refused(capsys, words, text):
         ("[a]\ninput = 'x'\nsessions = 0", "a.sessions = 0"),
         ("[a]\nexec = 'x'\npayload_out = 'y'", "a.payload_out, which goes with"),
         ("[a]\nexec = 'x'\nsame_input_again = true", "a.same_input_again, which"),
+        ("[a]\ninput='x'\noutput='s'\n[b]\ninput='x'\noutput='./s'", "has s twice"),
+        ("[a]\ninput='x'\noutput='s'\n[b]\ninput='s'", "has s twice, and 'a' would"),
     ],
 )
 def test_a_file_of_tasks_that_cannot_work_is_refused(tmp_path, text, fault):
@@ -112,6 +115,7 @@ total_delta = 1e-4
 max_epsilon = 8.0
 max_delta = 1e-5
 """
+ME = SimpleNamespace(name="a", trust_domain="tests")
 TASKS = """
 [flu]
 input = "x.npy"
@@ -122,6 +126,18 @@ exec = "python made.py {vector}"
 """
 
 
+@pytest.fixture(scope="module")
+def plan():
+    return secagg.plan(
+        clients=3,
+        dimension=2,
+        l2_clip=2.0,
+        epsilon=8.0,
+        delta=1e-5,
+        mechanism="skellam",
+    )
+
+
 @pytest.fixture
 def settings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -130,41 +146,34 @@ def settings(tmp_path, monkeypatch):
     return load_client_settings(tmp_path / "client.toml", environment={}).settings
 
 
-def test_each_task_has_a_state_of_its_own_and_all_one_total(settings, tmp_path):
+def test_a_client_of_several_tasks_has_one_state(settings, tmp_path):
     given = read_tasks(tmp_path / "tasks.toml")
-    own = [settings_of_task(settings, *each) for each in given.items()]
-    assert [one.client.task for one in own] == ["flu", "beds/north"]
-    places = [one.client.state_dir.relative_to(tmp_path) for one in own]
-    assert [str(place) for place in places] == [
-        "state/tasks/flu",
-        "state/tasks/beds%2Fnorth",
+    given["beds/north"] = replace(given["beds/north"], sessions=7)
+    own = settings_of_inputs(settings, GivenInput(None, None), given)
+    assert [one.client.task for one, _ in own] == ["flu", "beds/north"]
+    assert [one.client.sessions for one, _ in own] == [1, 7]
+    assert {one.client.state_dir for one, _ in own} == {tmp_path / "state"}
+    assert settings_of_inputs(settings, GivenInput(None, "x"), {}) == [
+        (settings, GivenInput(None, "x"))
     ]
-    assert {one.policy.data_dir for one in own} == {tmp_path / "state" / "data"}
-    marked = replace(settings.client, rollback_mark=tmp_path / "mark")
-    with pytest.raises(secagg.ServiceError, match="is one file, and each task"):
-        settings_of_task(replace(settings, client=marked), *next(iter(given.items())))
 
 
-def test_no_task_has_its_budget_again_with_or_without_a_file_of_tasks(
-    settings, tmp_path, capsys
-):
-    given = GivenInput(None, "x {vector}")
-    for name in ("..", ".", "x" * 256, "\u00e9" * 128):
-        place = settings_of_task(settings, name, given).client.state_dir
-        assert place.resolve().parent == tmp_path / "state" / "tasks"
-        place.mkdir(parents=True)
-    assert settings_of_inputs(settings, given, {}) == [(settings, given)]
-    settings_of_task(settings, "flu", given).client.state_dir.mkdir()
-    words = ["client", "--config", "client.toml"]
-    assert main([*words, "--input", "x.npy"]) == 72
-    assert "started by --tasks, and the budgets" in capsys.readouterr().err
-    (tmp_path / "state" / "store.sqlite3").touch()
-    assert main([*words, "--tasks", "tasks.toml"]) == 72
-    assert "started without --tasks, and the budgets" in capsys.readouterr().err
+@pytest.mark.parametrize("task", ["..", ".", "a/b", "x" * 256, "\u00e9" * 128])
+def test_files_of_a_task_stay_below_its_folder(task, tmp_path):
+    place = _files_of(tmp_path, task)
+    assert place.resolve().parent == tmp_path / "tasks"
+    place.mkdir(parents=True)
+
+
+def test_the_aggregator_of_a_shared_state_has_a_name(settings, monkeypatch):
+    monkeypatch.setattr(program, "_certificate", lambda _: SimpleNamespace(identity=ME))
+    with pytest.raises(secagg.ServiceError, match="aggregator is empty") as got:
+        program.shared_state_of(settings, ["flu"])
+    assert got.value.code is secagg.ErrorCode.BAD_SETTINGS
 
 
 async def test_one_client_gives_to_two_tasks_side_by_side(
-    settings, tmp_path, monkeypatch
+    settings, plan, tmp_path, monkeypatch
 ):
     (tmp_path / "made.py").write_text(
         "import sys, numpy; numpy.save(sys.argv[1], numpy.full(2, 0.5))"
@@ -173,39 +182,30 @@ async def test_one_client_gives_to_two_tasks_side_by_side(
     monkeypatch.setenv("PATH", path)
     np.save(tmp_path / "x.npy", np.ones(2))
     limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
-    plan = secagg.plan(
-        clients=3,
-        dimension=2,
-        l2_clip=2.0,
-        epsilon=8.0,
-        delta=1e-5,
-        mechanism="skellam",
+    named = replace(
+        settings.client, aggregator="aggregator", rollback_mark=tmp_path / "mark"
     )
+    settings = replace(settings, client=named)
+    monkeypatch.setattr(program, "_certificate", lambda _: SimpleNamespace(identity=ME))
     given = read_tasks(tmp_path / "tasks.toml")
     async with secagg.Server(None) as server:
         running = {name: await server.add_task(name, plan) for name in given}
-
-        def client_of(settings, **_):
-            return secagg.Client(
-                server.connection("a"),
-                task=settings.client.task,
-                privacy_limits=limits,
-                state_dir=settings.client.state_dir,
-                rollback_mark=tmp_path / f"mark-{settings.client.state_dir.name}",
-            )
-
-        monkeypatch.setattr(program, "client_of", client_of)
-        own = [settings_of_task(settings, *each) for each in given.items()]
+        own = settings_of_inputs(settings, GivenInput(None, None), given)
 
         def give(number, output):
-            each = list(given.values())[number]
-            source = source_of(own[number], each, exec_seconds=None, exec_env=())
+            one, each = own[number]
+
+            def client(**more):
+                link = server.connection("a")
+                task = one.client.task
+                return secagg.Client(link, task=task, step_client=shared, **more)
+
             return command._give(
-                own[number],
-                source,
+                one,
+                source_of(one, each, exec_seconds=None, exec_env=()),
                 command._Files.of_input(each),
                 output,
-                accept_restored=False,
+                client,
                 service=False,
                 renewal=None,
             )
@@ -216,21 +216,42 @@ async def test_one_client_gives_to_two_tasks_side_by_side(
             ) as one:
                 await one.contribute([0.0, 0.0])
 
-        said, *_ = await asyncio.gather(
-            give_to_all(list(given), give, Output(as_json=True)),
-            *(other(name, task) for name in "bc" for task in given),
-            *(one.next_sum() for one in running.values()),
-        )
+        shared = program.shared_state_of(settings, given)
+        shared._trust_domain = None  # in one process none is proven
+        with shared:
+            said, *_ = await asyncio.gather(
+                give_to_all(list(given), give, Output(as_json=True)),
+                *(other(name, task) for name in "bc" for task in given),
+                *(one.next_sum() for one in running.values()),
+            )
+            claims = shared.data_use().claims
+            assert [shared.sessions_left(task) for task in given] == [0, 0]
         for one in running.values():
             one.take()
     sessions = [said[name]["sessions"] for name in given]
     assert [[each["replaced"] for each in one] for one in sessions] == [[None], [None]]
+    assert {claim.task for claim in claims} == {"flu", "beds/north"}
     assert (tmp_path / "flu.npy").exists()
-    assert not list((tmp_path / "state").rglob("inputs/*"))
+    state = tmp_path / "state"
+    assert len(list(state.rglob("store.sqlite3"))) == 1
+    assert not list(state.rglob("inputs/*"))
+    # The same state serves one task alone, which knows what it has given.
+    async with (
+        secagg.Server(None) as server,
+        secagg.Client(
+            server.connection("a"),
+            task="flu",
+            privacy_limits=limits,
+            state_dir=state,
+            rollback_mark=tmp_path / "mark",
+        ) as one,
+    ):
+        last = await one.last_part()
+    assert (last.session_number, last.inputs) == (1, 3)
 
 
 async def test_a_client_that_is_stopped_leaves_no_program_behind(
-    settings, tmp_path, monkeypatch
+    settings, plan, tmp_path
 ):
     pipe = tmp_path / "alive"
     os.mkfifo(pipe)
@@ -238,14 +259,6 @@ async def test_a_client_that_is_stopped_leaves_no_program_behind(
     script.write_text(f"alive = open({str(pipe)!r}, 'wb')\nwhile True: pass")
     given = GivenInput(None, f"{sys.executable} {script} {{vector}}")
     limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
-    plan = secagg.plan(
-        clients=3,
-        dimension=2,
-        l2_clip=2.0,
-        epsilon=8.0,
-        delta=1e-5,
-        mechanism="skellam",
-    )
     async with secagg.Server(None) as server:
         await server.add_task("flu", plan)
 
@@ -258,14 +271,13 @@ async def test_a_client_that_is_stopped_leaves_no_program_behind(
             async with client(name) as one:
                 await one.contribute([0.0, 0.0])
 
-        monkeypatch.setattr(program, "client_of", lambda *_, **__: client("a"))
         giving = asyncio.create_task(
             command._give(
                 settings,
                 source_of(settings, given, exec_seconds=None, exec_env=()),
                 command._Files.of_input(given),
                 Output(as_json=True),
-                accept_restored=False,
+                lambda **_: client("a"),
                 service=False,
                 renewal=None,
             )
