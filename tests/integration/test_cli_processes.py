@@ -179,6 +179,62 @@ def test_the_walkthrough_of_the_readme_produces_the_sum_file(programs, json_answ
     finish(programs.python("compare.py"))
 
 
+COUNTS = """
+[task]
+id = "counts"
+
+[vector]
+dimension = 2
+modulus_bits = 32
+
+[cohort]
+min_clients = 3
+max_clients = 3
+min_survivors = 3
+
+[noise]
+none = "I understand that the sum itself is released without noise"
+"""
+
+
+def test_one_process_gives_to_two_tasks_from_one_state(programs):
+    home = programs.directory
+    (home / "more").mkdir()
+    (home / "more" / "counts.toml").write_text(COUNTS)
+    settings = ("--set=server.listen=127.0.0.1:0", "--set=server.tasks_dir=more")
+    server = programs.start("server", "--config", "server.exact.toml", *settings)
+    programs.address = wait_for(server, "listening on ").split()[-1]
+    named = "client.aggregator=aggregator"
+
+    def client(number, *sets):
+        np.save(home / f"c-{number}.npy", np.array([number, 1]))
+        (home / f"tasks-{number}.toml").write_text(
+            f"[sum-of-vectors]\ninput = 'n-{number}.npy'\noutput = 'v-{number}.npy'\n"
+            f"[counts]\ninput = 'c-{number}.npy'\noutput = 'counts-{number}.npy'\n"
+        )
+        overrides = programs.overrides(number, "policy.require_noise=false", *sets)
+        return programs.start(
+            *("client", "--config", "client.toml", "--json"),
+            *("--tasks", f"tasks-{number}.toml"),
+            *(f"--set={item}" for item in overrides),
+        )
+
+    unnamed = client(1)
+    said, _ = unnamed.communicate(timeout=TIMEOUT_SECONDS)
+    assert unnamed.returncode == 72
+    assert "client.aggregator is empty" in said
+    clients = [client(number, named) for number in (1, 2, 3)]
+    for number, one in enumerate(clients, start=1):
+        tasks = json.loads(finish(one).splitlines()[-1])["tasks"]
+        assert [each["sessions"][0]["inputs"] for each in tasks.values()] == [3, 3]
+        for name, total in (("v", exact_sum(home)), ("counts", [6, 3])):
+            np.testing.assert_array_equal(np.load(home / f"{name}-{number}.npy"), total)
+        assert len(list((home / f"client-{number}-state").rglob("*.sqlite3"))) == 1
+    # Without --tasks the same state knows what it has given, and to which task.
+    alone = finish(programs.client(1, "--output", "v-1.npy"))
+    assert "the task is over" in alone
+
+
 @pytest.mark.parametrize("before", [["upload"], ["share", "upload", "reveal"]])
 def test_kill_9_of_server_and_client_in_any_round_loses_nothing(programs, before):
     steps = f"task.steps={len(before)}"
