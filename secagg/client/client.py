@@ -53,6 +53,7 @@ from secagg.client.session_driver import (
     ClientProgress,
     ClientSettings,
     Preparation,
+    ask,
 )
 from secagg.client.step_client import StepClient, state_of
 from secagg.crypto.entropy import SystemEntropy
@@ -547,7 +548,7 @@ class Client:
         self, work: Callable[[OpenClient], Coroutine[Any, Any, _Answer]]
     ) -> _Answer:
         _, state = self._parts()
-        return await state.ask(work, self._workers)
+        return await ask(state, work, self._workers)
 
     async def _open_state(
         self, stack: AsyncExitStack, connection: AggregatorConnection

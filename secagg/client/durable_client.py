@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from secagg.client.admission import Admission
 from secagg.client.enrolment import EnrolledClient
@@ -42,9 +42,6 @@ from secagg.protocol.policy import (
 from secagg.storage.client_store import ClientStore
 from secagg.storage.rows import Retention
 from secagg.storage.store import run_inline
-
-if TYPE_CHECKING:
-    from secagg.runtime.workers import Workers
 
 _Result = TypeVar("_Result")
 
@@ -170,22 +167,6 @@ class DurableClient:
         """
         while isinstance(found := self.attempt(work), ReportNeededError):
             found.compute()
-        return found
-
-    async def ask(
-        self,
-        work: Callable[[OpenClient], Coroutine[Any, Any, _Result]],
-        workers: "Workers",
-    ) -> _Result:
-        """Make a call on threads; it comes to its end also where the caller goes away.
-
-        Raises:
-            SecAggError: As `call`.
-        """
-        while isinstance(
-            found := await workers.run(self.attempt, work), ReportNeededError
-        ):
-            await workers.compute(found.compute)
         return found
 
     def attempt(

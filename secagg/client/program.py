@@ -9,7 +9,6 @@ from functools import partial
 
 from secagg.client.client import Client
 from secagg.client.enrolment import ClientEnrolment
-from secagg.client.enrolment_files import load_enrolled
 from secagg.client.session_driver import ClientProgress
 from secagg.client.step_client import StepClient
 from secagg.config import ClientSettings
@@ -96,7 +95,11 @@ def shared_state_of(
             fix="Set client.aggregator to the name in its certificate, which `secagg "
             "doctor` prints.",
         )
-    enrolment = client_enrolment(settings)
+    enrolled, files = None, client_enrolment(settings)
+    if files is not None:
+        from secagg.client.enrolment_files import load_enrolled  # noqa: PLC0415 - X.509
+
+        enrolled = load_enrolled(files, name=own.name, trust_domain=own.trust_domain)
     return StepClient(
         own.name,
         aggregator=client.aggregator,
@@ -107,9 +110,7 @@ def shared_state_of(
         state_dir=client.state_dir,
         rollback_mark=client.rollback_mark,
         accept_restored=accept_restored,
-        enrolment=None
-        if enrolment is None
-        else load_enrolled(enrolment, name=own.name, trust_domain=own.trust_domain),
+        enrolment=enrolled,
         total=total_of(settings.policy),
         keep_upload=False,  # inputs are kept as files, which say what was given
         retention=_retention(settings),

@@ -39,6 +39,7 @@ from secagg.client.open_client import (
     StoredPart,
 )
 from secagg.client.retry_policy import ErrorStage
+from secagg.client.storage import ReportNeededError
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -197,11 +198,27 @@ class ClientParts:
     async def ask(
         self, work: Callable[[OpenClient], Coroutine[Any, Any, _Answer]]
     ) -> _Answer:
-        """Make one call of the client's state, on a thread.
+        """Make one call of the client's state, on a thread."""
+        return await ask(self.state, work, self.workers)
 
-        It comes to its end also where the caller goes away.
-        """
-        return await self.state.ask(work, self.workers)
+
+async def ask(
+    state: DurableClient,
+    work: Callable[[OpenClient], Coroutine[Any, Any, _Answer]],
+    workers: Workers,
+) -> _Answer:
+    """Make one call of a client's state, on a thread.
+
+    It comes to its end also where the caller goes away.
+
+    Raises:
+        SecAggError: As `DurableClient.call`.
+    """
+    while isinstance(
+        found := await workers.run(state.attempt, work), ReportNeededError
+    ):
+        await workers.compute(found.compute)
+    return found
 
 
 class Conductor:

@@ -231,7 +231,7 @@ class TwoAggregatorClient:
     async def _ask(
         self, work: Callable[[OpenClient], Coroutine[Any, Any, _Answer]]
     ) -> _Answer:
-        return await self._state.ask(work, self._workers)
+        return await self._workers.run(self._state.call, work)
 
     async def contribute(self, vector: npt.ArrayLike) -> SharedContribution:
         """Contribute one vector to the next session, and return its sum.
