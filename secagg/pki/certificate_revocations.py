@@ -35,6 +35,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.protocol.arguments import check_real
+from secagg.protocol.descriptor import CLOCK_TOLERANCE_SECONDS
 from secagg.runtime.files import disk, read_small, replace_file
 from secagg.runtime.log_events import (
     CRL_EXPIRES,
@@ -54,8 +55,6 @@ MAX_CRL_BYTES: Final = 4 << 20
 _MAX_LISTS: Final = 8
 # The mark has a line of 150 bytes for each authority that was ever trusted.
 _MAX_MARK_BYTES: Final = 64 * 1024
-# Largest error of a host's clock that is tolerated.
-_CLOCK_SKEW: Final = timedelta(minutes=5)
 # RFC 5280, 5.2.3: numbers have at most 20 bytes.
 _MAX_NUMBER: Final = (1 << 159) - 1
 # Above the longest age that settings may name; a date in that past can be written.
@@ -155,6 +154,13 @@ class AcceptedCRL:
         return self.ends - now < _WARNED_SHARE * (self.ends - self.begins)
 
 
+class _UntimelyError(ServiceError):
+    """Reports a list that a correction of the clock makes acceptable.
+
+    Such a file is read at each look, for up to half a second.
+    """
+
+
 class CertificateRevocations:
     """The lists that are in force; `look` reads their file again.
 
@@ -181,6 +187,7 @@ class CertificateRevocations:
         self._lists: tuple[AcceptedCRL, ...] = ()
         self._complaint = ""
         self._read = (b"", b"")
+        self._refused = (b"", b"")
         self._warned = (logging.NOTSET, -math.inf)
         self._marks: dict[str, tuple[int, str]] = {}
         if file is not None:
@@ -200,7 +207,7 @@ class CertificateRevocations:
         """Read the file again; return whether it revokes further certificates.
 
         A file that is refused leaves the present lists in force, and is an error in the
-        log, once for each reason.
+        log, once for each reason.  It is not read again until it changes.
         """
         if self._file is None:
             return False
@@ -208,9 +215,11 @@ class CertificateRevocations:
         try:
             # Other authorities may lack their list, or leave one that none has signed.
             data, authorities = _contents(self._file.path), self._authorities()
-            if (data, authorities) != self._read:
-                self._accept(self._file, data, authorities)
-            self._complaint = ""
+            if (data, authorities) != self._refused:
+                self._refused = (b"", b"")
+                if (data, authorities) != self._read:
+                    self._accept(self._file, data, authorities)
+                self._complaint = ""
         except ServiceError as error:
             if str(error) != self._complaint:
                 self._complaint = str(error)
@@ -237,7 +246,13 @@ class CertificateRevocations:
     def _accept(self, file: RevocationFile, data: bytes, authorities: bytes) -> None:
         """Use the lists of a file, and store their numbers."""
         trusted = x509.load_pem_x509_certificates(authorities)
-        found = _checked(file, data, trusted, self._date(), self._marks)
+        try:
+            found = _checked(file, data, trusted, self._date(), self._marks)
+        except _UntimelyError:
+            raise
+        except ServiceError:
+            self._refused = (data, authorities)
+            raise
         # Before the mark is written: a full disk must not keep a revoked client in.
         self._lists = found
         self._marks |= {each.authority: (each.number, each.digest) for each in found}
@@ -433,10 +448,11 @@ def _times(
 ) -> tuple[datetime, datetime]:
     """Return when a list begins and ends; one that is not in force is refused."""
     begins, ends = crl.last_update_utc, crl.next_update_utc
-    if begins > now + _CLOCK_SKEW:
-        raise _refused(
+    if begins > now + timedelta(seconds=CLOCK_TOLERANCE_SECONDS):
+        raise ErrorCode.BAD_CERTIFICATE.error(
             f"{file.path} is valid only from {begins:%Y-%m-%d %H:%M} UTC",
-            "Check the clocks of this host and of the authority.",
+            kind=_UntimelyError,
+            fix="Check the clocks of this host and of the authority.",
         )
     if ends is None:
         raise _refused(
@@ -444,16 +460,19 @@ def _times(
             "Have the authority state when its next list is due.",
         )
     if now >= ends:
-        raise _refused(
-            f"{file.path} expired on {ends:%Y-%m-%d %H:%M} UTC", _COPY_NEWEST
+        raise ErrorCode.BAD_CERTIFICATE.error(
+            f"{file.path} expired on {ends:%Y-%m-%d %H:%M} UTC",
+            kind=_UntimelyError,
+            fix=_COPY_NEWEST,
         )
     if file.max_days is not None:
         oldest = begins + timedelta(days=file.max_days)
         if now >= oldest:
-            raise _refused(
+            raise ErrorCode.BAD_CERTIFICATE.error(
                 f"{file.path} is of {begins:%Y-%m-%d %H:%M} UTC, older than the "
                 f"{file.max_days:g} days of server.max_revocation_days",
-                _COPY_NEWEST,
+                kind=_UntimelyError,
+                fix=_COPY_NEWEST,
             )
         ends = min(ends, oldest)
     return begins, ends

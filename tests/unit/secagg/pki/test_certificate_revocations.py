@@ -13,6 +13,7 @@ from secagg_testing.manual_clock import ManualClock
 from secagg_testing.tls_deployment import crl_of
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.pki import certificate_revocations
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.pki.certificate_revocations import (
     MAX_CRL_BYTES,
@@ -299,8 +300,11 @@ def sequence(body, *, tag=0x30):
 def test_a_list_is_refused_before_and_after_its_time(place, ours, clock):
     place.write(endless(ours, clock))
     place.refuses("no nextUpdate")
-    place.write(crl(ours, clock, age=-600))
+    place.write(crl(ours, clock, age=-3601))
     place.refuses("valid only from")
+    place.write(crl(ours, clock, age=-3600))
+    place.opened()
+    place.mark.unlink()
     place.write(crl(ours, clock, age=10 * DAY, days=10))
     place.refuses("expired on")
     place.write(crl(ours, clock, age=3 * DAY))
@@ -370,6 +374,37 @@ def test_a_mistake_readmits_no_client_and_is_logged_once(
     assert found.look()
     assert later in found
     assert not found.look()
+
+
+def test_a_refused_file_is_read_again_when_a_later_look_may_accept_it(
+    place, ours, clock, caplog, monkeypatch
+):
+    good = crl(ours, clock)
+    place.write(good)
+    found, read = place.opened(), []
+    check = certificate_revocations._check
+    monkeypatch.setattr(
+        certificate_revocations,
+        "_check",
+        lambda *given: read.append(given) or check(*given),
+    )
+    part = built(ours, clock, x509.DeltaCRLIndicator(1), number=3)
+    for wrong, times in ((part, 1), (good, 1), (part, 2)):
+        place.write(wrong)
+        for _ in range(3):
+            assert not found.look()
+        assert len(read) == times  # a refused list is costly to read
+    assert [record.event for record in caplog.records] == ["crl_rejected"] * 2
+    # The clock was wrong, and is corrected.
+    early = crl(ours, clock, number=4, age=-3700)
+    late = crl(ours, clock, number=5, age=DAY, days=1)
+    for number, wrong, seconds in ((4, early, 100), (5, late, -101)):
+        place.write(wrong)
+        found.look()
+        assert found._lists[0].number < number
+        clock.advance(seconds)
+        found.look()
+        assert found._lists[0].number == number
 
 
 def test_other_authorities_are_held_against_the_same_list(
