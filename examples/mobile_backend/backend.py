@@ -11,7 +11,6 @@ from typing import Any
 
 import secagg
 from secagg import advanced
-from secagg.protocol.enrolment.credential import CredentialRequest
 
 Message = MutableMapping[str, Any]
 
@@ -85,7 +84,7 @@ class Application:
         """Answer POST /enrol: a credential for the name that has logged in."""
         if scope["type"] != "http":
             return
-        token = dict(scope["headers"]).get(b"authorization", b"").decode("latin1")
+        token = dict(scope["headers"]).get(b"login-token", b"").decode("latin1")
         name, body, more = self._logins.get(token), b"", True
         while more and len(body) < 4096:
             message = await receive()
@@ -100,12 +99,6 @@ class Application:
 
     async def _issue(self, name: str, request: bytes) -> bytes:
         """Have the issuer sign a request, if it is for the name that has logged in."""
-        try:
-            asked = CredentialRequest.decode(request)
-        except secagg.RemoteProtocolError:
-            return b""
-        if asked.name != name:
-            return b""  # before the issuer sees it: what is signed stays valid
         path = self._issuer.parent / f"{name}.request.bin"
         credential = path.with_suffix(".credential")
         async with self._one_at_a_time:
@@ -114,7 +107,7 @@ class Application:
                 await run(
                     self._command,
                     *("pki", "enrol", "sign", self._issuer, path),
-                    *("--output", credential),
+                    *("--name", name, "--output", credential),
                 )
             except PermissionError:
                 return b""

@@ -182,7 +182,7 @@ class Deployment:
         request = urllib.request.Request(  # noqa: S310 - loopback
             f"{application}/enrol",
             data=(phone.directory / "request.bin").read_bytes(),
-            headers={"authorization": token},
+            headers={"login-token": token},
         )
 
         def ask() -> bytes:

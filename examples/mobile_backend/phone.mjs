@@ -30,7 +30,7 @@ async function enrol() {
   await createIdentity(directory, trustDomain, name);
   const answer = await fetch(`${settings.application}/enrol`, {
     method: 'POST',
-    headers: { authorization: settings.token },
+    headers: { 'login-token': settings.token },
     body: await readFile(join(directory, 'request.bin')),
   });
   if (!answer.ok) throw new Error(`the app's server answers with ${answer.status}`);
@@ -74,9 +74,10 @@ async function visit() {
     trustDomain,
     name,
   };
-  const { signer, credential } = await readEnrolment(files);
   // The proofs of its calls are corrected by the edge's clock; nothing else is.
   const clock = () => Date.now() - settings.slowMs;
+  const enrolment = () => readEnrolment(files, BigInt(Math.floor(clock() / 1000)));
+  const { signer, credential } = await enrolment();
   const way = { authority: settings.authority, aggregator: 'aggregator', signer, credential };
   const network = new Network(new EdgeTransport({ ...way, clock }));
   const store = await FileStore.open({
@@ -90,7 +91,7 @@ async function visit() {
       clock,
       taskId: settings.task,
       noise: new VectorEncoder(),
-      enrolment: () => readEnrolment(files),
+      enrolment,
       policy: { profiles: ['malicious-server'] },
       limits: {
         requireNoise: settings.hasNoise,

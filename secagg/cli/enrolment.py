@@ -83,6 +83,12 @@ def sign(  # noqa: PLR0913 - one parameter per flag
         Path, typer.Argument(metavar="REQUEST", help="What the client has sent.")
     ],
     days: DaysOption = 90,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", help="The client's name as you know it; any other is refused."
+        ),
+    ] = None,
     confirmed: Annotated[
         str | None,
         typer.Option(
@@ -103,11 +109,10 @@ def sign(  # noqa: PLR0913 - one parameter per flag
 ) -> None:
     """Issue the credential that a client asks for.
 
-    Give the key as `pki identity new` showed it to the client's owner. The owner
-    reports it by another channel than the request; or compare it before you send the
-    credential.
+    Give the name of the client, and the key as `pki identity new` showed it to the
+    client's owner. The owner reports both by another channel than the request.
 
-    Example: secagg pki enrol sign issuer request.bin --days 90
+    Example: secagg pki enrol sign issuer request.bin --name hospital-a --days 90
     """
     from secagg.pki.client_identity import (
         CREDENTIAL,
@@ -122,7 +127,7 @@ def sign(  # noqa: PLR0913 - one parameter per flag
     key = None if confirmed is None else parse_key(confirmed)
     path = destination or request.with_name(CREDENTIAL)
     with Issuer.open(directory) as issuer:
-        issued = issuer.sign(asked, now=_now(), days=days, confirmed=key)
+        issued = issuer.sign(asked, now=_now(), days=days, name=name, confirmed=key)
     write_credential(path, issued)
     _report_credential(output, issued, path)
 

@@ -35,6 +35,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import ErrorCode, SecAggError
+from secagg.protocol.descriptor import CLOCK_TOLERANCE_SECONDS
 from secagg.runtime.files import create_file, disk, read_small, replace_file
 from secagg.transport.peer_identity import (
     DEFAULT_TRUST_DOMAIN,
@@ -53,8 +54,6 @@ LEAF_DAYS: Final = 90
 # The limit of public authorities; a longer validity indicates a forgotten key.
 _MAX_LEAF_DAYS: Final = 398
 _MAX_AUTHORITY_DAYS: Final = 3650
-# Largest error of a device's clock that is tolerated.
-_CLOCK_SKEW: Final = timedelta(minutes=5)
 _MAX_HOSTS: Final = 100
 # 16 random bytes; RFC 5280 requires a positive number.
 _SERIAL_BYTES: Final = 16
@@ -418,7 +417,7 @@ def _certificate(  # noqa: PLR0913, PLR0917 - what every certificate states
         .issuer_name(issuer)
         .public_key(public)
         .serial_number(_serial(entropy))
-        .not_valid_before(valid[0] - _CLOCK_SKEW)
+        .not_valid_before(valid[0] - timedelta(seconds=CLOCK_TOLERANCE_SECONDS))
         .not_valid_after(valid[1])
         .add_extension(constraints, critical=True)
         .add_extension(usage, critical=True)

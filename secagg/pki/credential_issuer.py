@@ -36,6 +36,7 @@ from secagg.crypto.entropy import Entropy
 from secagg.crypto.signature import IdentityKey, verify
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
 from secagg.pki.key_files import is_readable_by_others, key_text, read_key, write_key
+from secagg.protocol.descriptor import CLOCK_TOLERANCE_SECONDS
 from secagg.protocol.enrolment.credential import (
     Credential,
     CredentialRequest,
@@ -341,6 +342,7 @@ class Issuer:
         *,
         now: int,
         days: int = CREDENTIAL_DAYS,
+        name: str | None = None,
         confirmed: bytes | None = None,
     ) -> IssuedCredential:
         """Issue the credential that a client requests.
@@ -348,14 +350,16 @@ class Issuer:
         Args:
             request: The client's request.
             now: Unix seconds.
-            days: How long the credential is valid, 1 to 398.
+            days: How long the credential is valid from now, 1 to 398.
+            name: The client that the request must be of; None for the one it names.
             confirmed: The key as the client's owner has confirmed it over another
                 channel than the request's; None if the request's own channel identifies
                 its owner.
 
         Raises:
             SecAggError: BAD_SIGNATURE for a request that its key did not sign;
-                BAD_CREDENTIAL for one that rule 2 forbids; STORAGE_FAILED.
+                BAD_CREDENTIAL for one that rule 2 forbids, or of another
+                name, key or trust domain; STORAGE_FAILED.
         """
         request.check()
         if request.trust_domain != self.trust_domain:
@@ -363,6 +367,11 @@ class Issuer:
                 f"the request is for the trust domain {request.trust_domain!r}, this "
                 f"issuer's is {self.trust_domain!r}",
                 "Make it again with `--trust-domain`, or use the other issuer.",
+            )
+        if name is not None and name != request.name:
+            raise _refused(
+                f"the request asks for the name {request.name!r}, not {name[:60]!r}",
+                "Find out who made this request: what is signed stays valid.",
             )
         if confirmed is not None and confirmed != request.identity_key:
             raise _refused(
@@ -381,7 +390,7 @@ class Issuer:
         Args:
             name: The client.
             now: Unix seconds.
-            days: How long the credential is valid, 1 to 398.
+            days: How long the credential is valid from now, 1 to 398.
 
         Raises:
             ServiceError: BAD_CREDENTIAL for a name without a credential, or whose key
@@ -446,7 +455,8 @@ class Issuer:
         credential = Credential(
             name=name,
             identity_key=identity_key,
-            not_before=now,
+            # A machine whose clock is behind accepts it at once, too (R2.1-7).
+            not_before=max(0, now - CLOCK_TOLERANCE_SECONDS),
             not_after=now + days * _SECONDS_A_DAY,
             serial=len(self._record.credentials) + 1,
         ).signed_by(self._key, self.trust_domain)

@@ -28,7 +28,8 @@ MAX_TASK_ID_BYTES: Final = 256
 MAX_NOISE_TERMS_BYTES: Final = 256  # one rational of two long numbers
 # The range of a database with signed 64-bit integers: session numbers and seconds.
 MAX_COUNT: Final = (1 << 63) - 1
-# Largest difference between the clocks of client and server (R5.0-2).
+# Largest difference between the clocks of client and server (R5.0-2), and between that
+# of an issuer and those that read what it issued (R2.1-7).
 CLOCK_TOLERANCE_SECONDS: Final = 3600
 # The first second of the year 10000, which `datetime` cannot represent.
 _END_OF_TIME: Final = 253_402_300_800

@@ -220,7 +220,7 @@ async def test_a_user_who_asks_for_another_name_makes_the_issuer_sign_nothing(
     ) as phone:
 
         async def ask(token, body=made, path="/enrol"):
-            told = {"authorization": token}
+            told = {"login-token": token}
             return await phone.post(path, content=body, headers=told)
 
         for refused in (

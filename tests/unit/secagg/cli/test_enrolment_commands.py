@@ -62,12 +62,16 @@ def test_a_client_is_enrolled_renewed_and_revoked(run, issuer, json_answer):
     words = ("enrol", "sign", "issuer", request["request"], "--days", "7", "--key")
     error = run(*words, issuer["enrolment_key"], code=EXIT_BAD_CREDENTIAL)["error"]
     assert request["identity_key"] in error["message"]
-    signed = run(*words, request["identity_key"])
+    words = (*words, request["identity_key"], "--name")
+    error = run(*words, "hospital-b", code=EXIT_BAD_CREDENTIAL)["error"]
+    assert "'hospital-a', not 'hospital-b'" in error["message"]
+    signed = run(*words, "hospital-a")
     json_answer("pki enrol sign", signed)
     assert (signed["serial"], signed["name"]) == (1, "hospital-a")
     assert signed["identity_key"] == request["identity_key"]
-    assert signed["not_after"] - signed["not_before"] == 7 * 24 * 3600
-    load(issuer, now=signed["not_after"])
+    assert signed["not_after"] - signed["not_before"] == 7 * 24 * 3600 + 3600
+    for now in ("not_before", "not_after"):
+        load(issuer, now=signed[now])
 
     renewed = run("enrol", "renew", "issuer", "hospital-a")
     json_answer("pki enrol renew", renewed)

@@ -152,7 +152,7 @@ def test_an_identity_that_no_client_would_accept_is_refused(
         ({"name": "phone-9"}, "names 'phone-7'"),
         ({"enrolment_key": foreign}, "does not match message and signer"),
         ({"now": NOW + 91 * DAY}, "valid until"),
-        ({"now": NOW - 1}, "becomes valid"),
+        ({"now": NOW - 3601}, "becomes valid"),
         ({"seed": directory / "none"}, "cannot read the private key"),
         ({"seed": directory / REQUEST}, "32 bytes"),
         ({"credential": directory / "none"}, "cannot read"),

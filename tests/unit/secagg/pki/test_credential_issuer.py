@@ -69,13 +69,15 @@ def test_what_is_issued_passes_the_checks_of_a_session(directory):
     assert issued.trust_domain == DOMAIN
     assert issued.credential.identity_key == key.public_bytes
     assert (issued.credential.not_before, issued.credential.not_after) == (
-        NOW,
+        NOW - 3600,
         NOW + 2 * DAY,
     )
-    rules = EnrolmentRules(
-        trust_domain=DOMAIN, enrolment_key=enrolment_key, session_end=NOW + DAY
-    )
-    check_credential(issued.credential, rules, identity="phone-7")
+    # Also at once, by a clock that is an hour behind.
+    for session_end in (NOW - 3600, NOW + 2 * DAY):
+        rules = EnrolmentRules(
+            trust_domain=DOMAIN, enrolment_key=enrolment_key, session_end=session_end
+        )
+        check_credential(issued.credential, rules, identity="phone-7")
 
 
 def test_serials_continue_from_the_last_one(directory):
@@ -145,6 +147,15 @@ def test_a_request_for_another_key_than_was_confirmed_is_refused(directory):
             issuer.sign(asked, now=NOW, confirmed=new_key().public_bytes)
         assert issuer.issued() == ()
         issuer.sign(asked, now=NOW, confirmed=asked.identity_key)
+
+
+def test_a_request_of_another_client_than_expected_is_refused(directory):
+    asked = request("phone-7")
+    with Issuer.open(directory) as issuer:
+        with refused(ErrorCode.BAD_CREDENTIAL, "name 'phone-7', not 'phone-8'"):
+            issuer.sign(asked, now=NOW, name="phone-8")
+        assert issuer.issued() == ()
+        issuer.sign(asked, now=NOW, name="phone-7")
 
 
 def test_a_request_for_another_trust_domain_is_refused(directory):
