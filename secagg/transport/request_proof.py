@@ -22,7 +22,6 @@ from secagg.protocol.enrolment.credential import IssuedCredential
 from secagg.transport.channel_options import SERVICE
 
 CONTENT_TYPE: Final = "application/proto"
-_SCHEME: Final = "Secagg "
 _TAG: Final = "secagg-edge"
 
 WINDOW_SECONDS: Final = 60
@@ -30,9 +29,12 @@ WINDOW_SECONDS: Final = 60
 MAX_CLOCK_CORRECTION_SECONDS: Final = 3600
 """Most that a client corrects its clock by (R10.3-3)."""
 MAX_CREDENTIAL_TEXT: Final = 1024
-"""Characters of a credential in `Authorization`; two names of 255 bytes take 847."""
+"""Characters of `Secagg-Credential`; two names of 255 bytes take 847."""
 
-_COVERED: Final = '("@method" "@authority" "@path" "content-digest" "authorization")'
+# A header of its own: platforms reserve `Authorization` for themselves (URLSession).
+_COVERED: Final = (
+    '("@method" "@authority" "@path" "content-digest" "secagg-credential")'
+)
 _PARAMETERS: Final = re.compile(
     re.escape(_COVERED)
     + r";created=(0|[1-9][0-9]{0,10})"
@@ -58,7 +60,7 @@ def key_id(identity_key: bytes) -> str:
 
 
 def signature_base(
-    *, authority: str, path: str, digest: str, authorization: str, parameters: str
+    *, authority: str, path: str, digest: str, credential: str, parameters: str
 ) -> bytes:
     """Return the bytes that the identity key signs (PROTOCOL §10.3).
 
@@ -66,12 +68,12 @@ def signature_base(
         authority: Of the edge, from the settings.
         path: Of the request.
         digest: Value of `Content-Digest`.
-        authorization: Value of `Authorization`.
+        credential: Value of `Secagg-Credential`.
         parameters: The text behind ``sig=`` in `Signature-Input`.
     """
     return (
         f'"@method": POST\n"@authority": {authority}\n"@path": {path}\n'
-        f'"content-digest": {digest}\n"authorization": {authorization}\n'
+        f'"content-digest": {digest}\n"secagg-credential": {credential}\n'
         f'"@signature-params": {parameters}'
     ).encode()
 
@@ -100,10 +102,9 @@ class ProofParameters:
         return None if found is None else cls(int(found[1]), found[2], text)
 
 
-def read_authorization(value: str) -> bytes | None:
-    """Return the bytes of the credential in `Authorization`; None for another form."""
-    text = value[len(_SCHEME) :]
-    if not value.startswith(_SCHEME) or not 0 < len(text) <= MAX_CREDENTIAL_TEXT:
+def read_held_credential(text: str) -> bytes | None:
+    """Return the bytes in `Secagg-Credential`; None for another form."""
+    if not 0 < len(text) <= MAX_CREDENTIAL_TEXT:
         return None
     try:
         padded = text.encode("ascii") + b"=" * (-len(text) % 4)
@@ -165,7 +166,7 @@ class RequestSigner:
             created: The time to state, in Unix seconds.
         """
         digest = content_digest(body)
-        authorization = _SCHEME + _url_text(self.issued.encode())
+        credential = _url_text(self.issued.encode())
         key = key_id(self.key.public_bytes)
         parameters = (
             f'{_COVERED};created={created};keyid="{key}";alg="ed25519";tag="{_TAG}"'
@@ -175,12 +176,12 @@ class RequestSigner:
                 authority=self.authority,
                 path=path,
                 digest=digest,
-                authorization=authorization,
+                credential=credential,
                 parameters=parameters,
             )
         )
         return {
-            "Authorization": authorization,
+            "Secagg-Credential": credential,
             "Content-Type": CONTENT_TYPE,
             "Content-Digest": digest,
             "Signature-Input": f"sig={parameters}",

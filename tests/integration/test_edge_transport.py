@@ -160,7 +160,7 @@ async def test_a_slow_body_outlives_the_time_of_headers(deployment, monkeypatch)
 async def test_the_body_of_a_refused_request_is_not_received(deployment):
     async with serving(deployment) as (edge, service):
         link, request = await deployment.raw(edge.address), signed(deployment)
-        request.headers["authorization"] = "Secagg AA"
+        request.headers["secagg-credential"] = "AA"
         request.headers["content-length"] = str(4 << 20)
         await link.send(request.head(AUTHORITY))
         assert (await link.answer())[0] == 401

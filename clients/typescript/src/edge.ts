@@ -32,7 +32,7 @@ export interface EdgeSettings {
 }
 
 const SERVICE = '/secagg.v1.SecAggService/';
-const COVERED = '("@method" "@authority" "@path" "content-digest" "authorization")';
+const COVERED = '("@method" "@authority" "@path" "content-digest" "secagg-credential")';
 /** A message of the service is smaller. */
 const MOST_BODY_BYTES = 4 << 20;
 /** Most that the time of a proof is corrected by (R10.3-3). */
@@ -51,7 +51,7 @@ function base64Url(bytes: Uint8Array): string {
 export class EdgeTransport implements Transport {
   readonly identity: string;
   readonly #settings: EdgeSettings;
-  readonly #authorization: string;
+  readonly #credential: string;
   readonly #key: string;
   readonly #closed = new AbortController();
   #correction: number | null = null;
@@ -72,7 +72,7 @@ export class EdgeTransport implements Transport {
     }
     this.#settings = settings;
     this.identity = settings.credential.name;
-    this.#authorization = `Secagg ${base64Url(encodeHeldCredential(settings.credential))}`;
+    this.#credential = base64Url(encodeHeldCredential(settings.credential));
     this.#key = base64Url(sha256(settings.signer.publicKey));
   }
 
@@ -153,11 +153,11 @@ export class EdgeTransport implements Transport {
     const parameters = `${COVERED};created=${created};keyid="${this.#key}";alg="ed25519";tag="secagg-edge"`;
     const base =
       `"@method": POST\n"@authority": ${authority}\n"@path": ${path}\n` +
-      `"content-digest": ${digest}\n"authorization": ${this.#authorization}\n` +
+      `"content-digest": ${digest}\n"secagg-credential": ${this.#credential}\n` +
       `"@signature-params": ${parameters}`;
     const signature = await signer.sign(copy(new TextEncoder().encode(base)));
     return {
-      Authorization: this.#authorization,
+      'Secagg-Credential': this.#credential,
       'Content-Type': 'application/proto',
       'Content-Digest': digest,
       'Signature-Input': `sig=${parameters}`,

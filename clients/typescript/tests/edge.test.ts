@@ -85,7 +85,7 @@ for (const kind of ['seed', 'WebCrypto']) {
       '"@authority": sums.example.org:7443',
       '"@path": /secagg.v1.SecAggService/GetUpdate',
       `"content-digest": ${headers['Content-Digest']}`,
-      `"authorization": ${headers['Authorization']}`,
+      `"secagg-credential": ${headers['Secagg-Credential']}`,
       `"@signature-params": ${parameters}`,
     ].join('\n');
     const signature = Buffer.from(headers['Signature']!.slice(5, -1), 'base64');

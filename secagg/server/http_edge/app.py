@@ -68,7 +68,7 @@ _CALL_AT: Final[Mapping[bytes, Call]] = {
     path_of(call.name).encode(): call for call in CALLS.values() if not call.is_stream
 }
 _SIGNED: Final = (
-    "authorization",
+    "secagg-credential",
     "content-type",
     "content-digest",
     "signature-input",

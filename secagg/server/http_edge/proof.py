@@ -28,8 +28,8 @@ from secagg.transport.request_proof import (
     WINDOW_SECONDS,
     ProofParameters,
     key_id,
-    read_authorization,
     read_digest,
+    read_held_credential,
     read_signature,
     signature_base,
 )
@@ -176,7 +176,7 @@ class RequestProof:
             ServiceError: UNAUTHENTICATED (R10.3-9 to R10.3-13), with `server_time` for
                 a proof of another time; OVERLOADED (R10.3-12).
         """
-        issued = self._credential(headers["authorization"])
+        issued = self._credential(headers["secagg-credential"])
         credential = issued.credential
         parameters, signature = self._form(headers, credential.identity_key)
         now = int(self._date())
@@ -206,7 +206,7 @@ class RequestProof:
             authority=self._authority,
             path=path,
             digest=headers["content-digest"],
-            authorization=headers["authorization"],
+            credential=headers["secagg-credential"],
             parameters=parameters.text,
         )
         try:
@@ -223,12 +223,12 @@ class RequestProof:
             self._on_first(who, address)
         return who
 
-    def _credential(self, authorization: str) -> IssuedCredential:
-        issued = _read_credential(authorization)
+    def _credential(self, text: str) -> IssuedCredential:
+        issued = _read_credential(text)
         if issued is not None and issued.trust_domain == self._trust_domain:
             return issued
         raise _refused(
-            "Authorization holds no credential of this trust domain", _ONE_FORM
+            "Secagg-Credential holds no credential of this trust domain", _ONE_FORM
         )
 
     @staticmethod
@@ -251,9 +251,9 @@ class RequestProof:
 
 
 @lru_cache(maxsize=_MAX_CREDENTIALS)
-def _read_credential(authorization: str) -> IssuedCredential | None:
+def _read_credential(text: str) -> IssuedCredential | None:
     """Return the credential in a header; None where it holds none."""
-    data = read_authorization(authorization)
+    data = read_held_credential(text)
     if data is None:
         return None
     try:

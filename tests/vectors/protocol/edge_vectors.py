@@ -64,7 +64,7 @@ def bad() -> dict[str, tuple[str, HTTPRequest, int]]:
     ok = made()
     stated = ok.all("signature-input")[0]
     signature = ok.all("signature")[0]
-    held = ok.all("authorization")[0]
+    held = ok.all("secagg-credential")[0]
     digest = ok.all("content-digest")[0]
     url = made(signer("phone-0002"))
     foreign = Signer(NAME, SEED, FOREIGN_ISSUER.credential(NAME, SEED))
@@ -82,7 +82,7 @@ def bad() -> dict[str, tuple[str, HTTPRequest, int]]:
         "a query": ("6", replace(ok, path=SERVICE + CALL + "?a=1")),
         "the stream": ("6", replace(ok, path=SERVICE + "WatchSession")),
         "an unknown call": ("6", replace(ok, path=SERVICE + "Nothing")),
-        "no Authorization": ("7", ok.set("Authorization")),
+        "no Secagg-Credential": ("7", ok.set("Secagg-Credential")),
         "no Content-Digest": ("7", ok.set("Content-Digest")),
         "Signature twice": ("7", ok.set("Signature", signature, signature)),
         "another media type": ("7", ok.set("Content-Type", "text/plain")),
@@ -90,16 +90,22 @@ def bad() -> dict[str, tuple[str, HTTPRequest, int]]:
         "no length": ("8", ok.set("Content-Length")),
         "a length of no digits": ("8", ok.set("Content-Length", "+68")),
         "a length beyond 4 MiB": ("8", ok.set("Content-Length", "4194305")),
-        "another scheme": ("9", ok.set("Authorization", "Bearer " + held[7:])),
-        "a credential with padding": ("9", ok.set("Authorization", held + "=")),
-        "a credential with a byte more": ("9", ok.set("Authorization", held + "AAA")),
+        "a scheme before the credential": (
+            "9",
+            ok.set("Secagg-Credential", "Secagg " + held),
+        ),
+        "a credential with padding": ("9", ok.set("Secagg-Credential", held + "=")),
+        "a credential with a byte more": (
+            "9",
+            ok.set("Secagg-Credential", held + "AAA"),
+        ),
         "a credential of another version": (
             "9",
-            ok.set("Authorization", "Secagg Ag" + held[9:]),
+            ok.set("Secagg-Credential", "Ag" + held[2:]),
         ),
         "a credential of more than 1024 characters": (
             "9",
-            ok.set("Authorization", "Secagg " + 1025 * "A"),
+            ok.set("Secagg-Credential", 1025 * "A"),
         ),
         "another trust domain": ("9", made(other_domain)),
         "another algorithm": (
@@ -113,7 +119,7 @@ def bad() -> dict[str, tuple[str, HTTPRequest, int]]:
         "a nonce": ("10", ok.set("Signature-Input", stated + ';nonce="AA"')),
         "a part less": (
             "10",
-            ok.set("Signature-Input", stated.replace(' "authorization"', "")),
+            ok.set("Signature-Input", stated.replace(' "secagg-credential"', "")),
         ),
         "a time with a zero before it": (
             "10",
@@ -141,20 +147,20 @@ def bad() -> dict[str, tuple[str, HTTPRequest, int]]:
         "a signature for another call": ("13", made(signed_path=SERVICE + "GetUpdate")),
         "the credential of another client": (
             "13",
-            ok.set("Authorization", url.all("authorization")[0]),
+            ok.set("Secagg-Credential", url.all("secagg-credential")[0]),
         ),
         "another body": ("15", replace(ok, body=BODY[:-1] + b"\0")),
-        "another method and no Authorization": (
+        "another method and no credential": (
             "6",
-            replace(ok.set("Authorization"), method="PUT"),
+            replace(ok.set("Secagg-Credential"), method="PUT"),
         ),
         "another media type and no length": (
             "7",
             ok.set("Content-Type", "text/plain").set("Content-Length"),
         ),
-        "another scheme and another algorithm": (
+        "a scheme before the credential and another algorithm": (
             "9",
-            ok.set("Authorization", "Bearer x").set("Signature-Input", "sig=()"),
+            ok.set("Secagg-Credential", "Bearer x").set("Signature-Input", "sig=()"),
         ),
         "a nonce and a revoked serial": (
             "10",
@@ -206,7 +212,7 @@ def edge() -> dict[str, Any]:
             AUTHORITY,
             request.path,
             request.all("content-digest")[0],
-            request.all("authorization")[0],
+            request.all("secagg-credential")[0],
             request.all("signature-input")[0].removeprefix("sig="),
         )
         rows.append(row | {"success": True, "caller": caller, "base": base.decode()})

@@ -27,7 +27,7 @@ UNARY = {
 }
 MOST_BODY = 4194304
 WINDOW = 60
-PARTS = '"@method" "@authority" "@path" "content-digest" "authorization"'
+PARTS = '"@method" "@authority" "@path" "content-digest" "secagg-credential"'
 
 
 class EdgeRefused(Refused):
@@ -104,22 +104,20 @@ class Signer:
         signed_path: str = "",
         parameters: str = "",
     ) -> HTTPRequest:
-        authorization = "Secagg " + url64(self.held())
+        held = url64(self.held())
         digest = f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
         key = url64(hashlib.sha256(identity_key(self.seed)).digest())
         stated = parameters or (
             f'({PARTS});created={created};keyid="{key}";alg="ed25519";tag="secagg-edge"'
         )
         path = SERVICE + call
-        base = signature_base(
-            authority, signed_path or path, digest, authorization, stated
-        )
+        base = signature_base(authority, signed_path or path, digest, held, stated)
         signature = sign(signed_by or self.seed, base)
         return HTTPRequest(
             "POST",
             path,
             (
-                ("Authorization", authorization),
+                ("Secagg-Credential", held),
                 ("Content-Type", "application/proto"),
                 ("Content-Length", str(len(body))),
                 ("Content-Digest", digest),
@@ -131,14 +129,14 @@ class Signer:
 
 
 def signature_base(
-    authority: str, path: str, digest: str, authorization: str, stated: str
+    authority: str, path: str, digest: str, held: str, stated: str
 ) -> bytes:
     lines = (
         ("@method", "POST"),
         ("@authority", authority),
         ("@path", path),
         ("content-digest", digest),
-        ("authorization", authorization),
+        ("secagg-credential", held),
         ("@signature-params", stated),
     )
     return "\n".join(f'"{name}": {value}' for name, value in lines).encode()
@@ -181,7 +179,7 @@ def check(request: HTTPRequest, edge: Edge, now: int) -> str:
 
 def _check_headers(request: HTTPRequest) -> None:
     for name in (
-        "authorization",
+        "secagg-credential",
         "content-type",
         "content-digest",
         "signature-input",
@@ -206,7 +204,7 @@ def _check_headers(request: HTTPRequest) -> None:
 
 
 def _credential(request: HTTPRequest, edge: Edge) -> tuple[str, str, Credential]:
-    value = request.all("authorization")[0]
+    value = request.all("secagg-credential")[0]
     try:
         trust_domain, name, credential = _held(value)
     except Refused:
@@ -217,11 +215,9 @@ def _credential(request: HTTPRequest, edge: Edge) -> tuple[str, str, Credential]
 
 
 def _held(value: str) -> tuple[str, str, Credential]:
-    words = value[len("Secagg ") :]
-    fits = value.startswith("Secagg ") and 0 < len(words) <= 1024
-    if not fits or set(words) & set("+/="):
+    if not 0 < len(value) <= 1024 or set(value) & set("+/="):
         raise Refused(UNAUTHENTICATED)
-    plain = words.replace("-", "+").replace("_", "/") + "=" * (-len(words) % 4)
+    plain = value.replace("-", "+").replace("_", "/") + "=" * (-len(value) % 4)
     decoder = Decoder(strict64(plain))
     if decoder.number(1) != 1:
         raise Refused(UNAUTHENTICATED)

@@ -150,7 +150,7 @@ FAULTS = {
         "BAD_ENCODING",
     ),
     "R10.3-9 credential": (
-        with_header("authorization", "Secagg AA"),
+        with_header("secagg-credential", "AA"),
         401,
         "UNAUTHENTICATED",
     ),
@@ -593,7 +593,7 @@ async def test_refusals_before_a_caller_is_known_are_few_lines_without_secrets(c
     assert len(lines) == 9
     assert "address=192.0.2.7" in lines[0]
     assert "code=UNAUTHENTICATED" in lines[0]
-    for secret in ("authorization", "signature", "content-digest"):
+    for secret in ("secagg-credential", "signature", "content-digest"):
         assert request.headers[secret] not in caplog.text
     assert base64.b64encode(request.body).decode() not in caplog.text
 
