@@ -1,4 +1,4 @@
-/** A web page contributes beside Python clients, in Chromium. Skipped where it is missing. */
+/** A page in Chromium contributes beside clients of all other kinds. Skipped without Chromium. */
 
 import assert from 'node:assert/strict';
 import { createHash, X509Certificate } from 'node:crypto';
@@ -14,13 +14,33 @@ import { Deployment, NO_NOISE, readNpy, SECAGG } from './harness.js';
 const DIM = 6;
 const NAME = 'browser-1';
 const PYTHON = ['client-1', 'client-2'];
+/** The last two of these call the HTTP edge, as the page does; the first one gRPC. */
+const NODE = ['client-3', 'client-4', 'client-5'];
+const SIZE = PYTHON.length + NODE.length + 1;
 const vectorOf = (client: number): number[] =>
   Array.from({ length: DIM }, (_, i) => 100 * (client + 1) - 7 * i);
-const TOTAL = vectorOf(0).map((_, i) => vectorOf(0)[i]! + vectorOf(1)[i]! + vectorOf(2)[i]!);
+const TOTAL = vectorOf(0).map((_, i) =>
+  Array.from({ length: SIZE }, (_unused, client) => vectorOf(client)[i]!).reduce((a, b) => a + b),
+);
 /** Where pictures go; nowhere by default. */
 const PICTURES = process.env['PAGE_PICTURES'] ?? '';
-const PROFILES = ['malicious-server', 'honest-curious-server'] as const;
-const [PROFILE] = PROFILES;
+const PROFILE = 'malicious-server';
+const CASES = [
+  {
+    profile: PROFILE,
+    graph: 'complete',
+    cohort: '',
+    modulusBits: 20,
+    crashes: ['commit 5', 'commit 2', 'call UploadChunk'],
+  },
+  {
+    profile: 'honest-curious-server',
+    graph: 'ring',
+    cohort: 'degree = 4\nthreshold = 2\n',
+    modulusBits: 33,
+    crashes: ['call ShareKeys', 'commit 4', 'commit 5'],
+  },
+] as const;
 
 const missing = !existsSync(SECAGG)
   ? `there is no ${SECAGG}`
@@ -94,7 +114,7 @@ class Application {
 async function contribute(page: Page): Promise<void> {
   await page.until(`document.body?.dataset.ready === 'yes'`);
   await page.evaluate(`(() => {
-    document.getElementById('vector').value = ${JSON.stringify(vectorOf(2).join(', '))};
+    document.getElementById('vector').value = ${JSON.stringify(vectorOf(SIZE - 1).join(', '))};
     document.getElementById('go').click();
   })()`);
 }
@@ -105,13 +125,13 @@ async function takePicture(page: Page, name: string, dark: boolean): Promise<voi
   writeFileSync(join(PICTURES, `${name}.png`), await page.picture(820, 830, dark));
 }
 
-for (const profile of PROFILES) {
+for (const { profile, graph, cohort, modulusBits, crashes } of CASES) {
   test(
-    `a page is killed after each commit, and the sum is exact, ${profile}`,
+    `a page is killed after each commit, and the sum is exact, ${profile}, ${graph}`,
     { skip: missing },
     async () => {
       const signs = profile === PROFILE;
-      const deployment = await Deployment.make(PYTHON.length);
+      const deployment = await Deployment.make(PYTHON.length + NODE.length);
       const certificate = await deployment.openEdge();
       const application = new Application(deployment);
       const origin = await application.listen();
@@ -130,6 +150,7 @@ for (const profile of PROFILES) {
         name: NAME,
         task: 'task',
         profile,
+        graphs: [graph],
         direct: !signs, // no proxy stands before the edge here
         noise: false,
         maxEpsilon: 1,
@@ -139,13 +160,23 @@ for (const profile of PROFILES) {
         const rounds =
           'advertise_keys = 600\nshare_keys = 600\nmasked_input = 600\nunmasking = 600\n';
         const server = deployment.serve(
-          `profile = "${profile}"\n[vector]\ndimension = ${DIM}\nmodulus_bits = 20\n` +
-            `[cohort]\nmin_clients = 3\nmax_clients = 3\nmin_survivors = 3\n` +
+          `profile = "${profile}"\n[vector]\ndimension = ${DIM}\nmodulus_bits = ${modulusBits}\n` +
+            `[cohort]\nmin_clients = ${SIZE}\nmax_clients = ${SIZE}\nmin_survivors = ${SIZE}\n${cohort}` +
             `[noise]\nnone = "${NO_NOISE}"\n[rounds]\n${rounds}${signs ? 'consistency = 600\n' : ''}`,
           deployment.edgeSection(`origins = ["${origin}"]\n`),
         );
-        const policy = `require_noise = false\nmin_clients = 3\nprofiles = ["${profile}"]\n`;
+        const policy =
+          `require_noise = false\nmin_clients = ${SIZE}\n` +
+          `profiles = ["${profile}"]\ngraphs = ["${graph}"]\n`;
         const python = PYTHON.map((name, i) => deployment.python(name, policy, vectorOf(i), '<i8'));
+        const node = NODE.map((name, i) =>
+          deployment.typescript(name, {
+            crash: crashes[i]!,
+            profiles: [profile],
+            vector: vectorOf(PYTHON.length + i),
+            ...(i === 0 ? {} : { edge: deployment.authority }),
+          }),
+        );
         const ended = server.then((end) => {
           if (end.code !== 0) throw new Error(`the server ended with ${end.code}: ${end.errors}`);
         });
@@ -186,6 +217,10 @@ for (const profile of PROFILES) {
           TOTAL.join(', '),
         );
         assert.equal(application.enrolments, 1);
+        for (const { printed, starts } of await Promise.all(node)) {
+          assert.equal(starts, 2);
+          assert.deepEqual(printed.sum, TOTAL);
+        }
         for (const [i, end] of (await Promise.all(python)).entries()) {
           assert.equal(end.code, 0, end.errors);
           assert.deepEqual(readNpy(deployment.path(`${PYTHON[i]}-sum.npy`)), TOTAL);
@@ -238,6 +273,7 @@ test('a page whose database was deleted starts no new life', { skip: missing }, 
     name: NAME,
     task: 'task',
     profile: PROFILE,
+    graphs: ['complete'],
     direct: false,
     noise: false,
     maxEpsilon: 1,

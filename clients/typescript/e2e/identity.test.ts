@@ -26,6 +26,9 @@ test(
       const directory = deployment.path('identity');
       const key = await createIdentity(directory, 'example.org', 'hospital-a');
       const sign = ['sign', 'issuer', 'identity/request.bin', '--days', '90', '--key', key];
+      const other = await deployment.secagg('pki', 'enrol', ...sign, '--name', 'hospital-b');
+      assert.notEqual(other.code, 0);
+      sign.push('--name', 'hospital-a');
       await issuer(...sign, '--output', 'identity/credential.bin');
       const files = {
         identity: deployment.path('identity/identity.seed'),
@@ -35,6 +38,8 @@ test(
         name: 'hospital-a',
       };
       const first = (await readEnrolment(files)).credential.credential;
+      // A clock that is most of an hour behind accepts a new credential, too.
+      await readEnrolment(files, BigInt(Math.floor(Date.now() / 1000) - 3500));
       // The same key asked for again, and a renewal that needs nothing from the client.
       assert.equal(await writeRequest(directory, 'example.org', 'hospital-a'), key);
       await issuer(...sign, '--output', 'identity/credential.bin');

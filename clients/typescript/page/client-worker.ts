@@ -71,7 +71,7 @@ export function serve(
       store: watched,
       taskId: settings.task,
       noise: new VectorEncoder(),
-      policy: { profiles: [settings.profile] },
+      policy: { profiles: [settings.profile], graphs: settings.graphs },
       limits: {
         requireNoise: settings.noise,
         maxEpsilon: settings.maxEpsilon,

@@ -13,6 +13,7 @@ export interface PageSettings {
   readonly name: string;
   readonly task: string;
   readonly profile: ProfileName;
+  readonly graphs: readonly ('complete' | 'ring')[];
   /** TLS is known to end in the aggregator: needed for honest-curious-server. */
   readonly direct: boolean;
   /** Whether the sum has noise; without, vectors are integers. */
