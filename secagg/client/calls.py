@@ -188,6 +188,23 @@ class ClientCalls:
         """
         self._bound = aggregator
 
+    def check_way(self, offered: SessionDescriptor) -> None:
+        """Refuse a session whose inputs a proxy on the way could read (R10.3-4).
+
+        For every session that is begun or resumed: the way may be another one by then.
+
+        Raises:
+            RemoteProtocolError: POLICY_VIOLATION.
+        """
+        profile = offered.parameters.profile
+        if not self._connection.is_direct and not profile.has_identities:
+            raise ErrorCode.POLICY_VIOLATION.error(
+                "a session of profile 1 over HTTPS, where TLS may end in a proxy that "
+                "reads and changes what passes",
+                fix="Use a profile with signatures, or say direct=True if TLS "
+                "ends in the aggregator.",
+            )
+
     async def meet(self, deadline: float) -> str:
         """Return who answers there now; nothing of a session is said.
 

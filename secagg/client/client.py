@@ -55,7 +55,7 @@ from secagg.client.session_driver import (
     Preparation,
     ask,
 )
-from secagg.client.step_client import StepClient, state_of
+from secagg.client.step_client import StepClient, check_peer, state_of
 from secagg.crypto.entropy import SystemEntropy
 from secagg.distributed_dp import NoisyTask, Unusable, UnusableKind
 from secagg.distributed_dp.plain_sums import encode_integers
@@ -556,7 +556,7 @@ class Client:
         """Open this client's state, or use the shared one."""
         if self._shared is not None:
             state = state_of(self._shared)
-            _check_peer(self._shared, state, connection)
+            check_peer(self._shared, connection.identity, connection.trust_domain)
             stack.enter_context(state.carried(self._task))
             return state
         state = self._state_of(connection.identity)
@@ -725,30 +725,6 @@ def _check_shared(shared: StepClient, task: str, **own: object) -> None:
         raise LocalProtocolError(
             f"the step client takes part in other tasks than {task!r}",
             next_step="Add the name to its tasks, if its owner agrees.",
-        )
-
-
-def _check_peer(
-    shared: StepClient, state: DurableClient, connection: AggregatorConnection
-) -> None:
-    """Refuse a connection of another client or trust domain than the shared state's.
-
-    Its aggregator is compared before each session, when it is known (R5.0-6).
-
-    Raises:
-        LocalProtocolError: It is of another one.
-    """
-    if connection.identity != state.identity:
-        raise LocalProtocolError(
-            f"the connection is of {connection.identity!r}, and the step client of "
-            f"{state.identity!r}",
-            next_step="Give the connection of the same client.",
-        )
-    if connection.trust_domain != shared.trust_domain:
-        raise LocalProtocolError(
-            f"the connection proves the trust domain {connection.trust_domain!r}, and "
-            f"the step client expects {shared.trust_domain!r}",
-            next_step="Give StepClient(...) the trust domain of the connection.",
         )
 
 

@@ -2,8 +2,8 @@
 
 Rule 1: every request is signed for the authority of the settings; no redirect is
         followed, and no header of an answer is believed but its length.
-Rule 2: profile 1 hides inputs from the network only as far as TLS reaches: such an
-        offer is refused unless TLS is known to end in the aggregator (R10.3-4).
+Rule 2: it says whether TLS is known to end in the aggregator: the carriers of a client
+        take part in no session of profile 1 where it is not (R10.3-4).
 Rule 3: every failure arrives as an error of `secagg.errors`; all calls are idempotent,
         so that a kept connection that the server has closed is replaced once.
 
@@ -30,7 +30,6 @@ from secagg.errors import (
     SecAggError,
     ServiceError,
 )
-from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.enrolment.credential import ClientIdentity
 from secagg.protocol.messages import Envelope, Round
 from secagg.transport.address import Address
@@ -102,6 +101,9 @@ class EdgeConnection:
         address: Where to connect; by default what `authority` says.
         deadlines: Per call; sensible values by default.
         date: The present in Unix seconds.
+
+    Attributes:
+        is_direct: As `direct`.
     """
 
     def __init__(  # noqa: PLR0913 - one argument per decision of the owner
@@ -119,7 +121,7 @@ class EdgeConnection:
         self._authority = authority
         self._signer = RequestSigner(authority, identity.issued, identity.key)
         self._trust_domain = identity.issued.trust_domain
-        self._direct = direct
+        self.is_direct: Final = direct
         self._deadlines = deadlines or CallDeadlines()
         self._date = date
         self._correction: int | None = None
@@ -199,21 +201,7 @@ class EdgeConnection:
             raise self._unreachable(f"no answer came within {seconds:g} s") from None
         if answer.status != _OK:
             raise self._error_of(answer)
-        decoded = row.decode(answer.body)
-        self._check_profile(decoded)
-        return cast("_Answer", decoded)
-
-    def _check_profile(self, answer: object) -> None:
-        """Refuse a profile without signatures where a proxy may end TLS."""
-        if self._direct or not isinstance(answer, SessionDescriptor):
-            return
-        if not answer.parameters.profile.has_identities:
-            raise ErrorCode.POLICY_VIOLATION.error(
-                "the aggregator offers profile 1 over HTTPS, where TLS may end in a "
-                "proxy that reads and changes what passes",
-                fix="Use a profile with signatures, or say direct=True if TLS "
-                "ends in the aggregator.",
-            )
+        return cast("_Answer", row.decode(answer.body))
 
     def _takes_correction(self, error: ServiceError) -> bool:
         """Whether the clock of proofs was corrected, once, as the edge says (R10.3-3).

@@ -13,7 +13,7 @@ at UNAVAILABLE: all calls are idempotent, and the caller that knows the round's 
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Self, TypeVar, cast
+from typing import Final, Self, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -73,11 +73,14 @@ class GrpcConnection:
 
     Attributes:
         traffic: What was sent and received so far, by name of the call.
+        is_direct: True: the certificate that TLS shows names the aggregator.
 
     Raises:
         LocalProtocolError: Neither, or both, of TLS and plaintext are asked for.
         ServiceError: BAD_SETTINGS; no aggregator can be named `aggregator`.
     """
+
+    is_direct: Final = True
 
     def __init__(
         self,

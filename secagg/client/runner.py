@@ -185,6 +185,7 @@ class ClientRunner:
         self.session_id = offered.session_id
         conductor = Conductor(self._parts, offered, stored)
         async with self._ended(offered, conductor):
+            self._calls.check_way(offered)
             outcome = await conductor.run(revocations)
         self._on_progress(ClientProgress(ClientPhase.COMPLETED, offered.session_number))
         return outcome

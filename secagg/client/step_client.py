@@ -393,6 +393,33 @@ def state_of(client: StepClient) -> DurableClient:
     return client._client  # noqa: SLF001 - the carriers of this package share it
 
 
+def check_peer(client: StepClient, identity: str, trust_domain: str | None) -> None:
+    """Refuse a connection of another client or trust domain than the state's.
+
+    Its aggregator is compared with every call, when it is known (R5.0-6).
+
+    Args:
+        client: The state.
+        identity: Caller of the connection's calls.
+        trust_domain: Of both ends, as the connection proves it; None for none.
+
+    Raises:
+        LocalProtocolError: It is of another one.
+    """
+    own = state_of(client).identity
+    if identity != own:
+        raise LocalProtocolError(
+            f"the connection is of {identity!r}, and the step client of {own!r}",
+            next_step="Give the connection of the same client.",
+        )
+    if trust_domain != client.trust_domain:
+        raise LocalProtocolError(
+            f"the connection proves the trust domain {trust_domain!r}, and the step "
+            f"client expects {client.trust_domain!r}",
+            next_step="Give StepClient(...) the trust domain of the connection.",
+        )
+
+
 def _is_name(identity: str) -> bool:
     """Whether an advert can state a name: another claims a number without success."""
     try:

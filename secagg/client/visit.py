@@ -26,7 +26,7 @@ from secagg.client.contribution import Contribution, check_size_of_sum
 from secagg.client.gate import Need, SessionInfo
 from secagg.client.open_client import ClientStep
 from secagg.client.session_driver import DEFAULT_MAX_PAYLOAD_BYTES, TOO_LATE
-from secagg.client.step_client import StepClient
+from secagg.client.step_client import StepClient, check_peer
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import (
     ErrorCode,
@@ -129,11 +129,13 @@ async def visit(  # noqa: PLR0913 - one argument per decision of the client's ow
             another one.
         RemoteProtocolError: The aggregator broke the protocol or a limit of this
             client, or refuses it.
-        LocalProtocolError: An argument is out of range.
+        LocalProtocolError: An argument is out of range, or the connection is of another
+            client or trust domain than the state.
     """
     held = check_real("held_seconds", held_seconds, least=0.0)
     held = min(held, MAX_HELD_MS / _MILLISECONDS)
     check_whole("max_payload_bytes", max_payload_bytes, least=0)
+    check_peer(client, connection.identity, connection.trust_domain)
     clock = clock or SystemClock()
     found = _Visitor(
         client,
@@ -187,9 +189,9 @@ class _Visitor:
         if not place.offer:
             return await self._join(place.highest_number)
         with self._ending(place.offer):
-            return await self._continue(
-                place.offer, SessionDescriptor.decode(place.offer)
-            )
+            offered = SessionDescriptor.decode(place.offer)
+            self._calls.check_way(offered)
+            return await self._continue(place.offer, offered)
 
     @contextmanager
     def _ending(self, offer: bytes) -> Iterator[None]:
@@ -216,6 +218,7 @@ class _Visitor:
                 f"the server offers a session of task {answer.task_id!r} instead of "
                 f"{self._task!r}",
             )
+        self._calls.check_way(answer)
         done = self._client.step(offer)
         if Need.REVOCATIONS in done.needs:
             trust = answer.parameters.trust

@@ -54,6 +54,11 @@ class ConnectionAround:
         """Return the trust domain of the connection."""
         return self._inner.trust_domain
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether the connection has no proxy that ends TLS."""
+        return self._inner.is_direct
+
     async def meet(self) -> str:
         """Return the aggregator that answers now."""
         return await self._inner.meet()

@@ -95,6 +95,10 @@ class AggregatorConnection(Protocol):
     def trust_domain(self) -> str | None:
         """The trust domain of both ends, as the transport has proven it, or None."""
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether no proxy that ends TLS can read what is sent (R10.3-4)."""
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Send a request, and return the answer."""
 
@@ -137,7 +141,10 @@ class InMemoryConnection:
         identity: The caller of all calls.
         aggregator: The party that answers; by default one without a certificate.
         trust_domain: Of both ends; None without one.
+        is_direct: True: both ends are in one process.
     """
+
+    is_direct: Final = True
 
     def __init__(
         self,

@@ -333,7 +333,7 @@ class Turning:
     def __init__(self, *inner):
         self.inner = list(inner)
         self.identity = inner[0].identity
-        self.trust_domain = inner[0].trust_domain
+        self.trust_domain, self.is_direct = inner[0].trust_domain, inner[0].is_direct
 
     @property
     def aggregator(self):
@@ -484,7 +484,7 @@ def misdirected(numbers, other, *, threshold, honest=()):
             self.inner, self.number = link, number
             self.identity, self.aggregator = link.identity, link.aggregator
             self.trust_domain, self.meet = link.trust_domain, link.meet
-            self.watch = link.watch
+            self.watch, self.is_direct = link.watch, link.is_direct
 
         async def call(self, request):
             answer = await self.inner.call(request)

@@ -91,6 +91,10 @@ class Corrupt:
     def trust_domain(self):
         return self.inner.trust_domain
 
+    @property
+    def is_direct(self):
+        return self.inner.is_direct
+
     async def call(self, request):
         answer = await self.inner.call(await self.changed(request))
         match answer:

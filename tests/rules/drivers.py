@@ -53,7 +53,9 @@ from secagg.wire.calls import (
     BlobChunk,
     FetchChunk,
     GetOffer,
+    GetUpdate,
     UploadChunk,
+    Wait,
 )
 
 NAME: Final = "client-0"
@@ -197,7 +199,7 @@ def enrolled() -> Enrolled:
     return Enrolled(files, domain, key, lists)
 
 
-def _service(offer: SessionDescriptor) -> ScriptedService:
+def service(offer: SessionDescriptor) -> ScriptedService:
     """Return an aggregator that has this one offer, and its revocation list."""
 
     async def chunk(_: str, request: FetchChunk) -> BlobChunk:
@@ -207,7 +209,12 @@ def _service(offer: SessionDescriptor) -> ScriptedService:
         return BlobChunk(data[request.offset :][: request.max_bytes], len(data))
 
     return ScriptedService(
-        {GetOffer: offer, AdvertiseKeys: TookPartError(), FetchChunk: chunk}
+        {
+            GetOffer: offer,
+            GetUpdate: Wait(1.0),
+            AdvertiseKeys: TookPartError(),
+            FetchChunk: chunk,
+        }
     )
 
 
@@ -232,8 +239,8 @@ class Stored:
             TookPartError: It takes part.
             SecAggError: Why it does not.
         """
-        service = _service(offer)
-        connection = InMemoryConnection(service, NAME, aggregator=self.aggregator)
+        asked = service(offer)
+        connection = InMemoryConnection(asked, NAME, aggregator=self.aggregator)
         async with Client(
             connection,
             task=more.get("task", offer.task_id),

@@ -76,6 +76,12 @@ class LossyConnection:
         found = self._find()
         return None if found is None else found.trust_domain
 
+    @property
+    def is_direct(self) -> bool:
+        """See `AggregatorConnection.is_direct`; True while nothing listens."""
+        found = self._find()
+        return found is None or found.is_direct
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Note and send, as the script says."""
         if isinstance(request, SendMessage):

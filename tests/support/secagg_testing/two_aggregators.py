@@ -61,7 +61,7 @@ class Between:
     def __init__(self, inner: AggregatorConnection) -> None:
         self._inner = inner
         self.identity, self.aggregator = inner.identity, inner.aggregator
-        self.trust_domain = inner.trust_domain
+        self.trust_domain, self.is_direct = inner.trust_domain, inner.is_direct
 
     async def meet(self) -> str:
         """See `AggregatorConnection.meet`."""

@@ -117,6 +117,11 @@ class _Guarded:
         """See `AggregatorConnection.trust_domain`."""
         return self.inner.trust_domain
 
+    @property
+    def is_direct(self) -> bool:
+        """See `AggregatorConnection.is_direct`."""
+        return self.inner.is_direct
+
     async def call(self, request: Request[_Answer]) -> _Answer:
         """See `AggregatorConnection.call`."""
 

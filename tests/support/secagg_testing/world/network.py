@@ -153,6 +153,7 @@ class Link:
 
     aggregator: Final = UNCERTIFIED_AGGREGATOR
     trust_domain: Final = None
+    is_direct: Final = True
 
     def __init__(self, network: Network, identity: str, process: Process) -> None:
         self.identity: Final = identity

@@ -6,14 +6,13 @@ import time
 from contextlib import asynccontextmanager
 
 import pytest
-from secagg_testing.cohorts import offer_of, parameters_for
 from secagg_testing.edge_requests import EdgeIssuer
 from secagg_testing.tls_deployment import TLSDeployment
 
 from secagg.client.edge_connection import EdgeConnection
-from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.errors import ErrorCode, ServiceError
 from secagg.transport.address import Address
-from secagg.wire.calls import CALLS, GetOffer, GetUploadStatus, UploadStatus
+from secagg.wire.calls import CALLS, GetUploadStatus, UploadStatus
 
 HOST = "edge.example"
 STATUS = GetUploadStatus(bytes(32))
@@ -110,17 +109,10 @@ async def test_no_redirect_is_followed(tmp_path):
 
 
 @pytest.mark.parametrize("direct", [True, False])
-async def test_profile_1_is_refused_unless_tls_ends_in_the_aggregator(tmp_path, direct):
-    # R10.3-4.
-    offer = offer_of(parameters_for(4, dimension=2, threshold=3))
-    body = CALLS[GetOffer].encode(offer)
-    async with answering(tmp_path, answer(body), direct=direct) as (connection, _):
-        if direct:
-            assert await connection.call(GetOffer("t")) == offer
-            return
-        with pytest.raises(RemoteProtocolError, match="profile 1") as caught:
-            await connection.call(GetOffer("t"))
-        assert caught.value.code is ErrorCode.POLICY_VIOLATION
+async def test_it_says_whether_tls_ends_in_the_aggregator(tmp_path, direct):
+    # R10.3-4: carriers ask for it, `rules/test_carriers.py`.
+    async with answering(tmp_path, direct=direct) as (connection, _):
+        assert connection.is_direct is direct
 
 
 @pytest.mark.parametrize(
