@@ -358,8 +358,18 @@ export class Client {
   /** Resumes the open session; null where there is none with the aggregator that answers. */
   async #resume(peer: ProvenAggregator): Promise<{ session: Session; step: Step } | null> {
     const stored = this.#state!.session;
-    if (stored === null || stored.state === 'ended' || stored.state === 'left') return null;
+    if (stored === null || stored.state === 'left') return null;
     const offer = decodeOffer(stored.offer);
+    const { taskId } = this.#settings;
+    if (offer.taskId !== taskId && !(stored.state === 'ended' && this.#state!.reported)) {
+      // Its vector would be this task's, and its outcome be told as this task's.
+      throw new SecAggError(
+        'BAD_SETTINGS',
+        `the store has a session of task "${offer.taskId}" that is not over`,
+        { nextStep: 'Continue that one first, or give each task a store of its own.' },
+      );
+    }
+    if (stored.state === 'ended') return null;
     const other =
       offer.aggregator !== peer.aggregator || this.#state!.trustDomain !== peer.trustDomain;
     const enrolment = stored.credential === null ? null : await this.#enrolment();
@@ -513,7 +523,7 @@ export class Client {
     const enrolmentKey = enrolment?.enrolmentKey ?? null;
     const lists = listKey(peer.trustDomain, toHex(enrolmentKey ?? new Uint8Array()));
     try {
-      checkStoredOffer(stored.offer, {
+      checkStoredOffer(stored.offer, stored.revocations, {
         ...peer,
         enrolmentKey,
         seen: seenTrust(this.#state!.lists[lists]),

@@ -3,15 +3,15 @@
  *
  * 1. Every request is signed for the authority of the settings; no redirect is followed.
  * 2. Of an answer, the error detail is believed, and nothing in its headers.
- * 3. An offer of profile 1 is refused unless TLS is known to end in the aggregator.
+ * 3. It says that TLS may end in a proxy, unless its owner knows better: a client then takes
+ *    part in no session of profile 1 (R10.3-4).
  */
 
 import { copy, type Bytes } from './bytes.js';
 import { encodeHeldCredential, type HeldCredential } from './enrolment.js';
 import { SecAggError } from './errors.js';
 import { sha256 } from './hash.js';
-import { decodeOffer } from './parameters.js';
-import { decodeErrorDetail, FieldReader, type ErrorDetail } from './protobuf.js';
+import { decodeErrorDetail, type ErrorDetail } from './protobuf.js';
 import type { Signer } from './signer.js';
 import type { ProvenAggregator, Transport } from './transport.js';
 
@@ -78,14 +78,13 @@ export class EdgeTransport implements Transport {
 
   /** Says who answers; its certificate is proven by TLS at every call (R10.3-1). */
   meet(): Promise<ProvenAggregator> {
-    const { aggregator, credential } = this.#settings;
-    return Promise.resolve({ aggregator, trustDomain: credential.trustDomain });
+    const { aggregator, credential, direct } = this.#settings;
+    const { trustDomain } = credential;
+    return Promise.resolve({ aggregator, trustDomain, proxied: direct !== true });
   }
 
-  async call(method: string, request: Bytes, timeoutMs: number): Promise<Bytes> {
-    const answer = await this.#corrected(method, request, timeoutMs);
-    if (method === 'GetOffer') this.#checkProfile(answer);
-    return answer;
+  call(method: string, request: Bytes, timeoutMs: number): Promise<Bytes> {
+    return this.#corrected(method, request, timeoutMs);
   }
 
   close(): void {
@@ -163,29 +162,6 @@ export class EdgeTransport implements Transport {
       'Signature-Input': `sig=${parameters}`,
       Signature: `sig=:${base64(signature)}:`,
     };
-  }
-
-  #checkProfile(answer: Bytes): void {
-    if (this.#settings.direct === true) return;
-    let profile: number;
-    try {
-      const fields = new FieldReader(answer);
-      if (!fields.has(1)) return;
-      profile = decodeOffer(fields.bytes(1)).parameters.profile;
-    } catch (error) {
-      if (error instanceof SyntaxError) return; // the offer is read, and refused, later
-      throw error;
-    }
-    if (profile !== 1) return;
-    throw new SecAggError(
-      'POLICY_VIOLATION',
-      'the aggregator offers profile 1 over HTTPS, where TLS may end in a proxy that reads and changes what passes',
-      {
-        rule: 'R10.3-4',
-        nextStep:
-          'Use a profile with signatures, or say direct: true if TLS ends in the aggregator.',
-      },
-    );
   }
 }
 

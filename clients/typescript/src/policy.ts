@@ -1,7 +1,7 @@
 /** What a client accepts of an offer: the rules of PROTOCOL §5.0 and its own limits. */
 
 import { equal, toHex, type Bytes } from './bytes.js';
-import type { RevocationList } from './enrolment.js';
+import { checkRevocationList, type RevocationList } from './enrolment.js';
 import { refuse, SecAggError } from './errors.js';
 import { sha256 } from './hash.js';
 import { countedSessions, readSessionNoise, type NoiseBlock } from './noise-block.js';
@@ -119,6 +119,8 @@ export interface OfferContext {
   readonly aggregator: string;
   /** Trust domain of the connection, which is the client's own. */
   readonly trustDomain: string;
+  /** TLS of the connection may end in a proxy (R10.3-4). */
+  readonly proxied?: boolean;
   /** Seconds since 1970, by the client's clock. */
   readonly now: bigint;
   /** Highest session number of this aggregator and task that the client took part in; 0 for none. */
@@ -152,17 +154,30 @@ export function checkOffer(bytes: Uint8Array, context: OfferContext): Offer {
 /**
  * Checks the offer of an open session again: settings may have become stricter since.
  *
- * The number is the session's own, and its end is checked before every call (R5-7).
+ * The number is the session's own, and its end is checked before every call (R5-7). The age of
+ * its list is that of the earliest instant at which it can have been joined (R5.0-2): a list
+ * that grows old in a session does not end it by a restart alone.
  */
 export function checkStoredOffer(
   bytes: Uint8Array,
+  list: Bytes | null,
   context: Omit<OfferContext, 'now' | 'lastSession'>,
 ): Offer {
   return checkBy(bytes, context, (offer) => {
     checkPeer(offer, context);
     const { trust } = offer.parameters;
-    if (trust !== null) checkTrust(trust, context.enrolmentKey, context.seen);
+    if (trust === null) return;
+    checkTrust(trust, context.enrolmentKey, context.seen);
+    const joined = offer.sessionEnd - longest(offer);
+    checkListAge(checkRevocationList(trust, list), joined, context.policy);
   });
+}
+
+/** Seconds before its end at which a session may be joined at the earliest (R5.0-2). */
+function longest({ parameters: { deadlines } }: Offer): bigint {
+  return (
+    deadlines.reduce((sum, seconds) => sum + BigInt(seconds), 0n) + BigInt(deadlines[3]!) + SLACK
+  );
 }
 
 function checkBy(
@@ -192,15 +207,16 @@ export function checkSetup(
   if (offer.sessionNumber <= context.lastSession) {
     refuse('REPLAYED_SESSION', 'R5.0-2', `session ${offer.sessionNumber} was offered before`);
   }
-  const rounds = p.deadlines.reduce((sum, seconds) => sum + BigInt(seconds), 0n);
-  const latest = context.now + rounds + BigInt(p.deadlines[3]!) + SLACK;
-  if (offer.sessionEnd <= context.now || offer.sessionEnd > latest) {
+  if (offer.sessionEnd <= context.now || offer.sessionEnd > context.now + longest(offer)) {
     refuse('BAD_CLOCK', 'R5.0-2', 'the session ends in the past or too far ahead');
   }
   if (p.trust !== null) checkTrust(p.trust, context.enrolmentKey, context.seen);
 }
 
-function checkPeer(offer: Offer, context: Pick<OfferContext, 'aggregator' | 'trustDomain'>): void {
+function checkPeer(
+  offer: Offer,
+  context: Pick<OfferContext, 'aggregator' | 'trustDomain' | 'proxied'>,
+): void {
   const { trust } = offer.parameters;
   if (offer.aggregator !== context.aggregator) {
     refuse(
@@ -211,6 +227,17 @@ function checkPeer(offer: Offer, context: Pick<OfferContext, 'aggregator' | 'tru
   }
   if (trust !== null && trust.trustDomain !== context.trustDomain) {
     refuse('UNAUTHENTICATED', 'R5.0-1', 'the offer is of another trust domain');
+  }
+  if (context.proxied === true && trust === null) {
+    throw new SecAggError(
+      'POLICY_VIOLATION',
+      'a session of profile 1 over HTTPS, where TLS may end in a proxy that reads and changes what passes',
+      {
+        rule: 'R10.3-4',
+        nextStep:
+          'Use a profile with signatures, or say direct: true if TLS ends in the aggregator.',
+      },
+    );
   }
 }
 

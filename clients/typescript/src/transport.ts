@@ -15,6 +15,8 @@ import { FieldReader, writeFields, type FieldValue } from './protobuf.js';
 export interface ProvenAggregator {
   readonly aggregator: string;
   readonly trustDomain: string;
+  /** TLS may end in a proxy that reads along, so that profile 1 hides nothing (R10.3-4). */
+  readonly proxied?: boolean;
 }
 
 /** Carries unary calls of `secagg.v1.SecAggService`. */

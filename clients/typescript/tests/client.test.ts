@@ -15,6 +15,7 @@ import {
   type Contribution,
   type InputVector,
   type Parameters,
+  type ProvenAggregator,
   type Store,
 } from '../src/internals.js';
 import { PARAMETERS, TestAggregator, TestClock } from './aggregator.js';
@@ -357,6 +358,52 @@ test('another aggregator gets nothing of an open session', async () => {
     }
     await Promise.all(others);
   }
+});
+
+test('a proxy that TLS may end in gets nothing of a session of profile 1', async () => {
+  // R10.3-4, also of one that was begun on a direct way.
+  const party = makeParty();
+  const calls: string[] = [];
+  party.aggregator.fault = (name, method) => {
+    if (name === 'ann') calls.push(method);
+    return null;
+  };
+  const proxied = (store: Store): Client => {
+    const settings = settingsOf(party, 'ann', store);
+    const { transport } = settings;
+    const meet = async (): Promise<ProvenAggregator> => ({
+      ...(await transport.meet()),
+      proxied: true,
+    });
+    return new Client({ ...settings, transport: { ...transport, meet } });
+  };
+  const refused = { error: 'POLICY_VIOLATION', rule: 'R10.3-4' };
+  await assert.rejects(proxied(new MemoryStore()).contribute(vectorOf(0)), refused);
+  assert.deepEqual(new Set(calls), new Set(['GetOffer']));
+  for (const resume of ['contribute', 'visit'] as const) {
+    const store = new CrashingStore(1, false);
+    await assert.rejects(
+      new Client(settingsOf(party, 'ann', store)).contribute(vectorOf(0)),
+      Crash,
+    );
+    calls.length = 0;
+    await assert.rejects(proxied(store)[resume](vectorOf(0)), refused);
+    assert.deepEqual(calls, []);
+    assert.equal((await store.load()).session!.state, 'left');
+  }
+});
+
+test('the vector of one task goes into no open session of another', async () => {
+  const party = makeParty();
+  const store = new CrashingStore(1, false);
+  const ann = settingsOf(party, 'ann', store);
+  await assert.rejects(new Client(ann).contribute(vectorOf(0)), Crash);
+  const before = (await store.load()).session;
+  for (const resume of ['contribute', 'visit'] as const) {
+    const other = new Client({ ...ann, taskId: 'another' });
+    await assert.rejects(other[resume](vectorOf(1)), { error: 'BAD_SETTINGS' });
+  }
+  assert.deepEqual((await store.load()).session, before);
 });
 
 // With noise: the block of accounting.json, for 6 to 8 clients and two sums of three sessions.

@@ -5,7 +5,6 @@ import { test } from 'node:test';
 
 import {
   ed25519Verify,
-  encodeOffer,
   EdgeTransport,
   SecAggError,
   SeedSigner,
@@ -18,7 +17,7 @@ import {
   type FieldValue,
   type Signer,
 } from '../src/internals.js';
-import { NOW, PARAMETERS } from './aggregator.js';
+import { NOW } from './aggregator.js';
 
 type Answer = (url: string, request: RequestInit) => Response | Promise<Response>;
 
@@ -117,22 +116,14 @@ test('a wrong clock is corrected once, by an hour at most', async () => {
   assert.equal(created.length, 4);
 });
 
-test('an offer of profile 1 is taken only where TLS ends in the aggregator', async () => {
-  const offer = encodeOffer({
-    aggregator: 'sums-1',
-    taskId: 'task',
-    sessionNumber: 1n,
-    serverNonce: new Uint8Array(32),
-    sessionEnd: BigInt(NOW + 4000),
-    payloadHash: new Uint8Array(),
-    noiseTerms: new Uint8Array(),
-    parameters: PARAMETERS,
-  });
-  const answer = (): Response => new Response(writeFields([[1, offer]]));
-  const refused = new EdgeTransport(settings(answer)).call('GetOffer', BODY, 1000);
-  await assert.rejects(refused, { error: 'POLICY_VIOLATION', rule: 'R10.3-4' });
-  const direct = new EdgeTransport(settings(answer, { direct: true }));
-  assert.equal((await direct.call('GetOffer', BODY, 1000)).length > offer.length, true);
+test('it says that TLS may end in a proxy, unless its owner knows better', async () => {
+  // R10.3-4; the client refuses what a proxy could read.
+  const answer = (): Response => new Response();
+  for (const direct of [false, true]) {
+    const { proxied } = await new EdgeTransport(settings(answer, { direct })).meet();
+    assert.equal(proxied, !direct);
+  }
+  assert.equal((await new EdgeTransport(settings(answer)).meet()).proxied, true);
 });
 
 test('what an error detail says is believed, and nothing else of a failed answer', async () => {

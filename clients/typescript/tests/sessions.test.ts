@@ -6,13 +6,17 @@ import { test } from 'node:test';
 import {
   checkOfferRules,
   checkPayload,
+  checkRevocationList,
   blob,
   checkSetup,
+  checkStoredOffer,
   concat,
   decodeAbort,
   decodeOffer,
   decodeRelease,
   decodeSet,
+  DEFAULT_LIMITS,
+  DEFAULT_POLICY,
   encodeOffer,
   encodeRelease,
   encodeRoster,
@@ -250,6 +254,29 @@ eachRow('restarts', 'numbers', 7, async (row) => {
     );
   if (row.success) check();
   else await refusedWith(row.code, check);
+});
+
+test('a list that is too old for the settings of today ends a stored session', () => {
+  const row = SESSIONS.get('signed');
+  const offer = decodeOffer(hex(row.offer));
+  const list = row.revocations === '' ? null : hex(row.revocations);
+  const { trust, deadlines } = offer.parameters;
+  // R5.0-2: it cannot have been joined earlier.
+  const lasts = deadlines.reduce((sum, seconds) => sum + seconds, 3600 + deadlines[3]!);
+  const made = checkRevocationList(trust!, list)!.madeAt;
+  const age = (Number(offer.sessionEnd - made) - lasts) / 86400;
+  const check = (maxRevocationDays: number | null): unknown =>
+    checkStoredOffer(hex(row.offer), list, {
+      aggregator: offer.aggregator,
+      trustDomain: trust!.trustDomain,
+      enrolmentKey: trust!.enrolmentKey,
+      seen: null,
+      policy: { ...DEFAULT_POLICY, profiles: ['malicious-server'], maxRevocationDays },
+      limits: { ...DEFAULT_LIMITS, requireNoise: false },
+      noise: null,
+    });
+  for (const days of [null, age + 0.001]) check(days);
+  assert.throws(() => check(age - 0.001), /older than/);
 });
 
 eachRow('restarts', 'endings', 15, async (row) => {
