@@ -206,7 +206,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
     loaded = load_client_settings(config, environment=os.environ, overrides=changed)
     settings = loaded.settings
     accept_restored = accepts_restored(restored)
-    jobs = []
+    jobs, setups = [], []
     for own, each in settings_of_inputs(settings, given, by_task):
         source = source_of(
             own, each, exec_seconds=exec_seconds, exec_env=exec_env or ()
@@ -218,21 +218,26 @@ def client(  # noqa: PLR0913 - one parameter per flag
                 targets=each.targets,
                 same_input_again=each.same_input_again,
             )
-        setup = ClientSetup(config, own, vector=each.vector, outputs=each.targets)
-        jobs.append((own, source, _Files.of_input(each), setup))
+        setups.append(
+            ClientSetup(
+                config, own, vector=each.vector, outputs=each.targets, task_file=tasks
+            )
+        )
+        jobs.append((own, source, _Files.of_input(each)))
+    setups[0] = replace(setups[0], beside=setups[1:])
     if show_settings:
-        setups = [
+        shown = [
             replace(setup, describe_input=source.describe)
-            for _, source, _, setup in jobs
+            for setup, (_, source, _) in zip(setups, jobs, strict=True)
         ]
-        findings = [one for setup in setups for one in shown_findings(setup)]
+        findings = [one for setup in shown for one in shown_findings(setup)]
         show_checked(loaded.rows(), findings, output)
         output.result({key: value for key, value, _ in loaded.rows()})
         return
     log_to_stderr(settings.client.log_level, settings.client.log_format)
     for profile in client_policy(settings).profiles:
         warn_if_experimental(profile, output)
-    for *_, setup in jobs:
+    for setup in setups:
         started = replace(setup, accepts_restored=accept_restored)
         for complaint in require_all(start_findings(started)):
             output.line(complaint, style="bold red")
@@ -241,7 +246,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
     def give(
         number: int, told: Output, shared: "StepClient | None" = None
     ) -> "Coroutine[Any, Any, dict[str, object]]":
-        own, source, files, _ = jobs[number]
+        own, source, files = jobs[number]
         client = partial(
             client_of,
             own,

@@ -254,7 +254,7 @@ def _options(
     inputs: Iterable[tuple[str, Path]], outputs: Iterable[tuple[str, Path]]
 ) -> Iterator[NamedPath]:
     for option, path in inputs:
-        yield NamedPath(option, path, is_sent=True)
+        yield NamedPath(option, path, "input", is_sent=True)
     for option, path in outputs:
         yield NamedPath(option, path, is_written=True)
 

@@ -64,7 +64,12 @@ from secagg.cli.checks.state_checks import (
 from secagg.client.program import client_policy
 from secagg.config import HostSettings, TaskSettings, is_client_file
 from secagg.config.common import total_budget
-from secagg.config.paths import client_paths, refuse_shared_paths, two_aggregator_paths
+from secagg.config.paths import (
+    NamedPath,
+    client_paths,
+    refuse_shared_paths,
+    two_aggregator_paths,
+)
 from secagg.config.policy import privacy_limits_of
 from secagg.config.server import HostSection
 from secagg.config.two_aggregators import (
@@ -225,10 +230,19 @@ def _server_paths(setup: ServerSetup) -> str:
 
 
 def _client_paths(setup: ClientSetup) -> str:
-    outputs = written_files(setup.outputs)
-    return refuse_shared_paths(
-        client_paths(setup.settings, setup.file, inputs=setup.inputs, outputs=outputs)
-    )
+    paths: dict[NamedPath, None] = {}  # what several clients share is there once
+    if setup.task_file is not None:
+        paths[NamedPath("--tasks", setup.task_file)] = None
+    for each in (setup, *setup.beside):
+        label = "" if each.task_file is None else f"[{each.settings.client.task}] "
+        inputs, outputs = (
+            [(label + option, path) for option, path in named]
+            for named in (each.inputs, written_files(each.outputs))
+        )
+        paths |= dict.fromkeys(
+            client_paths(each.settings, each.file, inputs=inputs, outputs=outputs)
+        )
+    return refuse_shared_paths(paths)
 
 
 def _sharing_paths(setup: SharingSetup) -> str:

@@ -105,9 +105,13 @@ class ClientSetup(GivingSetup[ClientSettings]):
 
     Attributes:
         way: Connectivity checks of the aggregator.
+        task_file: The file of --tasks; None without.
+        beside: With it, the clients of the other tasks, for one of them all.
     """
 
     way: ConnectivityCheck | None = None
+    task_file: Path | None = None
+    beside: Sequence["ClientSetup"] = ()
 
     @property
     def certificates(self) -> Certificates:

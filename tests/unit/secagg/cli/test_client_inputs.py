@@ -292,3 +292,42 @@ async def test_a_client_that_is_stopped_leaves_no_program_behind(
         for one in others:
             one.cancel()
         await asyncio.wait(others)
+
+
+@pytest.mark.parametrize(
+    ("other", "names"),
+    [
+        ("input = 'y.npy'\noutput = 'x.npy'", "[flu] --input"),
+        ("input = 'y.npy'\npayload_out = 'x.npy'", "[flu] --input"),
+        ("input = 'y.npy'\noutput = 'flu.npy'", "[flu] --output"),
+        ("input = 'y.npy'\noutput = 'tasks.toml'", "--tasks"),
+        ("input = 'y.npy'\noutput = 'state/tasks/flu/s.npy'", "client.state_dir"),
+    ],
+)
+@pytest.mark.usefixtures("settings")
+def test_no_task_writes_over_a_file_of_another(tmp_path, capsys, other, names):
+    for name in ("x.npy", "y.npy"):
+        np.save(tmp_path / name, np.ones(2))
+    before = (tmp_path / "x.npy").read_bytes()
+    (tmp_path / "tasks.toml").write_text(
+        f"[flu]\ninput = 'x.npy'\noutput = 'flu.npy'\n\n[beds]\n{other}\n"
+    )
+    words = ["client", "--config", "client.toml", "--tasks", "tasks.toml"]
+    assert main(words) == 72
+    said = capsys.readouterr().err
+    assert names in said
+    assert "[beds]" in said
+    assert main([*words, "--show-settings"]) == 72
+    assert (tmp_path / "x.npy").read_bytes() == before
+
+
+@pytest.mark.usefixtures("settings")
+def test_one_vector_may_be_given_to_two_tasks(tmp_path, capsys):
+    np.save(tmp_path / "x.npy", np.ones(2))
+    one = "input = 'x.npy'\noutput = 'NAME.npy'\n"
+    (tmp_path / "tasks.toml").write_text(
+        "".join(f"[{name}]\n{one.replace('NAME', name)}" for name in ("flu", "beds"))
+    )
+    words = ["client", "--config", "client.toml", "--tasks", "tasks.toml"]
+    main([*words, "--show-settings"])
+    assert "--input" not in capsys.readouterr().err
