@@ -625,6 +625,7 @@ class Server:
                     self._edge_options,
                     guards=guards,
                     admission=admission,
+                    store=self._opened().storage.store,
                     clock=clock,
                 )
                 # Harmless after `stop_with`, and needed where gRPC cannot listen.

@@ -19,10 +19,11 @@ from pathlib import Path
 import pytest
 from secagg_testing.edge_deployment import AUTHORITY, EdgeDeployment
 from secagg_testing.edge_requests import EdgeRequest
+from secagg_testing.inline_store import inline_store
 from secagg_testing.manual_clock import ManualClock
 from secagg_testing.scripted_service import ScriptedService
 
-from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError, ServiceError
 from secagg.protocol.enrolment.revocation_list import RevocationList
 from secagg.server.rpc.certificates import LOOK_EVERY_SECONDS
 from secagg.transport.address import Address
@@ -444,6 +445,44 @@ async def test_a_revoked_serial_is_out_within_a_minute_and_its_held_answers_end(
         link = await deployment.raw(edge.address)
         assert (await link.ask(status(name="bob", serial=8)))[0] == 200
         link.close()
+
+
+@pytest.mark.parametrize("older", ["an older one", "another of its number", "none"])
+async def test_no_older_list_is_taken_after_a_restart_or_at_a_replica(
+    deployment, tmp_path, caplog, older
+):
+    # R10.3-18: the store, which replicas share, has the newest number.
+    clock, store = ManualClock(date=deployment.issuer.now), inline_store()
+    lists, copy = tmp_path / "revocations.bin", tmp_path / "copy.bin"
+    newest = replace(deployment.options, revocations=lists)
+    revoke(deployment, lists, 2, 7)
+    deployment.options = replace(newest, revocations=copy)
+    revoke(deployment, copy, 1, 99)
+
+    async def starts():
+        edge = await deployment.start(ScriptedService(), clock=clock, store=store)
+        await edge.stop(0.0)
+
+    replica = await deployment.start(ScriptedService(), clock=clock, store=store)
+    deployment.options = newest
+    await starts()
+    match older:
+        case "an older one":
+            revoke(deployment, lists, 1, 99)
+        case "another of its number":
+            revoke(deployment, lists, 2, 99)
+        case _:
+            deployment.options = replace(newest, revocations=None)
+    with pytest.raises(SecAggError, match="older than") as caught:
+        await starts()
+    assert caught.value.code is ErrorCode.BAD_CREDENTIAL
+    deployment.options = newest
+    revoke(deployment, lists, 3, 7)
+    await starts()
+    revoke(deployment, copy, 2, 7)  # in force there, and said to be too old
+    await pass_a_minute(clock)
+    assert "is older than" in caplog.text
+    await replica.stop(0.0)
 
 
 # --- the client -----------------------------------------------------------------------

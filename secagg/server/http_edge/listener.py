@@ -28,12 +28,17 @@ from typing import Any, Final, Self
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 
-from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.errors import (
+    ErrorCode,
+    RemoteProtocolError,
+    SecAggError,
+    ServiceError,
+)
 from secagg.pki.expiry import Expiry, ExpiryWarnings
 from secagg.pki.key_files import PublishedEnrolment
 from secagg.protocol.arguments import says_which_argument
 from secagg.protocol.enrolment.revocation_list import RevocationList
-from secagg.protocol.profiles import Profile
+from secagg.protocol.profiles import Profile, Trust
 from secagg.runtime.clock import Clock
 from secagg.runtime.log_events import (
     CERTIFICATE_REFUSED,
@@ -53,6 +58,8 @@ from secagg.server.call_guards import Caller, CallGuards
 from secagg.server.http_edge.app import EdgeApplication
 from secagg.server.http_edge.proof import RequestProof, UnknownCredentialBudget
 from secagg.server.rpc.certificates import LOOK_EVERY_SECONDS
+from secagg.storage.changes import RecordRevocations
+from secagg.storage.store import Store
 from secagg.transport.address import Address
 from secagg.transport.connection import AggregatorService
 from secagg.transport.handshake_limits import AdmissionLimits, raise_file_limit
@@ -314,13 +321,14 @@ class HttpEdge:
         self.address: Final = server.address if relay is None else relay.address
 
     @classmethod
-    async def start(
+    async def start(  # noqa: PLR0913 - the parts of a server that it shares
         cls,
         service: AggregatorService,
         options: EdgeOptions,
         *,
         guards: CallGuards,
         admission: AdmissionLimits,
+        store: Store,
         clock: Clock,
     ) -> Self:
         """Listen, and serve clients from then on.
@@ -330,18 +338,22 @@ class HttpEdge:
             options: The operator's settings.
             guards: Counts calls, shared with the gRPC server.
             admission: Limits of connections from unauthenticated peers.
+            store: Of the aggregator and its replicas; keeps the newest list's number.
             clock: Time.
 
         Raises:
             ServiceError: MISSING_EXTRA, BAD_CERTIFICATE, PORT_IN_USE or BAD_SETTINGS.
-            SecAggError: BAD_CREDENTIAL or BAD_ENCODING for the revocation list.
+                STORAGE_FAILED.
+            SecAggError: BAD_CREDENTIAL or BAD_ENCODING for the revocation list, also
+                for one older than was in force before (R10.3-18).
         """
         http = edge_packages()
         address = Address.parse(options.listen, name="edge.listen")
         certificate = WebCertificate(
             options.certificate, options.private_key, options.authority, clock.date
         )
-        state = _EdgeState(options, guards, clock)
+        state = _EdgeState(options, guards, store, clock)
+        await state.record()
         app = EdgeApplication(
             service,
             state.proof,
@@ -413,6 +425,7 @@ class _EdgeState:
     Args:
         options: The operator's settings.
         guards: Counts calls.
+        store: Keeps the newest list's number.
         clock: Time.
 
     Attributes:
@@ -420,12 +433,16 @@ class _EdgeState:
         proof: Establishes callers.
     """
 
-    def __init__(self, options: EdgeOptions, guards: CallGuards, clock: Clock) -> None:
+    def __init__(
+        self, options: EdgeOptions, guards: CallGuards, store: Store, clock: Clock
+    ) -> None:
         self.relay: Relay | None = None
         self._options = options
         self._guards = guards
+        self._store = store
         self._clock = clock
-        self._number = 0
+        self._trust = Trust(options.trust_domain, options.enrolment_key)
+        self._recorded: Trust | None = None
         self._complaint = ""
         self._seen = _stat_of(options.revocations)
         self._warnings = ExpiryWarnings()
@@ -460,39 +477,62 @@ class _EdgeState:
                 self._warnings.say(
                     certificate.expiry, datetime.fromtimestamp(self._clock.date(), UTC)
                 )
-                self._look_at_list()
+                await self._look_at_list()
             except Exception:  # noqa: BLE001 - a defect must not end the watch unseen
                 log_defect(_LOG, MONITORING_FAILED)
             await self._clock.sleep_until(self._clock.now() + LOOK_EVERY_SECONDS)
 
-    def _look_at_list(self) -> None:
+    async def _look_at_list(self) -> None:
         """Read a changed list, and end the calls of revoked credentials."""
         seen = _stat_of(self._options.revocations)
         if seen != self._seen or self._complaint:
             self._seen = seen  # before it is read, so a later change is seen
-            self._read_list()
+            await self._read_list()
         # This runs with every check: a call may have been admitted while the list was
         # read.
         self._guards.open_calls.end(self._is_revoked)
 
-    def _read_list(self) -> None:
+    async def _read_list(self) -> None:
         """Use the published list, or keep the present one and log why."""
         try:
-            found = self._options.published()
+            # In force before it is recorded: a full disk must keep no client in.
+            self._take(self._options.published())
+            await self.record()
         except SecAggError as error:
             if str(error) != self._complaint:
                 self._complaint = str(error)
                 log_event(_LOG, logging.WARNING, REVOCATION_LIST_REJECTED, reason=error)
         else:
             self._complaint = ""
-            self._take(found)
+
+    async def record(self) -> None:
+        """Record the list in force, so that no older one is after a restart (R10.3-18).
+
+        Raises:
+            SecAggError: BAD_CREDENTIAL; a newer one was in force before, here or at a
+                replica.
+            ServiceError: STORAGE_FAILED.
+        """
+        trust = self._trust
+        if trust == self._recorded:
+            return
+        try:
+            await self._store.commit(RecordRevocations(trust))
+        except RemoteProtocolError:
+            raise ErrorCode.BAD_CREDENTIAL.error(
+                f"revocation list {trust.revocation_number} is older than one that was "
+                "used before, or another one of its number: clients revoked since "
+                "would be let in",
+                fix="Copy the issuer's newest list to enrolment.revocations.",
+            ) from None
+        self._recorded = trust
 
     def _take(self, found: PublishedEnrolment) -> None:
         """Put a list in force, unless the present one is newer (R10.3-18)."""
         number = found.trust.revocation_number
-        if number <= self._number:
+        if number <= self._trust.revocation_number:
             return
-        self._number = number
+        self._trust = found.trust
         self.proof.revoked = frozenset(RevocationList.decode(found.revocations).serials)
         log_event(_LOG, logging.INFO, REVOCATION_LIST_UPDATED, number=number)
 

@@ -15,9 +15,11 @@ from secagg.protocol.enrolment.credential import ClientIdentity
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.server.call_guards import CallGuards, CallLimits
 from secagg.server.http_edge.listener import EdgeOptions, HttpEdge
+from secagg.storage.store import Store
 from secagg.transport.address import Address
 from secagg.transport.handshake_limits import AdmissionLimits
 from secagg_testing.edge_requests import EdgeIssuer, EdgeRequest
+from secagg_testing.inline_store import inline_store
 from secagg_testing.tls_deployment import TLSDeployment
 
 AUTHORITY = "edge.example"
@@ -59,6 +61,7 @@ class EdgeDeployment:
         admission: AdmissionLimits | None = None,
         clock: Clock | None = None,
         limits: CallLimits | None = None,
+        store: Store | None = None,
     ) -> HttpEdge:
         """Start an edge in front of a service."""
         clock = clock or SystemClock()
@@ -67,6 +70,7 @@ class EdgeDeployment:
             self.options,
             guards=CallGuards(limits or CallLimits(), clock.now),
             admission=admission or AdmissionLimits(),
+            store=store or inline_store(),
             clock=clock,
         )
 
