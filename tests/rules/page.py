@@ -24,8 +24,28 @@ def rules_page() -> str:
     """Return the page."""
     table = tomllib.loads((ROOT / "tests/architecture/rules.toml").read_text())
     entries = table.pop("entries")
-    return "".join(
-        [_HEAD, *(_section(each, table[each], entries[each]) for each in table)]
+    opened_by = table.pop("opened_by")
+    sections = [_section(each, table[each], entries[each]) for each in table]
+    return "".join([_HEAD, *sections, _modules(opened_by)])
+
+
+def _modules(opened_by: dict[str, str]) -> str:
+    rows = [
+        f"| `secagg/{module}` | {behind.replace('_', ' ').replace('.', ': ')} |"
+        for module, behind in opened_by.items()
+    ]
+    return "\n".join(
+        [
+            "",
+            "## Modules",
+            "",
+            "No other module opens a client's state or hands bytes to it.",
+            "",
+            "| Module | Entries |",
+            "|---|---|",
+            *rows,
+            "",
+        ]
     )
 
 

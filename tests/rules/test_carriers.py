@@ -134,3 +134,17 @@ def test_a_connection_of_another_client_or_domain(carrier, connection, words, tm
     with pytest.raises(LocalProtocolError, match=words):
         asyncio.run(CARRIERS[carrier](tmp_path, drivers.WAIVED, way))
     assert not any(isinstance(said, AdvertiseKeys) for _, said in service.calls)
+
+
+def test_a_visit_takes_no_offer_of_another_task(tmp_path):
+    # The owner has named both: nothing else would keep a budget from being spent.
+    offer = drivers.offered()
+    way = InMemoryConnection(drivers.service(offer), drivers.NAME)
+    lax = drivers.Settings()
+    with _state(tmp_path, lax, tasks=["t", "another"]) as state:
+        with pytest.raises(RemoteProtocolError, match="instead of") as refused:
+            asyncio.run(
+                visit(state, way, task="another", vector=lambda *_: np.zeros(4))
+            )
+        assert refused.value.code is ErrorCode.BAD_CONFIG
+        assert state.place("t").highest_number == 0

@@ -11,6 +11,7 @@ from tests.rules.page import rules_page
 ROOT = Path(__file__).parents[2]
 TABLE = tomllib.loads((ROOT / "tests/architecture/rules.toml").read_text())
 ENTRIES = TABLE.pop("entries")
+OPENED_BY = TABLE.pop("opened_by")
 ROWS = [
     (party, name, row) for party, rows in TABLE.items() for name, row in rows.items()
 ]
@@ -63,6 +64,21 @@ def test_a_cell_is_a_breach_a_test_or_an_exemption(each):
             assert re.search(rf"^(async )?def {name}\(", text, re.MULTILINE)
         case _:
             assert kind == "exempt"
+
+
+def test_every_module_that_opens_a_clients_state_is_behind_an_entry():
+    opens = re.compile(
+        r"^ *from secagg\.client\.(?:step_client|durable_client) import", re.MULTILINE
+    )
+    found = {
+        str(path.relative_to(ROOT / "secagg"))
+        for path in (ROOT / "secagg").rglob("*.py")
+        if opens.search(path.read_text())
+    }
+    assert found == set(OPENED_BY)
+    entries = {f"{party}.{one}" for party, each in ENTRIES.items() for one in each}
+    for behind in OPENED_BY.values():
+        assert set(behind.split(", ")) <= entries
 
 
 def test_every_breach_has_a_cell():

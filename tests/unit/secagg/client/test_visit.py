@@ -32,6 +32,7 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.messages import Roster
 from secagg.protocol.profiles import Profile, RoundDeadlines
 from secagg.protocol.rounds import rounds_of
 from secagg.runtime.workers import Workers
@@ -42,11 +43,16 @@ from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
+from secagg.testbed.connections import ConnectionAround
 from secagg.transport.connection import InMemoryConnection
 from secagg.wire.calls import (
     AdvertiseKeys,
+    Blob,
+    FetchChunk,
     GetOffer,
     GetUpdate,
+    GetUploadStatus,
+    Reference,
     RevealShares,
     ShareKeys,
     SignConsistency,
@@ -435,6 +441,77 @@ def test_another_aggregator_hears_nothing_of_the_session():
             await phones.visit("ann", other)
         assert refused.value.code is ErrorCode.UNREACHABLE
         assert (await phones.visit("ann")).session_number == 1
+
+    scenario(test)
+
+
+def test_a_phone_whose_view_is_refused_binds_nothing_and_is_not_charged():
+    # R5.3-14.
+    class Refusing(ConnectionAround):
+        async def call(self, request):
+            if isinstance(request, GetUploadStatus):
+                raise ErrorCode.VIEW_DIFFERS.error("it has another view")
+            assert not isinstance(request, UploadChunk)
+            return await super().call(request)
+
+    async def test(phones):
+        phones.start()
+        await phones.sleep(1)
+        for _ in range(2):
+            for name in NAMES:
+                await phones.visit(name)
+            await phones.sleep(1)
+        with pytest.raises(RemoteProtocolError) as refused:
+            await phones.visit("ann", Refusing(phones.link("ann")))
+        assert refused.value.code is ErrorCode.VIEW_DIFFERS
+        assert phones.vectors["ann"] == 0
+        with phones.client("ann") as client:
+            assert client.place("sums").offer == b""
+            assert client.sessions_left("sums") is None  # nothing was ever charged
+
+    scenario(test, with_noise(parameters_for(4, dimension=5, threshold=3)))
+
+
+def test_another_payload_than_the_offer_names_makes_no_vector():
+    class Exchanging(ConnectionAround):
+        async def call(self, request):
+            answer = await super().call(request)
+            if isinstance(request, FetchChunk):
+                return replace(answer, data=answer.data[::-1])
+            return answer
+
+    async def test(phones):
+        phones.start()
+        await phones.sleep(1)
+        for _ in range(2):
+            for name in NAMES:
+                await phones.visit(name)
+            await phones.sleep(1)
+        with pytest.raises(RemoteProtocolError) as refused:
+            await phones.visit("ann", Exchanging(phones.link("ann")))
+        assert refused.value.code is ErrorCode.PAYLOAD_MISMATCH
+        assert phones.vectors["ann"] == 0
+
+    scenario(test, payload=b"what all of them read")
+
+
+def test_no_update_larger_than_the_session_can_have_is_fetched():
+    asked = []
+
+    class Large(ConnectionAround):
+        async def call(self, request):
+            asked.append(type(request))
+            if isinstance(request, GetUpdate):
+                return Reference(Roster, bytes(32), 10**9, Blob.ROSTER)
+            return await super().call(request)
+
+    async def test(phones):
+        phones.start()
+        await phones.sleep(1)
+        await phones.visit("ann")
+        with pytest.raises(RemoteProtocolError, match="bytes"):
+            await phones.visit("ann", Large(phones.link("ann")))
+        assert asked == [GetUpdate]
 
     scenario(test)
 
