@@ -1,9 +1,20 @@
-"""Thousands of tiny cases as one test each, which names every case that fails.
+"""Cases that cost little: thousands in one test, and lists that need no session played.
 
-What pytest does around a test costs more than such a case.
+What pytest does around a test costs more than a tiny case.
 """
 
 from itertools import product
+from pathlib import Path
+
+
+def recorded_points(name):
+    """Return the names of the crash points of one session, as tests/golden has them.
+
+    Every process that collects tests needs them. A test compares them with a session
+    that is played, and `make golden` rewrites them.
+    """
+    path = Path(__file__).parent / "golden" / "points" / f"{name}.txt"
+    return path.read_text(encoding="utf-8").splitlines()
 
 
 def each_of(*columns, name=str):

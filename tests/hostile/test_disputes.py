@@ -44,6 +44,7 @@ from secagg.wire.calls import (
     ShareKeys,
     UploadChunk,
 )
+from tests.cases import recorded_points
 
 COLLUDERS, LEFT = 2, 7
 CLIENTS = LEFT + 2 * COLLUDERS
@@ -302,14 +303,17 @@ def test_a_client_that_accuses_more_than_there_are_colluders_is_alone_excluded(
 
 
 def points_before_the_second_session():
+    points = recorded_points("server-of-garbage")
+    first = points.index("before end")
+    second = points.index("after create", first)
+    assert second < len(points) - 3
+    return [pytest.param(at, id=points[at]) for at in range(first - 2, second + 1)]
+
+
+def test_the_points_of_a_server_with_disputes_are_those_recorded(golden):
     switch = CrashSwitch()
     run(Garbage, server_crash=switch)
-    first = switch.points.index("before end")
-    second = switch.points.index("after create", first)
-    assert second < len(switch.points) - 3
-    return [
-        pytest.param(at, id=switch.points[at]) for at in range(first - 2, second + 1)
-    ]
+    golden("points/server-of-garbage.txt", "\n".join(switch.points) + "\n")
 
 
 @pytest.mark.parametrize("at", points_before_the_second_session())

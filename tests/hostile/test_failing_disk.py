@@ -25,6 +25,7 @@ from secagg.storage.change import Role
 from secagg.storage.queries import ListSessions
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
+from tests.cases import recorded_points
 
 CLIENTS = 4
 VICTIM = 2
@@ -123,8 +124,15 @@ def writes_of(**which):
     return disk.writes
 
 
-SERVER_WRITES = writes_of(server_crash=lambda disk: disk)
-CLIENT_WRITES = writes_of(client_crash=lambda disk: {VICTIM: disk})
+SERVER_WRITES = recorded_points("writes-of-a-server")
+CLIENT_WRITES = recorded_points("writes-of-a-client")
+
+
+def test_the_writes_are_those_of_a_session(golden):
+    server = writes_of(server_crash=lambda disk: disk)
+    client = writes_of(client_crash=lambda disk: {VICTIM: disk})
+    golden("points/writes-of-a-server.txt", "\n".join(server) + "\n")
+    golden("points/writes-of-a-client.txt", "\n".join(client) + "\n")
 
 
 def test_every_kind_of_write_is_refused_once():
@@ -209,13 +217,13 @@ def crash_then(at, directory, pattern, damage, **options):
     return deployment, endings
 
 
-def server_points():
+def test_the_points_are_those_of_a_session(golden):
     switch = CrashSwitch()
     run(server_crash=switch)
-    return switch.points
+    golden("points/server-with-a-spool.txt", "\n".join(switch.points) + "\n")
 
 
-POINTS = server_points()
+POINTS = recorded_points("server-with-a-spool")
 SUMMING = POINTS.index("before put sum")
 SUMMED = POINTS.index("before end")
 

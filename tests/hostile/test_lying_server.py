@@ -53,6 +53,7 @@ from secagg.wire.calls import (
     UploadStatus,
     Wait,
 )
+from tests.cases import recorded_points
 
 CLIENTS = 4
 VICTIM = 2
@@ -429,13 +430,13 @@ def test_a_stream_that_never_speaks_is_closed_and_polled():
 # --- before and after a restart -----------------------------------------------------
 
 
-def client_points():
+POINTS = recorded_points("client-of-a-liar")
+
+
+def test_the_points_are_those_of_a_session(golden):
     switch = CrashSwitch()
     run({}, client_crash={VICTIM: switch})
-    return switch.points
-
-
-POINTS = client_points()
+    golden("points/client-of-a-liar.txt", "\n".join(switch.points) + "\n")
 
 
 class TwoFacedServer:

@@ -5,7 +5,6 @@ and says nothing else about any other (R5.4-5, R5.4-6).  What the adversary know
 checked by `Deployment.run`.
 """
 
-from functools import cache
 from itertools import count
 
 import pytest
@@ -22,6 +21,7 @@ from secagg.crypto.transcript import encode_set
 from secagg.protocol.client.states import Signed
 from secagg.protocol.messages import Survivors
 from secagg.wire.calls import GetUpdate, SignConsistency, WatchSession
+from tests.cases import recorded_points
 
 CLIENTS, VICTIM = 4, 0
 PARAMETERS = signing_parameters_for(CLIENTS, dimension=CLIENTS + 1)
@@ -52,13 +52,16 @@ def run(first=0, crash=None, **options):
     return manual_clock.run(main)
 
 
-@cache
 def points():
     """Return the instants at which the victim can die, once its upload is done."""
+    found = recorded_points("client-that-signs")
+    return list(enumerate(found))[found.index("after UploadChunk") :]
+
+
+def test_the_points_are_those_of_a_session(golden):
     switch = CrashSwitch()
     run(crash=switch)
-    uploaded = switch.points.index("after UploadChunk")
-    return list(enumerate(switch.points))[uploaded:]
+    golden("points/client-that-signs.txt", "\n".join(switch.points) + "\n")
 
 
 def signatures_of(deployment):

@@ -34,6 +34,7 @@ from secagg.storage.journal import decode_ending
 from secagg.storage.queries import ListSessions, LoadSession
 from secagg.storage.rows import SessionState
 from secagg.wire.calls import GetUploadStatus, UploadChunk
+from tests.cases import recorded_points
 
 CLIENTS = 4
 CRASHING = 2
@@ -94,13 +95,31 @@ def no_fault(*_):
     return Fault.NONE
 
 
-SERVER_POINTS = [points_of_server(each, no_fault) for each in PROFILES]
+# Each file of points, and the session that has them.
+POINTS = {
+    "server-plain": lambda: points_of_server(HONEST, no_fault),
+    "server-signed": lambda: points_of_server(MALICIOUS, no_fault),
+    "lossy-server-plain": lambda: points_of_server(HONEST, one_client_uploads_nothing),
+    "lossy-server-signed": lambda: points_of_server(
+        MALICIOUS, one_client_uploads_nothing
+    ),
+    "client-plain": lambda: points_of_client(HONEST),
+    "client-signed": lambda: points_of_client(MALICIOUS),
+    "server-drawn": lambda: points_of_server(SPARSE, one_client_uploads_nothing),
+    "client-drawn": lambda: points_of_client(SPARSE),
+}
+SERVER_POINTS = [recorded_points(f"server-{each}") for each in ("plain", "signed")]
 LOSSY_SERVER_POINTS = [
-    points_of_server(each, one_client_uploads_nothing) for each in PROFILES
+    recorded_points(f"lossy-server-{each}") for each in ("plain", "signed")
 ]
-CLIENT_POINTS = [points_of_client(each) for each in PROFILES]
-SPARSE_SERVER_POINTS = points_of_server(SPARSE, one_client_uploads_nothing)
-SPARSE_CLIENT_POINTS = points_of_client(SPARSE)
+CLIENT_POINTS = [recorded_points(f"client-{each}") for each in ("plain", "signed")]
+SPARSE_SERVER_POINTS = recorded_points("server-drawn")
+SPARSE_CLIENT_POINTS = recorded_points("client-drawn")
+
+
+@pytest.mark.parametrize("name", POINTS)
+def test_the_points_are_those_of_a_session(name, golden):
+    golden(f"points/{name}.txt", "\n".join(POINTS[name]()) + "\n")
 
 
 def named(points):

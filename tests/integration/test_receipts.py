@@ -58,6 +58,7 @@ from secagg.simulation.enrolled import published_in_simulation
 from secagg.storage.change import Change
 from secagg.storage.journal import decode_client_event, decode_offer
 from secagg.wire.calls import GetUpdate, UploadChunk, WatchSession
+from tests.cases import recorded_points
 
 CLIENTS = 12
 VICTIM = 2
@@ -192,15 +193,23 @@ def test_no_signed_set_can_be_replaced_by_computing_the_hash_again():
 # --- restarts -------------------------------------------------------------------------
 
 
-def points():
+def each_point(name):
+    return pytest.mark.parametrize(
+        "at",
+        [
+            pytest.param(at, id=f"{at} {point}")
+            for at, point in enumerate(recorded_points(name))
+        ],
+    )
+
+
+def test_the_points_of_a_client_on_a_ring_are_those_recorded(golden):
     switch = CrashSwitch()
     run(RING, CLIENTS, client_crash={VICTIM: switch})
-    return [
-        pytest.param(at, id=f"{at} {point}") for at, point in enumerate(switch.points)
-    ]
+    golden("points/client-on-a-ring.txt", "\n".join(switch.points) + "\n")
 
 
-@pytest.mark.parametrize("at", points())
+@each_point("client-on-a-ring")
 def test_a_receipt_is_the_same_whenever_its_client_was_killed(at):
     """On a ring, where a client has no whole roster; else see test_crash_matrix.py."""
     switch = CrashSwitch(at)
@@ -325,15 +334,13 @@ def loses_one(number, call, _count):
     return Fault.LOSE_REQUEST if (number, call) == (4, UploadChunk) else Fault.NONE
 
 
-def server_points():
+def test_the_points_of_a_server_that_removes_noise_are_those_recorded(golden):
     switch = CrashSwitch()
     run(LAYERED, 5, fault_of=loses_one, max_attempts=1, server_crash=switch)
-    return [
-        pytest.param(at, id=f"{at} {point}") for at, point in enumerate(switch.points)
-    ]
+    golden("points/server-with-layers.txt", "\n".join(switch.points) + "\n")
 
 
-@pytest.mark.parametrize("at", server_points())
+@each_point("server-with-layers")
 def test_a_sum_is_certified_on_both_sides_whenever_the_server_was_killed(at):
     """R5.8-1: a server that continues with a session knows what it has subtracted."""
     deployment, endings = run(

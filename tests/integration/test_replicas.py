@@ -48,6 +48,7 @@ from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.storage.store import Store
 from secagg.wire.calls import GetOffer
+from tests.cases import recorded_points
 
 CLIENTS = 4
 # `make chaos` runs many more.
@@ -165,10 +166,14 @@ def run_without_deaths():
     switches = {number: CrashSwitch() for number in range(3)}
     deployment, _ = run(crashes=switches, replicas=3, sessions=2)
     number = max(switches, key=lambda each: len(switches[each].points))
-    return number, len(switches[number].points), deployment.given_at[-1]
+    return number, switches[number].points, deployment.given_at[-1]
 
 
-@pytest.mark.parametrize("at", range(0, run_without_deaths()[1], 7))
+def test_the_points_are_those_of_the_busiest_replica(golden):
+    golden("points/busiest-replica.txt", "\n".join(run_without_deaths()[1]) + "\n")
+
+
+@pytest.mark.parametrize("at", range(0, len(recorded_points("busiest-replica")), 7))
 def test_a_replica_that_dies_is_not_missed(at):
     """Nor waited for: the others continue at once.
 

@@ -133,18 +133,17 @@ def test_a_list_that_hides_an_edge_ends_the_session_for_its_reader_alone():
     assert endings[CRASHING].code is ErrorCode.SELF_MISSING
 
 
-def points_of_client():
+@pytest.fixture(scope="module")
+def drawn():
+    """The crash point before the client says which edges it has drawn."""
     switch = CrashSwitch()
     deploy(client_crash={CRASHING: switch})
-    return switch.points
+    return switch.points.index("before ChooseEdges")
 
 
-DRAWN = points_of_client().index("before ChooseEdges")
-
-
-@pytest.mark.parametrize("at", [DRAWN - 1, DRAWN, DRAWN + 1])
-def test_a_client_killed_while_choosing_draws_the_same_again(at):
-    deployment, endings = deploy(client_crash={CRASHING: CrashSwitch(at)})
+@pytest.mark.parametrize("later", [-1, 0, 1])
+def test_a_client_killed_while_choosing_draws_the_same_again(drawn, later):
+    deployment, endings = deploy(client_crash={CRASHING: CrashSwitch(drawn + later)})
     assert_exact(deployment, range(CLIENTS))
     assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
 

@@ -30,6 +30,7 @@ from secagg.storage.rows import SessionState
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.storage.store import StoreFailoverError, StoreUnavailableError
+from tests.cases import recorded_points
 
 CLIENTS, SUMS = 3, 2
 PARAMETERS = with_noise(
@@ -231,12 +232,21 @@ def assert_served(deployment, endings, sums):
 def points_of_the_server():
     """Calls that the aggregator makes by itself; a write may have come through."""
     writes = {"commit", "put", "put_facts", "drop_uploads"}
-    for at, point in enumerate(run(Refusing, sums=1)[0].points):
+    for at, point in enumerate(recorded_points("store-that-refuses")):
         when, name = point.split()
         if name not in {"append", "read_upload"} and (
             when == "before" or name in writes
         ):
             yield at
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("refuses", Refusing), ("is-away", Away), ("fails-over", FailedOver)],
+)
+def test_the_points_of_a_store_are_those_recorded(name, kind, golden):
+    points = run(kind, sums=1)[0].points
+    golden(f"points/store-that-{name}.txt", "\n".join(points) + "\n")
 
 
 @pytest.mark.parametrize("at", tuple(points_of_the_server()))
@@ -249,12 +259,11 @@ def test_one_refusal_ends_no_aggregator(at):
     assert not ask(deployment.server_store.inner.read(ListSessions(role=Role.SERVER)))
 
 
-def some_points(kind, *, every):
-    found = len(run(kind, sums=1)[0].points)
-    return range(0, found, every)
+def some_points(name, *, every):
+    return range(0, len(recorded_points(f"store-that-{name}")), every)
 
 
-@pytest.mark.parametrize("at", some_points(Away, every=7))
+@pytest.mark.parametrize("at", some_points("is-away", every=7))
 def test_an_outage_of_the_store_is_noticed_by_no_client(at):
     deployment, endings = run(Away, sums=SUMS, at=at)
     assert_served(deployment, endings, sums=SUMS)
@@ -270,8 +279,8 @@ def test_an_outage_of_the_store_is_noticed_by_no_client(at):
 @pytest.mark.parametrize(
     ("kind", "at"),
     [
-        *((FailedOver, at) for at in some_points(FailedOver, every=7)),
-        *((FailedOverTwice, at) for at in some_points(FailedOver, every=35)),
+        *((FailedOver, at) for at in some_points("fails-over", every=7)),
+        *((FailedOverTwice, at) for at in some_points("fails-over", every=35)),
     ],
 )
 def test_sessions_that_were_open_at_a_fail_over_end_and_others_follow(kind, at):
