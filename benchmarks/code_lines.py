@@ -7,6 +7,7 @@ Generated modules count as any other.  Run it in the checkout:
 
 import ast
 import io
+import re
 import tokenize
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ _NO_CODE: Final = frozenset(
         tokenize.NL,
     }
 )
+# A text of several lines may hold blank ones and what looks like a comment.
+_AMBIGUOUS: Final = re.compile(r"""\"{3}|'{3}|\\$""")
 _WITH_DOCSTRING = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -51,10 +54,22 @@ def code_lines(source: str) -> int:
         SyntaxError: The text is not a Python module.
     """
     documented: set[int] = set()
-    for node in ast.walk(ast.parse(source)):
+    waiting: list[ast.AST] = [ast.parse(source)]
+    while waiting:  # statements alone: no expression holds a docstring
+        node = waiting.pop()
         if isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False):
             first = node.body[0]
             documented.update(range(first.lineno, (first.end_lineno or 0) + 1))
+        waiting += [
+            each
+            for field in ("body", "orelse", "finalbody", "handlers", "cases")
+            for each in getattr(node, field, ())
+        ]
+    texts = source.splitlines()
+    outside = [text for at, text in enumerate(texts, 1) if at not in documented]
+    if not any(_AMBIGUOUS.search(text) for text in outside):
+        stripped = map(str.strip, outside)
+        return sum(bool(text) and not text.startswith("#") for text in stripped)
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in _NO_CODE:
