@@ -30,6 +30,14 @@ TABLE = tomllib.loads((Path(__file__).parent / "start_errors.toml").read_text())
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
 
+def statements_of(node):
+    """Yield the statements below a node, at any depth: a tenth of its nodes."""
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for each in getattr(node, field, ()):
+            yield each
+            yield from statements_of(each)
+
+
 class Source:
     """Every function and class of the package, and what each names."""
 
@@ -45,7 +53,7 @@ class Source:
             lazy = ast.parse(stub.read_text() if stub.exists() else "")
             self.imports[module] = {
                 (alias.asname or alias.name): f"{each.module}.{alias.name}"
-                for each in (*ast.walk(tree), *ast.walk(lazy))
+                for each in (*statements_of(tree), *statements_of(lazy))
                 if isinstance(each, ast.ImportFrom) and each.module
                 for alias in each.names
             }

@@ -1,8 +1,8 @@
 """Every cell of the refund table, against everything a server can say, in any order.
 
-One client hears each script of up to four messages; meanwhile the server does one of
-three things with the others: it stops, it unmasks without this client's input, or with
-it.  The knowledge ledger says what server and colluder can compute in the end.
+One client hears each script of up to four different messages; meanwhile the server does
+one of three things with the others: it stops, it unmasks without this client's input, or
+with it.  What is said twice is in test_repeats.py.  The knowledge ledger says what server and colluder can compute in the end.
 
 What must hold: as long as the server tells the truth, no client is in more sums than it
 has paid for, and one that is in none has paid for none.  A server that lies gains a sum
@@ -246,12 +246,13 @@ def findings():
         runs = [Run(script, world) for world in WORLDS]
         found += [judged(run) for run in runs if run.is_possible]
         if not runs[0].is_over and len(script) < LONGEST:
-            open_scripts += [(*script, name) for name in SAYINGS]
+            new = [name for name in SAYINGS if name not in script]
+            open_scripts += [(*script, name) for name in new]
     return found
 
 
 def test_the_scripts_reach_every_cell(findings):
-    assert len({found.script for found in findings}) > 100
+    assert len({found.script for found in findings}) > 50
     cells = defaultdict(set)
     for found in findings:
         if found.charge is not None:

@@ -100,7 +100,7 @@ def parameters_of(kind, colluders):
     server_crash=st.none() | st.integers(0, 60),
     corrupt=colluders,
 )
-@settings(max_examples=7, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_faults_give_an_exact_sum_or_a_typed_error(  # noqa: PLR0913, PLR0917 - kinds of faults
     _part, watch, kind, faults, silences, crashes, server_crash, corrupt
 ):
