@@ -1,8 +1,9 @@
 """Every cell of the refund table, against everything a server can say, in any order.
 
-One client hears each script of up to four different messages; meanwhile the server does
-one of three things with the others: it stops, it unmasks without this client's input, or
-with it.  What is said twice is in test_repeats.py.  The knowledge ledger says what server and colluder can compute in the end.
+One client hears each script of up to four different messages (test_repeats.py has those
+that are said twice).  Meanwhile the server does one of three things with the others: it
+stops, it unmasks without this client's input, or with it.  The knowledge ledger says
+what server and colluder can compute in the end.
 
 What must hold: as long as the server tells the truth, no client is in more sums than it
 has paid for, and one that is in none has paid for none.  A server that lies gains a sum
