@@ -21,6 +21,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -53,7 +54,8 @@ class Mutant:
         rule: The rule of PROTOCOL.md that is cited nearest above it; "" if none is.
         function: Qualified name of the outermost function that is changed, and the
             line on which its code begins; None if the change acts at import.
-        digest: Of the text of that function, or of the table.
+        digest: Of the code of that function, or of the table: comments, docstrings
+            and the layout of lines do not count.
     """
 
     file: str
@@ -104,7 +106,7 @@ def mutants_of(file: str, source: str) -> tuple[Mutant, ...]:
                 site.change if again == 1 else f"{site.change} (no. {again})",
                 _rule_near(lines, site),
                 site.within and (site.within.name, site.within.first),
-                _digest(tree, lines, site),
+                _digest(tree, site),
             )
         )
     return tuple(found)
@@ -146,7 +148,7 @@ class _Within(NamedTuple):
 
     name: str
     first: int
-    last: int
+    function: ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class _Place(NamedTuple):
@@ -185,7 +187,7 @@ def _children(parent: _Place) -> Iterator[_Place]:
             and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         ):
             marks = [node.lineno, *(mark.lineno for mark in node.decorator_list)]
-            inside = _Within(scope, min(marks), node.end_lineno or node.lineno)
+            inside = _Within(scope, min(marks), node)
         children = value if isinstance(value, list) else [value]
         for index, child in enumerate(children):
             if not isinstance(child, ast.AST):
@@ -414,14 +416,21 @@ def _rule_near(lines: list[str], site: _Site) -> str:
     return ""
 
 
-def _digest(tree: ast.Module, lines: list[str], site: _Site) -> str:
-    """Hash the text that a site stands in, so that results outlive other changes."""
-    first, last = 0, len(lines)
+def _digest(tree: ast.Module, site: _Site) -> str:
+    """Hash the code that a site stands in, so that results outlive other changes."""
+    within: ast.AST = tree
     if site.within:
-        first, last = site.within.first, site.within.last
+        within = site.within.function
     else:
         for statement in tree.body:
             if statement.lineno <= site.line <= (statement.end_lineno or site.line):
-                first, last = statement.lineno, statement.end_lineno or site.line
-    text = "\n".join(lines[first - 1 : last])
-    return sha256(text.encode()).hexdigest()[:16]
+                within = statement
+    code = ast.unparse(_WithoutDocstrings().visit(deepcopy(within)))
+    return sha256(code.encode()).hexdigest()[:16]
+
+
+class _WithoutDocstrings(ast.NodeTransformer):
+    """Leaves out strings that stand as statements."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        return None if _is_text(node.value) else node

@@ -3,15 +3,17 @@
 The tree is copied first, so that work on it can go on.  One run of all tests, with a
 mark at every site, tells which tests reach which check; then each mutant meets those
 tests alone, the most specific first, until one fails.  No file is changed: in a fork of
-a process that has collected the tests, the code of one function is exchanged; where a
-table is changed, the fork is made before anything is imported, and the module gets
-another source.
+a process that has collected the tests, the code of one function is exchanged.  Where
+that shows nothing because the code ran at import, and where a table is changed, the
+fork is made before anything is imported, and the module gets another source.  A test
+that also fails alone and without the mutant has caught nothing.
 
 Results are kept in `build/mutants.jsonl`: what a test has caught stays caught until the
-function changes, what none has caught is tried again.  Ends with status 1 if a mutant
-survives that `survivors.toml` beside this file does not explain.
+function changes or the test leaves the default suite; what none has caught is tried
+again.  `--again` tries all, the test that caught one last time first.  Ends with
+status 1 if a mutant survives that `survivors.toml` beside this file does not explain.
 
-    python tests/mutation/run.py [FILE ...] [--workers 2] [--fresh] [--json]
+    python tests/mutation/run.py [FILE ...] [--workers 2] [--again] [--fresh] [--json]
 """
 
 import argparse
@@ -29,12 +31,14 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 import tomllib
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -65,15 +69,16 @@ SURVIVORS: Final = HERE / "survivors.toml"
 MARK: Final = "__reached_{}__"  # ends in underlines: classes mangle others
 MOST_SECONDS: Final = 15
 """A mutant meets tests that took so long together, and no more."""
-PATIENCE_SECONDS: Final = 30
-"""A run may take eight times what its tests took before, and this."""
+PATIENCE_SECONDS: Final = 20
+"""A test may take eight times what it took before, and this: for what it shares."""
 MOST_BYTES: Final = 4 << 30
 """A loop that never ends may also fill the memory; this much of it."""
-CHUNK: Final = 16
+CHUNK: Final = 32
 """So many mutants share one collection of tests."""
 
 NEVER_REACHED: Final = "no test reaches it"
 TIMED_OUT: Final = "a test that never ends"
+IMPORT_OF: Final = "import of "
 
 
 class _Source(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -105,14 +110,14 @@ class Reach:
 
     Attributes:
         sites: For each test that passed, (file, number of site).
-        seconds: How long each of those tests took.
-        imported: Sites reached while modules were imported.
+        seconds: How long each of those tests took the processor.
+        imported: For each file of tests, sites reached while it was imported.
         failed: Tests that fail without any mutant.
     """
 
     sites: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    imported: set[tuple[str, int]] = field(default_factory=set)
+    imported: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
 
     @classmethod
@@ -121,26 +126,49 @@ class Reach:
         return cls(
             {test: set(map(tuple, sites)) for test, sites in said["sites"].items()},
             said["seconds"],
-            set(map(tuple, said["imported"])),
+            {file: set(map(tuple, sites)) for file, sites in said["imported"].items()},
             said["failed"],
         )
 
     def acts_at_import(self, mutant: Mutant) -> bool:
-        """Return whether a mutant has done its work when a test begins."""
+        """Return whether a mutant may have done work when a test begins."""
         site = (mutant.file, mutant.number)
-        return mutant.function is None or site in self.imported
-
-    def tests_for(self, mutant: Mutant) -> list[str]:
-        """Return the tests that may notice a mutant, the most specific first."""
-        site = (mutant.file, mutant.number)
-        if self.acts_at_import(mutant):
-            site = (mutant.file, MODULE)
-        home = f"test_{Path(mutant.file).stem}"
-        # The quick ones, so that as many as possible fit, and what is written for it.
-        found = sorted(
-            (test for test, sites in self.sites.items() if site in sites),
-            key=lambda test: (home not in test, self.seconds[test], test),
+        return mutant.function is None or any(
+            site in sites for sites in self.imported.values()
         )
+
+    def has(self, test: str) -> bool:
+        """Return whether a test, or the import of its file, is part of the suite."""
+        if test.startswith(IMPORT_OF):
+            return test.removeprefix(IMPORT_OF) in self.imported
+        return test in self.sites or test == TIMED_OUT
+
+    def tests_for(
+        self, mutant: Mutant, first: str | None, *, at_import: bool
+    ) -> list[str]:
+        """Return the tests that may notice a mutant, the most specific first.
+
+        Args:
+            mutant: What is changed.
+            first: The test that noticed last time.
+            at_import: Whether the mutant is there when the tests are imported.  If not,
+                a file of tests that has used the code at import compares what one code
+                made with what another did, and judges nothing.
+        """
+        site = (mutant.file, MODULE if at_import else mutant.number)
+        home = f"test_{Path(mutant.file).stem}"
+
+        def may_notice(test: str, sites: set[tuple[str, int]]) -> bool:
+            before = site in self.imported.get(_file_of(test), ())
+            return (
+                before or site in sites if at_import else site in sites and not before
+            )
+
+        found = [test for test, sites in self.sites.items() if may_notice(test, sites)]
+        # The quick ones, so that as many as possible fit, and what is written for it.
+        found.sort(key=lambda test: (home not in test, self.seconds[test], test))
+        known = [test for test in found if test == first]
+        found = [test for test in found if test != first]
         seconds = accumulate(self.seconds[test] for test in found)
         affordable = [
             test
@@ -148,7 +176,11 @@ class Reach:
             if total < MOST_SECONDS
         ]
         affordable.sort(key=lambda test: (home not in test, len(self.sites[test])))
-        return affordable
+        return known + affordable
+
+
+def _file_of(test: str) -> str:
+    return test.removeprefix(IMPORT_OF).split("::")[0]
 
 
 class _Observer:
@@ -156,7 +188,7 @@ class _Observer:
 
     def __init__(self) -> None:
         self.reach = Reach()
-        self._now: set[tuple[str, int]] = self.reach.imported
+        self._now: set[tuple[str, int]] = set()
         self._bad: set[str] = set()
 
     @property
@@ -166,14 +198,22 @@ class _Observer:
     def mark(self, file: str) -> Callable[[int], None]:
         return lambda number: self._now.add((file, number))
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self, collector: Any) -> Iterator[None]:
+        if isinstance(collector, pytest.Module):
+            self._now = self.reach.imported.setdefault(collector.nodeid, set())
+        return (yield)
+
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
-            self.reach.failed.append(f"import of {report.nodeid}")
+            self.reach.failed.append(f"{IMPORT_OF}{report.nodeid}")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
         self._now = set()
+        begun = time.process_time()
         result = yield
+        self.reach.seconds[item.nodeid] = time.process_time() - begun
         if item.nodeid in self._bad:
             self.reach.failed.append(item.nodeid)
         else:
@@ -181,8 +221,6 @@ class _Observer:
         return result
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        before = self.reach.seconds.get(report.nodeid, 0.0)
-        self.reach.seconds[report.nodeid] = before + report.duration
         if report.failed:
             self._bad.add(report.nodeid)
 
@@ -196,17 +234,29 @@ class _Judge:
 
     def __init__(self, trials: Sequence["Trial"]) -> None:
         self._trials = trials
-        self.verdicts: list[str | None] = []
         self._caught_by: str | None = None
         self._functions: Mapping[_Place, list[FunctionType]] = {}
+        self._innocent: set[str] = set()
+        self._verdicts: list[str | None] = []
 
     @property
     def has_failures(self) -> bool:
-        return len(self.verdicts) == len(self._trials)
+        return bool(self._verdicts) or self._caught_by is not None
+
+    @property
+    def verdicts(self) -> list[str | None]:
+        """Which test has caught each mutant.
+
+        Raises:
+            RuntimeError: A file of tests cannot be imported, without any mutant.
+        """
+        if self._caught_by is not None and not self._trials[0].at_import:
+            raise RuntimeError(f"{self._caught_by} fails without any mutant")
+        return self._verdicts or [self._caught_by]
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
-            self._caught_by = self._caught_by or f"import of {report.nodeid}"
+            self._caught_by = self._caught_by or f"{IMPORT_OF}{report.nodeid}"
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
@@ -214,28 +264,46 @@ class _Judge:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: Any) -> bool:
+        if self._caught_by is not None:
+            return True
         items = {item.nodeid: item for item in session.items}
         gc.unfreeze()  # what the tests have frozen is in no list
         self._functions = _functions({trial.mutant.file for trial in self._trials})
         gc.freeze()  # or the collector would make every fork copy all of it
-        for trial in self._trials:
-            if self._caught_by is not None:  # it cannot even be imported
-                self.verdicts.append(self._caught_by)
-                continue
-            # A name that holds the order of a set may be another one today.
-            chosen = [items[test] for test in trial.tests if test in items]
-            patience = PATIENCE_SECONDS + 8 * trial.seconds
-            try:
-                verdict = _in_child(lambda: self._meet(trial, chosen), patience)  # noqa: B023 - called at once
-            except TimeoutError:
-                verdict = TIMED_OUT
-            self.verdicts.append(verdict)
+        self._verdicts = [self._judged(trial, items) for trial in self._trials]
         return True
 
+    def _judged(self, trial: "Trial", items: Mapping[str, Any]) -> str | None:
+        """Return the first test that fails with a mutant, and does not without it."""
+        # A name that holds the order of a set may be another one today.
+        chosen = [items[test] for test in trial.tests if test in items]
+        patience = PATIENCE_SECONDS + 8 * trial.seconds
+        while chosen:
+            try:
+                caught_by: str | None = _in_child(
+                    partial(self._meet, trial, chosen), patience
+                )
+            except TimeoutError:
+                return TIMED_OUT
+            if caught_by is None or trial.at_import or caught_by in self._innocent:
+                return caught_by
+            suspect = items[caught_by]
+            if _in_child(partial(self._run, trial, [suspect]), patience) is None:
+                self._innocent.add(caught_by)
+                return caught_by
+            chosen.remove(suspect)
+        return None
+
     def _meet(self, trial: "Trial", items: Sequence[Any]) -> str | None:
-        if not trial.acts_at_import:
+        if not trial.at_import:
             _exchange(trial.mutant, trial.source, self._functions)
+        return self._run(trial, items)
+
+    def _run(self, trial: "Trial", items: Sequence[Any]) -> str | None:
         for item, following in pairwise([*items, None]):
+            # Ends this process, so that a loop without end takes no more than it must.
+            most = PATIENCE_SECONDS + 8 * trial.tests[item.nodeid]
+            signal.setitimer(signal.ITIMER_PROF, most)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if self._caught_by is not None:
                 break
@@ -283,7 +351,9 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 _GO_ON: Final = "--continue-on-collection-errors"
 
 
-def _run_tests(paths: Iterable[str], plugin: _Observer | _Judge) -> None:
+def _run_tests(
+    paths: Iterable[str], plugin: _Observer | _Judge, after_failure: str = _GO_ON
+) -> None:
     hypothesis.settings.register_profile(
         "mutants", derandomize=True, database=None, deadline=None
     )
@@ -292,7 +362,7 @@ def _run_tests(paths: Iterable[str], plugin: _Observer | _Judge) -> None:
     options = ["-q", "-p", "no:cacheprovider", "-W", early]
     options += ["-m", "not slow and not services"]  # the default suite alone
     options += ["--hypothesis-profile=mutants"]
-    options += [_GO_ON, *(f"--ignore={path}" for path in PASSED_OVER)]
+    options += [after_failure, *(f"--ignore={path}" for path in PASSED_OVER)]
     ended = pytest.main([*options, *paths], plugins=[plugin])
     if ended != pytest.ExitCode.OK and not plugin.has_failures:
         raise RuntimeError(f"pytest has ended with {ended!r}")
@@ -302,7 +372,7 @@ def _in_child(work: Callable[[], Any], seconds: float | None = None) -> Any:
     """Return what some work returns in a fork of this process.
 
     Raises:
-        TimeoutError: It was not done in time; it is ended.
+        TimeoutError: It was not done in time; it is ended, or has ended itself.
     """
     reader, writer = os.pipe()
     child = os.fork()
@@ -329,7 +399,9 @@ def _in_child(work: Callable[[], Any], seconds: float | None = None) -> Any:
     finally:
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
+        raise TimeoutError
     if "error" in said:
         raise RuntimeError(f"a run of the tests has failed: {said['error']}")
     return said["value"]
@@ -353,7 +425,7 @@ def observe(sources: Mapping[str, str], tests: Sequence[str]) -> Reach:
         return {
             "sites": {test: sorted(sites) for test, sites in reach.sites.items()},
             "seconds": reach.seconds,
-            "imported": sorted(reach.imported),
+            "imported": {file: sorted(at) for file, at in reach.imported.items()},
             "failed": reach.failed,
         }
 
@@ -368,55 +440,52 @@ def observe(sources: Mapping[str, str], tests: Sequence[str]) -> Reach:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One mutant and the tests that it has to pass."""
+    """One mutant, and the tests that it has to pass, with the time that they took."""
 
     mutant: Mutant
     source: str
-    tests: list[str]
-    seconds: float
-    acts_at_import: bool
+    tests: dict[str, float]
+    at_import: bool
+    last: str | None
 
-
-def _chunks(trials: Sequence[Trial]) -> Iterator[list[Trial]]:
-    """Cut at the ends of files, and around each mutant that acts at import."""
-    chunk: list[Trial] = []
-    for trial in trials:
-        if chunk and (
-            len(chunk) == CHUNK
-            or trial.acts_at_import
-            or chunk[0].acts_at_import
-            or chunk[0].mutant.file != trial.mutant.file
-        ):
-            yield chunk
-            chunk = []
-        chunk.append(trial)
-    if chunk:
-        yield chunk
+    @property
+    def seconds(self) -> float:
+        return sum(self.tests.values())
 
 
 def _try(trials: Sequence[Trial]) -> list[str | None]:
     """Return which test has caught each mutant."""
-    patience = None
-    if trials[0].acts_at_import:  # then it is alone, and may never end before a test
-        patience = 2 * PATIENCE_SECONDS + 8 * trials[0].seconds
+    first = trials[0]
+    paths = list(dict.fromkeys(_file_of(test) for t in trials for test in t.tests))
+    if not paths:
+        return [None] * len(trials)
+    if not first.at_import:
+        found: list[str | None] = _in_child(lambda: _judged(trials, paths))
+        return found
+    # It is alone, and may never end before a test begins.
+    patience = 2 * PATIENCE_SECONDS + 8 * first.seconds
+    stages = [paths]
+    if first.last is not None and _file_of(first.last) in paths:
+        stages.insert(0, [_file_of(first.last)])
     try:
-        found: list[str | None] = _in_child(lambda: _judged(trials), patience)
+        for stage in stages:
+            found = _in_child(partial(_judged, trials, stage), patience)
+            if found != [None]:
+                break
     except TimeoutError:
         return [TIMED_OUT]
     return found
 
 
-def _judged(trials: Sequence[Trial]) -> list[str | None]:
+def _judged(trials: Sequence[Trial], paths: Sequence[str]) -> list[str | None]:
     first = trials[0]
-    if first.acts_at_import:
+    if first.at_import:
         tree = changed(first.source, first.mutant.number)
         code = compile(tree, str(Path(first.mutant.file).resolve()), "exec")
         sys.meta_path.insert(0, _Source({_module_name(first.mutant.file): code}))
     judge = _Judge(trials)
-    paths = {test.split("::")[0]: None for trial in trials for test in trial.tests}
-    if paths:
-        _run_tests(paths, judge)
-    return judge.verdicts or [None] * len(trials)
+    _run_tests(paths, judge, "--exitfirst" if first.at_import else _GO_ON)
+    return judge.verdicts
 
 
 class Results:
@@ -424,6 +493,7 @@ class Results:
 
     def __init__(self, *, fresh: bool) -> None:
         self._found: dict[tuple[str, str], str | None] = {}
+        self._last: dict[str, str | None] = {}
         KEPT.parent.mkdir(exist_ok=True)
         if fresh:
             KEPT.unlink(missing_ok=True)
@@ -431,13 +501,22 @@ class Results:
             for line in KEPT.read_text().splitlines():
                 row = json.loads(line)
                 self._found[row["digest"], row["mutant"]] = row["caught_by"]
+                self._last[row["mutant"]] = row["caught_by"]
 
     def of(self, mutant: Mutant) -> str | None:
         """Return which test has caught a mutant of this very function."""
         return self._found.get((mutant.digest, mutant.name))
 
+    def last(self, mutant: Mutant) -> str | None:
+        """Return which test has caught a mutant of this name last time."""
+        return self._last.get(mutant.name)
+
+    def knows(self, mutant: Mutant) -> bool:
+        """Return whether a mutant of this name was tried."""
+        return mutant.name in self._last
+
     def has(self, mutant: Mutant) -> bool:
-        """Return whether a mutant was tried."""
+        """Return whether a mutant of this very function was tried."""
         return (mutant.digest, mutant.name) in self._found
 
     def add(self, mutant: Mutant, caught_by: str | None) -> None:
@@ -505,6 +584,7 @@ def main() -> int:
     parser.add_argument("files", nargs="*", help="default: all of targets.py")
     parser.add_argument("--workers", type=int, choices=(1, 2), default=2)
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
+    parser.add_argument("--again", action="store_true", help="try what was caught, too")
     parser.add_argument("--json", action="store_true", help="one line per mutant")
     parser.add_argument("--tests", nargs="*", help="default: all of targets.py")
     parser.add_argument("--list", action="store_true", help="print mutants, run none")
@@ -536,30 +616,45 @@ def _try_all(
     results: Results,
     options: argparse.Namespace,
 ) -> None:
-    due = [m for m in mutants if results.of(m) is None]
-    if not due:
-        return
-    reach = observe(
-        {file: sources[file] for file in {m.file: None for m in due}},
-        options.tests or TESTS,
-    )
+    reach = observe(sources, options.tests or TESTS)
     if reach.failed:
         names = "\n  ".join(reach.failed)
         print(f"fail as it is, and judge nothing:\n  {names}", file=sys.stderr)
-    trials = []
-    for mutant in due:
-        tests = reach.tests_for(mutant)
-        seconds = sum(reach.seconds[test] for test in tests)
-        at_import = reach.acts_at_import(mutant)
-        trials.append(Trial(mutant, sources[mutant.file], tests, seconds, at_import))
-    chunks, count = list(_chunks(trials)), 0
+    due = []
+    for mutant in mutants:
+        caught_by = results.of(mutant)
+        if options.again or caught_by is None or not reach.has(caught_by):
+            due.append(mutant)
+    due.sort(key=results.knows)  # what was never tried comes first
+
+    def trial(mutant: Mutant, *, at_import: bool) -> Trial:
+        last = results.last(mutant)
+        names = reach.tests_for(mutant, last, at_import=at_import)
+        tests = {name: reach.seconds[name] for name in names}
+        return Trial(mutant, sources[mutant.file], tests, at_import, last)
+
     # Forked, so that a worker finds the libraries loaded.
     with multiprocessing.get_context("fork").Pool(options.workers) as pool:
-        for chunk, verdicts in zip(chunks, pool.imap(_try, chunks), strict=True):
-            for trial, caught in zip(chunk, verdicts, strict=True):
-                count += 1
-                results.add(trial.mutant, caught)
-                _tell(trial, caught, f"{count}/{len(trials)}", as_json=options.json)
+
+        def judged(chunks: list[list[Trial]]) -> Iterator[tuple[Trial, str | None]]:
+            for chunk, verdicts in zip(chunks, pool.imap(_try, chunks), strict=True):
+                yield from zip(chunk, verdicts, strict=True)
+
+        exchanged = [trial(m, at_import=False) for m in due if m.function]
+        alone = [[trial(m, at_import=True)] for m in due if not m.function]
+        chunks = [exchanged[i : i + CHUNK] for i in range(0, len(exchanged), CHUNK)]
+        count = 0
+        for each, caught in judged(chunks):
+            if caught is None and reach.acts_at_import(each.mutant):
+                alone.append([trial(each.mutant, at_import=True)])
+                continue
+            count += 1
+            results.add(each.mutant, caught)
+            _tell(each, caught, f"{count}/{len(due)}", as_json=options.json)
+        for each, caught in judged(alone):
+            count += 1
+            results.add(each.mutant, caught)
+            _tell(each, caught, f"{count}/{len(due)}", as_json=options.json)
 
 
 def _tell(trial: Trial, caught: str | None, count: str, *, as_json: bool) -> None:

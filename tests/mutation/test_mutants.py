@@ -103,6 +103,22 @@ def test_a_changed_function_is_tried_again():
     assert before.isdisjoint(mutant.digest for mutant in other if mutant.function)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"""R5.1-1."""', '"""The number is in its range.\n\n        R5.1-1."""'),
+        ("raise ValueError from None", "raise ValueError from None  # a comment"),
+        (
+            "if n > most or n < least:",
+            "if (\n            n > most or n < least\n        ):",
+        ),
+    ],
+)
+def test_results_outlive_other_words_and_layout_in_the_function(old, new):
+    other = mutants.mutants_of("offer.py", SOURCE.replace(old, new))
+    assert [(m.name, m.digest) for m in other] == [(m.name, m.digest) for m in FOUND]
+
+
 def test_a_marked_module_tells_what_is_reached():
     reached = []
     names = {"mark": reached.append, "check_more": lambda n: n, "read": {}.pop}
@@ -115,10 +131,56 @@ def test_a_marked_module_tells_what_is_reached():
     assert "`BAD` is INTERNAL" not in met
 
 
+def test_files_that_used_the_code_at_import_judge_no_exchanged_function():
+    mutant = next(each for each in FOUND if each.function)
+    table = next(each for each in FOUND if not each.function)
+    site = (mutant.file, mutant.number)
+    reach = run.Reach(
+        sites={"a.py::t": {site, ("offer.py", mutants.MODULE)}, "b.py::t": {site}},
+        seconds={"a.py::t": 0.1, "b.py::t": 0.1},
+        imported={"a.py": {site}, "b.py": set()},
+    )
+    assert reach.tests_for(mutant, None, at_import=False) == ["b.py::t"]
+    assert reach.tests_for(mutant, None, at_import=True) == ["a.py::t"]
+    assert reach.acts_at_import(mutant)
+    assert reach.acts_at_import(table)
+
+
+def test_what_was_caught_counts_while_its_test_is_in_the_suite():
+    reach = run.Reach(sites={"a.py::t": set()}, imported={"a.py": set()})
+    assert reach.has("a.py::t")
+    assert reach.has("import of a.py")
+    assert not reach.has("a.py::gone")
+    assert not reach.has("import of gone.py")
+
+
+def test_the_test_that_caught_last_time_comes_first_however_dear():
+    mutant = next(each for each in FOUND if each.function)
+    site = (mutant.file, mutant.number)
+    seconds = {"test_offer.py::t": 0.1, "b.py::t": 2.0 * run.MOST_SECONDS}
+    reach = run.Reach(sites={test: {site} for test in seconds}, seconds=seconds)
+    tests = reach.tests_for(mutant, "b.py::t", at_import=False)
+    assert tests == ["b.py::t", "test_offer.py::t"]
+    assert reach.tests_for(mutant, None, at_import=False) == ["test_offer.py::t"]
+
+
 def test_a_mutant_whose_function_is_not_found_is_no_survivor():
     mutant = next(each for each in FOUND if each.function)
     with pytest.raises(RuntimeError, match="no such function"):
         run._exchange(mutant, SOURCE, defaultdict(list))
+
+
+def test_what_survives_with_a_reason_is_a_mutant_of_today():
+    files = sys.modules["targets"].FILES
+    texts = {file: (run.ROOT / file).read_text("utf-8") for file in files}
+    for name in run._explained():
+        file, scope, _ = name.split(": ", 2)
+        names = {
+            mutant.name
+            for mutant in mutants.mutants_of(file, texts[file])
+            if mutant.scope == scope
+        }
+        assert name in names, name
 
 
 def test_what_is_mutated_and_the_tests_that_notice_exist():
