@@ -7,10 +7,11 @@ noise go missing: a sampler whose law is narrower than it says, a mechanism that
 less than the share it owes, an accountant that believes in more noise than there is.
 In `false_claims.toml` the code acts on a claim that does not hold: coins that hide
 nothing, shares that no client adds.  The row names the tests that have to notice; they
-share no code with what is broken.  The tree is copied, one file of the copy is changed,
-and those tests run there.  Ends with status 1 if a fault is not noticed.
+share no code with what is broken.  The tree is copied, and those tests must pass there.
+Then one file of the copy is changed at a time, and its tests run again.  Ends with
+status 1 if a fault is not noticed.
 
-`--write` puts what was found into `less_noise.json` beside this file: for each fault
+`--write` puts what was found into `less_noise.json` beside this file, fault by fault:
 the first three tests that noticed it and how many more did.  Faults that were not asked
 for stay as they are.
 """
@@ -36,6 +37,7 @@ TABLES: Final = ("less_noise", "false_claims")
 FOUND: Final = HERE / "less_noise.json"
 COPIED: Final = ("dpnoise", "secagg", "tests", "pyproject.toml")
 
+_DEFAULT_SUITE: Final = "not slow and not services"
 _FAILED: Final = re.compile(r"^FAILED (\S+?)::(\w+)", re.MULTILINE)
 
 # An accountant is broken from outside, all of them in one way: what it is asked about
@@ -102,26 +104,30 @@ class Fault:
         place = copy / self.file
         whole = place.read_text("utf-8")
         place.write_text(self.broken(whole), "utf-8")
-        options = ("-q", "-rf", "--tb=no", "-p", "no:cacheprovider")
-        options += ("-m", "not slow and not services")  # the default suite alone
         try:
-            ran = subprocess.run(
-                [sys.executable, "-m", "pytest", *options, *self.tests],
-                cwd=copy,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": str(copy),
-                    "OPENBLAS_NUM_THREADS": "1",
-                },
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            return failing(copy, self.tests)
         finally:
             place.write_text(whole, "utf-8")
-        if ran.returncode not in {0, 1}:
-            raise SystemExit(f"{self.what}: the tests did not run\n{ran.stdout}")
-        return list(dict.fromkeys(_FAILED.findall(ran.stdout)))
+
+
+def failing(copy: Path, tests: Sequence[str]) -> list[tuple[str, str]]:
+    """Run tests of a copy of the tree, those of the default suite alone.
+
+    Returns:
+        File and name of the tests that fail, each once.
+    """
+    options = ("-q", "-rf", "--tb=no", "-p", "no:cacheprovider")
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "-m", _DEFAULT_SUITE, *tests],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy), "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ran.returncode not in {0, 1}:
+        raise SystemExit(f"the tests did not run\n{ran.stdout}")
+    return list(dict.fromkeys(_FAILED.findall(ran.stdout)))
 
 
 def faults(table: str) -> list[Fault]:
@@ -159,30 +165,27 @@ def main() -> int:
                 shutil.copytree(source, copy / name, ignore=ignored)
             else:
                 shutil.copy(source, copy / name)
-        found = {table: _tried(chosen[table], copy) for table in TABLES}
-    if given.write:
-        _write(found)
-    rows = [row for table in found.values() for row in table.values()]
-    missed = sum(not row["noticed_by"] for row in rows)
-    print(f"{len(rows) - missed} of {len(rows)} faults are noticed")
+        every = [fault for table in chosen.values() for fault in table]
+        tests = dict.fromkeys(test for fault in every for test in fault.tests)
+        if at_fault := failing(copy, list(tests)):
+            raise SystemExit(f"these fail without a fault: {at_fault}")
+        missed = 0
+        for name in TABLES:
+            for fault in chosen[name]:
+                row = row_of(fault.noticed_by(copy))
+                missed += not row["noticed_by"]
+                print(f"{fault.what}: {row}", flush=True)
+                if given.write:
+                    _write(name, fault.what, row)
+    print(f"{len(every) - missed} of {len(every)} faults are noticed")
     return 1 if missed else 0
 
 
-def _tried(chosen: Sequence[Fault], copy: Path) -> dict[str, dict[str, Any]]:
-    """Try faults, and return what is kept of them by name."""
-    rows = {}
-    for fault in chosen:
-        rows[fault.what] = row_of(fault.noticed_by(copy))
-        print(f"{fault.what}: {rows[fault.what]}", flush=True)
-    return rows
-
-
-def _write(found: Mapping[str, Mapping[str, dict[str, Any]]]) -> None:
+def _write(table: str, what: str, row: Mapping[str, Any]) -> None:
     kept = json.loads(FOUND.read_text("utf-8"))
-    for table, rows in found.items():
-        known = kept[table] | rows
-        order = [each.what for each in faults(table) if each.what in known]
-        kept[table] = {what: known[what] for what in order}
+    known = kept[table] | {what: row}
+    order = [each.what for each in faults(table) if each.what in known]
+    kept[table] = {each: known[each] for each in order}
     text = json.dumps(kept, indent=1, ensure_ascii=False)
     FOUND.write_text(text + "\n", "utf-8")
 
