@@ -177,13 +177,6 @@ async def test_an_offer_that_is_refused_when_it_is_begun_says_what_to_do():
     assert "clocks" in caught.value.next_step
 
 
-def test_a_date_that_no_calendar_has_is_refused_in_words():
-    offer = offer_that_ends((1 << 63) - 1)
-    with pytest.raises(RemoteProtocolError, match="Unix seconds") as caught:
-        offer.check_clock(0)
-    assert caught.value.code is ErrorCode.BAD_CLOCK
-
-
 def test_what_a_service_waits_for_takes_no_person():
     """One table says which codes end a program outside of a session."""
     for kind, code in itertools.product((RemoteProtocolError, ServiceError), ErrorCode):

@@ -228,6 +228,22 @@ def test_a_session_is_joined_neither_after_its_end_nor_long_before():
         assert caught.value.code is ErrorCode.BAD_CLOCK
 
 
+@pytest.mark.parametrize(
+    ("end", "now", "words"),
+    [
+        (253_402_300_799, 0, "9999-12-31 23:59:59 UTC"),
+        (253_402_300_800, 0, "253402300800 Unix seconds"),
+        ((1 << 63) - 1, 0, "9223372036854775807 Unix seconds"),
+        (1_800_000_600, 0, "this host reads 1970-01-01 00:00:00 UTC"),
+        (1_800_000_600, -1, "this host reads -1 Unix seconds"),
+    ],
+)
+def test_a_time_that_no_calendar_has_is_refused_in_words(end, now, words):
+    with pytest.raises(RemoteProtocolError, match=words) as caught:
+        offer(session_end=end).check_clock(now)
+    assert caught.value.code is ErrorCode.BAD_CLOCK
+
+
 def test_what_an_offer_says_of_its_noise_has_a_limit():
     noised = replace(HONEST, noise_block=b"{}")
     offered = offer(noised, noise_terms=bytes(MAX_NOISE_TERMS_BYTES))

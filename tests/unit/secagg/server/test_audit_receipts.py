@@ -528,3 +528,24 @@ def test_noise_that_is_not_there_needs_no_certificate(layered):
     )
     with pytest.raises(ReceiptError, match="no U3"):
         verify_receipt(early.encode(), noise=NOISE)
+
+
+class SessionWithoutLayers(SessionWithLayers):
+    """Clients whose noise all stays."""
+
+    def parameters_of(self, clients):
+        return with_noise(parameters_for(clients, dimension=8, threshold=4))
+
+
+@pytest.mark.parametrize("writer", WrittenBy)
+def test_noise_without_layers_has_no_certificate(writer):
+    session = SessionWithoutLayers(8)
+    run_session(session)
+    receipt = replace(session.facts.audit(session.server_state), writer=writer)
+    assert verify_receipt(receipt.encode(), noise=NOISE).receipt == receipt
+    true = certify(session.parameters, 8, 8, 8)
+    given = () if writer is WrittenBy.SERVER else None
+    claimed = replace(receipt, certificate=replace(true, given=given).encode())
+    with pytest.raises(ReceiptError, match="no noise is removed") as refused:
+        verify_receipt(claimed.encode(), noise=NOISE)
+    assert refused.value.step is Step.CERTIFICATE
