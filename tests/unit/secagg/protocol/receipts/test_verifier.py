@@ -289,12 +289,13 @@ def test_a_ring_that_the_survivors_do_not_hold_together_is_refused(lost_neighbou
     assert flaw.code is ErrorCode.TOO_MANY_DROPOUTS
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in order", "reversed"])
 @pytest.mark.parametrize("row", FILE["comparisons"], **by_name)
-def test_two_receipts_of_one_session_show_one_session(row):
+def test_two_receipts_of_one_session_show_one_session(row, order):
     # R5.8-3
     shown = [
-        shown_in(judged(data_of(NAMED[which])), source=name)
-        for which, name in zip(row["pair"], ("one", "other"), strict=True)
+        shown_in(judged(data_of(NAMED[row["pair"][which]])), source=name)
+        for which, name in zip(order, ("one", "other"), strict=True)
     ]
     if row["success"]:
         check_one_session(shown)
