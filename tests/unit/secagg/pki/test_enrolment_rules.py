@@ -347,6 +347,7 @@ def test_the_age_of_a_list_is_limited():
     none = trusting(0, NO_DIGEST)
     for trust, made_at, now in (
         (SEEN, LIST.made_at, 1_050.5),
+        (SEEN, None, 0.0),
         (none, None, 0.0),
         (none, LIST.made_at, LIST.made_at),
     ):
