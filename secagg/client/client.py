@@ -295,6 +295,12 @@ class Client:
                     next_step="Load the certificate with TLSIdentity.load, and name a "
                     "directory that survives restarts.",
                 )
+        elif not hasattr(server, "call"):
+            raise LocalProtocolError(
+                f"server is {type(server).__name__}, and neither an address nor a "
+                "connection",
+                next_step='Give an address, such as "sums.example.org:7400".',
+            )
         elif identity is not None or aggregator is not None:
             raise LocalProtocolError(
                 "identity and aggregator belong to an address; a connection has its "

@@ -73,7 +73,6 @@ from secagg.protocol.messages import (
     Upload,
 )
 from secagg.protocol.packing import pack
-from secagg.protocol.vectors import as_vector
 from secagg.runtime import log_events as telemetry
 from secagg.storage.budget_ledger import BudgetKey, ChargeState, Settlement, budget_of
 from secagg.storage.change import Change, Role
@@ -1009,7 +1008,7 @@ def encode_input(
                 f"there is no vector: {given.vector.reason}",
                 next_step="Give one while the session lasts, or leave it.",
             )
-        whole = encode_integers(as_vector(given.vector), descriptor.parameters)
+        whole = encode_integers(given.vector, descriptor.parameters)
         return EncodedInput(whole, shortened_by=1.0)
     task = NoisyTask.of_session(descriptor)
     found = encode_or_zeros(

@@ -42,6 +42,7 @@ from secagg.errors import ErrorCode, LocalProtocolError, SessionAbortedError
 from secagg.protocol.arguments import (
     as_path,
     check_kind,
+    check_name,
     check_names,
     check_real,
     says_which_argument,
@@ -147,6 +148,7 @@ class StepClient:
                 "without U+0000",
                 next_step="Give the name that the carrier proves to the aggregator.",
             )
+        check_name("an aggregator", aggregator, most=MAX_IDENTITY_BYTES)
         check_terms(privacy_limits, cohort=cohort, total=total)
         if isinstance(tasks, str):
             raise LocalProtocolError(

@@ -42,7 +42,6 @@ from secagg.protocol.policy import (
     PrivacyLimits,
 )
 from secagg.protocol.profiles import Profile
-from secagg.protocol.vectors import as_vector
 
 _OF_THE_COHORT: Final = (
     "min_graph_bits",
@@ -127,7 +126,7 @@ class Driver:
         self.client.check_offer(self.offer, revocations=self.revocations)
         parameters = SessionDescriptor.decode(self.offer).parameters
         if not parameters.noise_block:  # R14.1-1: checked before the advert
-            encode_integers(as_vector(self.vector()), parameters)
+            encode_integers(self.vector(), parameters)
         return self.told(self.step())
 
     def restart(self, line: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,65 +14,46 @@ from secagg.crypto.modular import word_dtype
 from secagg.errors import InputError, LocalProtocolError
 from secagg.protocol.events import PlainVector
 from secagg.protocol.parameters import ProtocolParameters
+from secagg.protocol.vectors import as_vector
 
 
-def encode_integers(
-    vector: npt.NDArray[Any], parameters: ProtocolParameters
-) -> PlainVector:
+def encode_integers(given: object, parameters: ProtocolParameters) -> PlainVector:
     """Encode whole numbers as residues modulo m (R14.1-1).
 
     Args:
-        vector: Integers, or floats without a fractional part, shape (d,), in
-            [-m/2, m/2).  Sums outside this range wrap around.
+        given: Integers, or floats without a fractional part, as `as_vector` takes
+            them, shape (d,), in [-m/2, m/2).  Sums outside this range wrap around.
         parameters: Parameters of a task without a noise block.
 
     Raises:
-        InputError: NaN, infinity, a fraction, an entry out of range, or a wrong
-            length or dtype; the message names the first offender.
+        InputError: As `as_vector`; also a fraction, or an entry out of range.  The
+            message names the first offender.
         LocalProtocolError: The task demands noise.
     """
     if parameters.noise_block:
         raise LocalProtocolError(
             "this task requires noise; encode with secagg.distributed_dp"
         )
-    if vector.shape != (parameters.dimension,):
-        raise InputError(
-            f"the input has shape {vector.shape}, the task needs "
-            f"({parameters.dimension},)"
-        )
-    if vector.dtype.kind == "f":
-        vector = _whole_numbers(vector)
-    elif vector.dtype.kind not in "iu":
-        raise InputError(
-            f"the input has dtype {vector.dtype}, expected integers or whole floats"
-        )
+    vector = as_vector(given, parameters.dimension)
     lowest, above = -(parameters.modulus // 2), (parameters.modulus + 1) // 2
+    if vector.dtype.kind == "f":
+        vector = vector.astype(np.float64, copy=False)
+        fractions = np.flatnonzero(vector != np.trunc(vector))
+        if fractions.size:
+            raise InputError(
+                f"entry {int(fractions[0])} of the vector is not a whole number",
+                next_step="Scale and round it, or use a task with noise, which does "
+                "both.",
+            )
     out_of_range = np.flatnonzero((vector < lowest) | (vector >= above))
     if out_of_range.size:
         raise InputError(
-            f"entry {int(out_of_range[0])} of the input lies outside "
-            f"[{lowest}, {above}), the range of modulus {parameters.modulus}"
+            f"entry {int(out_of_range[0])} of the vector lies outside "
+            f"[{lowest}, {above}), the range of modulus {parameters.modulus}",
+            next_step="Scale it down, or use a task with a larger modulus.",
         )
     residues = vector.astype(np.int64) % parameters.modulus
     return PlainVector(residues.astype(word_dtype(parameters.modulus)))
-
-
-def _whole_numbers(vector: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Return floats as integers, or refuse an entry that is not whole."""
-    broken = np.flatnonzero(~np.isfinite(vector))
-    if broken.size:
-        raise InputError(f"entry {int(broken[0])} of the input is NaN or infinite")
-    fractions = np.flatnonzero(vector != np.trunc(vector))
-    if fractions.size:
-        raise InputError(
-            f"entry {int(fractions[0])} of the input is not a whole number; scale and "
-            "round it, or use a task with noise, which does both"
-        )
-    # Beyond 2^62 no modulus exists, and the conversion below would overflow.
-    large = np.flatnonzero(np.abs(vector) > float(1 << 62))
-    if large.size:
-        raise InputError(f"entry {int(large[0])} of the input exceeds 2^62")
-    return vector.astype(np.int64)
 
 
 def decode_integers(

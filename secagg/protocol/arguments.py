@@ -13,7 +13,8 @@ import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from types import NoneType, UnionType
+from typing import Any, Final, TypeVar, get_args, get_origin
 
 from secagg.errors import LocalProtocolError
 
@@ -25,6 +26,8 @@ MAX_COUNT: Final = (1 << 63) - 1
 """The largest integer that every store can keep."""
 
 _MAX_SHOWN: Final = 80
+_OWN: Final = ("secagg.", "concurrent.")
+_MADE: Final = {bool: "True or False", str: '"..."', bytes: 'b"..."'}
 
 
 def did_you_mean(word: object, choices: Iterable[str]) -> str:
@@ -204,7 +207,7 @@ def as_path(name: str, value: object) -> Path | None:
     """
     if value is None or isinstance(value, Path):
         return value
-    if value != "" and (isinstance(value, str) or hasattr(value, "__fspath__")):
+    if hasattr(value, "__fspath__") or (isinstance(value, str) and value):
         return Path(value)
     raise LocalProtocolError(
         f"{name} must be a path, got {_kind(value)}",
@@ -215,7 +218,9 @@ def as_path(name: str, value: object) -> Path | None:
 def says_which_argument(called: _Called) -> _Called:
     """Make a class or a function refuse wrong arguments with a `LocalProtocolError`.
 
-    The next step names the closest keyword, or the missing arguments.
+    The next step names the closest keyword, or the missing arguments.  By its
+    annotation an argument is refused that is of another kind: a flag that is a text
+    would count as true, and other kinds would fail where it is used.
 
     Returns:
         The class itself, or the function wrapped.
@@ -229,7 +234,7 @@ def says_which_argument(called: _Called) -> _Called:
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> object:  # noqa: ANN401 - passed on
         try:
-            signature.bind(*args, **kwargs)
+            given = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             unknown = [name for name in kwargs if name not in keywords]
             complaint = f"cannot be called so: {error}"
@@ -243,12 +248,56 @@ def says_which_argument(called: _Called) -> _Called:
             raise LocalProtocolError(
                 f"{title} {complaint}", next_step=way_out
             ) from None
+        for name, value in given.items():
+            _check_annotation(name, signature.parameters[name].annotation, value)
         return function(*args, **kwargs)
 
     if isinstance(called, type):
         called.__init__ = checked  # type: ignore[misc]  # the same signature
         return called
     return checked  # type: ignore[return-value]  # the same signature
+
+
+def _check_annotation(name: str, annotation: object, value: object) -> None:
+    """Refuse a value of another kind than its annotation, where that is one kind.
+
+    Texts, bytes and numbers only where they are optional: where they are required, the
+    callable says what is wrong with them.
+    """
+    kinds = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    is_optional = NoneType in kinds
+    if value is None and is_optional:
+        return
+    kind, *more = (each for each in kinds if each is not NoneType)
+    if more:
+        return
+    if is_optional and kind is float:
+        check_real(name, value)
+    elif is_optional and kind is int:
+        check_whole(name, value, least=-MAX_COUNT)
+    elif kind is bool or (is_optional and kind in (str, bytes)):
+        check_kind(name, value, kind, make=_MADE[kind])
+    else:
+        _check_object(name, kind, value)
+
+
+def _check_object(name: str, kind: Any, value: object) -> None:  # noqa: ANN401 - any kind
+    if get_origin(kind) is Callable:
+        if not callable(value):
+            raise LocalProtocolError(
+                f"{name} must be a function, got {_kind(value)}",
+                next_step=f"Give {name} a function.",
+            )
+    elif isinstance(kind, type) and kind.__module__.startswith(_OWN):
+        if issubclass(kind, Enum):
+            check_member(name, value, kind)
+        elif not getattr(kind, "_is_protocol", False):
+            check_kind(name, value, kind, make=f"{kind.__name__}(...)")
+        elif not all(hasattr(value, each) for each in vars(kind) if each[0] != "_"):
+            raise LocalProtocolError(
+                f"{name} must have the methods of {kind.__name__}, got {_kind(value)}",
+                next_step=f"Give {name} an object of a class that has them.",
+            )
 
 
 def _missing(

@@ -89,12 +89,14 @@ def _as_array(given: object, name: str) -> npt.NDArray[Any]:
                 next_step="Fill them, for example with vector.filled(0).",
             )
         return np.asarray(given.data)
-    _refuse_what_is_no_array(given, name)
     try:
+        _refuse_what_is_no_array(given, name)
         tensor: Any = given
         if hasattr(tensor, "detach") and hasattr(tensor, "cpu"):  # torch
             tensor = tensor.detach().cpu().numpy()
         return np.asarray(tensor)
+    except InputError:
+        raise
     except Exception as error:  # noqa: BLE001 - code of the caller's type runs here
         # The cause may quote entries, so the traceback omits it.
         raise InputError(

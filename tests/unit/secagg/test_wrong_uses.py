@@ -5,6 +5,7 @@ of the next step. `dpnoise` has no codes: there the text says what to do.
 """
 
 import asyncio
+import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from secagg_testing.carrier import prepared
+from secagg_testing.cohorts import parameters_for
 
 import dpnoise
 import secagg
@@ -51,6 +54,11 @@ class World:
     plan: secagg.Plan
     people: blocking.BlockingCohort
     home: Path
+
+
+@functools.cache
+def exact_task():
+    return prepared(parameters_for(3, dimension=2, threshold=3))
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +155,43 @@ def step(call=lambda client, offer: client.step(offer), name="ann", **changes):
         given = {"aggregator": "hub", "tasks": ["sums"], "privacy_limits": LIMITS}
         with secagg.StepClient(name, **({"state_dir": None} | given | changes)) as one:
             call(one, server.offer)
+
+    return take
+
+
+class Unreadable:
+    """An object whose own code fails, whatever it is asked for."""
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
+def step_exact(vector):
+    """Give a vector to a session without noise, which needs one."""
+
+    def take(_):
+        waiver = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
+        clients = [
+            secagg.StepClient(
+                name, aggregator="hub", privacy_limits=waiver, state_dir=None
+            )
+            for name in ("ann", "bob", "cleo")
+        ]
+        server = secagg.StepServer(
+            exact_task(), aggregator="hub", task_id="sums", session_number=1
+        )
+        with clients[0], clients[1], clients[2]:
+            for _ in range(2):
+                for name, one in zip(("ann", "bob", "cleo"), clients, strict=True):
+                    update = server.update_for(name) or b""
+                    for message in one.step(server.offer, update).messages:
+                        server.receive(name, message)
+                server.close_round()
+            clients[0].step(server.offer, server.update_for("ann"))
+            try:
+                clients[0].step(server.offer, vector=vector)
+            finally:  # the session continues
+                assert clients[0].step(server.offer, vector=[1, 2]).messages
 
     return take
 
@@ -347,6 +392,9 @@ ROWS = [
     ("too strict", local(privacy_limits=STRICT), REMOTE, POLICY, "is 8, at", "Privacy"),
     ("no sums", local(steps=0), LOCAL, MISUSE, "at least 1", "steps=1"),
     ("9 sums", local(steps=9), LOCAL, MISUSE, "too few clients", "participations"),
+    ("sums 'x'", local(steps="x"), LOCAL, MISUSE, "integer", "as an int"),
+    ("issuer", local(enrolment=3), LOCAL, MISUSE, "InProcessEnrol", "InProcessEnrol"),
+    ("its total", local(total=3), LOCAL, MISUSE, "class TotalBudget", "TotalBudget("),
     ("ledger 3", local(ledger=3), LOCAL, MISUSE, "must be a path", "pathlib.Path"),
     # Vectors.
     ("two of three", summed(TwoOfThree), LOCAL, MISUSE, "2 vectors", "one vector"),
@@ -415,6 +463,7 @@ ROWS = [
         *("statedir", lambda _: secagg.Server(None, statedir="x"), LOCAL, MISUSE),
         *("no argument 'statedir'", "mean state_dir?"),
     ),
+    ("blobs", addressless(blobs=3), LOCAL, MISUSE, "class str", "blobs="),
     ("health", addressless(health_listen="x:1"), LOCAL, MISUSE, "an address", "listen"),
     ("closed", step_server_closed, LOCAL, MISUSE, "no open round", "result or failure"),
     # Clients.
@@ -437,6 +486,12 @@ ROWS = [
         *("class ClientPolicy, got Cohort", "ClientPolicy("),
     ),
     ("enrolment", client(enrolment="x"), LOCAL, MISUSE, "ClientEnrol", "ClientEnrol"),
+    ("server 3", networked(3), LOCAL, MISUSE, "neither an address", "Give an address"),
+    ("shown", client(on_progress=3), LOCAL, MISUSE, "a function", "a function"),
+    ("threads", client(threads=4), LOCAL, MISUSE, "class Executor", "Executor("),
+    ("receipts", client(retention=30), LOCAL, MISUSE, "Retention", "Retention("),
+    ("when", client(answer_at="late"), LOCAL, MISUSE, "a number", "as a float"),
+    ("fetch", client(fetch_sum="no"), LOCAL, MISUSE, "class bool", "True or False"),
     ("total 3", client(total=3), LOCAL, MISUSE, "class TotalBudget", "TotalBudget("),
     ("client dim", client([1.0] * 5), VECTOR, INPUT, "5 entries", "that length"),
     ("client NaN", client([np.nan] * 4), VECTOR, INPUT, "entry 0", "Replace"),
@@ -477,6 +532,18 @@ ROWS = [
         *("next", lambda _: advanced.next_session_number("x"), LOCAL, MISUSE),
         *("integer", "as an int"),
     ),
+    ("hub 3", step(aggregator=3), LOCAL, MISUSE, "an aggregator", "short name"),
+    ("domain", step(trust_domain=3), LOCAL, MISUSE, "trust_domain", 'trust_domain="'),
+    ("kept", step(keep_upload="no"), LOCAL, MISUSE, "class bool", "True or False"),
+    ("again", step(accept_restored="no"), LOCAL, MISUSE, "class bool", "True or"),
+    ("clock", step(clock=3.5), LOCAL, MISUSE, "must be a function", "a function"),
+    ("entropy", step(entropy=7), LOCAL, MISUSE, "methods of Entropy", "that has them"),
+    ("kept 3", step(retention=3), LOCAL, MISUSE, "class Retention", "Retention("),
+    ("half", step_exact([0.5, 1]), VECTOR, INPUT, "not a whole number", "round it"),
+    ("large", step_exact([1 << 40, 1]), VECTOR, INPUT, "lies outside", "Scale"),
+    ("three", step_exact([1, 2, 3]), VECTOR, INPUT, "3 entries", "that length"),
+    ("code", step_exact(Unreadable()), VECTOR, INPUT, "cannot be read", "flat list"),
+    ("now", step_server(now="today"), LOCAL, MISUSE, "must be a number", "as a float"),
     # Training.
     ("counts", averaging(model=[1, 2]), VECTOR, INPUT, "holds int64", "select="),
     ("adam", averaging(optimizer="adam"), LOCAL, MISUSE, "'adam'", "mean fedadam?"),
@@ -499,6 +566,7 @@ ROWS = [
         *("weights of few", trained({}, max_weight=1.0), LOCAL),
         *(secagg.ErrorCode.INFEASIBLE, "hides the sum of", "Leave out max_weight"),
     ),
+    ("chosen", averaging(select="w"), LOCAL, MISUSE, "a function", "a function"),
     ("rule 3", averaging(optimizer=3), LOCAL, MISUSE, "got int", "fedavg"),
     ("config 3", averaging(config="rate"), LOCAL, MISUSE, "config", "JSON"),
     (
