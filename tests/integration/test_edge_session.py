@@ -37,6 +37,7 @@ WAIVER = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
 MALICIOUS = secagg.Profile.MALICIOUS_SERVER
 HONEST = secagg.Profile.HONEST_CURIOUS_SERVER
 DEPLOYMENT_SECONDS = 120.0
+ROUNDS = AdvertiseKeys, ShareKeys, UploadChunk, SignConsistency, RevealShares
 
 
 class Deployment:
@@ -122,17 +123,17 @@ class Deployment:
             **given,
         )
 
-    def way(self, server, name):
+    def way(self, server, name, *, direct=True):
         if name in AT_EDGE:
-            return self.edge_connection(server, name)
+            return self.edge_connection(server, name, direct=direct)
         return advanced.GrpcConnection(server.address, identity=self.tls.client(name))
 
-    async def give(self, server, name, profile, **changes):
+    async def give(self, server, name, profile, **way):
         if name not in AT_EDGE:
             async with self.client(server, name, None, profile) as client:
                 return await client.contribute(np.arange(4))
         async with (
-            self.edge_connection(server, name, **changes) as connection,
+            self.way(server, name, **way) as connection,
             self.client(server, name, connection, profile) as client,
         ):
             return await client.contribute(np.arange(4))
@@ -152,15 +153,7 @@ async def test_clients_of_both_entries_get_one_exact_sum(deployment, profile):
         task = await server.add_task("sum", deployment.prepared(profile))
         released = asyncio.ensure_future(task.next_sum())
         given = await asyncio.gather(
-            *(
-                deployment.give(
-                    server,
-                    name,
-                    profile,
-                    **({"direct": True} if name in AT_EDGE else {}),
-                )
-                for name in NAMES
-            )
+            *(deployment.give(server, name, profile) for name in NAMES)
         )
         total = await released
         task.take()
@@ -187,11 +180,12 @@ class _Killed:
         return await self.inner.call(request)
 
 
-async def give_after_a_kill(deployment, server, name, call, *, answered):
+async def give_after_a_kill(deployment, server, name, killed_at, *, answered):
     """Kill a client at a call, and start it again on the same disk."""
     async with deployment.way(server, name) as inner:
+        profile, call = killed_at
         connection = _Killed(inner, call, answered=answered)
-        client = deployment.client(server, name, connection, MALICIOUS)
+        client = deployment.client(server, name, connection, profile)
 
         async def give():
             async with client:
@@ -203,26 +197,36 @@ async def give_after_a_kill(deployment, server, name, call, *, answered):
         assert not first.done()
         first.cancel()
         await asyncio.wait({first})
-    return await deployment.give(server, name, MALICIOUS)
+    return await deployment.give(server, name, profile)
 
 
 @pytest.mark.parametrize(
-    "call", [AdvertiseKeys, ShareKeys, UploadChunk, SignConsistency, RevealShares]
+    "killed_at",
+    [
+        (profile, call)
+        for profile in (HONEST, MALICIOUS)
+        for call in ROUNDS
+        if profile is MALICIOUS or call is not SignConsistency
+    ],
+    ids=lambda each: f"{each[0]}-{each[1].__name__}",
 )
 async def test_a_client_of_each_entry_is_killed_in_each_round_and_the_sum_is_exact(
-    deployment, call
+    deployment, killed_at
 ):
+    profile, _ = killed_at
+    # The one over gRPC before its answer and the other behind it, or the reverse.
+    behind = profile is HONEST, profile is MALICIOUS
     async with (
         asyncio.timeout(DEPLOYMENT_SECONDS),
         deployment.server() as server,
     ):
-        task = await server.add_task("sum", deployment.prepared(MALICIOUS))
+        task = await server.add_task("sum", deployment.prepared(profile))
         released = asyncio.ensure_future(task.next_sum())
         given = await asyncio.gather(
-            deployment.give(server, "ada", MALICIOUS),
-            give_after_a_kill(deployment, server, "bob", call, answered=False),
-            deployment.give(server, "cyd", MALICIOUS),
-            give_after_a_kill(deployment, server, "dan", call, answered=True),
+            deployment.give(server, "ada", profile),
+            give_after_a_kill(deployment, server, "bob", killed_at, answered=behind[0]),
+            deployment.give(server, "cyd", profile),
+            give_after_a_kill(deployment, server, "dan", killed_at, answered=behind[1]),
         )
         total = await released
         task.take()
@@ -298,5 +302,5 @@ async def test_a_client_takes_no_offer_of_profile_1_unless_tls_ends_there(deploy
     async with deployment.server() as server:
         await server.add_task("sum", deployment.prepared(HONEST))
         with pytest.raises(secagg.RemoteProtocolError, match="profile 1") as refused:
-            await deployment.give(server, "dan", HONEST)
+            await deployment.give(server, "dan", HONEST, direct=False)
         assert refused.value.code is secagg.ErrorCode.POLICY_VIOLATION
