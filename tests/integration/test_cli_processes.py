@@ -1,7 +1,9 @@
 """The programs as users start them: real processes, real files, real signals."""
 
 import json
+import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,7 +20,8 @@ from secagg.distributed_dp import TaskNoiseVerifier
 from secagg.protocol.receipts.receipt import AuditReceipt, Outcome, WrittenBy
 from secagg.protocol.receipts.verifier import verify_receipt
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "sum_of_vectors"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "sum_of_vectors"
 
 # A client that stops for ever before one message of one session, to be killed there.
 PAUSING_CLIENT = """
@@ -127,6 +130,21 @@ def finish(process: subprocess.Popen) -> str:
     return output
 
 
+def commands_of(page: Path, heading: str) -> list[list[str]]:
+    """Return the words of the commands below a heading, for client 1."""
+    _, found, rest = f"\n{page.read_text('utf-8')}".partition(f"\n{heading}\n")
+    assert found
+    blocks = re.findall(r"```console\n(.*?)```", rest.partition("\n## ")[0], re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [
+        [re.sub(r"\b(x|received|client)-\d", r"\1-1", word) for word in words]
+        for words in (shlex.split(line, comments=True)[1:] for line in lines)
+    ]
+
+
+SHOWN = commands_of(ROOT / "README.md", "## Several machines, or four terminals")
+
+
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     """The folder of the walkthrough, after its first two commands."""
@@ -134,8 +152,9 @@ def prepared(tmp_path_factory):
     for path in [*EXAMPLE.glob("*.toml"), *EXAMPLE.glob("*.py")]:
         shutil.copy(path, directory)
     programs = Walkthrough(directory)
-    finish(programs.python("make_inputs.py"))
-    made = programs.run("pki", "init", "pki", "--clients", "3", "--host", "127.0.0.1")
+    (_, *make), (_, *issue), *_ = SHOWN
+    finish(programs.python(*make))
+    made = programs.run(*issue)
     assert made.returncode == 0, made.stderr
     return directory
 
@@ -152,9 +171,17 @@ def exact_sum(directory: Path):
 
 
 def test_the_walkthrough_of_the_readme_produces_the_sum_file(programs, json_answer):
-    server = programs.server("--json", config="server.toml")
-    clients = [programs.client(number, kind="x") for number in (1, 2)]
-    clients.append(programs.client(3, "--json", kind="x"))
+    _, _, (_, *serve), (_, *give) = SHOWN
+    server = programs.start(*serve, "--set=server.listen=127.0.0.1:0", "--json")
+    address = wait_for(server, "listening on ").split("listening on ")[1].split()[0]
+    clients = [
+        programs.start(
+            *(word.replace("-1", f"-{number}") for word in give),
+            f"--set=client.server={address}",
+            *(["--json"] if number == 3 else []),
+        )
+        for number in (1, 2, 3)
+    ]
     outputs = [finish(client) for client in clients]
     assert all("epsilon" in output for output in outputs)
     assert all(", each entry ± " in output for output in outputs[:-1])
@@ -176,7 +203,10 @@ def test_the_walkthrough_of_the_readme_produces_the_sum_file(programs, json_answ
         own = programs.directory / f"received-{number}.receipt.bin"
         shown = replace(AuditReceipt.decode(own.read_bytes()), writer=WrittenBy.SERVER)
         assert shown.encode() == receipt
-    finish(programs.python("compare.py"))
+    # The page beside the files shows the same commands, and one to compare.
+    *same, compare = commands_of(EXAMPLE / "README.md", "# A sum of three vectors")
+    assert same == SHOWN
+    finish(programs.python(*compare[1:]))
 
 
 COUNTS = """
