@@ -81,7 +81,12 @@ async def _measure(directory: Path, *, rounds: int, part: bool) -> None:
     admission = AdmissionLimits(relay="on")
     here = Address("127.0.0.1", 0)
     edge = await HttpEdge.start(
-        service, deployment.options, guards=guards, admission=admission, clock=clock
+        service,
+        deployment.options,
+        guards=guards,
+        admission=admission,
+        store=inline_store(),
+        clock=clock,
     )
     async with await GrpcServer.start(
         service, here, identity=server, admission=admission, guards=guards

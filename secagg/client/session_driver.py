@@ -68,9 +68,11 @@ from secagg.runtime.workers import Workers
 from secagg.wire.calls import Blob, GetUploadStatus, Wait, carrier_of
 from secagg.wire.limits import message_sizes
 
-# As part of the round, when a vector is due where the owner has set no time.  Uploads
-# that have begun move the end of the round, so that the rest need not hold all of one.
-_DUE_AT: Final = 0.7
+DUE_PART: Final = 0.7
+"""Part of the round after which a vector is due where the owner has set no time.
+
+Uploads that have begun move the end of the round: the rest need not hold all of one.
+"""
 # The client holds a payload in memory: a model of 2^28 float32, and no more unless its
 # owner says so.
 DEFAULT_MAX_PAYLOAD_BYTES: Final = 1 << 30
@@ -454,7 +456,7 @@ class Conductor:
             return inf
         part = self._parts.settings.answer_at
         seconds = parameters.deadlines.masked_input
-        return self._entered + (_DUE_AT if part is None else part) * seconds
+        return self._entered + (DUE_PART if part is None else part) * seconds
 
     async def _is_uploaded(self) -> bool:
         """Whether the upload is finished, or none is taken any more.

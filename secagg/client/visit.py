@@ -14,6 +14,7 @@ Rule 4: a client comes back before the round after this one can have ended, when
 """
 
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -21,13 +22,19 @@ from typing import Final, TypeVar
 
 import numpy.typing as npt
 
+from secagg.client.application import Application
 from secagg.client.calls import RETRYABLE, ClientCalls
 from secagg.client.contribution import Contribution, check_size_of_sum
 from secagg.client.gate import Need, SessionInfo
 from secagg.client.open_client import ClientStep
-from secagg.client.session_driver import DEFAULT_MAX_PAYLOAD_BYTES, TOO_LATE
+from secagg.client.session_driver import (
+    DEFAULT_MAX_PAYLOAD_BYTES,
+    DUE_PART,
+    TOO_LATE,
+)
 from secagg.client.step_client import StepClient, check_peer
 from secagg.crypto.entropy import Entropy, SystemEntropy
+from secagg.distributed_dp import Unusable
 from secagg.errors import (
     ErrorCode,
     InternalError,
@@ -40,6 +47,7 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.enrolment.revocation_list import MAX_REVOCATION_BYTES
 from secagg.protocol.messages import KINDS, Envelope, Released, Round, Upload
 from secagg.protocol.rounds import ROUNDS, rounds_of
+from secagg.protocol.vectors import as_vector
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.workers import Workers
 from secagg.storage.sqlite.executor import InlineExecutor
@@ -103,6 +111,7 @@ async def visit(  # noqa: PLR0913 - one argument per decision of the client's ow
     held_seconds: float = 0.0,
     visit_seconds: float = VISIT_SECONDS,
     max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES,
+    threads: Executor | None = None,
     clock: Clock | None = None,
     entropy: Entropy | None = None,
 ) -> Visit:
@@ -113,12 +122,14 @@ async def visit(  # noqa: PLR0913 - one argument per decision of the client's ow
         connection: The way to the aggregator, over any transport.
         task: Name of the task.
         vector: Makes the vector, shape (d,), caller's units.  In a task with noise one
-            that it cannot make is replaced by zeros, which its owner is not charged
-            less for.
+            that it cannot make, or not within 0.7 of the round from now, is replaced
+            by zeros, which its owner is not charged less for.
         held_seconds: How long the aggregator may keep the question while there is no
             answer; 30 at most.  For programs that stay awake.
-        visit_seconds: How long its calls may take, beside a held question.
+        visit_seconds: How long its calls may take, beside a held question and the
+            making of the vector.
         max_payload_bytes: Largest payload that is fetched.
+        threads: Where `vector` runs in a task with noise; a daemon thread by default.
         clock: Time; the machine's by default.
         entropy: Of the moment to come back; the operating system's by default.
 
@@ -147,6 +158,7 @@ async def visit(  # noqa: PLR0913 - one argument per decision of the client's ow
         + held
         + check_real("visit_seconds", visit_seconds, least=0.0),
         max_payload_bytes=max_payload_bytes,
+        application=Application(threads),
         clock=clock,
         entropy=entropy or SystemEntropy(),
     )
@@ -166,10 +178,13 @@ class _Visitor:
         held_ms: int,
         deadline: float,
         max_payload_bytes: int,
+        application: Application,
         clock: Clock,
         entropy: Entropy,
     ) -> None:
         self._client = client
+        self._application = application
+        self._clock = clock
         self._task = task
         self._vector = vector
         self._held_ms = held_ms
@@ -299,14 +314,21 @@ class _Visitor:
                 offered, Blob.PAYLOAD, self._max_payload_bytes, offered.payload_hash
             )
         hashed = sha256(payload).digest() if offered.payload_hash else b""
-        try:
-            vector = self._vector(info, payload)
-        except (Exception, SystemExit) as error:
-            if not offered.parameters.noise_block:
-                raise
-            # The session waits for no vector (R3.5-5); what was wrong is the owner's.
-            reason = f"making it failed: {type(error).__name__}"
-            return self._client.step(offer, unusable=reason)
+        if not offered.parameters.noise_block:
+            exact = self._vector(info, payload)
+            return self._client.step(offer, vector=exact, payload_hash=hashed)
+        # The session waits for no vector (R3.5-5); what was wrong is the owner's.
+        begun = self._clock.now()
+        due = begun + DUE_PART * offered.parameters.deadlines.masked_input
+        vector = await self._application.vector(
+            lambda: as_vector(self._vector(info, payload), info.dimension, noisy=True),
+            clock=self._clock,
+            due=due,
+        )
+        # Else how long it took would decide whether its upload is cut off.
+        self._deadline += self._clock.now() - begun
+        if isinstance(vector, Unusable):
+            return self._client.step(offer, unusable=vector.reason)
         return self._client.step(offer, vector=vector, payload_hash=hashed)
 
     async def _say(self, offered: SessionDescriptor, done: ClientStep) -> None:

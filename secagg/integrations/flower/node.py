@@ -4,21 +4,25 @@ Rule 1: the app is called only with what the session has announced, and not agai
         a vector is bound.  A question without a model is answered with the view: the
         aggregator compares it before it sends the model (R5.3-14).
 Rule 2: from then on nothing but the masked input depends on the data (R3.5-5): in a
-        task with noise a training that fails gives zeros.
+        task with noise a training that fails, or takes too long, gives zeros.
 Rule 3: nothing else of an app's reply leaves the node, its metrics least of all.
 
 Flower's own classes are not imported.
 """
 
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 import numpy.typing as npt
 
+from secagg.client.application import DaemonThreads
 from secagg.client.gate import Need
 from secagg.client.open_client import ClientStep
+from secagg.client.session_driver import DUE_PART
 from secagg.client.step_client import StepClient
 from secagg.errors import ErrorCode, LocalProtocolError
+from secagg.protocol.descriptor import SessionDescriptor
 
 
 class TrainingFailedError(Exception):
@@ -56,7 +60,12 @@ class NodeReply:
 
 
 def answer(
-    client: StepClient, offer: bytes, update: bytes, announced: Announced | None
+    client: StepClient,
+    offer: bytes,
+    update: bytes,
+    announced: Announced | None,
+    *,
+    threads: Executor | None = None,
 ) -> NodeReply:
     """Take part in a session, by one message.
 
@@ -65,6 +74,7 @@ def answer(
         offer: The encoded descriptor, the same in all messages of a session.
         update: What the aggregator has for this node; b"" for nothing.
         announced: The model, once the aggregator has seen the view.
+        threads: Where it is trained in a task with noise; a daemon thread by default.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG for a model that is not the task's,
@@ -75,9 +85,9 @@ def answer(
     done = client.step(offer, update)
     if Need.VECTOR not in done.needs or announced is None:
         return NodeReply(done.messages, done.view, done)
-    _check(client, offer, done, announced)
+    offered = _checked(client, offer, done, announced)
     try:
-        vector = announced.train()
+        vector = _trained(announced, offered, threads or DaemonThreads())
     except TrainingFailedError as error:
         done = client.step(offer, unusable=str(error))
     else:
@@ -85,9 +95,28 @@ def answer(
     return NodeReply(done.messages, b"", done)
 
 
-def _check(
+def _trained(
+    announced: Announced, offered: SessionDescriptor, threads: Executor
+) -> npt.ArrayLike:
+    """Train until the vector is due; a later one would show how long it took.
+
+    Raises:
+        TrainingFailedError: It has failed, or is not ready then.
+    """
+    if not offered.parameters.noise_block:
+        return announced.train()
+    seconds = DUE_PART * offered.parameters.deadlines.masked_input
+    try:
+        return threads.submit(announced.train).result(seconds)
+    except TimeoutError:
+        raise TrainingFailedError(
+            "the training was not ready when its vector was due"
+        ) from None
+
+
+def _checked(
     client: StepClient, offer: bytes, done: ClientStep, announced: Announced
-) -> None:
+) -> SessionDescriptor:
     """Refuse a model of another size or content than the session announced."""
     if done.session is None:  # a client that needs a vector has admitted the session
         raise LocalProtocolError("a vector is needed in a session without a name")
@@ -105,6 +134,6 @@ def _check(
             fix="Give all nodes of a round the same content.",
         )
     else:
-        return
+        return done.session.descriptor
     client.leave(offer, str(error))
     raise error

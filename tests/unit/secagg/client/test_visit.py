@@ -1,6 +1,7 @@
 """Clients that visit an aggregator now and then, and die between two visits."""
 
 import asyncio
+import threading
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
@@ -158,7 +159,7 @@ class Phones:
                 client,
                 connection or self.link(name),
                 clock=self.clock,
-                **arguments,
+                **({"threads": InlineExecutor()} | arguments),
             )
 
     async def sleep(self, seconds):
@@ -443,6 +444,39 @@ def test_another_aggregator_hears_nothing_of_the_session():
         assert (await phones.visit("ann")).session_number == 1
 
     scenario(test)
+
+
+def test_a_vector_that_is_not_ready_when_it_is_due_is_zeros():
+    # R3.5-5: a server that chooses the payload would else learn who is slow.
+    go_on = threading.Event()
+
+    async def test(phones):
+        phones.start()
+        await phones.sleep(1)
+        for _ in range(2):
+            for name in NAMES:
+                await phones.visit(name)
+            await phones.sleep(1)
+        before = phones.clock.now()
+        found = await phones.visit("ann", vector=lambda *_: go_on.wait(), threads=None)
+        assert found.has_sent
+        assert phones.clock.now() - before == 0.7 * LONG["masked_input"]
+        given = await asyncio.gather(
+            *(come_back_until_the_sum(phones, name) for name in NAMES)
+        )
+        assert [each.inputs for each, _ in given] == [4] * 4
+
+    try:
+        scenario(
+            test,
+            with_noise(
+                parameters_for(
+                    4, dimension=5, threshold=3, deadlines=PROFILES["honest"].deadlines
+                )
+            ),
+        )
+    finally:
+        go_on.set()
 
 
 def test_a_phone_whose_view_is_refused_binds_nothing_and_is_not_charged():

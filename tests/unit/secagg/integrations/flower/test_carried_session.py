@@ -5,7 +5,9 @@ fails by chance once in 10^7 runs.
 """
 
 import shutil
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -88,6 +90,7 @@ class Fleet:
     vectors: dict = field(default_factory=dict)
     called: list = field(default_factory=list)
     failures: dict = field(default_factory=dict)
+    threads: dict = field(default_factory=dict)
     sent: list = field(default_factory=list)
 
     def terms(self, name):
@@ -109,7 +112,13 @@ class Fleet:
 
             announced = Announced(self.dimension, self.payload, train)
         with self.terms(name).client(name) as client:
-            return answer(client, offer, request.update, announced)
+            return answer(
+                client,
+                offer,
+                request.update,
+                announced,
+                threads=self.threads.get(name),
+            )
 
     def run(self, server, *, until=None, repeat=1):
         """Carry a session to its end, or to the requests of one stage."""
@@ -314,6 +323,30 @@ def test_a_training_that_fails_gives_zeros_where_there_is_noise(home, noisy):
         3 * 0.02, abs=6 * server.result.standard_error / 20
     )
     assert not any(b"person" in message for message in fleet.sent)
+
+
+class NeverReady(Future):
+    """A training that a node waits for in vain."""
+
+    def result(self, timeout=None):
+        self.waited = timeout
+        raise TimeoutError
+
+
+def test_a_training_that_takes_too_long_gives_zeros(home, noisy):
+    # R3.5-5: a model that is slow for some data would else show them.
+    fleet = Fleet(home, dimension=400)
+    fleet.vectors = {name: np.full(400, 0.02) for name in NODES}
+    late = NeverReady()
+    fleet.threads = {"node-2": SimpleNamespace(submit=lambda _: late)}
+    server = begin(noisy)
+    session, _ = fleet.run(server)
+    assert late.waited == 0.7 * server.descriptor.parameters.deadlines.masked_input
+    assert session.refused == {}
+    assert server.result.inputs == 5
+    assert float(np.mean(server.result.values)) == pytest.approx(
+        4 * 0.02, abs=6 * server.result.standard_error / 20
+    )
 
 
 def test_without_noise_a_training_that_fails_loses_its_node_alone(home, exact):
