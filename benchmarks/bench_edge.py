@@ -16,6 +16,7 @@ from typing import cast
 
 from measurement import emit
 from secagg_testing.edge_deployment import AUTHORITY, EdgeDeployment
+from secagg_testing.inline_store import inline_store
 from secagg_testing.scripted_service import ScriptedService
 
 from secagg.client.edge_connection import EdgeConnection
