@@ -62,17 +62,12 @@ from secagg.protocol.messages import (
     is_neighbourhood,
 )
 from secagg.protocol.profiles import RoundDeadlines
-from secagg.protocol.rounds import ROUNDS
+from secagg.protocol.rounds import DUE_PART, ROUNDS
 from secagg.runtime.clock import Clock
 from secagg.runtime.workers import Workers
 from secagg.wire.calls import Blob, GetUploadStatus, Wait, carrier_of
 from secagg.wire.limits import message_sizes
 
-DUE_PART: Final = 0.7
-"""Part of the round after which a vector is due where the owner has set no time.
-
-Uploads that have begun move the end of the round: the rest need not hold all of one.
-"""
 # The client holds a payload in memory: a model of 2^28 float32, and no more unless its
 # owner says so.
 DEFAULT_MAX_PAYLOAD_BYTES: Final = 1 << 30

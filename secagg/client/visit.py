@@ -27,11 +27,7 @@ from secagg.client.calls import RETRYABLE, ClientCalls
 from secagg.client.contribution import Contribution, check_size_of_sum
 from secagg.client.gate import Need, SessionInfo
 from secagg.client.open_client import ClientStep
-from secagg.client.session_driver import (
-    DEFAULT_MAX_PAYLOAD_BYTES,
-    DUE_PART,
-    TOO_LATE,
-)
+from secagg.client.session_driver import DEFAULT_MAX_PAYLOAD_BYTES, TOO_LATE
 from secagg.client.step_client import StepClient, check_peer
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.distributed_dp import Unusable
@@ -46,7 +42,7 @@ from secagg.protocol.arguments import check_real, check_whole
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.enrolment.revocation_list import MAX_REVOCATION_BYTES
 from secagg.protocol.messages import KINDS, Envelope, Released, Round, Upload
-from secagg.protocol.rounds import ROUNDS, rounds_of
+from secagg.protocol.rounds import DUE_PART, ROUNDS, rounds_of
 from secagg.protocol.vectors import as_vector
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.workers import Workers

@@ -58,6 +58,13 @@ class RoundRow:
         return seconds
 
 
+DUE_PART: Final = 0.7
+"""Part of MaskedInputCollection after which a vector with noise is due (R3.5-5).
+
+Where the client's owner has set no time.  Uploads that have begun move the end of the
+round, so that the rest need not hold all of one.
+"""
+
 _SIGNED: Final = frozenset(each for each in Profile if each.has_identities)
 _DRAWN: Final = frozenset({Profile.MALICIOUS_SERVER_SPARSE})
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 
 import numpy.typing as npt
 
-from secagg.client.application import DaemonThreads
 from secagg.client.gate import Need
 from secagg.client.open_client import ClientStep
-from secagg.client.session_driver import DUE_PART
 from secagg.client.step_client import StepClient
 from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.rounds import DUE_PART
+from secagg.runtime.daemon_threads import DaemonThreads
 
 
 class TrainingFailedError(Exception):
