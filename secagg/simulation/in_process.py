@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
+from secagg.client.application import DaemonThreads
 from secagg.client.client import (
     Client,
     VectorMaker,
@@ -48,7 +49,6 @@ from secagg.protocol.policy import (
 )
 from secagg.protocol.vectors import as_vector
 from secagg.runtime import log_events as telemetry
-from secagg.runtime.daemon_threads import DaemonThreads
 from secagg.server.server import RunningTask, Server
 from secagg.server.session.events import SessionProgress
 from secagg.server.task.outputs import ReleasedSum

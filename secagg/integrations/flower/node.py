@@ -10,8 +10,9 @@ Rule 3: nothing else of an app's reply leaves the node, its metrics least of all
 Flower's own classes are not imported.
 """
 
+import threading
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy.typing as npt
@@ -22,7 +23,8 @@ from secagg.client.step_client import StepClient
 from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.rounds import DUE_PART
-from secagg.runtime.daemon_threads import DaemonThreads
+
+Begin = Callable[[Callable[[], npt.ArrayLike]], "Future[npt.ArrayLike]"]
 
 
 class TrainingFailedError(Exception):
@@ -65,7 +67,7 @@ def answer(
     update: bytes,
     announced: Announced | None,
     *,
-    threads: Executor | None = None,
+    begin: Begin | None = None,
 ) -> NodeReply:
     """Take part in a session, by one message.
 
@@ -74,7 +76,7 @@ def answer(
         offer: The encoded descriptor, the same in all messages of a session.
         update: What the aggregator has for this node; b"" for nothing.
         announced: The model, once the aggregator has seen the view.
-        threads: Where it is trained in a task with noise; a daemon thread by default.
+        begin: Begins to train it in a task with noise; on a daemon thread by default.
 
     Raises:
         RemoteProtocolError: BAD_CONFIG for a model that is not the task's,
@@ -87,7 +89,7 @@ def answer(
         return NodeReply(done.messages, done.view, done)
     offered = _checked(client, offer, done, announced)
     try:
-        vector = _trained(announced, offered, threads or DaemonThreads())
+        vector = _trained(announced, offered, begin or _begun)
     except TrainingFailedError as error:
         done = client.step(offer, unusable=str(error))
     else:
@@ -95,8 +97,22 @@ def answer(
     return NodeReply(done.messages, b"", done)
 
 
+def _begun(train: Callable[[], npt.ArrayLike]) -> "Future[npt.ArrayLike]":
+    """Train on a thread that keeps no process alive."""
+    found: Future[npt.ArrayLike] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(train())
+        except BaseException as error:  # noqa: BLE001 - belongs to the caller
+            found.set_exception(error)
+
+    threading.Thread(target=run, name="secagg-training", daemon=True).start()
+    return found
+
+
 def _trained(
-    announced: Announced, offered: SessionDescriptor, threads: Executor
+    announced: Announced, offered: SessionDescriptor, begin: Begin
 ) -> npt.ArrayLike:
     """Train until the vector is due; a later one would show how long it took.
 
@@ -107,7 +123,7 @@ def _trained(
         return announced.train()
     seconds = DUE_PART * offered.parameters.deadlines.masked_input
     try:
-        return threads.submit(announced.train).result(seconds)
+        return begin(announced.train).result(seconds)
     except TimeoutError:
         raise TrainingFailedError(
             "the training was not ready when its vector was due"

@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 from secagg_testing import manual_clock
 
-from secagg.client.application import Application
+from secagg.client.application import Application, DaemonThreads
 from secagg.distributed_dp import UnusableKind
 from secagg.errors import ErrorCode, InputError, SecAggError
 from secagg.runtime.clock import SystemClock
-from secagg.runtime.daemon_threads import DaemonThreads
 
 VICTIM, DIM = 2, 6
 LARGE = [1 << 60] * DIM

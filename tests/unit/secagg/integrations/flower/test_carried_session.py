@@ -7,7 +7,6 @@ fails by chance once in 10^7 runs.
 import shutil
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -90,7 +89,7 @@ class Fleet:
     vectors: dict = field(default_factory=dict)
     called: list = field(default_factory=list)
     failures: dict = field(default_factory=dict)
-    threads: dict = field(default_factory=dict)
+    begins: dict = field(default_factory=dict)
     sent: list = field(default_factory=list)
 
     def terms(self, name):
@@ -117,7 +116,7 @@ class Fleet:
                 offer,
                 request.update,
                 announced,
-                threads=self.threads.get(name),
+                begin=self.begins.get(name),
             )
 
     def run(self, server, *, until=None, repeat=1):
@@ -338,7 +337,7 @@ def test_a_training_that_takes_too_long_gives_zeros(home, noisy):
     fleet = Fleet(home, dimension=400)
     fleet.vectors = {name: np.full(400, 0.02) for name in NODES}
     late = NeverReady()
-    fleet.threads = {"node-2": SimpleNamespace(submit=lambda _: late)}
+    fleet.begins = {"node-2": lambda _: late}
     server = begin(noisy)
     session, _ = fleet.run(server)
     assert late.waited == 0.7 * server.descriptor.parameters.deadlines.masked_input
