@@ -121,7 +121,7 @@ async def scene(directory: Path, paused: str, reason: str) -> AsyncIterator[Scen
     section = ServerSection(page_listen="127.0.0.1:0", state_dir=directory / "state")
     await asyncio.to_thread(directory.mkdir)
     keeper = TaskSupervisor(
-        directory / "sums", section.state_dir, own_task=None, tell=lambda _: None
+        directory / "sums", section.state_dir, own_task=None, notify=lambda _: None
     )
     server = OperatedServer(
         "127.0.0.1:0",

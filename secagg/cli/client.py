@@ -176,7 +176,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
     from functools import partial
 
     from secagg.cli.checks.preflight import require_all, show_checked
-    from secagg.cli.checks.setup_checks import shown_findings, start_findings
+    from secagg.cli.checks.setup_checks import shown_results, start_results
     from secagg.cli.checks.setups import ClientSetup
     from secagg.cli.client_inputs import (
         GivenInput,
@@ -230,7 +230,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
             replace(setup, describe_input=source.describe)
             for setup, (_, source, _) in zip(setups, jobs, strict=True)
         ]
-        findings = [one for setup in shown for one in shown_findings(setup)]
+        findings = [one for setup in shown for one in shown_results(setup)]
         show_checked(loaded.rows(), findings, output)
         output.result({key: value for key, value, _ in loaded.rows()})
         return
@@ -239,7 +239,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
         warn_if_experimental(profile, output)
     for setup in setups:
         started = replace(setup, accepts_restored=accept_restored)
-        for complaint in require_all(start_findings(started)):
+        for complaint in require_all(start_results(started)):
             output.line(complaint, style="bold red")
     renewal = _renewal(renew_before or _RENEW_BEFORE_DAYS, renew_exec)
 

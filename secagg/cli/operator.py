@@ -70,13 +70,13 @@ def settings_of(given: Path | None) -> "HostSettings | PartySettings":
 
     from secagg.config import load_host_settings
     from secagg.config.files import party_of
-    from secagg.config.two_aggregators import load_two_server_settings
+    from secagg.config.two_aggregators import load_two_aggregator_settings
 
     path = server_file(given)
     kind = party_of(path)
     if kind is None:
         return load_host_settings(path, environment=os.environ).settings
-    return load_two_server_settings(kind, path, environment=os.environ).settings
+    return load_two_aggregator_settings(kind, path, environment=os.environ).settings
 
 
 def ask(given: Path | None, name: str, /, **arguments: object) -> dict[str, Any]:

@@ -124,7 +124,7 @@ def server(  # noqa: PLR0913 - one argument per option
     from dataclasses import replace
 
     from secagg.cli.checks.preflight import require_all, show_checked
-    from secagg.cli.checks.setup_checks import owner_of, shown_findings, start_findings
+    from secagg.cli.checks.setup_checks import owner_of, shown_results, start_results
     from secagg.cli.checks.setups import ServerSetup, tasks_in_folder
     from secagg.cli.output import log_to_stderr
     from secagg.cli.server_training import TrainingOptions
@@ -163,7 +163,7 @@ def server(  # noqa: PLR0913 - one argument per option
             tasks=(*setup.tasks, *(() if until_done else tasks_in_folder(settings))),
             owner=asyncio.run(owner_of(settings.server)),
         )
-        show_checked(rows, shown_findings(setup), output)
+        show_checked(rows, shown_results(setup), output)
         if task is not None:
             output.line("planning the noise of the task")
             shown = prepare_task(task, reports=settings.server.state_dir, keep=False)
@@ -174,7 +174,7 @@ def server(  # noqa: PLR0913 - one argument per option
     output.line("checking certificates, directories and port")
     # A server that runs for good waits for a disk; that of sums delays sums only.
     for complaint in require_all(
-        start_findings(setup), may_be_full="" if until_done else "D170"
+        start_results(setup), may_be_full="" if until_done else "D170"
     ):
         output.line(complaint, style="bold red")
     if task is not None and until_done:
@@ -222,7 +222,7 @@ def _run_for_good(
             own_task=None if own is None else own.task.id,
             listening=lambda address: output.line(f"listening on {address}"),
             progress=view.show,
-            tell=output.line,
+            notify=output.line,
             check_task=partial(check_task_rules, settings, file, domain),
             manager=manager,
             accept_restored=restored,
@@ -256,7 +256,7 @@ def _run_to_the_end(
     prepared = asyncio.run(planned())
     print_task(prepared, output)
     written: list[Path] = []
-    files = SumWriter(settings.server.output_dir, prepared, tell=written.append)
+    files = SumWriter(settings.server.output_dir, prepared, notify=written.append)
 
     training = options.training(settings, prepared)
 

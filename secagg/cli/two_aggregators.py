@@ -144,20 +144,20 @@ def client(  # noqa: PLR0913 - one parameter per flag
     from dataclasses import replace
 
     from secagg.cli.checks.preflight import require_all, show_checked
-    from secagg.cli.checks.setup_checks import shown_findings, start_findings
+    from secagg.cli.checks.setup_checks import shown_results, start_results
     from secagg.cli.checks.setups import SharingSetup
     from secagg.cli.client import accepts_restored
     from secagg.cli.output import log_to_stderr
     from secagg.client.input_files import FileInput
     from secagg.config.two_aggregators import (
         SharingClientSettings,
-        load_two_server_settings,
+        load_two_aggregator_settings,
     )
     from secagg.runtime.vector_files import load_vector, write_bytes, write_vector
     from secagg.two_aggregators.program import contribute_vector
 
     output = Output(as_json=as_json)
-    loaded = load_two_server_settings(
+    loaded = load_two_aggregator_settings(
         SharingClientSettings, config, environment=os.environ, overrides=overrides or ()
     )
     outputs = {
@@ -174,13 +174,13 @@ def client(  # noqa: PLR0913 - one parameter per flag
     )
     if show_settings:
         setup = replace(setup, describe_input=lambda: FileInput(vector).describe())
-        show_checked(loaded.rows(), shown_findings(setup), output)
+        show_checked(loaded.rows(), shown_results(setup), output)
         output.result({key: value for key, value, _ in loaded.rows()})
         return
     settings = loaded.settings
     log_to_stderr(settings.client.log_level, settings.client.log_format)
     # Before a session is spent on it.
-    for complaint in require_all(start_findings(setup)):
+    for complaint in require_all(start_results(setup)):
         output.line(complaint, style="bold red")
     given = asyncio.run(
         contribute_vector(
@@ -240,17 +240,20 @@ def _run(  # noqa: PLR0913 - an aggregator, and what its flags say
     import os
 
     from secagg.cli.checks.preflight import require_all, show_checked
-    from secagg.cli.checks.setup_checks import shown_findings, start_findings
+    from secagg.cli.checks.setup_checks import shown_results, start_results
     from secagg.cli.checks.setups import PartySetup
     from secagg.cli.output import log_to_stderr
-    from secagg.config.two_aggregators import load_two_server_settings, tasks_of_party
+    from secagg.config.two_aggregators import (
+        load_two_aggregator_settings,
+        tasks_of_party,
+    )
     from secagg.distributed_dp import TwoAggregatorReport
     from secagg.errors import SecAggError
     from secagg.server.service import ServiceManager
     from secagg.two_aggregators.program import WrittenSum, noise_of, run_parties
 
     output = Output(as_json=as_json, is_aside=not show)
-    loaded = load_two_server_settings(
+    loaded = load_two_aggregator_settings(
         kind, config, environment=os.environ, overrides=overrides or ()
     )
     settings = loaded.settings
@@ -261,12 +264,12 @@ def _run(  # noqa: PLR0913 - an aggregator, and what its flags say
         for line in (*report.lines(), report.assumes):
             output.line(line)
     if show:
-        show_checked(loaded.rows(), shown_findings(setup), output)
+        show_checked(loaded.rows(), shown_results(setup), output)
         output.result({key: value for key, value, _ in loaded.rows()})
         return
     log_to_stderr(settings.server.log_level, settings.server.log_format)
     # Before clients spend a session on a sum that could not be stored.
-    for complaint in require_all(start_findings(setup)):
+    for complaint in require_all(start_results(setup)):
         output.line(complaint, style="bold red")
     sums: list[dict[str, object]] = []
 
@@ -285,7 +288,7 @@ def _run(  # noqa: PLR0913 - an aggregator, and what its flags say
         run_parties(
             settings,
             listening=lambda address: output.line(f"listening on {address}"),
-            tell=output.line,
+            notify=output.line,
             written=written,
             failed=failed,
             manager=ServiceManager.from_environment(os.environ),

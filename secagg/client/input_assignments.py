@@ -20,7 +20,7 @@ _NAME: Final = "given-files.json"
 _KEPT: Final = 64
 
 
-class GivenFiles:
+class InputAssignments:
     """The files that one client has given.
 
     Args:

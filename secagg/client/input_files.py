@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from secagg.client.client import check_given
 from secagg.client.gate import SessionInfo
-from secagg.client.input_assignments import GivenFiles, mark_of
+from secagg.client.input_assignments import InputAssignments, mark_of
 from secagg.client.session_paths import SessionPath
 from secagg.errors import ErrorCode
 from secagg.runtime.vector_files import load_vector, write_bytes
@@ -72,7 +72,7 @@ class FileInput:
         state_dir: Path | None = None,
     ) -> None:
         self._source = SessionPath(source)
-        self._given = None if state_dir is None else GivenFiles(state_dir)
+        self._given = None if state_dir is None else InputAssignments(state_dir)
         self._marks: dict[Path, str] = {}
         self._payload = None if payload_path is None else SessionPath(payload_path)
         self._vectors: dict[Path, npt.NDArray[Any]] = {}

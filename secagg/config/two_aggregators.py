@@ -181,7 +181,7 @@ _Settings = TypeVar(
 )
 
 
-def load_two_server_settings(
+def load_two_aggregator_settings(
     kind: type[_Settings],
     path: Path,
     *,

@@ -51,7 +51,7 @@ from secagg.server.rpc.limits import AggregatorLimits, ConcurrencyLimit, UploadS
 from secagg.server.session.events import LiveSession, ProgressFeed, SessionProgress
 from secagg.server.session.registry import SessionRegistry
 from secagg.server.session.runner import SessionRunner
-from secagg.server.session.state import came_too_late, say_refused
+from secagg.server.session.state import came_too_late, log_refused
 from secagg.server.session.updates import EndedSession, session_is_over
 from secagg.server.task.definition import (
     NextPayload,
@@ -66,7 +66,7 @@ from secagg.storage.changes import Touch
 from secagg.storage.leases import Heartbeat
 from secagg.storage.rows import Replica
 from secagg.storage.spool import PAYLOAD, SUM, Spool
-from secagg.storage.store import AWAY_SECONDS, Store, StoreUnavailableError
+from secagg.storage.store import STORE_RETRY_SECONDS, Store, StoreUnavailableError
 from secagg.transport.connection import UNCERTIFIED_AGGREGATOR
 from secagg.wire.calls import (
     AdvertiseKeys,
@@ -98,7 +98,7 @@ _MILLISECONDS: Final = 1000
 # A held question for a session is checked again at this interval, for changes that send
 # no notification, such as an invitation.  Changes of a shared store do not trigger it:
 # the replica that runs the task notifies when another one has opened a session.
-HELD_LOOK_SECONDS: Final = 5.0
+HELD_REFRESH_SECONDS: Final = 5.0
 # A client whose wait is over may ask again at once.
 _AGAIN_SECONDS: Final = 0.05
 
@@ -222,11 +222,11 @@ class _RecentClients:
         """Record that a client was told to ask for a session again."""
         self._waiting[identity] = self._clock.now()
 
-    def note_back(self, identity: str) -> None:
+    def record_call(self, identity: str) -> None:
         """Record that a client asks for a session."""
         self._waiting.pop(identity, None)
 
-    def note_told(self, identity: str, update: Envelope) -> None:
+    def record_update(self, identity: str, update: Envelope) -> None:
         """Record what a client was told; a client that is told of a sum fetches it."""
         if update.kind is Released:
             self._fetching[identity] = self._clock.now()
@@ -287,7 +287,7 @@ class Aggregator:
         self._following: tuple[asyncio.Task[None], ...] = ()
         self._on_change: Callable[[], Awaitable[None]] | None = None
         clock, limits = clock or SystemClock(), limits or AggregatorLimits()
-        self._task_look = SingleFlight(self._look_at_tasks, clock)
+        self._task_refresh = SingleFlight(self._refresh_from_store, clock)
         self._waiting_for_store = SingleFlight(self._wait_for_store, clock)
         self._limits = limits
         self._workers = workers or Workers()
@@ -374,9 +374,9 @@ class Aggregator:
             ):
                 raise
         # Another aggregator may have opened the round that this one does not know.
-        session = await self._sessions.look_for(session_id)
+        session = await self._sessions.find_session(session_id)
         if isinstance(session, SessionRunner):
-            await session.look()
+            await session.refresh()
         return await answer(identity, request)
 
     async def watch(
@@ -389,21 +389,21 @@ class Aggregator:
         """
         self._check_caller(identity)
         request.check()
-        session = await self._sessions.look_for(request.session_id)
+        session = await self._sessions.find_session(request.session_id)
         if not self._watches.is_free_for(identity):
             raise ErrorCode.OVERLOADED.error(
                 "too many streams are open",
                 fix="Close other streams, or poll.",
                 retry_after_seconds=self._limits.poll_seconds,
             )
-        with self._watches.taken_by(identity):
+        with self._watches.acquire(identity):
             if isinstance(session, SessionRunner):
                 async for update in session.watch(identity, request.after):
                     if isinstance(update, Wait):
                         yield update
                         continue
                     self._recent.note_call()
-                    self._recent.note_told(identity, update)
+                    self._recent.record_update(identity, update)
                     yield _as_answer(update)
             else:
                 update_of_ended = session.update_for(identity, request.after)
@@ -416,7 +416,7 @@ class Aggregator:
         """Answer a request for a session, when one is open or its time is up."""
         clock = self._context.clock
         ends = self._held_until(request.wait_ms)
-        ringing = self._offers.listen()
+        notified = self._offers.subscribe()
         answer = await self._offer(identity, request)
         if (
             not isinstance(answer, Wait)
@@ -424,24 +424,24 @@ class Aggregator:
             or not self._held.is_free_for(identity)
         ):
             return answer
-        with self._held.taken_by(identity):
+        with self._held.acquire(identity):
             while isinstance(answer, Wait) and clock.now() <= ends:
-                await self._offers.heard(ringing, HELD_LOOK_SECONDS)
-                ringing = self._offers.listen()
+                await self._offers.wait(notified, HELD_REFRESH_SECONDS)
+                notified = self._offers.subscribe()
                 answer = await self._offer(identity, request)
         return Wait(_AGAIN_SECONDS) if isinstance(answer, Wait) else answer
 
     def _held_until(self, wait_ms: int) -> float:
         """Return the time after which a held request is answered at its next check."""
-        waiting = wait_ms / _MILLISECONDS - HELD_LOOK_SECONDS
+        waiting = wait_ms / _MILLISECONDS - HELD_REFRESH_SECONDS
         return self._context.clock.now() + waiting
 
     async def _offer(
         self, identity: str, request: GetOffer
     ) -> SessionDescriptor | Wait:
         """Return the offer of a task's open session, or tell the client to wait."""
-        self._recent.note_back(identity)
-        self._sessions.note_back(identity, request.task_id)
+        self._recent.record_call(identity)
+        self._sessions.record_call(identity, request.task_id)
         if self._tasks.get(request.task_id) is None:
             await self._refresh_tasks()
         run = self._tasks.find(
@@ -505,24 +505,24 @@ class Aggregator:
         self, identity: str, request: GetUpdate
     ) -> Envelope | Reference | Wait:
         """Return the client's next update, held back while its call may wait."""
-        session = await self._sessions.look_for(request.session_id)
+        session = await self._sessions.find_session(request.session_id)
         update, retry = session.update_for(identity, request.after), None
         ends = self._held_until(request.wait_ms)
         is_held = ends >= self._context.clock.now() and self._held.is_free_for(identity)
         if update is None and is_held and isinstance(session, SessionRunner):
-            with self._held.taken_by(identity):
+            with self._held.acquire(identity):
                 update = await session.next_update(
-                    identity, request.after, ends, HELD_LOOK_SECONDS
+                    identity, request.after, ends, HELD_REFRESH_SECONDS
                 )
             retry = _AGAIN_SECONDS
         if update is None:
             return session.wait_of(identity, retry or self._limits.poll_seconds)
-        self._recent.note_told(identity, update)
+        self._recent.record_update(identity, update)
         return _as_answer(update)
 
     async def _chunk(self, identity: str, request: FetchChunk) -> BlobChunk:
         """Return a piece of an object that the client may read, and count its bytes."""
-        session = await self._sessions.look_for(request.session_id)
+        session = await self._sessions.find_session(request.session_id)
         piece = await self._piece(session, identity, request)
         task_id, size = session.descriptor.task_id, len(piece.data)
         self._context.meter.add(metrics.DOWNLOAD_BYTES, size, task=task_id)
@@ -597,7 +597,7 @@ class Aggregator:
     async def _runner(self, identity: str, session_id: bytes) -> SessionRunner:
         """Return a session that accepts messages."""
         self._check_caller(identity)
-        session = await self._sessions.look_for(session_id)
+        session = await self._sessions.find_session(session_id)
         if isinstance(session, SessionRunner):
             return session
         raise came_too_late(identity)
@@ -640,10 +640,10 @@ class Aggregator:
         """Follow what other aggregators do, until cancelled."""
         async for _ in self._context.store.changes():
             try:
-                await self._sessions.look()
-                await self._task_look.take()
+                await self._sessions.refresh()
+                await self._task_refresh.run()
             except SecAggError as error:  # the next round of the loop tries again
-                say_refused(error)
+                log_refused(error)
             except Exception:  # noqa: BLE001 - a defect must not end this loop unseen
                 telemetry.log_defect(_LOG, telemetry.MONITORING_FAILED)
             self._tasks.wake()
@@ -656,9 +656,9 @@ class Aggregator:
         # known.
         with suppress(TimeoutError, SecAggError):
             async with asyncio.timeout(HEARING_SECONDS):
-                await self._task_look.take()
+                await self._task_refresh.run()
 
-    async def _look_at_tasks(self) -> None:
+    async def _refresh_from_store(self) -> None:
         if self._on_change is not None:
             await self._on_change()
 
@@ -669,7 +669,7 @@ class Aggregator:
             try:
                 await self._context.store.commit(Heartbeat(self._replica))
             except SecAggError as error:
-                say_refused(error)
+                log_refused(error)
             except Exception:  # noqa: BLE001 - a defect must not end this loop unseen
                 telemetry.log_defect(_LOG, telemetry.MONITORING_FAILED)
             await clock.sleep_until(clock.now() + _HEARTBEAT_SECONDS)
@@ -703,7 +703,7 @@ class Aggregator:
             self._context,
             stopping=self._stopping,
             wait_for_store=self.wait_for_store,
-            offering=self._offers.ring,
+            offering=self._offers.notify_all,
             next_payload=next_payload,
             on_sum=on_sum,
         )
@@ -718,7 +718,7 @@ class Aggregator:
             raise
         finally:
             self._tasks.end(task.task_id, is_over=is_over)
-            self._offers.ring()
+            self._offers.notify_all()
 
     async def end_task(self, task_id: str, reason: str) -> None:
         """End a task, by its operator or at its end date.
@@ -757,7 +757,7 @@ class Aggregator:
         run = self._tasks.get(task_id)
         if run is not None:
             run.task.gate.resume()
-            self._offers.ring()
+            self._offers.notify_all()
 
     def hold_task(self, task_id: str) -> None:
         """Tell clients of a task that is not running here at the moment to come back.
@@ -800,7 +800,7 @@ class Aggregator:
         Raises:
             ServiceError: UNKNOWN_SESSION; it does not run here.
         """
-        session = await self._sessions.look_for(session_id)
+        session = await self._sessions.find_session(session_id)
         if isinstance(session, SessionRunner):
             await session.abort(ErrorCode.CANCELLED, reason)
 
@@ -821,7 +821,7 @@ class Aggregator:
     def drain(self) -> None:
         """Stop offering sessions; those that run continue."""
         self._stopping.set()
-        self._offers.ring()
+        self._offers.notify_all()
         self._tasks.wake()
 
     def ended_before(self) -> bool:
@@ -858,7 +858,7 @@ class Aggregator:
                 try:
                     await self._sessions.note_settled()
                 except ServiceError as error:  # the next process waits once more
-                    say_refused(error)
+                    log_refused(error)
                 return
             await clock.sleep_until(
                 min(deadline, max(quiet_at, now + self._limits.idle_timeout))
@@ -870,7 +870,7 @@ class Aggregator:
         Raises:
             ServiceError: The store has come back with another identity or older data.
         """
-        await self._waiting_for_store.take()
+        await self._waiting_for_store.run()
 
     async def _wait_for_store(self) -> None:
         """Try to write until the store is available again."""
@@ -880,7 +880,7 @@ class Aggregator:
             try:
                 await self._context.store.commit(Touch())
             except StoreUnavailableError:
-                await clock.sleep_until(clock.now() + AWAY_SECONDS)
+                await clock.sleep_until(clock.now() + STORE_RETRY_SECONDS)
             else:
                 telemetry.log_event(
                     _LOG,
@@ -893,7 +893,7 @@ class Aggregator:
     async def close(self) -> None:
         """Release threads and end progress streams; sessions resume after a restart."""
         self._stopping.set()
-        self._offers.ring()
+        self._offers.notify_all()
         for following in self._following:
             following.cancel()
         if self._following:

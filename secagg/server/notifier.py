@@ -15,7 +15,7 @@ from secagg.runtime.clock import Clock
 
 # How long a refresh collects the requests that share it. A client that is refused again
 # and again costs the store at most one refresh in this time.
-LOOK_SECONDS = 0.05
+REFRESH_SECONDS = 0.05
 
 
 class Notifier:
@@ -27,47 +27,47 @@ class Notifier:
 
     def __init__(self, clock: Clock) -> None:
         self._clock: Final = clock
-        self._ringing = asyncio.Event()
+        self._notified = asyncio.Event()
         self._timer: asyncio.Task[None] | None = None
-        self._rings_at = 0.0
+        self._ends_at = 0.0
 
-    def listen(self) -> asyncio.Event:
+    def subscribe(self) -> asyncio.Event:
         """Return the event that the next notification sets."""
-        return self._ringing
+        return self._notified
 
-    def ring(self) -> None:
+    def notify_all(self) -> None:
         """Wake all waiters."""
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
-        rung, self._ringing = self._ringing, asyncio.Event()
-        rung.set()
+        notified, self._notified = self._notified, asyncio.Event()
+        notified.set()
 
-    async def heard(self, ringing: asyncio.Event, seconds: float) -> None:
+    async def wait(self, notified: asyncio.Event, seconds: float) -> None:
         """Wait for the notification.
 
         Args:
-            ringing: The event that `listen` returned.
+            notified: The event that `subscribe` returned.
             seconds: The longest wait; after it, all waiters are woken.
         """
-        if not ringing.is_set():
-            self._ring_within(seconds)
-            await ringing.wait()
+        if not notified.is_set():
+            self._notify_within(seconds)
+            await notified.wait()
 
-    def _ring_within(self, seconds: float) -> None:
-        """Start the shared timer, unless one ends sooner."""
-        rings_at = self._clock.now() + seconds
+    def _notify_within(self, seconds: float) -> None:
+        """Start the shared timer, unless it ends sooner."""
+        ends_at = self._clock.now() + seconds
         if self._timer is not None:
-            if self._rings_at <= rings_at:
+            if self._ends_at <= ends_at:
                 return
             self._timer.cancel()
-        self._rings_at = rings_at
-        self._timer = asyncio.create_task(self._ring_at(rings_at))
+        self._ends_at = ends_at
+        self._timer = asyncio.create_task(self._notify_at(ends_at))
 
-    async def _ring_at(self, instant: float) -> None:
+    async def _notify_at(self, instant: float) -> None:
         await self._clock.sleep_until(instant)
         self._timer = None  # this task is the timer
-        self.ring()
+        self.notify_all()
 
 
 class SingleFlight:
@@ -76,35 +76,35 @@ class SingleFlight:
     A caller never gets a refresh that began before it asked.
 
     Args:
-        look: The refresh.
+        refresh: The refresh.
         clock: Time.
     """
 
-    def __init__(self, look: Callable[[], Awaitable[None]], clock: Clock) -> None:
-        self._look = look
+    def __init__(self, refresh: Callable[[], Awaitable[None]], clock: Clock) -> None:
+        self._refresh = refresh
         self._clock = clock
         self._turn = asyncio.Lock()
-        self._coming: asyncio.Task[None] | None = None
+        self._pending: asyncio.Task[None] | None = None
 
-    async def take(self) -> None:
+    async def run(self) -> None:
         """Run the refresh, or wait for the pending one.
 
         Raises:
             Exception: The exception that the refresh raised.
         """
-        if self._coming is None:
-            self._coming = asyncio.create_task(self._run())
-            self._coming.add_done_callback(_seen)
+        if self._pending is None:
+            self._pending = asyncio.create_task(self._run_once())
+            self._pending.add_done_callback(_seen)
         # A caller that is cancelled does not cancel the refresh of the others.
-        await asyncio.shield(self._coming)
+        await asyncio.shield(self._pending)
 
-    async def _run(self) -> None:
-        await self._clock.sleep_until(self._clock.now() + LOOK_SECONDS)
+    async def _run_once(self) -> None:
+        await self._clock.sleep_until(self._clock.now() + REFRESH_SECONDS)
         async with self._turn:
-            self._coming = None  # later callers need another one
-            await self._look()
+            self._pending = None  # later callers need another one
+            await self._refresh()
 
 
-def _seen(look: "asyncio.Task[None]") -> None:
-    if not look.cancelled():
-        look.exception()  # its callers may have been cancelled
+def _seen(refresh: "asyncio.Task[None]") -> None:
+    if not refresh.cancelled():
+        refresh.exception()  # its callers may have been cancelled

@@ -169,7 +169,7 @@ class RunningTask:
         while not self.is_done and await self._count_recorded() < taken:
             pass
 
-    def put_off(self, why: ServiceError) -> None:
+    def defer(self, why: ServiceError) -> None:
         """Report that the sum cannot be used for now.
 
         Args:

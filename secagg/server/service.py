@@ -141,17 +141,17 @@ class ServiceManager:
         Args:
             status: One line for `systemctl status`.
         """
-        self._tell("READY=1", f"STATUS={status}")
+        self._send("READY=1", f"STATUS={status}")
 
     def status(self, status: str) -> None:
         """State in one line what the process does."""
-        self._tell(f"STATUS={status}")
+        self._send(f"STATUS={status}")
 
     def alive(self) -> None:
         """Notify that the process is alive."""
-        self._tell("WATCHDOG=1")
+        self._send("WATCHDOG=1")
 
-    def _tell(self, *lines: str) -> None:
+    def _send(self, *lines: str) -> None:
         """Send lines to systemd, where it listens."""
         if self._address is None:
             return
@@ -613,7 +613,7 @@ async def run_service(  # noqa: PLR0913 - callbacks, and what is run
     own_task: str | None,
     listening: Callable[[Address], None],
     progress: Callable[[SessionProgress], None],
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
     check_task: Callable[[TaskSettings], object],
     manager: ServiceManager | None = None,
     accept_restored: bool = False,
@@ -626,7 +626,7 @@ async def run_service(  # noqa: PLR0913 - callbacks, and what is run
         own_task: The task in the server's own file; None for none.
         listening: Called once with the address, when clients can connect.
         progress: Called with every change of a session.
-        tell: Receives a sentence about each change of a task.
+        notify: Receives a sentence about each change of a task.
         check_task: Raises if a task does not fit these settings, such as a payload that
             is the key of the server; called on a thread.
         manager: The service manager that started the process, if it expects
@@ -649,7 +649,7 @@ async def run_service(  # noqa: PLR0913 - callbacks, and what is run
             section.output_dir,
             section.state_dir,
             own_task=own_task,
-            tell=tell,
+            notify=notify,
             check_task=check_task,
         )
         server = server_of(
@@ -670,7 +670,7 @@ async def run_service(  # noqa: PLR0913 - callbacks, and what is run
             )
 
     return await run_process(
-        section, opened, listening=listening, tell=tell, manager=manager
+        section, opened, listening=listening, notify=notify, manager=manager
     )
 
 
@@ -679,7 +679,7 @@ async def run_process(
     opened: Callable[[Meter], AbstractAsyncContextManager[Service]],
     *,
     listening: Callable[[Address], None],
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
     manager: ServiceManager | None = None,
 ) -> list[View]:
     """Serve an aggregator of any kind until its operator or the system ends it.
@@ -688,7 +688,7 @@ async def run_process(
         section: Settings with the addresses for operators and monitors.
         opened: Opens the aggregator, with the meter for its measurements.
         listening: Called once with the address, when clients can connect.
-        tell: Receives a sentence about each monitoring address.
+        notify: Receives a sentence about each monitoring address.
         manager: The service manager that started the process, if it expects
             notifications.
 
@@ -726,7 +726,7 @@ async def run_process(
                 if service.refresh is None
                 else beside(_every_minute(service.refresh)),
             ):
-                _say_where(watched, tell)
+                _log_addresses(watched, notify)
                 with ending.on_signal():
                     await service.start()
                     if server.transport is None:
@@ -751,11 +751,11 @@ async def _every_minute(refresh: Callable[[], Awaitable[None]]) -> None:
         await refresh()
 
 
-def _say_where(watched: MonitoringEndpoints, tell: Callable[[str], None]) -> None:
+def _log_addresses(watched: MonitoringEndpoints, notify: Callable[[str], None]) -> None:
     if watched.metrics is not None:
-        tell(f"metrics at http://{watched.metrics}/metrics")
+        notify(f"metrics at http://{watched.metrics}/metrics")
     if watched.page is not None:
-        tell(f"the operator's page at http://{watched.page}/")
+        notify(f"the operator's page at http://{watched.page}/")
 
 
 class _Ending:

@@ -82,7 +82,7 @@ class TaskRows:
     Args:
         store: Returns the store; only called once the server is open.
         state_dir: State directory of the server; it holds the privacy reports.
-        tell: Receives a sentence about each change of a task.
+        notify: Receives a sentence about each change of a task.
         on_row: Receives every row that was recorded.
         check_task: Raises if a task is invalid, before it is planned or run; called on
             a thread.
@@ -93,13 +93,13 @@ class TaskRows:
         store: Callable[[], Store],
         *,
         state_dir: Path,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
         on_row: Callable[[TaskRow], None],
         check_task: Callable[[TaskSettings], object],
     ) -> None:
         self._store = store
         self._state_dir = state_dir
-        self._tell = tell
+        self._notify = notify
         self._on_row = on_row
         self._check_task = check_task
         self._known: dict[str, TaskRow] = {}
@@ -135,7 +135,7 @@ class TaskRows:
         refuse_other_version(task_id, row.version, expect_version)
         return row
 
-    async def say(self, row: TaskRow, state: TaskState, reason: str) -> TaskRow:
+    async def write_state(self, row: TaskRow, state: TaskState, reason: str) -> TaskRow:
         """Write a new state of a task into its row, and record the row.
 
         Raises:
@@ -155,7 +155,7 @@ class TaskRows:
             state=state.value,
             reason=reason,
         )
-        self._tell(
+        self._notify(
             f"task {row.task.task_id!r}: {state.value}{reason and f', {reason}'}"
         )
         row = TaskRow(task, row.version + 1, row.tally)
@@ -173,7 +173,7 @@ class TaskRows:
             if row.task.state is not TaskState.RUNNING:
                 return False
             try:
-                await self.say(row, TaskState.PAUSED, reason)
+                await self.write_state(row, TaskState.PAUSED, reason)
             except ChangedMeanwhileError:
                 continue  # another server may have paused it for the same reason
             return True
@@ -209,7 +209,7 @@ class TaskRows:
                 task=settings.task.id,
                 next_step="its file differs; `secagg tasks apply FILE` changes it",
             )
-            self._tell(
+            self._notify(
                 f"task {settings.task.id!r} runs with its stored settings, its file "
                 "differs: `secagg tasks apply FILE` changes the task"
             )
@@ -250,7 +250,7 @@ class TaskSupervisor:
         state_dir: State directory of the server; it holds the privacy reports.
         own_task: The task in the server's own file, whose sums lie in `output_dir`
             itself; None for none.
-        tell: Receives a sentence about each change of a task.
+        notify: Receives a sentence about each change of a task.
         check_task: As for `TaskRows`; by default every task is valid.
     """
 
@@ -260,17 +260,17 @@ class TaskSupervisor:
         state_dir: Path,
         *,
         own_task: str | None,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
         check_task: Callable[[TaskSettings], object] = lambda _: None,
     ) -> None:
         self._output_dir = output_dir
         self._own_task = own_task
-        self._tell = tell
+        self._notify = notify
         self._kept: dict[str, _Kept] = {}
         self._rows = TaskRows(
             lambda: self._store,
             state_dir=state_dir,
-            tell=tell,
+            notify=notify,
             on_row=self._note,
             check_task=check_task,
         )
@@ -332,7 +332,7 @@ class TaskSupervisor:
             session.task_id, lambda: write_receipt(folder, session, audit)
         )
 
-    # --- what an operator says --------------------------------------------------------
+    # --- actions of operators ---------------------------------------------------------
 
     async def add(self, settings: TaskSettings) -> TaskRow:
         """Add a task and run it.
@@ -383,7 +383,7 @@ class TaskSupervisor:
             if kept is not None:
                 await self._end_work(kept)
             changed = await self._run_again_under(task_id)
-            self._show_out(row, changed)
+            self._disconnect_uninvited(row, changed)
             return changed
 
     async def pause(
@@ -399,7 +399,7 @@ class TaskSupervisor:
         async with self._alone(task_id):
             row = await self._rows.unchanged(task_id, expect_version)
             refuse_stopped(row)
-            row = await self._rows.say(row, TaskState.PAUSED, reason)
+            row = await self._rows.write_state(row, TaskState.PAUSED, reason)
             await self._server.aggregator.pause_task(task_id, reason)
             return row
 
@@ -421,7 +421,7 @@ class TaskSupervisor:
                 is_idle
             ):  # the row says that the task runs only after all checks have passed
                 await self._rows.settle(decode_settings(row.task))
-            row = await self._rows.say(row, TaskState.RUNNING, "")
+            row = await self._rows.write_state(row, TaskState.RUNNING, "")
             if is_idle:
                 return await self._run_again_under(task_id)
             self._server.aggregator.resume_task(task_id)
@@ -440,7 +440,7 @@ class TaskSupervisor:
         async with self._alone(task_id):
             row = await self._rows.unchanged(task_id, expect_version)
             if row.task.state is not TaskState.STOPPED:
-                row = await self._rows.say(row, TaskState.STOPPED, reason)
+                row = await self._rows.write_state(row, TaskState.STOPPED, reason)
             await self._server.aggregator.end_task(task_id, reason)
             return row
 
@@ -499,8 +499,8 @@ class TaskSupervisor:
         if is_other and kept is not None:
             await self._end_work(self._kept.pop(task_id))
         if known is not None:
-            self._show_out(known, row)
-        self._tell(f"task {task_id!r}: {row.task.state}, changed at another server")
+            self._disconnect_uninvited(known, row)
+        self._notify(f"task {task_id!r}: {row.task.state}, changed at another server")
         if is_other or (must_run and row.task.state is TaskState.RUNNING):
             self._server.aggregator.hold_task(task_id)  # planning may be necessary
             await self._run_again(row)
@@ -541,12 +541,12 @@ class TaskSupervisor:
                 published_enrolment, decode_settings(row.task)
             )
         except SecAggError as error:
-            self._say_refused_list(task_id, str(error))
+            self._log_rejected_list(task_id, str(error))
             return
         number = 0 if found is None else found.trust.revocation_number
         if number <= used.revocation_number:
             return
-        self._tell(f"task {task_id!r}: revocation list {number}")
+        self._notify(f"task {task_id!r}: revocation list {number}")
         telemetry.log_event(
             _LOG,
             logging.INFO,
@@ -557,7 +557,7 @@ class TaskSupervisor:
         await self._end_work(self._kept.pop(task_id))
         await self._run_again(row)
 
-    def _say_refused_list(self, task_id: str, reason: str) -> None:
+    def _log_rejected_list(self, task_id: str, reason: str) -> None:
         """Log once for each reason that a list cannot be used."""
         if self._refused_lists.get(task_id) != reason:
             self._refused_lists[task_id] = reason
@@ -578,7 +578,7 @@ class TaskSupervisor:
         await self._through_outages(lambda: self._run(row))
         return row
 
-    def _show_out(self, before: TaskRow, after: TaskRow) -> None:
+    def _disconnect_uninvited(self, before: TaskRow, after: TaskRow) -> None:
         """End calls and connections of clients that a task no longer invites."""
         were, are = (decode_settings(row.task).task.invited for row in (before, after))
         if are:  # otherwise every client is invited
@@ -610,7 +610,7 @@ class TaskSupervisor:
                 await self._server.aggregator.end_task(task.task_id, task.reason)
                 return
             if task.state is TaskState.RUNNING:
-                await self._rows.say(row, TaskState.PAUSED, str(error))
+                await self._rows.write_state(row, TaskState.PAUSED, str(error))
             self._server.aggregator.hold_task(task.task_id)
 
     async def _run(self, row: TaskRow) -> None:
@@ -628,13 +628,13 @@ class TaskSupervisor:
         if state == "done" or (state == "stopped" and not is_open):
             await self._server.aggregator.end_task(task_id, row.task.reason)
             because = row.task.reason or "it has released all its sums"
-            self._tell(f"task {task_id!r} is over ({state}): {because}")
+            self._notify(f"task {task_id!r} is over ({state}): {because}")
             return
         prepared = await self._rows.settle(settings)
         # Settling takes a while and may have changed the row. An operator's action of
         # that time, perhaps at another server, must not be missed.
         newest = await self._rows.find(task_id)
-        if _words_in(newest) != _words_in(row):
+        if _choices_in(newest) != _choices_in(row):
             await self._run(newest)
             return
         self._rows.note(newest)
@@ -656,7 +656,7 @@ class TaskSupervisor:
         )
         running = await self._server.add_gated_task(task_id, prepared, options)
         work = asyncio.create_task(self._work(settings, running, files))
-        work.add_done_callback(self._note_end)
+        work.add_done_callback(self._pass_on_failure)
         self._kept[task_id] = _Kept(running, work, gate)
 
     def _directory_of(self, task_id: str) -> Path:
@@ -678,19 +678,19 @@ class TaskSupervisor:
                             task_id, partial(files.write, total)
                         )
                     except DeliveryDeferredError as error:
-                        running.put_off(error)
+                        running.defer(error)
                         continue
                     await self._warn_if_short(task_id)
                     running.take()
                 if not self._server.is_draining:
-                    self._tell(f"task {task_id!r} has released its last sum")
+                    self._notify(f"task {task_id!r} has released its last sum")
             except SessionAbortedError as error:
                 if not self._server.is_draining:
                     await self._stop_by_itself(task_id, str(error))
             except SessionsSpentError as error:
                 await self._stop_by_itself(task_id, str(error))
             except ServiceError as error:
-                await self._meet(task_id, error)
+                await self._handle_failure(task_id, error)
 
     async def _warn_if_short(self, task_id: str) -> None:
         """Warn when the missing sums need the sessions that were planned for faults."""
@@ -733,7 +733,7 @@ class TaskSupervisor:
             if is_paused:
                 await self._server.aggregator.pause_task(task_id, str(error))
 
-    async def _meet(self, task_id: str, error: ServiceError) -> None:
+    async def _handle_failure(self, task_id: str, error: ServiceError) -> None:
         """Handle an operational failure of a task: pause it, or end the process."""
         if error.code is ErrorCode.CANCELLED:
             return  # the server closes, or the task starts again
@@ -749,7 +749,8 @@ class TaskSupervisor:
         except SecAggError as failure:
             self._fail(failure)
 
-    def _note_end(self, work: "asyncio.Task[None]") -> None:
+    def _pass_on_failure(self, work: "asyncio.Task[None]") -> None:
+        """Report a failure of a task's work."""
         error = None if work.cancelled() else work.exception()
         if error is not None:
             self._fail(error)
@@ -764,8 +765,8 @@ class TaskSupervisor:
         await asyncio.wait({kept.work})
 
 
-def _words_in(row: TaskRow) -> tuple[TaskState, str]:
-    """Return the reason that an operator gave in a row."""
+def _choices_in(row: TaskRow) -> tuple[TaskState, str]:
+    """Return what operators decide in a row: the state and the settings."""
     return row.task.state, row.task.settings
 
 

@@ -29,7 +29,7 @@ from secagg.storage.change import (
 )
 from secagg.storage.rollback_mark import Mark, mark_in
 from secagg.storage.rows import (
-    Finding,
+    IntegrityFault,
     ReplicaRow,
     SessionRow,
     SessionState,
@@ -294,17 +294,19 @@ class ReadRevocations(Query[Trust | None]):
 
 
 @dataclass(frozen=True, slots=True)
-class FindFaults(Query[tuple[Finding, ...]]):
+class FindFaults(Query[tuple[IntegrityFault, ...]]):
     """Finds faults: in the engine's structures, every checksum and every hash chain."""
 
-    async def run(self, connection: Connection) -> tuple[Finding, ...]:
+    async def run(self, connection: Connection) -> tuple[IntegrityFault, ...]:
         """Verify everything."""
-        faults = [Finding("", complaint) for complaint in await connection.faults()]
+        faults = [
+            IntegrityFault("", complaint) for complaint in await connection.faults()
+        ]
         for table in (TALLIES, TASKS, CHARGES, CLAIMS, REVOCATIONS):
             try:
                 await table.find(connection, "true")
             except StateDamagedError as error:
-                faults.append(Finding("", str(error)))
+                faults.append(IntegrityFault("", str(error)))
         for (position,) in await connection.fetch(
             "SELECT position FROM session ORDER BY position"
         ):
@@ -314,7 +316,7 @@ class FindFaults(Query[tuple[Finding, ...]]):
                 ):
                     await _stored(connection, session, after=0)
             except StateDamagedError as error:
-                faults.append(Finding(error.key, str(error)))
+                faults.append(IntegrityFault(error.key, str(error)))
         return tuple(faults)
 
 

@@ -200,7 +200,7 @@ class ReplicaRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class IntegrityFault:
     """Describes one fault that `secagg.storage.queries.FindFaults` found.
 
     Attributes:

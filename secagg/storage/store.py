@@ -32,7 +32,7 @@ from secagg.storage.change import Change, Command, Outcome, Query, Update
 _Answer = TypeVar("_Answer")
 _Result = TypeVar("_Result")
 
-AWAY_SECONDS: Final = 2.0
+STORE_RETRY_SECONDS: Final = 2.0
 """Seconds between two attempts to reach a store that is unavailable."""
 
 
@@ -122,7 +122,7 @@ class StoreUnavailableError(ServiceError):
             complaint,
             code=ErrorCode.STORAGE_FAILED,
             next_step=next_step,
-            retry_after_seconds=AWAY_SECONDS,
+            retry_after_seconds=STORE_RETRY_SECONDS,
         )
 
 

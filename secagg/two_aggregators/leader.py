@@ -51,7 +51,7 @@ from secagg.runtime.log_events import SESSION_ABORTED, SESSION_COMPLETED, SESSIO
 from secagg.server.rpc.limits import UploadSlots
 from secagg.server.session.uploads import UploadReceiver
 from secagg.server.task.history import TaskHistory
-from secagg.server.telemetry.prometheus import Reading
+from secagg.server.telemetry.prometheus import GaugeSample
 from secagg.storage.change import NewSession, Record, Role
 from secagg.storage.integrity_check import SpoolUse
 from secagg.storage.queries import ListSessions, ReadTally
@@ -405,7 +405,7 @@ class Leader(Party[_Session]):
             return error
         return refused_by_helper(error)
 
-    async def readings(self) -> list[Reading]:
+    async def readings(self) -> list[GaugeSample]:
         """See `Party.readings`; also returns whether the helper answers."""
         found = await super().readings()
         if self._helper_answers is not None:

@@ -53,7 +53,7 @@ from secagg.server.task.stored import (
     row_of,
 )
 from secagg.server.telemetry.measures import Measures, measured_call
-from secagg.server.telemetry.prometheus import Reading
+from secagg.server.telemetry.prometheus import GaugeSample
 from secagg.storage.change import Role
 from secagg.storage.changes import PutTask
 from secagg.storage.queries import ListSessions, LoadSession, ReadTally
@@ -341,7 +341,7 @@ class Party(ABC, Generic[_Session]):
         """See `AggregatorService.note_refusal`."""
         self._measures.meter.add(metrics.REFUSALS, code=code.name)
 
-    async def readings(self) -> list[Reading]:
+    async def readings(self) -> list[GaugeSample]:
         """Return the current gauges of the task.
 
         Raises:
@@ -352,7 +352,7 @@ class Party(ABC, Generic[_Session]):
         covered = max(0, self._max_sessions - tally.spent)
         left = covered if self.may_serve else 0
         live, report = self._live, self._noise.report()
-        found: list[Reading] = [
+        found: list[GaugeSample] = [
             (metrics.TASK_SLOT, float(left > 0 and self.may_open), task),
             (metrics.TASK_SUMS_LEFT, float(await self._sums_left(left)), task),
             (metrics.TASK_SESSIONS_LEFT, float(left), task),

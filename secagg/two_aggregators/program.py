@@ -442,7 +442,7 @@ async def run_parties(  # noqa: PLR0913 - an aggregator, and callbacks for its e
     settings: PartySettings,
     *,
     listening: Callable[[Address], None],
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
     written: Callable[[WrittenSum], None],
     failed: Callable[[SecAggError], None],
     manager: ServiceManager | None = None,
@@ -453,7 +453,7 @@ async def run_parties(  # noqa: PLR0913 - an aggregator, and callbacks for its e
     Args:
         settings: As for `opened_parties`.
         listening: Called once with the address, when clients can connect.
-        tell: Called with sentences for the operator.
+        notify: Called with sentences for the operator.
         written: As for `opened_parties`.
         failed: As for `opened_parties`.
         manager: Service manager to notify of the state of the process, if any.
@@ -475,12 +475,12 @@ async def run_parties(  # noqa: PLR0913 - an aggregator, and callbacks for its e
             written=written,
             failed=failed,
         ) as program:
-            tell(f"signs receipts as {key_text(program.receipt_key)}")
+            notify(f"signs receipts as {key_text(program.receipt_key)}")
 
             async def ended() -> None:
                 await program.released()
                 if isinstance(settings, LeaderSettings):
-                    tell("there will be no more sums; clients can fetch the last")
+                    notify("there will be no more sums; clients can fetch the last")
                 await asyncio.Event().wait()
 
             yield Service(
@@ -492,7 +492,7 @@ async def run_parties(  # noqa: PLR0913 - an aggregator, and callbacks for its e
             )
 
     return await run_process(
-        settings.server, opened, listening=listening, tell=tell, manager=manager
+        settings.server, opened, listening=listening, notify=notify, manager=manager
     )
 
 

@@ -25,7 +25,7 @@ from secagg.server.admin.views import (
 from secagg.server.session.events import LiveSession
 from secagg.server.task.history import TaskHistory
 from secagg.server.task.stored import row_of
-from secagg.server.telemetry.prometheus import Reading
+from secagg.server.telemetry.prometheus import GaugeSample
 from secagg.storage.change import Role
 from secagg.storage.queries import ListSessions, ReadTally
 from secagg.storage.rows import Tally, TaskState
@@ -217,9 +217,9 @@ class PartyViews:
         """See `OperatorViews.replicas`."""
         return []
 
-    async def readings(self) -> list[Reading]:
+    async def readings(self) -> list[GaugeSample]:
         """See `OperatorViews.readings`."""
-        found: dict[object, Reading] = {}
+        found: dict[object, GaugeSample] = {}
         for each in self.of:
             if each.party is not None:
                 with suppress(ServiceError):

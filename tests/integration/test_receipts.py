@@ -442,7 +442,7 @@ def test_a_receipt_without_a_sum_is_a_file_of_its_own(tmp_path):
     data = deployment.aborted[1]
     written = []
     prepared = PreparedTask(SIGNED, None, None)
-    files = SumWriter(tmp_path, prepared, tell=written.append)
+    files = SumWriter(tmp_path, prepared, notify=written.append)
     descriptor = verified(data).descriptor
     asyncio.run(files.write_aborted(descriptor, data))
     assert written == [tmp_path / "receipt-1.bin"]

@@ -416,7 +416,7 @@ def test_who_asks_for_old_sessions_displaces_none_that_are_kept():
         )
         for row in older:
             session_id = bytes.fromhex(row.key.rpartition("/")[2])
-            found = await sessions.look_for(session_id)
+            found = await sessions.find_session(session_id)
             assert found.descriptor.session_id == session_id
         (kept,) = sessions._ended
         assert kept.hex() in newest.key

@@ -17,7 +17,7 @@ from secagg.config.common import total_budget
 from secagg.config.policy import privacy_limits_of
 from secagg.config.two_aggregators import (
     SharingClientSettings,
-    load_two_server_settings,
+    load_two_aggregator_settings,
 )
 from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.parameters import Graph
@@ -278,7 +278,7 @@ def from_file_of_two(tmp_path, *overrides):
         f'[client]\ntask = "t"\n{parts}[policy]\nmax_epsilon = 1.0\n'
         f"max_delta = 1e-6\nmin_survivors = 5\n{TOTAL_LINES}"
     )
-    found = load_two_server_settings(
+    found = load_two_aggregator_settings(
         SharingClientSettings, path, environment={}, overrides=overrides
     ).settings
     return {

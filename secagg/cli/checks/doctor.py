@@ -24,12 +24,12 @@ def doctor(
     import asyncio
 
     from secagg.cli.checks.preflight import State
-    from secagg.cli.checks.setup_checks import doctor_findings
+    from secagg.cli.checks.setup_checks import doctor_results
     from secagg.cli.failures import EXIT_OK, exit_code_of
 
     output = Output(as_json=as_json)
     path = server_file(config)
-    role, findings = asyncio.run(doctor_findings(path, overrides=overrides or ()))
+    role, findings = asyncio.run(doctor_results(path, overrides=overrides or ()))
     for each in findings:
         output.line(
             f"{each.number} {each.state:<7} {each.subject}: {each.found}",

@@ -54,7 +54,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """One check and its result.
 
     Attributes:
@@ -109,12 +109,12 @@ class SetupCheck(Generic[S]):
 Branch: TypeAlias = tuple[SetupCheck[S], ...]
 
 
-async def findings_of(
+async def results_of(
     branches: Sequence[Branch[S]],
     setup: S,
     *,
     only: Callable[[SetupCheck[S]], bool] = lambda _: True,
-) -> list[Finding]:
+) -> list[CheckResult]:
     """Run checks, and skip those after a failure in their branch.
 
     Args:
@@ -125,24 +125,24 @@ async def findings_of(
     Returns:
         The results, by number.
     """
-    findings: list[Finding] = []
+    findings: list[CheckResult] = []
     for branch in branches:
         failed = ""
         for check in filter(only, branch):
             if failed:
                 reason = f"needs {failed} to be right"
                 findings.append(
-                    Finding(check.number, check.subject, State.SKIPPED, reason)
+                    CheckResult(check.number, check.subject, State.SKIPPED, reason)
                 )
                 continue
-            finding = await _finding_of(check, setup)
+            finding = await _result_of(check, setup)
             if finding is not None:
                 findings.append(finding)
                 failed = check.number if finding.error else ""
     return sorted(findings, key=lambda each: each.number)
 
 
-async def _finding_of(check: SetupCheck[S], setup: S) -> Finding | None:
+async def _result_of(check: SetupCheck[S], setup: S) -> CheckResult | None:
     """Run one check, and return its result; None where it does not apply."""
     number, subject = check.number, check.subject
     try:
@@ -151,12 +151,12 @@ async def _finding_of(check: SetupCheck[S], setup: S) -> Finding | None:
             found = await found
     except SecAggError as error:
         step = error.at_command or error.next_step
-        return Finding(number, subject, State.FAILED, str(error), step, error)
+        return CheckResult(number, subject, State.FAILED, str(error), step, error)
     if found is None:
         return None
     if isinstance(found, str):
-        return Finding(number, subject, State.OK, found)
-    return Finding(number, subject, State.WARNING, found.found, found.next_step)
+        return CheckResult(number, subject, State.OK, found)
+    return CheckResult(number, subject, State.WARNING, found.found, found.next_step)
 
 
 def written_files(outputs: Mapping[str, Path]) -> list[tuple[str, Path]]:
@@ -223,7 +223,7 @@ class DiskFullError(ServiceError):
     """A full disk, which may have room by the time that a session needs it."""
 
 
-def require_all(findings: Iterable[Finding], *, may_be_full: str = "") -> list[str]:
+def require_all(findings: Iterable[CheckResult], *, may_be_full: str = "") -> list[str]:
     """Raise the first problem, unless it may resolve itself.
 
     Args:
@@ -455,7 +455,9 @@ def _unwritable(
 
 
 def show_checked(
-    rows: Sequence[tuple[str, str, str]], findings: Sequence[Finding], output: Output
+    rows: Sequence[tuple[str, str, str]],
+    findings: Sequence[CheckResult],
+    output: Output,
 ) -> None:
     """Print settings and checks.
 

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 from secagg.cli.checks.preflight import (
     Branch,
     Caution,
-    Finding,
+    CheckResult,
     Found,
     SetupCheck,
     State,
@@ -36,8 +36,8 @@ from secagg.cli.checks.preflight import (
     check_state_dir,
     check_tls_files,
     check_writable,
-    findings_of,
     identity_of,
+    results_of,
     written_files,
 )
 from secagg.cli.checks.setups import (
@@ -114,23 +114,23 @@ def checks_of(setup: Setup) -> tuple[Branch[Any], ...]:
     return SETUP_CHECKS["leader" if is_leader else "helper"]
 
 
-def start_findings(setup: Setup) -> list[Finding]:
+def start_results(setup: Setup) -> list[CheckResult]:
     """Run the checks of a start, before the program has an event loop."""
     return asyncio.run(
-        findings_of(checks_of(setup), setup, only=lambda check: check.starts)
+        results_of(checks_of(setup), setup, only=lambda check: check.starts)
     )
 
 
-def shown_findings(setup: Setup) -> list[Finding]:
+def shown_results(setup: Setup) -> list[CheckResult]:
     """Run the checks of `--show-settings`: all that this machine can check."""
     return asyncio.run(
-        findings_of(checks_of(setup), setup, only=lambda check: check.is_local)
+        results_of(checks_of(setup), setup, only=lambda check: check.is_local)
     )
 
 
-async def doctor_findings(
+async def doctor_results(
     path: Path, *, overrides: Sequence[str] = ()
-) -> tuple[str, list[Finding]]:
+) -> tuple[str, list[CheckResult]]:
     """Load the settings of a file, and run every check of its part.
 
     Args:
@@ -150,12 +150,12 @@ async def doctor_findings(
         elif isinstance(setup, PartySetup):
             setup = replace(setup, owner=await owner_of(setup.settings.server))
     except SecAggError as error:
-        found = Finding(
+        found = CheckResult(
             number, "settings", State.FAILED, str(error), error.next_step, error
         )
         return role, [found]
-    found = Finding(number, "settings", State.OK, "they can be read")
-    return role, [found, *await findings_of(checks_of(setup), setup)]
+    found = CheckResult(number, "settings", State.OK, "they can be read")
+    return role, [found, *await results_of(checks_of(setup), setup)]
 
 
 def _has_relay(host: HostSettings | PartySettings) -> bool:

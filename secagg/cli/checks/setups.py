@@ -27,7 +27,7 @@ from secagg.config.two_aggregators import (
     PartySettings,
     SharedTaskSection,
     SharingClientSettings,
-    load_two_server_settings,
+    load_two_aggregator_settings,
     tasks_of_party,
 )
 from secagg.errors import InternalError
@@ -186,24 +186,24 @@ def load_setup(path: Path, overrides: Sequence[str] = ()) -> Setup:
 
     Args:
         path: The settings file; its sections say whose it is.
-        overrides: As for `doctor_findings`.
+        overrides: As for `doctor_results`.
 
     Raises:
         ServiceError: BAD_SETTINGS.
     """
     given: dict[str, Any] = {"environment": os.environ, "overrides": overrides}
     if is_file_of_two_aggregators(path):
-        two = load_two_server_settings(SharingClientSettings, path, **given)
+        two = load_two_aggregator_settings(SharingClientSettings, path, **given)
         return SharingSetup(path, two.settings)
     if is_client_file(path):
         one = load_client_settings(path, **given).settings
         return ClientSetup(path, one, way=ConnectivityCheck(one))
     kind = party_of(path)
     if kind is LeaderSettings:
-        leader = load_two_server_settings(LeaderSettings, path, **given)
+        leader = load_two_aggregator_settings(LeaderSettings, path, **given)
         return PartySetup(path, leader.settings)
     if kind is not None:
-        helper = load_two_server_settings(HelperSettings, path, **given)
+        helper = load_two_aggregator_settings(HelperSettings, path, **given)
         return PartySetup(path, helper.settings)
     return ServerSetup(path, load_host_settings(path, **given).settings)
 

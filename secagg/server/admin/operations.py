@@ -25,7 +25,7 @@ from secagg.config import TaskSettings, task_from_document
 from secagg.errors import ErrorCode, ServiceError
 from secagg.runtime.files import nearest_place
 from secagg.server.session.events import LiveSession, SessionProgress
-from secagg.server.telemetry.prometheus import Reading
+from secagg.server.telemetry.prometheus import GaugeSample
 from secagg.storage.store import Store
 from secagg.transport.tls import TLSIdentity
 
@@ -86,7 +86,7 @@ class OperatorViews(Protocol):
     async def replicas(self) -> list[View]:
         """Return the aggregators that share the store."""
 
-    async def readings(self) -> list[Reading]:
+    async def readings(self) -> list[GaugeSample]:
         """Return the present gauges of tasks and sessions."""
 
 

@@ -14,7 +14,7 @@ from typing import Final
 from secagg.pki.expiry import expiries_of
 from secagg.runtime import metrics
 from secagg.server.admin.operations import OperatorViews, ServedAggregator, View
-from secagg.server.telemetry.prometheus import Reading
+from secagg.server.telemetry.prometheus import GaugeSample
 from secagg.transport.relay import Relay
 
 
@@ -74,7 +74,7 @@ class StatusSnapshot:
             "tasks": await self.views.tasks(),
         }
 
-    async def readings(self, is_ready: bool) -> list[Reading]:  # noqa: FBT001 - a page passes it on
+    async def readings(self, is_ready: bool) -> list[GaugeSample]:  # noqa: FBT001 - a page passes it on
         """Return the present gauges.
 
         Gauges that need an unavailable store are missing; the gauge of readiness is
@@ -82,10 +82,10 @@ class StatusSnapshot:
         """
         return self._of_process(is_ready) + await self.views.readings()
 
-    def _of_process(self, is_ready: bool) -> list[Reading]:  # noqa: FBT001 - as above
+    def _of_process(self, is_ready: bool) -> list[GaugeSample]:  # noqa: FBT001 - as above
         """Return what any aggregator's process knows of itself, as gauges."""
         server = self._server
-        found: list[Reading] = [
+        found: list[GaugeSample] = [
             (metrics.BUILD, 1.0, {"version": metadata.version("secagg")}),
             (metrics.IS_READY, float(is_ready), {}),
             (metrics.FREE_BYTES, float(free_bytes(self.state_dir)), {}),
@@ -104,7 +104,7 @@ class StatusSnapshot:
         return found
 
 
-def _of_connections(relay: Relay | None, entry: str) -> list[Reading]:
+def _of_connections(relay: Relay | None, entry: str) -> list[GaugeSample]:
     """Return the gauges of one relay's connections."""
     if relay is None:
         return []

@@ -110,7 +110,7 @@ class AdminSocket:
         """Stop listening, and close all connections."""
         if self._listener is not None:
             self._listener.close()
-        await self._callers.let_go()
+        await self._callers.cancel_all()
         with suppress(OSError):
             self._path.unlink()
 

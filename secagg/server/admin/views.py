@@ -33,7 +33,7 @@ from secagg.server.session.report import (
 )
 from secagg.server.task.history import TaskHistory
 from secagg.server.task.stored import StoredTask, decode_settings, privacy_folder_of
-from secagg.server.telemetry.prometheus import Reading
+from secagg.server.telemetry.prometheus import GaugeSample
 from secagg.storage.change import Role
 from secagg.storage.queries import ListReplicas, ListSessions, ListTasks, LoadSession
 from secagg.storage.rows import SessionRow, SessionState, TaskRow, TaskState
@@ -145,19 +145,19 @@ class StoreViews:
             if row.silent_seconds < _GONE_SECONDS
         ]
 
-    async def readings(self) -> list[Reading]:
+    async def readings(self) -> list[GaugeSample]:
         """Return the present gauges; see `OperatorViews.readings`.
 
         Gauges that need an unavailable store are missing.
         """
-        found: list[Reading] = []
+        found: list[GaugeSample] = []
         with suppress(ServiceError):
             found += await self._of_tasks()
         return found + _of_sessions(self.live())
 
-    async def _of_tasks(self) -> list[Reading]:
+    async def _of_tasks(self) -> list[GaugeSample]:
         """Return the gauges of all tasks and their budgets."""
-        found: list[Reading] = []
+        found: list[GaugeSample] = []
         for row in await self.store.read(ListTasks()):
             task, settings = {"task": row.task.task_id}, decode_settings(row.task)
             runs = state_of(row, settings) == TaskState.RUNNING.value
@@ -183,9 +183,9 @@ class StoreViews:
         return found
 
 
-def _of_sessions(sessions: Iterable[LiveSession]) -> list[Reading]:
+def _of_sessions(sessions: Iterable[LiveSession]) -> list[GaugeSample]:
     """Return the gauges of the running sessions."""
-    found: list[Reading] = []
+    found: list[GaugeSample] = []
     counted: Counter[str] = Counter()
     for live in sessions:
         progress = live.progress

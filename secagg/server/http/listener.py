@@ -101,7 +101,7 @@ class HTTPListener:
         """Stop listening, and close all connections."""
         if self._listener is not None:
             self._listener.close()
-        await self._callers.let_go()
+        await self._callers.cancel_all()
 
     def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._callers) >= _CALLERS_AT_MOST:
@@ -183,20 +183,20 @@ class ConnectionTasks:
     """Tracks the connections of one listener."""
 
     def __init__(self) -> None:
-        self._talking: set[asyncio.Task[None]] = set()
+        self._open: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
-        return len(self._talking)
+        return len(self._open)
 
     def begin(self, conversation: Coroutine[Any, Any, None]) -> None:
-        """Serve a connection until it is done, or `let_go` ends it."""
+        """Serve a connection until it is done, or `cancel_all` ends it."""
         caller = asyncio.create_task(conversation)
-        self._talking.add(caller)
-        caller.add_done_callback(self._talking.discard)
+        self._open.add(caller)
+        caller.add_done_callback(self._open.discard)
 
-    async def let_go(self) -> None:
+    async def cancel_all(self) -> None:
         """End all connections; none is open when this returns."""
-        for caller in self._talking:
+        for caller in self._open:
             caller.cancel()
-        if self._talking:
-            await asyncio.wait(self._talking)
+        if self._open:
+            await asyncio.wait(self._open)

@@ -90,7 +90,7 @@ class ConcurrencyLimit:
         return self._all_taken < self._of_all and self._taken[identity] < self._of_one
 
     @contextmanager
-    def taken_by(self, identity: str) -> Iterator[None]:
+    def acquire(self, identity: str) -> Iterator[None]:
         """Count one waiting call, until the block is left."""
         self._taken[identity] += 1
         self._all_taken += 1

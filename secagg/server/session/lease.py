@@ -37,7 +37,7 @@ class SessionLease:
         clock: Time between checks and renewals.
         place: Returns how many rounds the session has entered; None once another
             replica has ended it.
-        look: Applies what other replicas have stored of the session.
+        refresh: Applies what other replicas have stored of the session.
         woken: Set whenever the session may have changed.
         meter: Counts lost leases.
 
@@ -53,7 +53,7 @@ class SessionLease:
         store: Store,
         clock: Clock,
         place: Callable[[], int | None],
-        look: Callable[[], Awaitable[None]],
+        refresh: Callable[[], Awaitable[None]],
         woken: asyncio.Event,
         meter: Meter | None = None,
     ) -> None:
@@ -62,7 +62,7 @@ class SessionLease:
         self._store = store
         self._clock = clock
         self._place = place
-        self._look = look
+        self._refresh = refresh
         self._woken = woken
         self._meter = meter or SilentMeter()
         self._renewing: asyncio.Task[None] | None = None
@@ -88,13 +88,13 @@ class SessionLease:
             try:
                 is_held = await self._held_at(place)
             except ServiceError:
-                await self.let_go()  # the next call must read the store again
+                await self.release()  # the next call must read the store again
                 raise
 
         await patiently(self._clock, hold)
         return is_held
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         """Release the lease, if it is held."""
         lease, self.held = self.held, None
         renewing, self._renewing = self._renewing, None
@@ -111,7 +111,7 @@ class SessionLease:
             RenewLease(self.held, seconds=LEASE_SECONDS)
         ):
             self._meter.add(LEASES_LOST)
-            await self.let_go()
+            await self.release()
         while self.held is None:
             if not self._is_at(place):
                 return False
@@ -123,7 +123,7 @@ class SessionLease:
                 again = self._clock.now() + LOOK_EVERY_SECONDS
                 await is_set_before(self._clock, again, self._woken)
             else:  # its last holder may have completed the session
-                await self._look()
+                await self._refresh()
         if self._renewing is None:
             self._renewing = asyncio.create_task(self._renew())
         return self._is_at(place)

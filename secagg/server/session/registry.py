@@ -35,7 +35,7 @@ from secagg.protocol.packing import unpack
 from secagg.runtime import log_events as telemetry
 from secagg.runtime import metrics
 from secagg.server.dependencies import ServerDependencies
-from secagg.server.notifier import LOOK_SECONDS, SingleFlight
+from secagg.server.notifier import REFRESH_SECONDS, SingleFlight
 from secagg.server.session.record import SessionRecord
 from secagg.server.session.report import SessionReceipt
 from secagg.server.session.runner import WAITING_SECONDS, SessionRunner
@@ -251,16 +251,16 @@ class SessionRegistry:
         self._ended: OrderedDict[bytes, SessionRunner | EndedSession] = OrderedDict()
         self._facts: dict[str, TaskHistory] = {}
         self._looking_up = asyncio.Lock()
-        self._shared_look = SingleFlight(self._look, context.clock)
+        self._shared_refresh = SingleFlight(self._refresh, context.clock)
 
-    async def look_for(self, session_id: bytes) -> SessionRunner | EndedSession:
+    async def find_session(self, session_id: bytes) -> SessionRunner | EndedSession:
         """Return a session, also one that another aggregator has opened.
 
         Raises:
             ServiceError: UNKNOWN_SESSION, STORAGE_FAILED.
         """
         if self._store.is_shared and not self._knows(session_id):
-            await self.look()
+            await self.refresh()
             if not self._knows(session_id):
                 passed = await self._look_up(session_id)
                 if passed is not None:
@@ -275,28 +275,28 @@ class SessionRegistry:
         """
         clock = self._context.clock
         async with self._looking_up:
-            passed = await self._take_in(f"server/{session_id.hex()}")
-            await clock.sleep_until(clock.now() + LOOK_SECONDS)
+            passed = await self._load_session(f"server/{session_id.hex()}")
+            await clock.sleep_until(clock.now() + REFRESH_SECONDS)
         return passed
 
     def _knows(self, session_id: bytes) -> bool:
         return session_id in self._running or session_id in self._ended
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Apply what other replicas did; concurrent callers share the next refresh.
 
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        await self._shared_look.take()
+        await self._shared_refresh.run()
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         """Refresh all sessions from the store, and retire those that are over."""
         rows = await self._store.read(ListSessions(role=Role.SERVER))
         for row in rows:
             runner = self._running.get(_id_of(row.key))
             if runner is None:
-                await self._take_in(row.key)
+                await self._load_session(row.key)
             elif runner.sequence != row.sequence:
                 await _update(runner)
         running = {_id_of(row.key) for row in rows}
@@ -305,13 +305,12 @@ class SessionRegistry:
                 await _update(runner)
                 await self.retire(runner)
 
-    async def _take_in(self, key: str) -> EndedSession | None:
+    async def _load_session(self, key: str) -> EndedSession | None:
         """Load a session that another aggregator has opened.
 
         Returns:
             The session, if it ended too long ago to be kept. A caller that asks for
                 many such sessions evicts none of the kept ones.
-            none of them into the place of what others ask for.
         """
         stored = (
             None
@@ -336,7 +335,7 @@ class SessionRegistry:
         if ended is not None and runner.session_id in self._running:
             del self._running[runner.session_id]
             self._facts.pop(runner.descriptor.task_id, None)
-            await runner.lease.let_go()
+            await runner.lease.release()
             await self._keep(ended)
 
     def find(self, session_id: bytes) -> SessionRunner | EndedSession:
@@ -399,7 +398,7 @@ class SessionRegistry:
         facts = self._facts.get(descriptor.task_id, TaskHistory())
         return facts.told < descriptor.session_number and bool(latest.unacknowledged())
 
-    def note_back(self, identity: str, task_id: str) -> None:
+    def record_call(self, identity: str, task_id: str) -> None:
         """Record that a client asks for the next session and knows the last end."""
         latest = self._latest()
         if latest is not None and latest.descriptor.task_id == task_id:
@@ -678,7 +677,7 @@ class SessionRegistry:
                 self._facts.pop(task_id, None)
         return bool(failed_over)
 
-    async def take_in(self, task_id: str) -> None:
+    async def load_sessions(self, task_id: str) -> None:
         """Load sessions of a task that are stored and that this process does not know.
 
         Such as one of its own, created although the store's answer was lost.
@@ -687,15 +686,15 @@ class SessionRegistry:
             ServiceError: STORAGE_FAILED.
         """
         for row in await self._store.read(ListSessions(role=Role.SERVER, task=task_id)):
-            await self._take_in(row.key)
+            await self._load_session(row.key)
 
     async def resumable(self, task: TaskDefinition) -> SessionRunner | None:
         """Return the interrupted session of a task; end sessions that no longer fit."""
-        await self.take_in(task.task_id)
+        await self.load_sessions(task.task_id)
         if self._store.is_shared:
             # Sessions that others have ended are closed before those that they opened
             # since.
-            await self.look()
+            await self.refresh()
         fitting = None
         for runner in tuple(self._running.values()):
             if runner.descriptor.task_id != task.task_id:
@@ -752,7 +751,7 @@ class SessionRegistry:
                 except DeliveryDeferredError as error:
                     put_off = error
                     # Another replica may be able to, and takes the lease.
-                    await runner.lease.let_go()
+                    await runner.lease.release()
                     again = clock.now() + (error.retry_after_seconds or 0.0)
                     await clock.sleep_until(again)
                 else:
@@ -762,7 +761,7 @@ class SessionRegistry:
         finally:
             if put_off is not None:
                 put_off.settle()
-            await runner.lease.let_go()
+            await runner.lease.release()
 
     async def _end(self, runner: SessionRunner, give: OnSum | None) -> None:
         """Complete a session that is over; see `close`.
@@ -799,6 +798,6 @@ def _id_of(key: str) -> bytes:
 async def _update(runner: SessionRunner) -> None:
     """Apply what others have stored of a session; a failure delays no other session."""
     try:
-        await runner.look()
+        await runner.refresh()
     except ServiceError as error:  # the runner of the session gets the same error
         runner.log.write(telemetry.STORAGE_WRITE_FAILED, reason=error)

@@ -162,9 +162,9 @@ class SumRelease:
             if await self._begin():
                 await self._compute(job)
         except LeaseLostError:
-            await self._lease.let_go()
+            await self._lease.release()
         except asyncio.CancelledError:
-            await self._leave()
+            await self._withdraw_start()
             raise
 
     async def _begin(self) -> bool:
@@ -198,7 +198,7 @@ class SumRelease:
         self._has_begun = True
         return True
 
-    async def _leave(self) -> None:
+    async def _withdraw_start(self) -> None:
         """Take back that the sum was begun: this process is asked to stop."""
         if self._has_begun:
             self._has_begun = False
@@ -241,7 +241,7 @@ class SumRelease:
             try:
                 await self._durable.advance(_last(event), lease=self._lease.held)
             except LeaseLostError:
-                await self._lease.let_go()
+                await self._lease.release()
             else:
                 return
 
@@ -333,7 +333,7 @@ class SessionRunner:
             store=context.store,
             clock=context.clock,
             place=self._place,
-            look=self.look,
+            refresh=self.refresh,
             woken=self._woken,
             meter=context.meter,
         )
@@ -437,13 +437,13 @@ class SessionRunner:
         """How many records it holds, as far as this process knows."""
         return self._durable.sequence
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Apply what other replicas have stored.
 
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        await self._durable.look()
+        await self._durable.refresh()
 
     def count_sessions(self, *, allowed: int | None, spent: int) -> None:
         """Set the session's position in its task's budget, for its progress.
@@ -521,7 +521,7 @@ class SessionRunner:
                 raise
         # The message was checked against an older state: another replica may have
         # opened another round.
-        await self.look()
+        await self.refresh()
         return await self._durable.submit(event)
 
     async def upload_status(self, identity: str, view: bytes) -> UploadStatus:
@@ -535,7 +535,7 @@ class SessionRunner:
             RemoteProtocolError: VIEW_DIFFERS, or it cannot upload now.
         """
         if self._context.store.is_shared and not self._has_uploaded(identity):
-            await self.look()  # another aggregator may have received it
+            await self.refresh()  # another aggregator may have received it
         if self._has_uploaded(identity) and not await self._is_missing(identity):
             return self._uploads.finished()
         await self._check_uploader(identity, view)
@@ -692,7 +692,7 @@ class SessionRunner:
         while after is not Round.FINISHED:
             if self.has_failed_over:
                 raise StoreFailoverError(self.record.session_key)
-            ringing = self._notifier.listen()
+            notified = self._notifier.subscribe()
             update = self.update_for(identity, after)
             if update is not None:
                 after, quiet = update.kind.ROUND, LEAST_QUIET_SECONDS
@@ -701,10 +701,10 @@ class SessionRunner:
                 quiet = idle_timeout(self._state.ROUND, parameters)
                 yield self.wait_of(identity, quiet)
             if after is not Round.FINISHED:
-                await self._notifier.heard(ringing, keepalive_interval(quiet))
+                await self._notifier.wait(notified, keepalive_interval(quiet))
 
     async def next_update(
-        self, identity: str, after: Round | None, ends: float, look_seconds: float
+        self, identity: str, after: Round | None, ends: float, refresh_seconds: float
     ) -> Envelope | None:
         """Wait for the update that opens a round after `after`.
 
@@ -712,7 +712,7 @@ class SessionRunner:
             identity: The client.
             after: The round that it is in.
             ends: Instant of the clock after which the answer is that none exists.
-            look_seconds: Longest time between two checks.
+            refresh_seconds: Longest time between two checks.
 
         Raises:
             ServiceError: STORAGE_FAILED; the session is about to be ended, ask again.
@@ -720,11 +720,11 @@ class SessionRunner:
         while True:
             if self.has_failed_over:
                 raise StoreFailoverError(self.record.session_key)
-            ringing = self._notifier.listen()
+            notified = self._notifier.subscribe()
             update = self.update_for(identity, after)
             if update is not None or self._context.clock.now() > ends:
                 return update
-            await self._notifier.heard(ringing, look_seconds)
+            await self._notifier.wait(notified, refresh_seconds)
 
     def tell(self, identity: str) -> None:
         """Record that a client knows how the session ended."""
@@ -758,7 +758,7 @@ class SessionRunner:
         self._publish()
         async with AsyncExitStack() as failing:
             failing.push_async_callback(
-                self.lease.let_go
+                self.lease.release
             )  # another replica may continue at once
             await self._drive()
             failing.pop_all()
@@ -909,7 +909,7 @@ class SessionRunner:
 
     def _wake(self) -> None:
         """Wake the runner and the watchers of the session."""
-        self._notifier.ring()
+        self._notifier.notify_all()
         self._woken.set()
 
     def _closing(self, closed: Round) -> MakeEvent:

@@ -87,8 +87,8 @@ MakeChange: TypeAlias = Callable[[server.ServerState], Change | None]
 # A commit costs about the same for one message as for thirty.  So commits of messages
 # take a twentieth of the time, and messages that arrive meanwhile share the next one. A
 # message waits no longer than this for others, and never for clients that cannot come.
-_GATHERING_PER_COMMIT: Final = 20.0
-_MAX_GATHERING_SECONDS: Final = 0.05
+_BATCHING_PER_COMMIT: Final = 20.0
+_MAX_BATCHING_SECONDS: Final = 0.05
 
 # A deadline that the store does not confirm is read again, after this pause.
 _NOT_DUE_SECONDS: Final = 0.5
@@ -198,7 +198,7 @@ class DurableState:
         self.has_failed_over = False
         self._is_closed = False
         self._is_catching_up = False
-        self._shared_look = SingleFlight(self._look, clock)
+        self._shared_refresh = SingleFlight(self._refresh, clock)
         self.receipt: bytes | None = None
         self._attempts: Counter[SumAttempt] = Counter()
         self._refusals: set[RefusalNoted] = set()
@@ -207,7 +207,7 @@ class DurableState:
         self._waiting: list[_Waiting] = []
         self._batch: list[_Waiting] = []
         self._committing: asyncio.Task[None] | None = None
-        self._gathering_ends = clock.now()
+        self._batching_ends = clock.now()
         self._expected = 0
         self._all_here = asyncio.Event()
         self._lock = asyncio.Lock()
@@ -350,20 +350,20 @@ class DurableState:
                     return True
         return False
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Apply what other replicas have stored; callers share the next refresh.
 
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        await self._shared_look.take()
+        await self._shared_refresh.run()
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         """Read and apply what other replicas have stored since."""
         async with self._lock:
             if self.receipt is None and not self._is_closed:
                 at = self._position
-                with self._noting_fail_over():
+                with self._detecting_failover():
                     missed = await self._store.read(
                         ReadMissed(
                             self._key,
@@ -393,13 +393,13 @@ class DurableState:
 
     async def _gather(self) -> None:
         """Wait for messages that come soon, if the last commit has just ended."""
-        if self._gathering_ends <= self._clock.now():
+        if self._batching_ends <= self._clock.now():
             return
         counts = server_machine.progress(self._state)
         self._expected = counts.expected - counts.answered
         if len(self._waiting) < self._expected:
             self._all_here.clear()
-            await is_set_before(self._clock, self._gathering_ends, self._all_here)
+            await is_set_before(self._clock, self._batching_ends, self._all_here)
 
     def _answer_all(self, committing: "asyncio.Task[None]") -> None:
         """Answer all waiting senders when the task was cancelled: its loop ends."""
@@ -535,7 +535,7 @@ class DurableState:
             ServiceError: STORAGE_FAILED; the position is unknown, see rule 3.
         """
         position, began = self._position, self._clock.now()
-        with self._measures.commit(), self._noting_fail_over():
+        with self._measures.commit(), self._detecting_failover():
             answer = await self._store.commit(
                 replace(
                     change,
@@ -545,8 +545,8 @@ class DurableState:
                 )
             )
         lasted = self._clock.now() - began
-        gathering = min(_GATHERING_PER_COMMIT * lasted, _MAX_GATHERING_SECONDS)
-        self._gathering_ends = began + gathering
+        batching = min(_BATCHING_PER_COMMIT * lasted, _MAX_BATCHING_SECONDS)
+        self._batching_ends = began + batching
         if isinstance(answer, Committed):
             self._position = JournalPosition(answer.sequence, answer.chain)
             self._note_seconds_left(answer.seconds_left)
@@ -562,7 +562,7 @@ class DurableState:
         return False
 
     @contextmanager
-    def _noting_fail_over(self) -> Iterator[None]:
+    def _detecting_failover(self) -> Iterator[None]:
         try:
             yield
         except StoreFailoverError:
@@ -652,12 +652,12 @@ async def patiently(clock: Clock, write: Callable[[], Awaitable[_Result]]) -> _R
         except ServiceError as error:
             if error.code in _LASTING:
                 raise
-            say_refused(error)
+            log_refused(error)
             await clock.sleep_until(clock.now() + _STORAGE_RETRY_SECONDS)
     return await write()
 
 
-def say_refused(error: BaseException | None) -> None:
+def log_refused(error: BaseException | None) -> None:
     """Log that the storage refused a call."""
     telemetry.log_event(
         _LOG, logging.ERROR, telemetry.STORAGE_WRITE_FAILED, reason=error

@@ -159,7 +159,7 @@ class SumWriter:
     Args:
         directory: The directory of the files.
         prepared: The task's parameters.
-        tell: Called with every file that was written.
+        notify: Called with every file that was written.
     """
 
     def __init__(
@@ -167,11 +167,11 @@ class SumWriter:
         directory: Path,
         prepared: PreparedTask,
         *,
-        tell: Callable[[Path], object] = lambda _: None,
+        notify: Callable[[Path], object] = lambda _: None,
     ) -> None:
         self._directory = directory
         self._prepared = prepared
-        self._tell = tell
+        self._notify = notify
 
     async def write(self, released: ReleasedSum) -> None:
         """Write the files of one sum.
@@ -187,7 +187,7 @@ class SumWriter:
         Raises:
             ServiceError: STORAGE_FAILED; the session stays open in the store.
         """
-        self._tell(await write_receipt(self._directory, session, audit))
+        self._notify(await write_receipt(self._directory, session, audit))
 
     def _write(self, released: ReleasedSum) -> None:
         """Write the files of one released sum, the report last."""
@@ -220,7 +220,7 @@ class SumWriter:
             },
         )
         for path in (sum_path, report_path, receipt_path):
-            self._tell(path)
+            self._notify(path)
 
     def _privacy(self, ring: RingRisk | None) -> dict[str, object] | None:
         """Return the privacy section of a report; None for exact sums."""
@@ -349,7 +349,7 @@ class PendingWrites:
         refusal = self._refusals.get(task_id)
         self._settle(task_id)
         if refusal is not None:
-            self._say_written(task_id, self._clock.now() - refusal.began)
+            self._log_written(task_id, self._clock.now() - refusal.began)
 
     def _note(self, task_id: str, error: ServiceError) -> None:
         now = self._clock.now()
@@ -357,14 +357,14 @@ class PendingWrites:
         refusal = self._refusals.setdefault(task_id, _Refusal(now, now))
         if now >= refusal.say_next:
             refusal.say_next = now + SAY_EVERY_SECONDS
-            self._say_refused(task_id, error)
+            self._log_refused(task_id, error)
 
     def _settle(self, task_id: str) -> None:
         """Record that no write of a task is pending here."""
         self.refused.pop(task_id, None)
         self._refusals.pop(task_id, None)
 
-    def _say_refused(self, task_id: str, error: ServiceError) -> None:
+    def _log_refused(self, task_id: str, error: ServiceError) -> None:
         """Log that a task waits for a disk that refuses its files."""
         telemetry.log_event(
             _LOG,
@@ -377,7 +377,7 @@ class PendingWrites:
             "the same store writes it, if its disk has room.",
         )
 
-    def _say_written(self, task_id: str, seconds: float) -> None:
+    def _log_written(self, task_id: str, seconds: float) -> None:
         """Log that a pending write has succeeded."""
         telemetry.log_event(
             _LOG,

@@ -20,7 +20,7 @@ from secagg.protocol.messages import Aborted, Released
 from secagg.server.dependencies import ServerDependencies
 from secagg.server.session.registry import SessionRegistry
 from secagg.server.session.runner import SessionRunner
-from secagg.server.session.state import patiently, say_refused
+from secagg.server.session.state import log_refused, patiently
 from secagg.server.task.definition import NextPayload, OnSum, TaskDefinition
 from secagg.storage.change import Role
 from secagg.storage.queries import ListSessions
@@ -101,10 +101,10 @@ class TaskRunner:
             try:
                 await self._run_sessions()
             except StoreUnavailableError as error:
-                say_refused(error)
+                log_refused(error)
                 await self._wait_for_store()
             except StoreFailoverError as error:
-                say_refused(error)
+                log_refused(error)
                 if not await self._taken_up_again():
                     raise  # a second attempt would fail, too
             else:
@@ -187,7 +187,7 @@ class TaskRunner:
                 lambda: self._open_here(payload, attempt=attempt)
             )
         if runner is None:
-            await self._patiently(self._sessions.look)
+            await self._patiently(self._sessions.refresh)
             runner = self._open_elsewhere()
         if runner is None:  # a change that its supervisor is about to load
             await self._clock.sleep_until(self._clock.now() + _OVERTAKEN_SECONDS)
@@ -196,7 +196,7 @@ class TaskRunner:
     async def _open_here(self, payload: bytes, *, attempt: int) -> SessionRunner | None:
         """Continue an open session of the task, or open one here."""
         # An earlier attempt may have succeeded although the store refused.
-        await self._sessions.take_in(self.task.task_id)
+        await self._sessions.load_sessions(self.task.task_id)
         found = self._open_elsewhere()
         if found is not None:
             return found
@@ -284,7 +284,7 @@ class TaskRunner:
             await asyncio.wait({closing})
             if not closing.cancelled() and closing.exception() is not None:
                 # A disk that refuses: the session itself gets the error, too.
-                say_refused(closing.exception())
+                log_refused(closing.exception())
 
     async def _may_open(self) -> bool:
         """Wait until a session may open; return False when none will any more."""

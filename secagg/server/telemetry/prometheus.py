@@ -10,7 +10,7 @@ from secagg.runtime.metrics import METRICS, OTHER, BoundedTasks, Kind, Metric
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 # A gauge, its value and its labels.
-Reading = tuple[Metric, float, Mapping[str, str]]
+GaugeSample = tuple[Metric, float, Mapping[str, str]]
 
 
 class PrometheusMeter:
@@ -59,7 +59,7 @@ class PrometheusMeter:
         """Put a value into a histogram."""
         self._child(metric, labels).observe(value)
 
-    def scraped(self, readings: Iterable[Reading]) -> bytes:
+    def scraped(self, readings: Iterable[GaugeSample]) -> bytes:
         """Return all metrics as text.
 
         Args:

@@ -62,7 +62,11 @@ from secagg.storage.rollback_mark import (
     RollbackMark,
     refuse_restored,
 )
-from secagg.storage.store import AWAY_SECONDS, StateDamagedError, StoreUnavailableError
+from secagg.storage.store import (
+    STORE_RETRY_SECONDS,
+    StateDamagedError,
+    StoreUnavailableError,
+)
 
 _LOG: Final = logging.getLogger(SERVER_LOGGER)
 
@@ -201,7 +205,7 @@ class PostgresLink:
                     seconds = round(loop.time() - began, 1)
                     log_event(_LOG, logging.WARNING, STORE_RECONNECTED, seconds=seconds)
                 return link
-            await asyncio.sleep(AWAY_SECONDS)
+            await asyncio.sleep(STORE_RETRY_SECONDS)
 
     async def _open(
         self, entropy: Entropy, *, instant: int | None, accept_restored: bool

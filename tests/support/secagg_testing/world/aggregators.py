@@ -99,7 +99,9 @@ class Aggregators:
                 await server.settle()
 
     async def _serve_operator(self, machine: Machine) -> None:
-        keeper = TaskSupervisor(_NOWHERE, _NOWHERE, own_task=None, tell=lambda _: None)
+        keeper = TaskSupervisor(
+            _NOWHERE, _NOWHERE, own_task=None, notify=lambda _: None
+        )
         async with OperatedServer(None, on_aborted=keeper.write_aborted) as server:
             try:
                 await keeper.start(

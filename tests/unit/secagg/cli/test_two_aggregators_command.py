@@ -33,7 +33,7 @@ from secagg.config.two_aggregators import (
     HelperSettings,
     LeaderSettings,
     SharingClientSettings,
-    load_two_server_settings,
+    load_two_aggregator_settings,
 )
 from secagg.errors import (
     ErrorCode,
@@ -163,7 +163,7 @@ class House:
     def settings(self, name, sections):
         kind = KINDS.get(name, SharingClientSettings)
         path = self.written(name, sections)
-        return load_two_server_settings(kind, path, environment={}).settings
+        return load_two_aggregator_settings(kind, path, environment={}).settings
 
 
 @pytest.fixture
@@ -408,7 +408,7 @@ def test_what_no_client_has_signed_is_not_said_of_a_sum(
 def test_the_samples_list_every_setting_and_describe_one_task(part):
     path = SAMPLES / f"{part}.toml"
     document = tomllib.loads(path.read_text())
-    loaded = load_two_server_settings(KINDS[part], path, environment={})
+    loaded = load_two_aggregator_settings(KINDS[part], path, environment={})
     listed = {f"{name}.{key}" for name, keys in document.items() for key in keys}
     assert listed == {key for key, _, _ in loaded.rows()}
     if part == "client":
@@ -558,7 +558,7 @@ class Operated:
             run_parties(
                 self.settings,
                 listening=self._listens,
-                tell=self.told.append,
+                notify=self.told.append,
                 written=self.sums.append,
                 failed=self.failures.append,
             )

@@ -11,7 +11,7 @@ from secagg_testing.two_aggregators import LEADER_KEY
 
 from secagg.cli import main
 from secagg.cli.checks.preflight import written_files
-from secagg.cli.checks.setup_checks import doctor_findings
+from secagg.cli.checks.setup_checks import doctor_results
 from secagg.config import (
     load_client_settings,
     load_server_settings,
@@ -27,7 +27,7 @@ from secagg.config.two_aggregators import (
     HelperSettings,
     LeaderSettings,
     SharingClientSettings,
-    load_two_server_settings,
+    load_two_aggregator_settings,
 )
 from secagg.errors import ErrorCode, ServiceError
 from secagg.pki.key_files import key_text
@@ -75,7 +75,9 @@ def of_server():
 
 def of_two(kind, name, overrides=()):
     file = CONFIG / "two-aggregators" / f"{name}.toml"
-    loaded = load_two_server_settings(kind, file, environment={}, overrides=overrides)
+    loaded = load_two_aggregator_settings(
+        kind, file, environment={}, overrides=overrides
+    )
     options = IO if name == "client" else {}
     return two_aggregator_paths(loaded.settings, file, **options)
 
@@ -278,7 +280,7 @@ async def test_the_doctor_says_what_the_start_refuses(place):
         text.replace("[client]", '[client]\nrollback_mark = "client.toml"')
     )
     for found in (
-        (await doctor_findings(place / "server.toml"))[1],
-        (await doctor_findings(place / "client.toml"))[1],
+        (await doctor_results(place / "server.toml"))[1],
+        (await doctor_results(place / "client.toml"))[1],
     ):
         assert next(each.number[2:] for each in found if each.error) == "05"

@@ -7,9 +7,9 @@ from secagg_testing import manual_clock
 from secagg.server.notifier import Notifier
 
 
-def listening(bell, clock, heard, seconds):
+def listening(notifier, clock, heard, seconds):
     async def listen():
-        await bell.heard(bell.listen(), seconds)
+        await notifier.wait(notifier.subscribe(), seconds)
         heard.append(clock.now())
 
     return asyncio.ensure_future(listen())
@@ -17,10 +17,10 @@ def listening(bell, clock, heard, seconds):
 
 def test_it_rings_for_all_when_the_first_of_them_must_hear_it():
     async def main(clock):
-        bell, heard, begun = Notifier(clock), [], clock.now()
-        first = [listening(bell, clock, heard, seconds) for seconds in (60, 15, 30)]
+        notifier, heard, begun = Notifier(clock), [], clock.now()
+        first = [listening(notifier, clock, heard, seconds) for seconds in (60, 15, 30)]
         await clock.sleep_until(begun + 10)
-        late = listening(bell, clock, heard, 100)
+        late = listening(notifier, clock, heard, 100)
         await asyncio.wait({*first, late})
         assert heard == [begun + 15] * 4
         await clock.sleep_until(begun + 1000)
@@ -31,14 +31,14 @@ def test_it_rings_for_all_when_the_first_of_them_must_hear_it():
 
 def test_a_subscriber_before_the_notification_receives_it():
     async def main(clock):
-        bell, begun = Notifier(clock), clock.now()
-        ringing = bell.listen()
-        bell.ring()
-        await bell.heard(ringing, 60)
+        notifier, begun = Notifier(clock), clock.now()
+        ringing = notifier.subscribe()
+        notifier.notify_all()
+        await notifier.wait(ringing, 60)
         assert clock.now() == begun
-        again = asyncio.ensure_future(bell.heard(bell.listen(), 60))
+        again = asyncio.ensure_future(notifier.wait(notifier.subscribe(), 60))
         await clock.sleep_until(begun + 1)
-        bell.ring()
+        notifier.notify_all()
         await again
         assert clock.now() == begun + 1
 

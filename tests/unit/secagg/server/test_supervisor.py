@@ -96,7 +96,7 @@ class World:
             self.directory / "sums",
             self.directory / "state",
             own_task="t",
-            tell=self.said.append,
+            notify=self.said.append,
             check_task=self.check_task,
         )
         async with OperatedServer(
@@ -845,7 +845,7 @@ async def test_a_caller_that_takes_no_answer_is_let_go(world, monkeypatch):
         reader, writer = await asyncio.open_unix_connection(str(world.socket), limit=1)
         await write_message(writer, {"id": 1, "verb": "status", "args": {}})
         assert await reader.read(1)  # the answer has begun
-        await asyncio.gather(*world.admin._callers._talking)
+        await asyncio.gather(*world.admin._callers._open)
         assert await world.states() == {"t": "running"}
         writer.close()
 

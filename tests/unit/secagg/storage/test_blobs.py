@@ -109,7 +109,7 @@ def test_a_client_that_is_switched_to_another_aggregator_repeats_one_chunk(
     assert total.survivors == 4
     for sent in chunks.values():
         assert size < sum(length for length, _ in sent) <= size + 2
-        assert len({taken_by for _, taken_by in sent}) == 2
+        assert len({acquire for _, acquire in sent}) == 2
 
 
 def test_an_object_appears_once_and_stays_as_it_is(blobs):

@@ -11,7 +11,7 @@ from secagg.errors import ErrorCode
 from secagg.pki.expiry import WARNED_BEFORE
 from secagg.protocol.messages import BUNDLE_BYTES
 from secagg.protocol.profiles import RoundDeadlines
-from secagg.server.aggregator import HELD_LOOK_SECONDS
+from secagg.server.aggregator import HELD_REFRESH_SECONDS
 from secagg.server.call_guards import (
     MESSAGES_OF_ONE_CALLER,
     UPLOADS_OF_ONE_CALLER,
@@ -49,9 +49,9 @@ ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
         ),
         (
             "| a request for a session, while no session is open | "
-            f"{limits.MAX_HELD_MS / 1000 - HELD_LOOK_SECONDS:g} to "
+            f"{limits.MAX_HELD_MS / 1000 - HELD_REFRESH_SECONDS:g} to "
             f"{limits.MAX_HELD_MS / 1000:g} s, or as long as the client says; "
-            f"polled again every {HELD_LOOK_SECONDS:g} s |"
+            f"polled again every {HELD_REFRESH_SECONDS:g} s |"
         ),
         (
             "| waiting requests for a session | "

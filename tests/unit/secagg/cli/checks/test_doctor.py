@@ -21,7 +21,7 @@ from secagg_testing.tls_deployment import crl_of
 from secagg.cli import main
 from secagg.cli.checks import connectivity as way_to_aggregator
 from secagg.cli.checks import state_checks
-from secagg.cli.checks.setup_checks import doctor_findings
+from secagg.cli.checks.setup_checks import doctor_results
 from secagg.config.common import DataSection
 from secagg.errors import ErrorCode
 from secagg.pki.certificate_authority import CertificateAuthority
@@ -118,13 +118,13 @@ def written(place, name, text, *changes):
 
 
 async def of_server(place, *changes):
-    _, findings = await doctor_findings(written(place, "server.toml", SERVER, *changes))
+    _, findings = await doctor_results(written(place, "server.toml", SERVER, *changes))
     return findings
 
 
 async def of_client(place, port, *changes):
     path = written(place, "client.toml", CLIENT % port, *changes)
-    _, findings = await doctor_findings(path)
+    _, findings = await doctor_results(path)
     return findings
 
 

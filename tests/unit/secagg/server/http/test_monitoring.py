@@ -106,7 +106,7 @@ class World:
             self.directory / "sums",
             self.section.state_dir,
             own_task=HOSTILE,
-            tell=lambda _: None,
+            notify=lambda _: None,
         )
         meter = meter_of(self.section)
         self.server = OperatedServer(

@@ -44,7 +44,7 @@ class Replica:
             store=store,
             clock=clock,
             place=lambda: self.place,
-            look=self.look,
+            refresh=self.look,
             woken=self.woken,
             meter=self.meter,
         )
@@ -72,12 +72,12 @@ def test_a_holder_that_lives_keeps_it_and_one_that_lets_go_is_followed_at_once()
         await clock.sleep_until(clock.now() + 10 * LEASE_SECONDS)
         assert not waiting.done()
         assert await one.lease.hold()  # it is the same one's still
-        await one.lease.let_go()
+        await one.lease.release()
         other.woken.set()
         before = clock.now()
         assert await waiting
         assert (clock.now(), other.looks) == (before, 1)
-        await other.lease.let_go()
+        await other.lease.release()
         assert len(asyncio.all_tasks()) == 1  # no task renews it
 
     manual_clock.run(main)
@@ -97,7 +97,7 @@ def test_one_that_is_seen_to_have_ended_is_followed_within_a_second():
         assert clock.now() - began <= LOOK_EVERY_SECONDS
         assert other.lease.held.token > one.lease.held.token
         assert not await store.commit(RenewLease(one.lease.held, seconds=LEASE_SECONDS))
-        await other.lease.let_go()
+        await other.lease.release()
 
     manual_clock.run(main)
 
@@ -112,12 +112,12 @@ def test_one_that_was_stopped_for_long_loses_it_and_looks_again():
         began = clock.now()
         assert await other.lease.hold()
         assert LEASE_SECONDS <= clock.now() - began <= LEASE_SECONDS + 2
-        await other.lease.let_go()
+        await other.lease.release()
         assert await one.lease.hold()
         assert one.lease.held.token > first.token
         assert one.looks == 2
         assert one.meter.total == {("secagg_leases_lost_total",): 1}
-        await one.lease.let_go()
+        await one.lease.release()
 
     manual_clock.run(main)
 
@@ -129,7 +129,7 @@ def test_what_another_one_has_done_is_not_done_again():
             late = Replica("a", store, clock)
             late.at_look = lambda late=late, place=place: setattr(late, "place", place)
             assert not await late.lease.hold()
-            await late.lease.let_go()
+            await late.lease.release()
         assert not await late.lease.hold()  # and nothing is taken for it
         assert late.lease.held is None
 
@@ -143,7 +143,7 @@ def test_a_store_that_refuses_for_a_moment_is_asked_and_looked_at_again():
         store.refusals = 2
         assert await one.lease.hold()
         assert one.looks == 1
-        await one.lease.let_go()
+        await one.lease.release()
 
         def refuse_once():
             if one.looks == 2:
@@ -152,6 +152,6 @@ def test_a_store_that_refuses_for_a_moment_is_asked_and_looked_at_again():
         one.at_look = refuse_once
         assert await one.lease.hold()
         assert one.looks == 3  # what it holds unseen is let go
-        await one.lease.let_go()
+        await one.lease.release()
 
     manual_clock.run(main)

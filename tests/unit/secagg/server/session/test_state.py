@@ -167,7 +167,7 @@ def test_a_timer_that_the_store_does_not_believe_closes_nothing():
         assert await close() is not Round.ADVERTISE_KEYS
         # What it has missed meanwhile is applied, and a look that finds nothing harms
         # nothing.
-        await one.look()
+        await one.refresh()
         assert (await inner.read(LoadSession("s"))).sequence == one.sequence
 
     manual_clock.run(main)

@@ -768,7 +768,7 @@ async def test_a_machine_without_a_mark_waits_for_others_to_come_back(
             raise
 
     monkeypatch.setattr(postgres_link, "refuse_restored", judge)
-    monkeypatch.setattr(postgres_link, "AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(postgres_link, "STORE_RETRY_SECONDS", 0.0)
     monkeypatch.setattr(postgres_link, "NEWCOMER_SECONDS", math.inf)
     one = await shared("one", now=clock)
     await begin(one)
@@ -796,7 +796,7 @@ async def unreachable_for(monkeypatch, attempts, *, error):
         return await connect(*words, **more)
 
     monkeypatch.setattr(postgres_link.asyncpg, "connect", refused)
-    monkeypatch.setattr(postgres_link, "AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(postgres_link, "STORE_RETRY_SECONDS", 0.0)
     return made
 
 
