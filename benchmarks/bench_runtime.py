@@ -21,7 +21,7 @@ from secagg.runtime.workers import Workers
 from secagg.server.engine.engine import thread_engine
 from secagg.server.engine.mask_removal import MaskExecutor
 from secagg.storage.blobs import FileBlobs
-from secagg.storage.change import Change, Committed, NewSession, Record, Role
+from secagg.storage.change import Change, Committed, NewSession, Record, Side
 from secagg.storage.open_store import open_store
 from secagg.storage.spool import UploadSpool
 
@@ -57,7 +57,7 @@ async def _commit_all(path: Path, records: int, *, together: bool) -> None:
     store = await open_store(f"sqlite:{path}")
     changes = []
     for number in range(1, records + 1):
-        new = NewSession(role=Role.SERVER, task="t", number=number, header=b"")
+        new = NewSession(role=Side.SERVER, task="t", number=number, header=b"")
         changes.append(Change(key=str(number), create=new))
     begun = await asyncio.gather(*map(store.commit, changes))
     appended = [

@@ -82,7 +82,7 @@ def drive(  # noqa: PLR0913 - every option of the verb
     if role not in {"client", "server"}:
         raise typer.BadParameter("must be client or server", param_hint="--role")
     known = _known(known_failing)
-    verdicts: list[kit.Verdict] = []
+    verdicts: list[kit.CaseVerdict] = []
     with tempfile.TemporaryDirectory(prefix="secagg-kit-") as home:
         program = Program(command, timeout=timeout, state=Path(home))
         try:

@@ -11,7 +11,7 @@ from secagg.cli.output import Output
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from secagg.protocol.graphs.choice import Adversary, GraphChoice
+    from secagg.protocol.graphs.choice import GraphAdversary, GraphChoice
     from secagg.protocol.profiles import Profile
 
 
@@ -73,14 +73,14 @@ def graph(  # noqa: PLR0913 - one parameter per flag
     Example: secagg graph --clients 1000 --corrupt 0.1 --dropout 0.3
     """
     from secagg.cli.key_traffic import key_traffic
-    from secagg.protocol.graphs.choice import Adversary, GraphDemand, choose_graph
+    from secagg.protocol.graphs.choice import GraphAdversary, GraphDemand, choose_graph
     from secagg.protocol.parameters import MAX_CLIENTS, Graph
 
     output = Output(as_json=as_json)
     try:
-        server = Adversary(adversary)
+        server = GraphAdversary(adversary)
     except ValueError:
-        known = ", ".join(Adversary)
+        known = ", ".join(GraphAdversary)
         raise typer.BadParameter(
             f"--adversary must be one of {known}, not {adversary!r}"
         ) from None
@@ -141,15 +141,15 @@ def graph(  # noqa: PLR0913 - one parameter per flag
     output.result(result)
 
 
-def _profile_for(server: "Adversary", chosen: "GraphChoice") -> "Profile | None":
+def _profile_for(server: "GraphAdversary", chosen: "GraphChoice") -> "Profile | None":
     """Return the profile that a graph against this server belongs to, if any."""
-    from secagg.protocol.graphs.choice import Adversary
+    from secagg.protocol.graphs.choice import GraphAdversary
     from secagg.protocol.parameters import Graph
     from secagg.protocol.profiles import Profile
 
-    if server is Adversary.SEMI_MALICIOUS:
+    if server is GraphAdversary.SEMI_MALICIOUS:
         return None
-    if server is Adversary.CURIOUS:
+    if server is GraphAdversary.CURIOUS:
         return Profile.HONEST_CURIOUS_SERVER
     if chosen.graph is Graph.K_OUT:
         return Profile.MALICIOUS_SERVER_SPARSE

@@ -98,14 +98,16 @@ def max_rosters_of(descriptor: SessionDescriptor) -> int | None:
     return NoisyTask.from_parameters(parameters).max_rosters
 
 
-def settlement_of(descriptor: SessionDescriptor, charge: refund.Charge) -> Settlement:
+def settlement_of(
+    descriptor: SessionDescriptor, charge: refund.ChargeOutcome
+) -> Settlement:
     """Return what the store records of a session's charge, if it has one.
 
     Args:
         descriptor: The session.
         charge: What becomes of it, as `secagg.protocol.refund` has it.
     """
-    is_void = charge is refund.Charge.GIVEN_BACK
+    is_void = charge is refund.ChargeOutcome.GIVEN_BACK
     return Settlement(
         task=descriptor.task_id,
         session_id=descriptor.session_id,

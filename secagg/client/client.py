@@ -51,8 +51,8 @@ from secagg.client.session import ClientSession
 from secagg.client.session_driver import (
     DEFAULT_MAX_PAYLOAD_BYTES,
     ClientProgress,
-    ClientSettings,
     Preparation,
+    SessionSettings,
     ask,
 )
 from secagg.client.step_client import StepClient, check_peer, state_of
@@ -330,7 +330,7 @@ class Client:
         self._attempts = check_whole("attempts", attempts, least=1)
         if wait_seconds is not None:
             wait_seconds = check_real("wait_seconds", wait_seconds, least=0.0)
-        self._settings = ClientSettings(
+        self._settings = SessionSettings(
             fetch_sum=fetch_sum,
             max_payload_bytes=check_whole(
                 "max_payload_bytes", max_payload_bytes, least=0

@@ -75,7 +75,7 @@ from secagg.protocol.messages import (
 from secagg.protocol.packing import pack
 from secagg.runtime import log_events as telemetry
 from secagg.storage.budget_ledger import BudgetKey, ChargeState, Settlement, budget_of
-from secagg.storage.change import Change, Role
+from secagg.storage.change import Change, Side
 from secagg.storage.client_store import ClientStore
 from secagg.storage.journal import Ending, decode_ending, is_answered
 from secagg.storage.queries import ListCharges, ListSessions, LoadSession, ReadTally
@@ -275,7 +275,7 @@ class OpenClient:
         """
         if self._admission.total is not None:
             await self._admission.total.open()
-        for row in await self.store.read(ListSessions(role=Role.CLIENT)):
+        for row in await self.store.read(ListSessions(role=Side.CLIENT)):
             if not is_record_key(row.key):  # of two aggregators: it is never resumed
                 await self.end_shared(row.key)
                 continue
@@ -371,7 +371,7 @@ class OpenClient:
 
     async def highest_number(self, task: str) -> int:
         """Return the highest number of a task that this client has seen; 0 for none."""
-        query = ReadTally(Role.CLIENT, task, peer=self._peer)
+        query = ReadTally(Side.CLIENT, task, peer=self._peer)
         return (await self.store.read(query)).highest_number
 
     async def is_in_session(self, task: str) -> bool:
@@ -918,7 +918,7 @@ class OpenClient:
         if is_own and (live := self._live.get(offered.session_id)) is not None:
             await self._leave(live.session, why)
             return
-        ended = client.Failed(why.code, str(why), refund.Charge.KEPT)
+        ended = client.Failed(why.code, str(why), refund.ChargeOutcome.KEPT)
         session = ClientSession.of_ended(
             stored,
             offered,

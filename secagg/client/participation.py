@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from secagg.protocol.client.states import Completed
 from secagg.protocol.messages import Fate
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.client_store import ClientRecords
 from secagg.storage.journal import decode_ending
 from secagg.storage.queries import ListSessions, LoadSession
@@ -39,7 +39,7 @@ async def last_part(store: ClientRecords, task_id: str) -> Participation | None:
         ServiceError: STORAGE_FAILED.
     """
     for row in await store.read(
-        ListSessions(role=Role.CLIENT, task=task_id, state=SessionState.ENDED)
+        ListSessions(role=Side.CLIENT, task=task_id, state=SessionState.ENDED)
     ):
         stored = await store.read(LoadSession(row.key))
         if stored is None or stored.receipt is None:
@@ -64,7 +64,7 @@ async def receipt_of(
         ServiceError: STORAGE_FAILED.
     """
     for row in await store.read(
-        ListSessions(role=Role.CLIENT, task=task_id, state=SessionState.ENDED)
+        ListSessions(role=Side.CLIENT, task=task_id, state=SessionState.ENDED)
     ):
         if row.number != session_number:
             continue

@@ -38,9 +38,9 @@ from secagg.client.session_driver import (
     ClientParts,
     ClientPhase,
     ClientProgress,
-    ClientSettings,
     Conductor,
     Prepare,
+    SessionSettings,
 )
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import (
@@ -100,7 +100,7 @@ class ClientRunner:
         prepare: Prepare,
         accept: Callable[[SessionInfo], Awaitable[object]] | None = None,
         aggregator: str | None = None,
-        settings: ClientSettings | None = None,
+        settings: SessionSettings | None = None,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         workers: Workers | None = None,
@@ -109,7 +109,7 @@ class ClientRunner:
         self._connection = connection
         self._accept = accept
         self._aggregator = aggregator
-        self._settings = settings or ClientSettings()
+        self._settings = settings or SessionSettings()
         self._clock = clock or SystemClock()
         self._on_progress = on_progress or (lambda _: None)
         self.reach = ErrorStage.NO_SESSION

@@ -64,8 +64,8 @@ from secagg.storage.change import (
     NumberTakenError,
     Outcome,
     RewrittenSession,
-    Role,
     SessionsSpentError,
+    Side,
 )
 from secagg.storage.client_store import ClientRecords
 from secagg.storage.journal import (
@@ -188,7 +188,7 @@ class ClientSession:
                 refused.reason, code=refused.code, next_step=refused.next_step
             )
         new = NewSession(
-            role=Role.CLIENT,
+            role=Side.CLIENT,
             task=descriptor.task_id,
             peer=session.peer,
             number=descriptor.session_number,
@@ -280,7 +280,7 @@ class ClientSession:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        rows = await store.read(ListSessions(role=Role.CLIENT, task=task_id))
+        rows = await store.read(ListSessions(role=Side.CLIENT, task=task_id))
         keys = [row.key for row in rows if _is_of(row.key, identity)]
         records = [await store.read(LoadSession(key)) for key in keys]
         return [each for each in records if each is not None and not each.ended]
@@ -501,14 +501,14 @@ async def claimed(
 UNKNOWN_PAST: Final = client.Failed(
     ErrorCode.RESTORED_STATE,
     "this client's state was restored from an older one",
-    refund.Charge.KEPT,
+    refund.ChargeOutcome.KEPT,
 )
 
 
 _IDENTITY_LOST: Final = client.Failed(
     ErrorCode.BAD_CREDENTIAL,
     "the session was begun with another identity, and has lasted too long",
-    refund.Charge.KEPT,
+    refund.ChargeOutcome.KEPT,
 )
 
 

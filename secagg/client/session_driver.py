@@ -153,7 +153,7 @@ class ClientProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientSettings:
+class SessionSettings:
     """How a client behaves; its limits are in `secagg.protocol.policy`.
 
     Attributes:
@@ -189,7 +189,7 @@ class ClientParts:
     clock: Clock
     workers: Workers
     prepare: Prepare
-    settings: ClientSettings
+    settings: SessionSettings
     on_progress: Callable[[ClientProgress], None]
 
     async def ask(

@@ -10,7 +10,7 @@ from typing import Final
 
 from secagg.config.common import ProgramSection, TLSSection
 from secagg.config.loader import setting
-from secagg.config.policy import CohortSection, privacy_limits_of, total_of
+from secagg.config.policy import CohortPolicySection, privacy_limits_of, total_of
 from secagg.errors import ErrorCode
 from secagg.pki.key_files import parse_key
 from secagg.protocol.profiles import MAX_DEADLINE_SECONDS, Profile
@@ -110,7 +110,7 @@ class IdentitySection:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicySection(CohortSection):
+class PolicySection(CohortPolicySection):
     """Limits that no server can relax.  The client leaves a session below them."""
 
     profiles: tuple[str, ...] = setting(

@@ -47,7 +47,7 @@ class LimitsSection(DataSection):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CohortSection(LimitsSection):
+class CohortPolicySection(LimitsSection):
     """Limits that no server can relax."""
 
     min_clients: int = clients_setting("Smallest cohort.", default=3)
@@ -101,7 +101,7 @@ class CohortSection(LimitsSection):
 _OF_NOISE: Final = ("grounds", "max_eps", "max_del", "max_loc", "min_loc", "min_coll")
 
 
-def privacy_limits_of(section: CohortSection) -> PrivacyLimits | ExactSumWaiver:
+def privacy_limits_of(section: CohortPolicySection) -> PrivacyLimits | ExactSumWaiver:
     """Return the privacy limits of a section, or the waiver written there.
 
     Raises:
@@ -120,7 +120,7 @@ def privacy_limits_of(section: CohortSection) -> PrivacyLimits | ExactSumWaiver:
         )
     is_limited = any(
         getattr(section, each.name) != each.default
-        for each in fields(CohortSection)
+        for each in fields(CohortPolicySection)
         if each.name.startswith(_OF_NOISE)
     )
     if limits is None and (section.require_noise or is_limited):
@@ -135,7 +135,7 @@ def privacy_limits_of(section: CohortSection) -> PrivacyLimits | ExactSumWaiver:
     return ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT, noised=limits)
 
 
-def total_of(section: CohortSection) -> TotalBudget | None:
+def total_of(section: CohortPolicySection) -> TotalBudget | None:
     """Return the total of a section; None if it has no total.
 
     Raises:
@@ -151,7 +151,7 @@ def total_of(section: CohortSection) -> TotalBudget | None:
     return total
 
 
-def cohort_of(section: CohortSection) -> ClientPolicy:
+def cohort_of(section: CohortPolicySection) -> ClientPolicy:
     """Return the limits of the cohort that a section states.
 
     Raises:

@@ -21,7 +21,7 @@ from typing import Any, Final
 from secagg.conformance.lies import LIES, RESTART
 from secagg.conformance.plays import PLAYS
 from secagg.conformance.program import ProgramFailedError, Tested
-from secagg.conformance.run import Answer, BrokenRuleError, Recorder, Run
+from secagg.conformance.run import BrokenRuleError, ProgramAnswer, Recorder, Run
 from secagg.conformance.scene import scene
 from secagg.conformance.server_role import ServerCase, ServerRun, server_cases
 from secagg.errors import printable
@@ -92,7 +92,7 @@ _BAD: Final = frozenset({State.FAILED, State.SILENT, State.MENDED})
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CaseVerdict:
     """How a program did in a case.
 
     Attributes:
@@ -227,7 +227,7 @@ def chosen(
 
 def play(
     case: Case | ServerCase, tested: Tested, abilities: Abilities, *, seed: bytes
-) -> Verdict:
+) -> CaseVerdict:
     """Play one case.
 
     Args:
@@ -238,7 +238,7 @@ def play(
     """
     missing = abilities.lacks(case)
     if missing:
-        return Verdict(case, State.SKIPPED, missing)
+        return CaseVerdict(case, State.SKIPPED, missing)
     recorder, started = Recorder(tested), process_time()
     try:
         if isinstance(case, ServerCase):
@@ -257,7 +257,7 @@ def play(
         tested.restart()  # a line that comes late belongs to no other case
     # What the program has said is shown to people, and on terminals.
     why = printable(why, max_bytes=_MAX_WHY)
-    return Verdict(case, state, why, seconds, tuple(recorder.lines))
+    return CaseVerdict(case, state, why, seconds, tuple(recorder.lines))
 
 
 def _played(case: Case, recorder: Recorder, abilities: Abilities, seed: bytes) -> None:
@@ -334,7 +334,7 @@ def _bytes(act: bytes | str) -> bytes:
     return act
 
 
-def check_left(answer: Answer, codes: Iterable[str], run: Run) -> None:
+def check_left(answer: ProgramAnswer, codes: Iterable[str], run: Run) -> None:
     """Check that the program has left with one of some codes.
 
     Raises:
@@ -347,7 +347,7 @@ def check_left(answer: Answer, codes: Iterable[str], run: Run) -> None:
         )
 
 
-def _told(answer: Answer) -> str:
+def _told(answer: ProgramAnswer) -> str:
     """Return an answer of the program in words."""
     if answer.left:
         return f"left {answer.left}"
@@ -366,7 +366,7 @@ def _check_quiet(run: Run, update: bytes) -> None:
         raise BrokenRuleError("the program continues after it has left")
 
 
-def _check_continues(case: Case, run: Run, answer: Answer) -> None:
+def _check_continues(case: Case, run: Run, answer: ProgramAnswer) -> None:
     """Check that the program complains where it must, and that the sum is right."""
     found = [
         int.from_bytes(message[1:3], "big")

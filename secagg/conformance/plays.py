@@ -9,7 +9,7 @@ import numpy as np
 
 from secagg.conformance.lies import LIES
 from secagg.conformance.noise_law import is_alike
-from secagg.conformance.run import Answer, BrokenRuleError, Run
+from secagg.conformance.run import BrokenRuleError, ProgramAnswer, Run
 from secagg.conformance.scene import NOW, TESTED
 from secagg.protocol.messages import Aborted, Released, Upload
 
@@ -47,7 +47,7 @@ def _play(make: Play) -> Play:
     return make
 
 
-def _left(answer: Answer, case: PlayedCase, run: Run) -> None:
+def _left(answer: ProgramAnswer, case: PlayedCase, run: Run) -> None:
     codes = sorted(case.codes)
     if answer.left not in codes or run.news(answer) or answer.view:
         raise BrokenRuleError(
@@ -286,7 +286,7 @@ def it_is_lost(make: Make, case: PlayedCase) -> None:
         raise BrokenRuleError("the sum should be that of the others")
 
 
-def _charged(make: Make, case: PlayedCase, *, fate: int | None) -> Answer:
+def _charged(make: Make, case: PlayedCase, *, fate: int | None) -> ProgramAnswer:
     """Join, bind and end a session; return the answer to the next offer."""
     run = make()
     run.join()
@@ -329,7 +329,7 @@ def charge_returned(make: Make, case: PlayedCase) -> None:
         )
 
 
-def _refused(answer: Answer) -> None:
+def _refused(answer: ProgramAnswer) -> None:
     if answer.messages or not answer.left:
         raise BrokenRuleError("it joins a session that its budget does not cover")
 

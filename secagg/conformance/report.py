@@ -15,8 +15,8 @@ from xml.sax.saxutils import quoteattr
 from secagg.conformance.kit import (
     PROTOCOL,
     Abilities,
+    CaseVerdict,
     State,
-    Verdict,
     cases,
     chosen,
     digest,
@@ -53,7 +53,7 @@ def known_failing(path: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-def with_known(verdict: Verdict, known: frozenset[str]) -> Verdict:
+def with_known(verdict: CaseVerdict, known: frozenset[str]) -> CaseVerdict:
     """Return a verdict as the list of known failures has it.
 
     A case on the list that passes is an error: the list must shrink.
@@ -64,10 +64,10 @@ def with_known(verdict: Verdict, known: frozenset[str]) -> Verdict:
     if verdict.state is State.PASSED:
         state, why = State.MENDED, "it passes: remove it from the list"
     case, seconds = verdict.case, verdict.seconds
-    return Verdict(case, state, why, seconds, verdict.lines)
+    return CaseVerdict(case, state, why, seconds, verdict.lines)
 
 
-def junit(verdicts: Sequence[Verdict]) -> str:
+def junit(verdicts: Sequence[CaseVerdict]) -> str:
     """Return the run as JUnit XML: classname is the rule, name the case."""
     counts = Counter(verdict.state for verdict in verdicts)
     silent = counts[State.SILENT]
@@ -98,7 +98,7 @@ def junit(verdicts: Sequence[Verdict]) -> str:
     return "\n".join([*lines, "</testsuite>", ""])
 
 
-def write_transcript(directory: Path, verdict: Verdict, errors: bytes) -> None:
+def write_transcript(directory: Path, verdict: CaseVerdict, errors: bytes) -> None:
     """Write what kit and program said in a case, and the program's error output.
 
     Args:
@@ -122,7 +122,7 @@ def write_transcript(directory: Path, verdict: Verdict, errors: bytes) -> None:
 
 
 def certificate(
-    abilities: Abilities, verdicts: Sequence[Verdict], *, role: str, seed: int
+    abilities: Abilities, verdicts: Sequence[CaseVerdict], *, role: str, seed: int
 ) -> dict[str, Any]:
     """Return what was tested, with what, how it went, and what was not tested.
 

@@ -86,7 +86,7 @@ class BrokenRuleError(Exception):
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProgramAnswer:
     """What the program said to one line.
 
     Attributes:
@@ -106,7 +106,7 @@ class Answer:
     content: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, content: Mapping[str, Any]) -> "Answer":
+    def of(cls, content: Mapping[str, Any]) -> "ProgramAnswer":
         """Read an answer.
 
         Raises:
@@ -255,31 +255,31 @@ class Run:
 
     # --- the program ------------------------------------------------------------------
 
-    def ask(self, line: Mapping[str, Any]) -> Answer:
+    def ask(self, line: Mapping[str, Any]) -> ProgramAnswer:
         """Send one line and read the answer."""
-        return Answer.of(self.recorder.ask(line))
+        return ProgramAnswer.of(self.recorder.ask(line))
 
-    def begin(self, offer: bytes | None = None) -> Answer:
+    def begin(self, offer: bytes | None = None) -> ProgramAnswer:
         """Offer the session."""
         if offer is not None:
             self.line["offer"] = offer.hex()
         return self.ask(self.line)
 
-    def update(self, update: bytes) -> Answer:
+    def update(self, update: bytes) -> ProgramAnswer:
         """Hand the program an update; b"" for none."""
         return self.ask({"do": "update", "update": update.hex(), "now": self.now})
 
-    def restart(self) -> Answer:
+    def restart(self) -> ProgramAnswer:
         """Let the program forget all but what it has stored."""
         if self.restarts == "process":
             self.recorder.restart()
         return self.ask({**self.line, "do": "restart", "now": self.now})
 
-    def news(self, answer: Answer) -> tuple[bytes, ...]:
+    def news(self, answer: ProgramAnswer) -> tuple[bytes, ...]:
         """Return the messages that it has not said before."""
         return tuple(each for each in answer.messages if each not in self.said)
 
-    def deliver(self, answer: Answer) -> None:
+    def deliver(self, answer: ProgramAnswer) -> None:
         """Hand the aggregator what the program said.
 
         Raises:
@@ -299,7 +299,7 @@ class Run:
                 ) from None
             self.said.append(message)
 
-    def give(self, answer: Answer) -> Answer:
+    def give(self, answer: ProgramAnswer) -> ProgramAnswer:
         """Deliver an answer; where it shows a view, check that and let it bind."""
         self.deliver(answer)
         if not answer.view:
@@ -361,7 +361,7 @@ class Run:
                 raise BrokenRuleError(f"the session ended too early: {failure}")
             self.hear(update)
 
-    def hear(self, update: bytes) -> Answer:
+    def hear(self, update: bytes) -> ProgramAnswer:
         """Let the program hear an update, and answer."""
         return self.give(self.update(update))
 

@@ -35,7 +35,7 @@ from secagg.protocol.events import DroppedKey, SurvivorSeed
 from secagg.protocol.graphs.neighbours import SharingGraph
 from secagg.protocol.messages import Advert, Roster
 from secagg.protocol.parameters import ProtocolParameters
-from secagg.protocol.share_bundles import Answer
+from secagg.protocol.share_bundles import SharesAnswer
 
 _Shares = npt.NDArray[np.uint8]
 _Abscissae = npt.NDArray[np.int64]
@@ -103,7 +103,7 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
     graph: SharingGraph,
     share_holders: frozenset[int],
     survivors: frozenset[int],
-    answers: Mapping[int, Answer],
+    answers: Mapping[int, SharesAnswer],
 ) -> ReconstructedSecrets:
     """Rebuild one secret of every client in U2.
 
@@ -202,7 +202,9 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
 class _ShareTable:
     """The revealed shares, addressed by dealer and holder."""
 
-    def __init__(self, graph: SharingGraph, answers: Mapping[int, Answer]) -> None:
+    def __init__(
+        self, graph: SharingGraph, answers: Mapping[int, SharesAnswer]
+    ) -> None:
         self._graph = graph
         self._answers = answers
         self._is_uniform = graph.has_common_holders and not any(

@@ -41,7 +41,7 @@ class ReachedStage(Enum):
 
 
 @unique
-class Charge(StrEnum):
+class ChargeOutcome(StrEnum):
     """What becomes of the charge for a session."""
 
     NEVER = "never charged"
@@ -50,8 +50,11 @@ class Charge(StrEnum):
 
 
 def _row(
-    standing: ReachedStage, never_fixed: Charge, not_included: Charge, included: Charge
-) -> Mapping[tuple[ReachedStage, Fate | None], Charge]:
+    standing: ReachedStage,
+    never_fixed: ChargeOutcome,
+    not_included: ChargeOutcome,
+    included: ChargeOutcome,
+) -> Mapping[tuple[ReachedStage, Fate | None], ChargeOutcome]:
     """Return the table's entries of one stage."""
     return {
         (standing, Fate.NEVER_FIXED): never_fixed,
@@ -62,7 +65,7 @@ def _row(
     }
 
 
-_NEVER, _BACK, _KEPT = Charge.NEVER, Charge.GIVEN_BACK, Charge.KEPT
+_NEVER, _BACK, _KEPT = ChargeOutcome.NEVER, ChargeOutcome.GIVEN_BACK, ChargeOutcome.KEPT
 _FOLLOWED: Final = {
     # own last state      never fixed  not included  included, or no fate
     **_row(ReachedStage.UNBOUND,  _NEVER,      _NEVER,   _NEVER),
@@ -79,14 +82,18 @@ _ARBITRARY: Final = {
     **_row(ReachedStage.ANSWERED, _KEPT,       _KEPT,    _KEPT),
 }  # fmt: skip
 
-CHARGES: Final[Mapping[Profile, Mapping[tuple[ReachedStage, Fate | None], Charge]]] = {
+CHARGES: Final[
+    Mapping[Profile, Mapping[tuple[ReachedStage, Fate | None], ChargeOutcome]]
+] = {
     Profile.HONEST_CURIOUS_SERVER: _FOLLOWED,
     Profile.MALICIOUS_SERVER: _ARBITRARY,
     Profile.MALICIOUS_SERVER_SPARSE: _ARBITRARY,
 }
 
 
-def charge_after(profile: Profile, standing: ReachedStage, fate: Fate | None) -> Charge:
+def charge_after(
+    profile: Profile, standing: ReachedStage, fate: Fate | None
+) -> ChargeOutcome:
     """Return what becomes of the charge for a session.
 
     Args:

@@ -83,7 +83,7 @@ class HeldShares:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SharesAnswer:
     """The revealed shares of one holder, decoded once for all uses.
 
     Attributes:

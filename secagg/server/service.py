@@ -67,7 +67,7 @@ from secagg.server.admin.operations import ServedAggregator, TaskControl, View
 from secagg.server.admin.page import operator_page
 from secagg.server.admin.snapshot import StatusSnapshot
 from secagg.server.admin.socket import AdminSocket
-from secagg.server.http.listener import Answer, HTTPListener, Page, text
+from secagg.server.http.listener import HTTPAnswer, HTTPListener, Page, text
 from secagg.server.http.readiness import PROBE_EVERY_SECONDS, Readiness
 from secagg.server.http_edge.listener import (
     EdgeOptions,
@@ -275,25 +275,25 @@ class _Pages:
     async def _is_ready(self) -> bool:
         return not await self._readiness.complaint()
 
-    async def _metrics(self) -> Answer:
+    async def _metrics(self) -> HTTPAnswer:
         if self._meter is None:
             return text("nothing is measured", HTTPStatus.NOT_FOUND)
         readings = await self._overview.readings(await self._is_ready())
-        return Answer(self._meter.scraped(readings), CONTENT_TYPE)
+        return HTTPAnswer(self._meter.scraped(readings), CONTENT_TYPE)
 
-    async def _alive(self) -> Answer:
+    async def _alive(self) -> HTTPAnswer:
         return text("alive")
 
-    async def _ready(self) -> Answer:
+    async def _ready(self) -> HTTPAnswer:
         complaint = await self._readiness.complaint()
         if complaint:
             return text(f"not ready: {complaint}", HTTPStatus.SERVICE_UNAVAILABLE)
         return text("ready")
 
-    async def _operator(self) -> Answer:
+    async def _operator(self) -> HTTPAnswer:
         complaint = await self._readiness.complaint()
         shown = await operator_page(self._server, self._overview, complaint)
-        return Answer(shown, "text/html; charset=utf-8")
+        return HTTPAnswer(shown, "text/html; charset=utf-8")
 
 
 @asynccontextmanager

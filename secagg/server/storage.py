@@ -27,7 +27,7 @@ from secagg.storage.blobs import (
     open_blobs,
     refuse_other_blobs,
 )
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.leases import BindBlobs
 from secagg.storage.open_store import open_state
 from secagg.storage.queries import ReadClock, ReadTally
@@ -60,7 +60,7 @@ class ServerStorage:
 
     async def sums_released(self, task_id: str) -> int:
         """Return how many sums of a task earlier processes released."""
-        tally = await self.store.read(ReadTally(Role.SERVER, task_id))
+        tally = await self.store.read(ReadTally(Side.SERVER, task_id))
         return TaskHistory.decode(tally.facts).sums
 
 

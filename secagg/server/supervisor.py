@@ -61,7 +61,7 @@ from secagg.server.task.stored import (
     refuse_stopped,
     row_of,
 )
-from secagg.storage.change import Role, SessionsSpentError
+from secagg.storage.change import SessionsSpentError, Side
 from secagg.storage.changes import PutTask
 from secagg.storage.queries import ListSessions, ListTasks
 from secagg.storage.rows import SessionState, TaskRow, TaskState
@@ -621,7 +621,7 @@ class TaskSupervisor:
         state = state_of(row, settings)
         latest = await self._store.read(
             ListSessions(
-                role=Role.SERVER, task=task_id, state=SessionState.ALL, limit=1
+                role=Side.SERVER, task=task_id, state=SessionState.ALL, limit=1
             )
         )
         is_open = bool(latest) and latest[0].ended is None

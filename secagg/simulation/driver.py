@@ -79,7 +79,7 @@ from secagg.protocol.server import machine as server_machine
 from secagg.protocol.server import states as server
 from secagg.protocol.server.states import RosterFixed
 from secagg.simulation.enrolled import membership_of
-from secagg.simulation.measurement import CostReport, Meter, held_bytes
+from secagg.simulation.measurement import CostReport, SimulationMeter, held_bytes
 
 Residues = npt.NDArray[np.unsignedinteger[Any]]
 
@@ -525,7 +525,7 @@ class _MeasuredSession(InProcessSession):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.on_progress: Callable[[Round, int, int], None] | None = None
-        self.meter = Meter()
+        self.meter = SimulationMeter()
         self.sum = zeros(self.parameters.dimension, self.parameters.modulus)
         self.expected = zeros(self.parameters.dimension, self.parameters.modulus)
         self._adverts: Mapping[int, Advert] | None = None

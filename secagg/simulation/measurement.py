@@ -78,7 +78,7 @@ class CostReport:
 
 
 @dataclass(slots=True)
-class Meter:
+class SimulationMeter:
     """Adds up costs while a session runs.
 
     Attributes:

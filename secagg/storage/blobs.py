@@ -47,7 +47,7 @@ _NAME: Final = re.compile(r"[0-9a-z][0-9a-z.-]*(/[0-9a-z][0-9a-z.-]*){0,4}")
 
 
 @dataclass(frozen=True, slots=True)
-class Blob:
+class StoredBlob:
     """Describes one object of a listing.
 
     Attributes:
@@ -93,7 +93,7 @@ class Blobs(Protocol):
             ServiceError: STORAGE_FAILED.
         """
 
-    def below(self, prefix: str) -> tuple[Blob, ...]:
+    def below(self, prefix: str) -> tuple[StoredBlob, ...]:
         """Return the objects whose names begin with these parts, by name.
 
         Raises:
@@ -226,7 +226,7 @@ class FileBlobs:
             finally:
                 os.close(descriptor)
 
-    def below(self, prefix: str) -> tuple[Blob, ...]:
+    def below(self, prefix: str) -> tuple[StoredBlob, ...]:
         """Return the objects whose names begin with these parts, by name."""
         with self._failures():
             return tuple(sorted(self._below(prefix), key=lambda blob: blob.name))
@@ -266,7 +266,7 @@ class FileBlobs:
         with self._failures():
             return shutil.disk_usage(self.directory).free
 
-    def _below(self, prefix: str) -> Iterator[Blob]:
+    def _below(self, prefix: str) -> Iterator[StoredBlob]:
         """Yield all files below a directory, at any depth."""
         try:
             entries = list(os.scandir(self._path(prefix)))
@@ -276,7 +276,7 @@ class FileBlobs:
             if entry.is_dir():
                 yield from self._below(f"{prefix}/{entry.name}")
             elif not entry.name.startswith("."):
-                yield Blob(f"{prefix}/{entry.name}", entry.stat().st_size)
+                yield StoredBlob(f"{prefix}/{entry.name}", entry.stat().st_size)
 
     def _path(self, name: str) -> Path:
         return self.directory / _checked_name(name)
@@ -319,9 +319,9 @@ class MemoryBlobs:
         end = len(data) if max_bytes is None else offset + max_bytes
         return data[offset:end], len(data)
 
-    def below(self, prefix: str) -> tuple[Blob, ...]:
+    def below(self, prefix: str) -> tuple[StoredBlob, ...]:
         """Return the objects whose names begin with these parts, by name."""
-        return tuple(Blob(n, len(self._objects[n][0])) for n in self._of(prefix))
+        return tuple(StoredBlob(n, len(self._objects[n][0])) for n in self._of(prefix))
 
     def homes(self) -> tuple[str, ...]:
         """Return the first parts of all names, in order."""
@@ -474,10 +474,10 @@ class S3Blobs:
             except FileNotFoundError:
                 return None
 
-    def below(self, prefix: str) -> tuple[Blob, ...]:
+    def below(self, prefix: str) -> tuple[StoredBlob, ...]:
         """Return the objects whose names begin with these parts, by name."""
         found = (
-            Blob(each["path"].removeprefix(f"{_OBJECTS}/"), each["size"])
+            StoredBlob(each["path"].removeprefix(f"{_OBJECTS}/"), each["size"])
             for each in self._listed(prefix)
         )
         return tuple(sorted(found, key=lambda blob: blob.name))

@@ -50,7 +50,7 @@ class Command(Generic[_Answer_co]):
     __slots__ = ()
 
 
-class Update(Command[_Answer_co], ABC):
+class StoreUpdate(Command[_Answer_co], ABC):
     """Writes between the steps of sessions; see `secagg.storage.changes`.
 
     Attributes:
@@ -71,7 +71,7 @@ class Update(Command[_Answer_co], ABC):
 
 
 @unique
-class Role(StrEnum):
+class Side(StrEnum):
     """Names the side whose session is stored."""
 
     SERVER = "server"
@@ -124,7 +124,7 @@ class NewSession:
             has no row.
     """
 
-    role: Role
+    role: Side
     task: str
     number: int
     header: bytes = field(repr=False)

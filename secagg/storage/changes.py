@@ -33,10 +33,10 @@ from secagg.storage.change import (
     NumberTakenError,
     Outcome,
     Record,
-    Role,
     SessionConflictError,
     SessionsSpentError,
-    Update,
+    Side,
+    StoreUpdate,
     first_number_after_restore,
 )
 from secagg.storage.queries import (
@@ -77,7 +77,7 @@ PURGE_ROWS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Touch(Update[None]):
+class Touch(StoreUpdate[None]):
     """Write as a change does, without changing anything, to test the store."""
 
     async def run(self, connection: Connection) -> None:
@@ -86,7 +86,7 @@ class Touch(Update[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class PutTask(Update[bool]):
+class PutTask(StoreUpdate[bool]):
     """Store a task if its version is still this one; else False.
 
     Attributes:
@@ -112,7 +112,7 @@ class PutTask(Update[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class PutFacts(Update[bool]):
+class PutFacts(StoreUpdate[bool]):
     """Store the history of a task as `Change.facts` does; False if it has changed.
 
     It serves changes between sessions.
@@ -130,7 +130,7 @@ class PutFacts(Update[bool]):
     async def run(self, connection: Connection) -> bool:
         """Store them."""
         await connection.lock(self.task)
-        tally = await tally_at(connection, Role.SERVER.value, self.task, "")
+        tally = await tally_at(connection, Side.SERVER.value, self.task, "")
         if tally.facts != self.instead_of:
             return False
         await TALLIES.put(connection, tally._replace(facts=self.facts))
@@ -138,7 +138,7 @@ class PutFacts(Update[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class PutClaim(Update[bool]):
+class PutClaim(StoreUpdate[bool]):
     """Add a claim if its data have as many as the caller has seen; else return False.
 
     Attributes:
@@ -160,7 +160,7 @@ class PutClaim(Update[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class RecordRevocations(Update[None]):
+class RecordRevocations(StoreUpdate[None]):
     """Record a revocation list that was read completely; it is never deleted.
 
     Attributes:
@@ -192,7 +192,7 @@ class RecordRevocations(Update[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class PurgeReceipts(Update[tuple[str, ...]]):
+class PurgeReceipts(StoreUpdate[tuple[str, ...]]):
     """Delete up to `PURGE_ROWS` receipts; the answer names their sessions.
 
     Attributes:
@@ -246,7 +246,7 @@ async def skip_numbers(connection: Connection) -> None:
     The backup may lack whole tasks, too. So the tally of no task also holds the first
     number of new tasks.
     """
-    role, least = Role.SERVER.value, first_number_after_restore()
+    role, least = Side.SERVER.value, first_number_after_restore()
     await TALLIES.put(connection, await tally_at(connection, role, "", ""))
     for tally in await TALLIES.find(connection, "role = $1", role):
         number = max(tally.highest_number, least)

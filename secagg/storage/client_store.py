@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, Self, TypeVar, cast
 
 from secagg.crypto.entropy import Entropy
 from secagg.runtime.files import disk, replace_file, sync_directory
-from secagg.storage.change import Change, Command, Query, Update
+from secagg.storage.change import Change, Command, Query, StoreUpdate
 from secagg.storage.directories import (
     STORE_FILE,
     check_mark_place,
@@ -118,7 +118,7 @@ class ClientStore:
     async def commit(self, command: Command[_Answer]) -> _Answer:
         """Execute a command, whole or not at all."""
         if not isinstance(command, Change):
-            update: Update[Any] = cast("Update[_Answer]", command)
+            update: StoreUpdate[Any] = cast("StoreUpdate[_Answer]", command)
             return cast(_Answer, self._transactions.write(update))
         (outcome,) = self._transactions.apply((command,))
         if isinstance(outcome, Exception):

@@ -20,8 +20,8 @@ from typing import Final
 from secagg.protocol.events import Received, SumComputed
 from secagg.protocol.messages import Upload
 from secagg.runtime.files import disk
-from secagg.storage.blobs import STORE_HOME, Blob, Blobs, FileBlobs
-from secagg.storage.change import Role
+from secagg.storage.blobs import STORE_HOME, Blobs, FileBlobs, StoredBlob
+from secagg.storage.change import Side
 from secagg.storage.journal import decode_server_event
 from secagg.storage.queries import FindFaults, ListSessions, LoadSession
 from secagg.storage.rows import SessionState, StoredSession
@@ -98,7 +98,7 @@ async def find_state_faults(
         StateFault(found.key, found.complaint, is_damage=True)
         for found in await store.read(FindFaults())
     ]
-    rows = await store.read(ListSessions(role=Role.SERVER, state=SessionState.ALL))
+    rows = await store.read(ListSessions(role=Side.SERVER, state=SessionState.ALL))
     known = {row.key.rpartition("/")[2] for row in rows}
     if use is not None and not faults:  # a damaged record names nothing
         last = max(
@@ -199,7 +199,9 @@ def _upload_faults(blobs: Blobs, home: str) -> Iterator[StateFault]:
             yield StateFault(f"spool/{place}", complaint, is_damage=True, place=place)
 
 
-def _uploads_of(blobs: Blobs, home: str) -> Iterator[tuple[str, str, tuple[Blob, ...]]]:
+def _uploads_of(
+    blobs: Blobs, home: str
+) -> Iterator[tuple[str, str, tuple[StoredBlob, ...]]]:
     """Yield digest, place and pieces of every upload that was checked."""
     uploads = f"{home}/uploads"
     # An unchecked upload has no such object: its sender continues it.
@@ -219,7 +221,7 @@ def _uploads_of(blobs: Blobs, home: str) -> Iterator[tuple[str, str, tuple[Blob,
         yield digest, place, tuple(chunks)
 
 
-def _digest(blobs: Blobs, chunks: tuple[Blob, ...]) -> str:
+def _digest(blobs: Blobs, chunks: tuple[StoredBlob, ...]) -> str:
     digest = hashlib.sha256()
     for chunk in chunks:
         found = blobs.read(chunk.name)

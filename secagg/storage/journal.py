@@ -52,7 +52,7 @@ from secagg.protocol.messages import (
     Round,
 )
 from secagg.protocol.receipts.receipt import AuditReceipt
-from secagg.protocol.refund import Charge
+from secagg.protocol.refund import ChargeOutcome
 from secagg.protocol.rounds import FROM_CLIENTS, FROM_SERVER
 from secagg.storage.change import Record
 
@@ -453,12 +453,12 @@ _OFFERS: Final[_Readers[StoredOffer]] = {_SESSION_OFFERED: _offer}
 
 
 def _completed(reader: Reader, _: str) -> Ending:
-    charge = Charge(_text(reader))
+    charge = ChargeOutcome(_text(reader))
     return Ending(Completed(Released.decode(_blob(reader)), charge), _blob(reader))
 
 
 def _failed(reader: Reader, _: str) -> Ending:
-    charge = Charge(_text(reader))
+    charge = ChargeOutcome(_text(reader))
     state = Failed(ErrorCode(reader.u16()), _text(reader), charge)
     return Ending(state, _blob(reader))
 

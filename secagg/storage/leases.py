@@ -8,13 +8,13 @@ keep them in the database (`secagg.storage.postgres.notifications`).
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from secagg.storage.change import Lease, LeaseLostError, Update
+from secagg.storage.change import Lease, LeaseLostError, StoreUpdate
 from secagg.storage.rows import Replica, ReplicaRow
 from secagg.storage.tables import Connection
 
 
 @dataclass(frozen=True, slots=True)
-class AcquireLease(Update[Lease | None]):
+class AcquireLease(StoreUpdate[Lease | None]):
     """Acquire a lease that is free, has expired, or is the holder's already.
 
     It is free, too, when its holder is seen to have ended.  The answer is the lease,
@@ -39,7 +39,7 @@ class AcquireLease(Update[Lease | None]):
 
 
 @dataclass(frozen=True, slots=True)
-class RenewLease(Update[bool]):
+class RenewLease(StoreUpdate[bool]):
     """Hold a lease for some seconds from now on; False when it is another's by now.
 
     Attributes:
@@ -57,7 +57,7 @@ class RenewLease(Update[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseLease(Update[None]):
+class ReleaseLease(StoreUpdate[None]):
     """Release a lease; without effect when it is another's by now.
 
     Attributes:
@@ -73,7 +73,7 @@ class ReleaseLease(Update[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat(Update[None]):
+class Heartbeat(StoreUpdate[None]):
     """State that a replica is alive.
 
     Deadlines do not advance while no replica is.  A store that is not shared has none.
@@ -93,7 +93,7 @@ class Heartbeat(Update[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class BindBlobs(Update[bytes | None]):
+class BindBlobs(StoreUpdate[bytes | None]):
     """Return the name of the object store that keeps this store's blobs, or None.
 
     Attributes:

@@ -25,7 +25,7 @@ from secagg.storage.change import (
     NewSession,
     Query,
     Record,
-    Role,
+    Side,
 )
 from secagg.storage.rollback_mark import Mark, mark_in
 from secagg.storage.rows import (
@@ -33,8 +33,8 @@ from secagg.storage.rows import (
     ReplicaRow,
     SessionRow,
     SessionState,
+    SessionTally,
     StoredSession,
-    Tally,
     Task,
     TaskRow,
     TaskState,
@@ -147,7 +147,7 @@ class ListSessions(Query[tuple[SessionRow, ...]]):
         limit: The largest number of sessions.
     """
 
-    role: Role
+    role: Side
     task: str | None = None
     state: SessionState = SessionState.RUNNING
     before: int | None = None
@@ -174,7 +174,7 @@ class ListSessions(Query[tuple[SessionRow, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadTally(Query[Tally]):
+class ReadTally(Query[SessionTally]):
     """Reads what the sessions of a task leave behind for good.
 
     Attributes:
@@ -183,14 +183,14 @@ class ReadTally(Query[Tally]):
         peer: At a client, the aggregator that numbers the sessions; else empty.
     """
 
-    role: Role
+    role: Side
     task: str
     peer: str = ""
 
-    async def run(self, connection: Connection) -> Tally:
+    async def run(self, connection: Connection) -> SessionTally:
         """Read it."""
         found = await tally_at(connection, self.role.value, self.task, self.peer)
-        return Tally(found.highest_number, found.spent, found.facts)
+        return SessionTally(found.highest_number, found.spent, found.facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class ListTasks(Query[tuple[TaskRow, ...]]):
         """List them."""
         rows = []
         for row in await TASKS.find(connection, "true ORDER BY task_id"):
-            tally = await ReadTally(Role.SERVER, row.task_id).run(connection)
+            tally = await ReadTally(Side.SERVER, row.task_id).run(connection)
             named = row._asdict() | {"state": TaskState(row.state)}
             version = named.pop("version")
             rows.append(TaskRow(Task(**named), version, tally))
@@ -430,7 +430,7 @@ def _shown(
 ) -> dict[str, Any]:
     """Return the columns of a session that a class has, as it has them."""
     columns = session._asdict() | {
-        "role": Role(session.role),
+        "role": Side(session.role),
         "spent": bool(session.spent),
         "restored": bool(session.restored),
     }
@@ -495,7 +495,7 @@ def verified_records(
 def chain_start_of(session: SessionColumns, header: bytes) -> bytes:
     """Return the chain value before a session's first record."""
     new = NewSession(
-        role=Role(session.role),
+        role=Side(session.role),
         task=session.task,
         number=session.number,
         header=header,

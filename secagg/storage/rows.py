@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
 
-from secagg.storage.change import Record, Role
+from secagg.storage.change import Record, Side
 
 
 @unique
@@ -42,7 +42,7 @@ class StoredSession:
     """
 
     key: str
-    role: Role
+    role: Side
     task: str
     peer: str
     number: int
@@ -85,7 +85,7 @@ class SessionRow:
 
     position: int
     key: str
-    role: Role
+    role: Side
     task: str
     number: int
     round: int
@@ -125,7 +125,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class SessionTally:
     """Holds what sessions of one role, task and peer leave behind for good.
 
     Attributes:
@@ -146,12 +146,12 @@ class TaskRow:
     Attributes:
         task: The task.
         version: Number of times it was stored, from 1.
-        tally: Tally of the server's sessions.
+        tally: SessionTally of the server's sessions.
     """
 
     task: Task
     version: int
-    tally: Tally
+    tally: SessionTally
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from contextlib import aclosing
 from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
 
 from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
-from secagg.storage.change import Change, Command, Outcome, Query, Update
+from secagg.storage.change import Change, Command, Outcome, Query, StoreUpdate
 
 _Answer = TypeVar("_Answer")
 _Result = TypeVar("_Result")
@@ -174,7 +174,7 @@ def unknown_session(key: str) -> SecAggError:
     )
 
 
-class Engine(Protocol):
+class StoreEngine(Protocol):
     """Runs the transactions of one store in a database.
 
     Attributes:
@@ -190,7 +190,7 @@ class Engine(Protocol):
     async def apply(self, change: Change) -> Outcome:
         """Apply a change; see `secagg.storage.changes.apply_change`."""
 
-    async def write(self, update: Update[_Answer]) -> _Answer:
+    async def write(self, update: StoreUpdate[_Answer]) -> _Answer:
         """Run an update in a transaction."""
 
     async def read(self, query: Query[_Answer]) -> _Answer:
@@ -210,7 +210,7 @@ class TableStore:
         engine: The database.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: StoreEngine) -> None:
         self.engine: Final = engine
         self._is_closed = False
 
@@ -229,7 +229,7 @@ class TableStore:
         self._check_open()
         if isinstance(command, Change):
             return cast(_Answer, await self.engine.apply(command))
-        update: Update[Any] = cast("Update[_Answer]", command)
+        update: StoreUpdate[Any] = cast("StoreUpdate[_Answer]", command)
         return cast(_Answer, await self.engine.write(update))
 
     async def read(self, query: Query[_Answer]) -> _Answer:

@@ -33,7 +33,7 @@ _MAX_LINE_BYTES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class ChildProgram:
     """One process of a run, as it is planned.
 
     Attributes:
@@ -98,7 +98,7 @@ class Director:
             if failed is not None:
                 raise failed
 
-    async def start_servers(self, programs: Sequence[Program]) -> list[str]:
+    async def start_servers(self, programs: Sequence[ChildProgram]) -> list[str]:
         """Start aggregators; return their addresses once all of them listen.
 
         Raises:
@@ -122,7 +122,7 @@ class Director:
 
     async def start_clients(
         self,
-        programs: Sequence[Program],
+        programs: Sequence[ChildProgram],
         *,
         needed: int,
         started: Callable[[int], None] = lambda _: None,
@@ -179,7 +179,7 @@ class Director:
         """Inject a fault: end a process at once."""
         self._running[name].kill()
 
-    def start_again(self, program: Program) -> None:
+    def start_again(self, program: ChildProgram) -> None:
         """Start a process that was killed, unless all are to end."""
         if not self._is_ending:
             task = asyncio.create_task(self._start_again(program))
@@ -188,7 +188,7 @@ class Director:
 
     # --- the processes ----------------------------------------------------------------
 
-    async def _start(self, program: Program) -> None:
+    async def _start(self, program: ChildProgram) -> None:
         """Start a program and watch it."""
         child = await start_child(
             program.name,
@@ -203,7 +203,7 @@ class Director:
         watching.add_done_callback(self._on_watched)
         self._watching[program.name] = watching
 
-    async def _start_again(self, program: Program) -> None:
+    async def _start_again(self, program: ChildProgram) -> None:
         try:
             await self._start(program)
         except SecAggError as error:
@@ -222,7 +222,7 @@ class Director:
         if not watching.cancelled() and watching.exception() is not None:
             self._is_stuck.set()
 
-    def _hear(self, program: Program, said: Event) -> None:
+    def _hear(self, program: ChildProgram, said: Event) -> None:
         """Note the address or the failure of a program, and pass on its event."""
         match said["event"]:
             case "listening":

@@ -53,7 +53,7 @@ from secagg.protocol.vectors import as_vector
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.workers import Workers
 from secagg.storage.budget_ledger import Charge, ClaimAdversary
-from secagg.storage.change import Change, Committed, NewSession, Role
+from secagg.storage.change import Change, Committed, NewSession, Side
 from secagg.transport.connection import AggregatorConnection
 from secagg.two_aggregators.gate import PairRequest, PairRules, admit_pair
 from secagg.two_aggregators.messages import HelperShare
@@ -361,7 +361,7 @@ class TwoAggregatorClient:
         """Claim data and number, and charge the session, before anything is sent."""
         offer = joined.leader
         new = NewSession(
-            role=Role.CLIENT,
+            role=Side.CLIENT,
             task=self._task,
             number=offer.session_number,
             header=b"",

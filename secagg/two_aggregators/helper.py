@@ -31,7 +31,7 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.packing import pack
 from secagg.protocol.parameters import MAX_CLIENTS
 from secagg.runtime.log_events import SESSION_ABORTED, SESSION_COMPLETED, SESSION_OPENED
-from secagg.storage.change import NewSession, Record, Role
+from secagg.storage.change import NewSession, Record, Side
 from secagg.storage.integrity_check import SpoolUse
 from secagg.storage.queries import ReadTally
 from secagg.storage.rows import StoredSession
@@ -199,7 +199,7 @@ class Helper(Party[_Session]):
             await self._end(live)
         if not self.may_open:
             return  # the leader is told to wait
-        tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
+        tally = await self._storage.store.read(ReadTally(Side.SERVER, self._task))
         # Twice, for an honest leader whose clock was ahead when it accepted a number.
         if after_session > highest_accepted(tally.highest_number) + MAX_AHEAD:
             raise ErrorCode.BAD_CONFIG.error(
@@ -224,7 +224,7 @@ class Helper(Party[_Session]):
             self._storage.store,
             offer.session_id.hex(),
             NewSession(
-                role=Role.SERVER,
+                role=Side.SERVER,
                 task=self._task,
                 number=offer.session_number,
                 header=offer.encode(),

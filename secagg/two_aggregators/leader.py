@@ -52,10 +52,10 @@ from secagg.server.rpc.limits import UploadSlots
 from secagg.server.session.uploads import UploadReceiver
 from secagg.server.task.history import TaskHistory
 from secagg.server.telemetry.prometheus import GaugeSample
-from secagg.storage.change import NewSession, Record, Role
+from secagg.storage.change import NewSession, Record, Side
 from secagg.storage.integrity_check import SpoolUse
 from secagg.storage.queries import ListSessions, ReadTally
-from secagg.storage.rows import SessionRow, SessionState, StoredSession, Tally
+from secagg.storage.rows import SessionRow, SessionState, SessionTally, StoredSession
 from secagg.storage.spool import SUM
 from secagg.transport.connection import AggregatorConnection
 from secagg.two_aggregators.helper_answer import AgreedAnswer, HelperAnswer
@@ -300,7 +300,7 @@ class Leader(Party[_Session]):
 
     async def _open(self) -> _Session:
         """Open a session on the helper's next offer, and store both offers."""
-        tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
+        tally = await self._storage.store.read(ReadTally(Side.SERVER, self._task))
         facts = await self._task_history()
         if tally.spent >= self._max_sessions or facts.sums >= self._steps:
             self._is_over, self._helper_answers = True, None
@@ -347,7 +347,7 @@ class Leader(Party[_Session]):
                     self._storage.store,
                     offer.session_id.hex(),
                     NewSession(
-                        role=Role.SERVER,
+                        role=Side.SERVER,
                         task=self._task,
                         number=offer.session_number,
                         header=Writer()
@@ -371,7 +371,7 @@ class Leader(Party[_Session]):
     async def _task_history(self) -> TaskHistory:
         """Return the sums of the task, and the clients in them."""
         if self._history is None:
-            tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
+            tally = await self._storage.store.read(ReadTally(Side.SERVER, self._task))
             self._history = history_in(tally)
         return self._history
 
@@ -651,7 +651,7 @@ class Leader(Party[_Session]):
         """Return the row of the last ended session, if there is one."""
         return await self._storage.store.read(
             ListSessions(
-                role=Role.SERVER, task=self._task, state=SessionState.ENDED, limit=1
+                role=Side.SERVER, task=self._task, state=SessionState.ENDED, limit=1
             )
         )
 
@@ -661,7 +661,7 @@ class Leader(Party[_Session]):
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
+        tally = await self._storage.store.read(ReadTally(Side.SERVER, self._task))
         return {
             "task": self._task,
             "leader": self._name,
@@ -813,6 +813,6 @@ def _stored(helper_number: int, facts: TaskHistory) -> bytes:
     return helper_number.to_bytes(_COUNTER_BYTES, "big") + facts.encode()
 
 
-def history_in(tally: Tally) -> TaskHistory:
+def history_in(tally: SessionTally) -> TaskHistory:
     """Return the sums of a leader's task, and the clients in them."""
     return TaskHistory.decode(tally.facts[_COUNTER_BYTES:])

@@ -54,7 +54,7 @@ from secagg.server.task.stored import (
 )
 from secagg.server.telemetry.measures import Measures, measured_call
 from secagg.server.telemetry.prometheus import GaugeSample
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.changes import PutTask
 from secagg.storage.queries import ListSessions, LoadSession, ReadTally
 from secagg.storage.retention import purge_once
@@ -196,7 +196,7 @@ class Party(ABC, Generic[_Session]):
         row = await row_of(store, self._task)
         self._state = TaskState.RUNNING if row is None else row.task.state
         self._set_gate()
-        rows = await store.read(ListSessions(role=Role.SERVER, task=self._task))
+        rows = await store.read(ListSessions(role=Side.SERVER, task=self._task))
         loaded = [await store.read(LoadSession(row.key)) for row in rows]
         interrupted = [(each, self._load_session(each)) for each in loaded if each]
         refuse_sessions_of_another(
@@ -348,7 +348,7 @@ class Party(ABC, Generic[_Session]):
             ServiceError: STORAGE_FAILED.
         """
         task = {"task": self._task}
-        tally = await self._storage.store.read(ReadTally(Role.SERVER, self._task))
+        tally = await self._storage.store.read(ReadTally(Side.SERVER, self._task))
         covered = max(0, self._max_sessions - tally.spent)
         left = covered if self.may_serve else 0
         live, report = self._live, self._noise.report()

@@ -15,7 +15,11 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.packing import packed_size
 from secagg.protocol.receipts.receipt import Outcome
-from secagg.protocol.receipts.verifier import ShownSession, Step, naming_step
+from secagg.protocol.receipts.verifier import (
+    ShownSession,
+    VerificationStep,
+    naming_step,
+)
 from secagg.two_aggregators.offers import check_pair
 from secagg.two_aggregators.receipt import (
     NameList,
@@ -75,25 +79,25 @@ def verify_shared_receipt(
     Raises:
         ReceiptError: The receipt is invalid; names the first step that fails.
     """
-    with naming_step(Step.ENCODING):
+    with naming_step(VerificationStep.ENCODING):
         receipt = TwoAggregatorReceipt.decode(data)
-    with naming_step(Step.OFFER):
+    with naming_step(VerificationStep.OFFER):
         leader = SessionDescriptor.decode(receipt.leader_offer)
         helper = SessionDescriptor.decode(receipt.helper_offer)
         check_pair(leader, helper)
-    with naming_step(Step.VIEW):
+    with naming_step(VerificationStep.VIEW):
         statement, sizes = _stated(receipt, leader)
-    with naming_step(Step.CREDENTIALS):
+    with naming_step(VerificationStep.CREDENTIALS):
         _require(leader_key != helper_key, "one key cannot sign for both aggregators")
         _check_keys(receipt, leader_key=leader_key, helper_key=helper_key)
-    with naming_step(Step.SETS):
+    with naming_step(VerificationStep.SETS):
         noise = AggregatorNoise.from_parameters(leader.parameters)
         _check_sets(receipt, leader, sizes)
-    with naming_step(Step.SIGNATURES):
+    with naming_step(VerificationStep.SIGNATURES):
         _check_signatures(receipt, statement, leader)
-    with naming_step(Step.OUTCOME):
+    with naming_step(VerificationStep.OUTCOME):
         _check_outcome(receipt, leader)
-    with naming_step(Step.CLAIM):
+    with naming_step(VerificationStep.CLAIM):
         privacy = noise.kept_claim()
     shown = receipt.survivors
     is_included = shown.place is not None if isinstance(shown, NamePath) else None

@@ -26,9 +26,9 @@ from secagg.server.session.events import LiveSession
 from secagg.server.task.history import TaskHistory
 from secagg.server.task.stored import row_of
 from secagg.server.telemetry.prometheus import GaugeSample
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.queries import ListSessions, ReadTally
-from secagg.storage.rows import Tally, TaskState
+from secagg.storage.rows import SessionTally, TaskState
 from secagg.storage.store import StoreReader
 from secagg.two_aggregators.helper import Helper
 from secagg.two_aggregators.leader import Leader, history_in
@@ -64,7 +64,7 @@ class PartyTask:
             party.task, party.noise, party.steps, party.is_leader, party.store, party
         )
 
-    def history(self, tally: Tally) -> TaskHistory:
+    def history(self, tally: SessionTally) -> TaskHistory:
         """Return the sums of the task and, at the leader, the clients in them."""
         return history_in(tally) if self.is_leader else TaskHistory(sums=tally.spent)
 
@@ -96,10 +96,10 @@ class PartyTask:
 
     async def view(self) -> View:
         """Return the view of the task."""
-        tally = await self.store.read(ReadTally(Role.SERVER, self.task))
+        tally = await self.store.read(ReadTally(Side.SERVER, self.task))
         row = await row_of(self.store, self.task)
         open_rows = await self.store.read(
-            ListSessions(role=Role.SERVER, task=self.task)
+            ListSessions(role=Side.SERVER, task=self.task)
         )
         live = {each.progress.session_number: each for each in self.live()}
         history, budget = self.history(tally), self.noise.budget
@@ -134,8 +134,8 @@ class PartyTask:
 
     async def budget(self) -> View:
         """Return the view of the task's budget."""
-        tally = await self.store.read(ReadTally(Role.SERVER, self.task))
-        running = await self.store.read(ListSessions(role=Role.SERVER, task=self.task))
+        tally = await self.store.read(ReadTally(Side.SERVER, self.task))
+        running = await self.store.read(ListSessions(role=Side.SERVER, task=self.task))
         report, budget = self.noise.report(), self.noise.budget
         history, sessions = self.history(tally), budget.max_sessions(self.steps)
         left = max(0, sessions - tally.spent)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from secagg.config import load_server_settings
-from secagg.protocol.graphs.choice import Adversary, GraphDemand, choose_graph
+from secagg.protocol.graphs.choice import GraphAdversary, GraphDemand, choose_graph
 from secagg.protocol.parameters import Graph
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.server.task.setup import prepare_task
@@ -38,7 +38,7 @@ def test_the_table_shows_what_is_found():
     for clients, corrupt, dropout, shown in listed:
         found = choose_graph(
             GraphDemand.from_rates(clients, corrupt=corrupt, dropout=dropout),
-            Adversary.CURIOUS,
+            GraphAdversary.CURIOUS,
         )
         assert (found.degree, found.threshold) == shown, clients
         assert found.graph is Graph.RING
@@ -60,12 +60,12 @@ def test_the_settings_shown_get_a_ring(tmp_path):
 @pytest.mark.parametrize(
     ("clients", "adversary"),
     [
-        (100, Adversary.CURIOUS),
-        (900, Adversary.MALICIOUS),
-        (10_001, Adversary.MALICIOUS),
+        (100, GraphAdversary.CURIOUS),
+        (900, GraphAdversary.MALICIOUS),
+        (10_001, GraphAdversary.MALICIOUS),
     ],
 )
 def test_the_cases_named_for_the_complete_graph_get_it(clients, adversary):
-    third = Fraction(1, 3) if adversary is Adversary.CURIOUS else Fraction(1, 10)
+    third = Fraction(1, 3) if adversary is GraphAdversary.CURIOUS else Fraction(1, 10)
     demand = GraphDemand.from_rates(clients, corrupt=third, dropout=third)
     assert choose_graph(demand, adversary).graph is Graph.COMPLETE

@@ -245,3 +245,21 @@ def test_examples_of_docstrings_name_no_module_that_their_reader_lacks(package):
             names = [each for each in ast.walk(example) if isinstance(each, ast.Name)]
             made = {each.id for each in names if isinstance(each.ctx, ast.Store)}
             assert not ({each.id for each in names} - made) & modules, path
+
+
+# A state of either side, or the row of either state machine; a call and the state of
+# the round that it belongs to; an error of each package.
+TWINS = {
+    *("AdvertiseKeys", "ChooseEdges", "ShareKeys", "Completed", "Failed", "Edge"),
+    "InputError",
+}
+
+
+def test_one_name_means_one_class():
+    places = {}
+    for package in ("secagg", "dpnoise"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places.setdefault(node.name, []).append(path.name)
+    assert {name for name, where in places.items() if len(where) > 1} == TWINS

@@ -42,7 +42,7 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.profiles import MaliciousParameters, Trust
-from secagg.protocol.refund import Charge
+from secagg.protocol.refund import ChargeOutcome
 from secagg.simulation import OFFERED_AT, identity_of
 
 CLIENTS = 5
@@ -622,7 +622,7 @@ def test_nothing_that_arrives_after_the_end_changes_it(kind):
     session.offer(0)
     session.to_client(0, AbortRequested(ErrorCode.DEADLINE, "too late"))
     ended = session.clients[0]
-    assert ended == client.Failed(ErrorCode.DEADLINE, "too late", Charge.NEVER)
+    assert ended == client.Failed(ErrorCode.DEADLINE, "too late", ChargeOutcome.NEVER)
     assert session.to_client(0, Received(Envelope(kind, b""))) == ()
     assert session.to_client(0, AbortRequested(ErrorCode.INTERNAL, "")) == ()
     assert session.clients[0] is ended

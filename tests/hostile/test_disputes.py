@@ -16,7 +16,7 @@ from secagg_testing.deployment import Deployment
 from secagg_testing.inline_store import ask
 
 from secagg.client.contribution import SessionOutcome
-from secagg.client.session_driver import ClientSettings
+from secagg.client.session_driver import SessionSettings
 from secagg.crypto.shamir import SHARE_SIZE
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.agreement import sign_bundles
@@ -35,7 +35,7 @@ from secagg.runtime import log_events as telemetry
 from secagg.server.session.report import SessionReceipt
 from secagg.simulation import identity_of
 from secagg.simulation.enrolled import identity_in_simulation
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.queries import ListSessions, LoadSession
 from secagg.storage.rows import SessionState
 from secagg.wire.calls import (
@@ -59,7 +59,7 @@ SIGNED = signing_parameters_for(CLIENTS, dimension=CLIENTS + 2, colluders=COLLUD
 BOTH = pytest.mark.parametrize(
     "parameters", [PARAMETERS, SIGNED], ids=lambda p: p.profile.label
 )
-POLLING = ClientSettings(offer_seconds=1000.0, watch=False)
+POLLING = SessionSettings(offer_seconds=1000.0, watch=False)
 
 
 @dataclass
@@ -223,7 +223,7 @@ def run(kind, late=frozenset(), corrupt=CORRUPT, parameters=PARAMETERS, **option
 def receipts(deployment):
     """Return the receipts of a task, the oldest first."""
     store = deployment.server_store
-    rows = ask(store.read(ListSessions(role=Role.SERVER, state=SessionState.ENDED)))
+    rows = ask(store.read(ListSessions(role=Side.SERVER, state=SessionState.ENDED)))
     return [
         SessionReceipt.decode(ask(store.read(LoadSession(row.key))).receipt)
         for row in reversed(rows)

@@ -10,7 +10,7 @@ from secagg.protocol.client import states as client_states
 from secagg.protocol.events import AbortRequested, Received, RoundClosed, SumComputed
 from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Round
 from secagg.protocol.parameters import Profile
-from secagg.protocol.refund import Charge
+from secagg.protocol.refund import ChargeOutcome
 from secagg.protocol.rounds import rounds_of
 from secagg.protocol.server import machine as server
 from secagg.simulation import InProcessSession, identity_of
@@ -137,12 +137,17 @@ def test_a_sum_is_not_believed_before_an_input_is_in(kind):
     # R5.6-1
     ended = after(in_state(kind), SUM)
     assert isinstance(ended, client_states.Failed)
-    assert (ended.code, ended.charge) == (ErrorCode.UNEXPECTED_MESSAGE, Charge.NEVER)
+    assert (ended.code, ended.charge) == (
+        ErrorCode.UNEXPECTED_MESSAGE,
+        ChargeOutcome.NEVER,
+    )
 
 
 def test_a_sum_is_believed_from_masked_and_answered():
     for kind in (client_states.Masked, client_states.Answered):
-        assert after(in_state(kind), SUM) == client_states.Completed(SUM, Charge.KEPT)
+        assert after(in_state(kind), SUM) == client_states.Completed(
+            SUM, ChargeOutcome.KEPT
+        )
 
 
 @pytest.mark.parametrize("fate", [Fate.INCLUDED, Fate.NOT_INCLUDED])
@@ -155,7 +160,7 @@ def test_a_sum_that_cannot_be_is_not_believed_from_masked(fate, count):
     if fate is Fate.INCLUDED and 3 <= count <= CLIENTS:
         assert ended.outcome.survivors == count
     else:
-        assert (ended.code, ended.charge) == (ErrorCode.U3_INVALID, Charge.KEPT)
+        assert (ended.code, ended.charge) == (ErrorCode.U3_INVALID, ChargeOutcome.KEPT)
 
 
 def test_a_sum_of_fewer_than_the_fewest_survivors_is_not_believed():
@@ -192,7 +197,7 @@ def test_where_clients_sign_who_has_not_signed_has_no_sum(fate, count):
     ended = after(session, replace(SUM, fate=fate, survivors=count))
     is_plausible = fate is Fate.INCLUDED and 4 <= count <= 6
     assert isinstance(ended, client_states.Failed)
-    assert ended.charge is Charge.KEPT
+    assert ended.charge is ChargeOutcome.KEPT
     assert ended.code is (
         ErrorCode.SESSION_OVER if is_plausible else ErrorCode.U3_INVALID
     )
@@ -203,7 +208,7 @@ def test_a_sum_of_others_than_were_answered_for_is_a_lie(count):
     # R5.6-2
     ended = after(in_state(client_states.Answered), replace(SUM, survivors=count))
     assert isinstance(ended, client_states.Failed)
-    assert (ended.code, ended.charge) == (ErrorCode.U3_INVALID, Charge.KEPT)
+    assert (ended.code, ended.charge) == (ErrorCode.U3_INVALID, ChargeOutcome.KEPT)
 
 
 @pytest.mark.parametrize(
@@ -218,19 +223,19 @@ def test_a_sum_of_others_than_were_answered_for_is_a_lie(count):
 def test_a_client_that_has_answered_does_not_believe_that_it_is_not_included(lie):
     ended = after(in_state(client_states.Answered), lie)
     assert isinstance(ended, client_states.Failed)
-    assert (ended.code, ended.charge) == (ErrorCode.U3_INVALID, Charge.KEPT)
+    assert (ended.code, ended.charge) == (ErrorCode.U3_INVALID, ChargeOutcome.KEPT)
 
 
 @pytest.mark.parametrize("fate", Fate)
 @pytest.mark.parametrize("code", [ErrorCode.CANCELLED, ErrorCode.SESSION_OVER])
 def test_of_an_abort_the_fate_decides_and_never_the_code(fate, code):
     charges = {
-        client_states.Advertised: Charge.NEVER,
-        client_states.Shared: Charge.NEVER,
-        client_states.Masked: Charge.KEPT
+        client_states.Advertised: ChargeOutcome.NEVER,
+        client_states.Shared: ChargeOutcome.NEVER,
+        client_states.Masked: ChargeOutcome.KEPT
         if fate is Fate.INCLUDED
-        else Charge.GIVEN_BACK,
-        client_states.Answered: Charge.KEPT,
+        else ChargeOutcome.GIVEN_BACK,
+        client_states.Answered: ChargeOutcome.KEPT,
     }
     for kind, charge in charges.items():
         assert after(in_state(kind), Aborted(fate, code, "")).charge is charge
@@ -240,9 +245,9 @@ def test_an_end_that_the_server_did_not_state_gives_nothing_back():
     for kind in (client_states.Masked, client_states.Answered):
         session = in_state(kind)
         session.to_client(0, AbortRequested(ErrorCode.DEADLINE, "unreachable"))
-        assert session.clients[0].charge is Charge.KEPT
+        assert session.clients[0].charge is ChargeOutcome.KEPT
     garbage = after(in_state(client_states.Masked), SUM)
-    assert garbage.charge is Charge.KEPT
+    assert garbage.charge is ChargeOutcome.KEPT
     session = in_state(client_states.Masked)
     session.to_client(0, Received(Envelope(Aborted, b"\0")))
-    assert session.clients[0].charge is Charge.KEPT
+    assert session.clients[0].charge is ChargeOutcome.KEPT

@@ -21,7 +21,7 @@ from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.storage.blobs import FileBlobs
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.queries import ListSessions
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
@@ -168,7 +168,7 @@ def test_a_full_disk_of_a_client_costs_at_most_its_own_part(at, times, loses_ans
     others = [endings[n] for n in range(CLIENTS) if n != VICTIM]
     assert all(isinstance(ending, SessionOutcome) for ending in others)
     assert (
-        ask(deployment.client_stores[VICTIM].read(ListSessions(role=Role.CLIENT))) == ()
+        ask(deployment.client_stores[VICTIM].read(ListSessions(role=Side.CLIENT))) == ()
     )
 
 

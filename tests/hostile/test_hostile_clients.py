@@ -26,7 +26,7 @@ from secagg.protocol.packing import packed_size
 from secagg.protocol.profiles import Profile
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation import identity_of
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.queries import ListSessions
 from secagg.wire.calls import (
     AdvertiseKeys,
@@ -237,7 +237,7 @@ def test_bundles_of_noise_cost_one_session_and_their_sender_its_place():
     )
     assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
     for store in siege.client_stores.values():
-        assert ask(store.read(ListSessions(role=Role.CLIENT))) == ()
+        assert ask(store.read(ListSessions(role=Side.CLIENT))) == ()
 
 
 def test_an_identity_longer_than_a_name_names_no_client():

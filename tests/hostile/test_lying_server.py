@@ -21,7 +21,7 @@ from secagg_testing.inline_store import ask
 from secagg_testing.lying_connection import LyingConnection, instead
 
 from secagg.client.contribution import SessionOutcome
-from secagg.client.session_driver import ClientSettings
+from secagg.client.session_driver import SessionSettings
 from secagg.crypto.transcript import decode_set, encode_set
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
@@ -37,7 +37,7 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.policy import ClientPolicy
 from secagg.simulation.driver import identity_of
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.queries import ListSessions, ReadTally
 from secagg.transport.connection import UNCERTIFIED_AGGREGATOR
 from secagg.wire.calls import (
@@ -58,7 +58,7 @@ from tests.cases import recorded_points
 CLIENTS = 4
 VICTIM = 2
 COLLUDER = 3
-POLLING = ClientSettings(offer_seconds=600.0, watch=False)
+POLLING = SessionSettings(offer_seconds=600.0, watch=False)
 
 
 class UselessConnection(LyingConnection):
@@ -128,14 +128,14 @@ def assert_left_cleanly(deployment, ending):
     assert isinstance(ending, SecAggError)
     assert deployment.contradictions() == {}
     store = deployment.client_stores[VICTIM]
-    assert ask(store.read(ListSessions(role=Role.CLIENT))) == ()
+    assert ask(store.read(ListSessions(role=Side.CLIENT))) == ()
 
 
 def assert_may_come_back(deployment, ending):
     """The session waits for those that have joined; nothing of an input has left."""
     assert ending.code is ErrorCode.UNREACHABLE
     assert deployment.contradictions() == {}
-    (kept,) = ask(deployment.client_stores[VICTIM].read(ListSessions(role=Role.CLIENT)))
+    (kept,) = ask(deployment.client_stores[VICTIM].read(ListSessions(role=Side.CLIENT)))
     assert kept.round < Round.SHARE_KEYS
     assert not kept.spent
 
@@ -576,7 +576,7 @@ def test_a_stricter_policy_after_a_restart_ends_the_session(at):
     if isinstance(ending, RemoteProtocolError):
         assert ending.code is ErrorCode.POLICY_VIOLATION
     store = deployment.client_stores[VICTIM]
-    assert ask(store.read(ListSessions(role=Role.CLIENT))) == ()
+    assert ask(store.read(ListSessions(role=Side.CLIENT))) == ()
     assert deployment.contradictions() == {}
 
 
@@ -591,7 +591,7 @@ def test_no_session_number_breaks_the_database(tmp_path):
     assert SessionDescriptor.decode(largest.encode()) == largest
     assert (
         ask(
-            store.read(ReadTally(Role.CLIENT, TASK_ID, peer=UNCERTIFIED_AGGREGATOR))
+            store.read(ReadTally(Side.CLIENT, TASK_ID, peer=UNCERTIFIED_AGGREGATOR))
         ).highest_number
         == 0
     )

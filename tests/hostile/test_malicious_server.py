@@ -51,7 +51,7 @@ from secagg.protocol.messages import (
     Upload,
 )
 from secagg.protocol.profiles import MaliciousParameters
-from secagg.protocol.refund import Charge
+from secagg.protocol.refund import ChargeOutcome
 from secagg.protocol.rounds import rounds_of
 from secagg.protocol.server import machine as server
 from secagg.simulation import OFFERED_AT, enrolled, identity_of
@@ -625,7 +625,7 @@ def test_a_second_set_is_equivocation_before_it_is_read(dies, bitmap):
         expected = Answered if answered else Signed
         assert all(isinstance(session.clients[n], expected) for n in HONEST)
         assert codes(session, Survivors(bitmap)) == {ErrorCode.EQUIVOCATION}
-        assert {session.clients[n].charge for n in HONEST} == {Charge.KEPT}
+        assert {session.clients[n].charge for n in HONEST} == {ChargeOutcome.KEPT}
 
 
 def test_the_same_question_again_gets_the_same_answer():
@@ -827,7 +827,7 @@ def test_a_member_of_u3_that_has_not_signed_the_roster_is_not_answered_for(
     session, shown = unsigned()
     lie = replace(shown, roster_proofs=change(shown))
     assert codes(session, lie, range(4)) == {code}
-    assert {session.clients[n].charge for n in range(4)} == {Charge.KEPT}
+    assert {session.clients[n].charge for n in range(4)} == {ChargeOutcome.KEPT}
 
 
 def test_a_batch_that_is_not_committed_leaves_no_proof():
@@ -896,7 +896,7 @@ def test_a_client_that_has_signed_is_not_told_that_it_was_excluded(fate, answere
         tell(session, number, quorum(signatures))
     aborted = Aborted(fate, ErrorCode.CANCELLED, "the operator")
     assert codes(session, aborted) == {ErrorCode.U3_INVALID}
-    assert {session.clients[n].charge for n in HONEST} == {Charge.KEPT}
+    assert {session.clients[n].charge for n in HONEST} == {ChargeOutcome.KEPT}
 
 
 def test_a_client_that_has_signed_knows_how_many_inputs_the_sum_has():
@@ -911,7 +911,7 @@ def test_nothing_is_given_back_once_it_is_masked(fate):
     session = delivered()
     aborted = Aborted(fate, ErrorCode.CANCELLED, "the operator")
     assert codes(session, aborted) == {ErrorCode.CANCELLED}
-    assert {session.clients[n].charge for n in HONEST} == {Charge.KEPT}
+    assert {session.clients[n].charge for n in HONEST} == {ChargeOutcome.KEPT}
 
 
 # --- hostile clients ----------------------------------------------------------------

@@ -31,7 +31,7 @@ from secagg_testing.manual_clock import ManualClock
 from secagg.client.contribution import SessionOutcome
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.client.session_driver import ClientSettings
+from secagg.client.session_driver import SessionSettings
 from secagg.crypto.key_derivation import noise_seed
 from secagg.crypto.shamir import SHARE_SIZE
 from secagg.distributed_dp import NoisyTask, plan, read_noise_terms
@@ -308,7 +308,7 @@ class Run:
                     self.stores[number],
                     policy=POLICY,
                     make_input=lambda *args: self.make_input(number, *args),
-                    settings=ClientSettings(watch=number % 2 == 0),
+                    settings=SessionSettings(watch=number % 2 == 0),
                     enrolment=self.enrolled(number),
                     on_progress=lambda p: self.heard.text.append(repr(p)),
                 )

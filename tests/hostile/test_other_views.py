@@ -31,7 +31,7 @@ from secagg_testing.tls_deployment import TLSDeployment
 from secagg.client import session as client_session
 from secagg.client.client import Client
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.client.session_driver import ClientSettings
+from secagg.client.session_driver import SessionSettings
 from secagg.crypto.modular import zeros
 from secagg.distributed_dp import read_noise_terms, table_hashes
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
@@ -125,7 +125,7 @@ def test_the_odd_client_is_refused_by_name_and_the_sum_is_of_the_others(
     parameters = PARAMETERS
     if is_signed:
         parameters = with_noise(signing_parameters_for(CLIENTS, dimension=DIMENSION))
-    settings = ClientSettings(offer_seconds=600.0, watch=watch)
+    settings = SessionSettings(offer_seconds=600.0, watch=watch)
     deployment, endings = run(parameters, settings=settings, **faults)
     name = identity_of(ODD)
     refused = endings[ODD]

@@ -59,7 +59,7 @@ from secagg.protocol.receipts.receipt import AuditReceipt, Outcome, WrittenBy
 from secagg.protocol.receipts.verifier import (
     Finding,
     ReceiptError,
-    Step,
+    VerificationStep,
     check_one_session,
     shown_in,
     verify_receipt,
@@ -187,56 +187,61 @@ HOSTILE = {
     "keys in another order": (
         replace(SOUND, noise_block=json.dumps(dict(reversed(BLOCK.items()))).encode()),
         b"",
-        Step.SETS,
+        VerificationStep.SETS,
         ErrorCode.BAD_CONFIG,
     ),
     "not JSON": (
         replace(SOUND, noise_block=b"no noise, believe me"),
         b"",
-        Step.SETS,
+        VerificationStep.SETS,
         ErrorCode.BAD_CONFIG,
     ),
     "layers without a ladder": (
         replace(SOUND, noise_layers=3),
         b"",
-        Step.SETS,
+        VerificationStep.SETS,
         ErrorCode.BAD_CONFIG,
     ),
-    "terms without a unit": (SOUND, b'{"unit":"1/1"}', Step.SETS, ErrorCode.BAD_CONFIG),
+    "terms without a unit": (
+        SOUND,
+        b'{"unit":"1/1"}',
+        VerificationStep.SETS,
+        ErrorCode.BAD_CONFIG,
+    ),
     "layers without a block": (
         replace(PLAIN, noise_layers=3),
         b"",
-        Step.OFFER,
+        VerificationStep.OFFER,
         ErrorCode.BAD_CONFIG,
     ),
     "terms without a block": (
         PLAIN,
         b'{"unit":"1/1"}',
-        Step.OFFER,
+        VerificationStep.OFFER,
         ErrorCode.BAD_CONFIG,
     ),
     "another modulus": (
         changed(SOUND, modulus=1 << 40),
         b"",
-        Step.SETS,
+        VerificationStep.SETS,
         ErrorCode.BAD_CONFIG,
     ),
     "another sampler": (
         changed(SOUND, noise_sampler="00" * 32),
         b"",
-        Step.CLAIM,
+        VerificationStep.CLAIM,
         ErrorCode.BAD_CONFIG,
     ),
     "an epsilon of 0.001 where the noise gives 8": (
         changed(SOUND, epsilon=0.001),
         b"",
-        Step.CLAIM,
+        VerificationStep.CLAIM,
         ErrorCode.POLICY_VIOLATION,
     ),
     "an accountant that no client believes": (
         changed(SOUND, accountant=f"hypothetical-{BLOCK['accountant']}"),
         b"",
-        Step.CLAIM,
+        VerificationStep.CLAIM,
         ErrorCode.POLICY_VIOLATION,
     ),
 }
@@ -317,9 +322,9 @@ def test_noise_must_suffice_after_the_losses_that_a_receipt_shows(
         verify_receipt(receipt.encode(), noise=NOISE)
         assert main(["sessions", "verify", str(path)]) == EXIT_OK
         return
-    assert refusal_of(receipt) == (Step.SETS, ErrorCode.TOO_MANY_DROPOUTS)
+    assert refusal_of(receipt) == (VerificationStep.SETS, ErrorCode.TOO_MANY_DROPOUTS)
     over = replace(receipt, outcome=Outcome.ABORTED, code=ErrorCode.DEADLINE, size=0)
-    assert refusal_of(over) == (Step.SETS, ErrorCode.TOO_MANY_DROPOUTS)
+    assert refusal_of(over) == (VerificationStep.SETS, ErrorCode.TOO_MANY_DROPOUTS)
     code = exit_code_of(ErrorCode.TOO_MANY_DROPOUTS)
     assert main(["sessions", "verify", str(path)]) == code
     assert "sets: 2 of 6 clients are declared dropped" in capsys.readouterr().err
@@ -557,7 +562,7 @@ def test_the_quorum_of_a_revoked_client_is_invalid_where_the_list_is_given(
     for revocations, why in ((listed, "serial 2 was revoked"), (other, "not the list")):
         with pytest.raises(ReceiptError, match=why) as refused:
             verify_receipt(data, enrolment_key=key, revocations=revocations.revocations)
-        assert refused.value.step is Step.CREDENTIALS
+        assert refused.value.step is VerificationStep.CREDENTIALS
         assert refused.value.code is ErrorCode.BAD_CREDENTIAL
     path, serials = tmp_path / "receipt.bin", tmp_path / "revocations.bin"
     path.write_bytes(data)

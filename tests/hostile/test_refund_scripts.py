@@ -36,7 +36,7 @@ from secagg.protocol.messages import (
     Survivors,
 )
 from secagg.protocol.parameters import Profile
-from secagg.protocol.refund import Charge, ReachedStage, charge_after
+from secagg.protocol.refund import ChargeOutcome, ReachedStage, charge_after
 from secagg.simulation import identity_of
 
 CLIENTS, THRESHOLD, MODULUS = 4, 3, 1 << 20
@@ -216,7 +216,7 @@ class Finding(NamedTuple):
     script: tuple[str, ...]
     world: str
     cell: tuple[ReachedStage, Fate | None]
-    charge: Charge | None  # None while the session continues
+    charge: ChargeOutcome | None  # None while the session continues
     sums: int  # known ones with the client in them
     is_truthful: bool
     broken: tuple[Claim, ...]
@@ -281,7 +281,7 @@ def test_as_long_as_the_server_tells_the_truth_no_informed_client_pays_for_nothi
     told = [f for f in findings if f.is_truthful and f.cell[1] is not None]
     assert {found.sums for found in told} == {0, 1}
     for found in told:
-        assert (found.charge is Charge.KEPT) == (found.sums == 1), found
+        assert (found.charge is ChargeOutcome.KEPT) == (found.sums == 1), found
 
 
 def test_a_lie_gains_a_sum_in_two_cells_and_no_other(findings):
@@ -300,4 +300,4 @@ def test_a_lie_gains_a_sum_in_two_cells_and_no_other(findings):
 def test_where_the_server_may_lie_no_cell_pays_too_little(profile, findings):
     for found in findings:
         charge = charge_after(profile, *found.cell)
-        assert found.sums <= (charge is Charge.KEPT), found
+        assert found.sums <= (charge is ChargeOutcome.KEPT), found

@@ -28,7 +28,7 @@ from secagg.protocol.events import (
     RoundClosed,
 )
 from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Round, Shares
-from secagg.protocol.refund import Charge
+from secagg.protocol.refund import ChargeOutcome
 from secagg.protocol.rounds import rounds_of
 from secagg.protocol.server import machine as server_machine
 from secagg.protocol.server import states as server
@@ -134,11 +134,11 @@ def test_a_client_that_has_signed_may_hear_the_end_without_a_quorum():
     released = Released(Fate.INCLUDED, bytes(32), 10, CLIENTS, 0)
     ended = step(session, signed, Received(Envelope.of(released))).state
     assert isinstance(ended, client.Completed)
-    assert ended.charge is Charge.KEPT
+    assert ended.charge is ChargeOutcome.KEPT
     aborted = Aborted(Fate.NOT_INCLUDED, ErrorCode.DEADLINE, "late")
     ended = step(session, signed, Received(Envelope.of(aborted))).state
     assert isinstance(ended, client.Failed)
-    assert ended.charge is Charge.KEPT
+    assert ended.charge is ChargeOutcome.KEPT
 
 
 def test_a_sum_that_could_be_known_is_thrown_away_on_purpose_only():

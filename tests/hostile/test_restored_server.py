@@ -15,7 +15,7 @@ from secagg_testing.knowledge.claims import Claim, ForbiddenKnowledgeError
 from secagg_testing.lossy_connection import Fault
 from secagg_testing.lying_connection import LyingConnection
 
-from secagg.client.session_driver import ClientSettings
+from secagg.client.session_driver import SessionSettings
 from secagg.errors import ErrorCode
 from secagg.protocol.server import machine as server
 from secagg.server.session.runner import SessionRunner
@@ -92,7 +92,7 @@ def run(directory):
             corrupt=frozenset({COLLUDER}),
             max_attempts=1,
             # A stream that is open already would tell the client that is not asked.
-            settings=ClientSettings(offer_seconds=600.0, watch=False),
+            settings=SessionSettings(offer_seconds=600.0, watch=False),
         )
         deployment.begin(directory)
         return deployment, await deployment.run()

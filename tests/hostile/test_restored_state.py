@@ -23,7 +23,7 @@ from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.change import Change, Role
+from secagg.storage.change import Change, Side
 from secagg.storage.journal import decode_ending, decode_offer
 from secagg.storage.queries import ListSessions, LoadSession, ReadTally
 from secagg.storage.rows import SessionState
@@ -51,7 +51,7 @@ class CopyingStore(CrashingStore):
         answer = await super().commit(change)
         if not isinstance(change, Change):
             return answer
-        if change.create is not None and change.create.role is Role.CLIENT:
+        if change.create is not None and change.create.role is Side.CLIENT:
             self.seeds.append(decode_offer(change.create.header).offered.seed.reveal())
         if self._records == ANSWERED:
             is_there = change.reseal is not None
@@ -100,7 +100,7 @@ def test_a_server_that_was_restored_ends_its_session_as_if_all_had_been_summed(
     ask(store.inner.close())
 
     restored = put_back(path, copy)
-    assert ask(restored.read(ReadTally(Role.SERVER, TASK_ID))).spent == int(
+    assert ask(restored.read(ReadTally(Side.SERVER, TASK_ID))).spent == int(
         records > 11
     )
     everybody = (*map(identity_of, range(CLIENTS)), "who was forgotten")
@@ -132,7 +132,7 @@ def test_a_server_that_was_restored_ends_its_session_as_if_all_had_been_summed(
     again, _ = run(server_store=restored)
     number = again.sums[0].descriptor.session_number
     assert number > 1_577_836_800  # no client has seen it: the year 2020
-    assert ask(restored.read(ReadTally(Role.SERVER, TASK_ID))).spent == 2
+    assert ask(restored.read(ReadTally(Side.SERVER, TASK_ID))).spent == 2
     assert fates() == [Fate.INCLUDED] * len(everybody)  # from the receipt, too
     ask(restored.close())
 
@@ -165,9 +165,9 @@ def test_a_restored_client_never_answers_from_memory(tmp_path, parameters, recor
     assert isinstance(endings[VICTIM], SessionOutcome)
     forsaken = first.sums[0].descriptor.session_id
     assert forsaken not in {sid for sid, _ in again.links[VICTIM].distinct_messages()}
-    rows = ask(restored.read(ListSessions(role=Role.CLIENT, state=SessionState.ENDED)))
+    rows = ask(restored.read(ListSessions(role=Side.CLIENT, state=SessionState.ENDED)))
     ended = decode_ending(ask(restored.read(LoadSession(rows[-1].key))).receipt).state
     assert isinstance(ended, client_states.Failed)
     assert ended.code is ErrorCode.RESTORED_STATE
-    assert ended.charge is refund.Charge.KEPT
+    assert ended.charge is refund.ChargeOutcome.KEPT
     restored.end()

@@ -62,10 +62,10 @@ from secagg.protocol.receipts.receipt import AuditReceipt, Outcome, WrittenBy
 from secagg.protocol.receipts.verifier import (
     Finding,
     ReceiptError,
-    Step,
+    VerificationStep,
     verify_receipt,
 )
-from secagg.protocol.refund import Charge
+from secagg.protocol.refund import ChargeOutcome
 from secagg.simulation.driver import OFFERED_AT, accepting
 from secagg.simulation.enrolled import membership_of, simulated_trust
 
@@ -689,7 +689,7 @@ def test_a_member_of_another_roster_is_in_no_u3_that_is_answered_for(make):
     assert EAST not in {which for _, which in server.answered}
     assert server.codes(EAST) == {ErrorCode.BAD_SIGNATURE}
     left = [each for each in server.states.values() if isinstance(each, Failed)]
-    assert {state.charge for state in left} == {Charge.KEPT}
+    assert {state.charge for state in left} == {ChargeOutcome.KEPT}
     count, is_agreed = outcome(server)
     assert is_agreed
     assert count == (make is with_eight_clients)  # West's own sum
@@ -744,5 +744,5 @@ def test_no_receipt_says_that_a_member_of_another_roster_is_in_the_sum():
     }.items():
         with pytest.raises(ReceiptError) as refused:
             verified(server.receipt(EAST, replace(quorum, roster_proofs=proofs)))
-        assert refused.value.step is Step.QUORUM
+        assert refused.value.step is VerificationStep.QUORUM
         assert refused.value.code is code

@@ -17,7 +17,7 @@ from secagg_testing.deployment import RESTART_SECONDS, TASK_ID, Deployment
 from secagg_testing.lossy_connection import Fault
 
 from secagg.client.retry_policy import AttemptCounter, Backoff
-from secagg.client.session_driver import ClientSettings
+from secagg.client.session_driver import SessionSettings
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode, SecAggError, ServiceError
@@ -208,7 +208,7 @@ def run(fault):
             sessions=SUMS,
             allowed=SUMS + SPARE,
             payload=b"a model",
-            settings=ClientSettings(watch=False, offer_seconds=3600.0),
+            settings=SessionSettings(watch=False, offer_seconds=3600.0),
         )
         return deployment, await deployment.run()
 

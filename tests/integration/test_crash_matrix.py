@@ -29,7 +29,7 @@ from secagg.protocol.events import PlainVector
 from secagg.protocol.profiles import MaliciousParameters
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation.enrolled import published_in_simulation
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.journal import decode_ending
 from secagg.storage.queries import ListSessions, LoadSession
 from secagg.storage.rows import SessionState
@@ -217,7 +217,7 @@ def test_a_client_killed_anywhere_never_contradicts_itself(parameters, at):
     assert_safe_and_exact(deployment, range(CLIENTS))
     store = deployment.client_stores[CRASHING]
     # Nothing is left to answer with.
-    assert ask(store.read(ListSessions(role=Role.CLIENT))) == ()
+    assert ask(store.read(ListSessions(role=Side.CLIENT))) == ()
     # A client that died after its last word has no outcome, its store has the receipt.
     (other,) = {each.audit for n, each in endings.items() if n != CRASHING}
     assert ask(receipt_of(store, TASK_ID, 1)) == other
@@ -227,7 +227,7 @@ def test_a_client_killed_anywhere_never_contradicts_itself(parameters, at):
         if number == CRASHING and switch.points[-1] == "after end":
             # It finished and died before it could say so; its receipt says it.
             (row,) = ask(
-                store.read(ListSessions(role=Role.CLIENT, state=SessionState.ENDED))
+                store.read(ListSessions(role=Side.CLIENT, state=SessionState.ENDED))
             )
             outcome = decode_ending(ask(store.read(LoadSession(row.key))).receipt).state
             assert isinstance(outcome, client_states.Completed)

@@ -13,13 +13,13 @@ from secagg_testing.lossy_connection import Fault
 from secagg_testing.lying_connection import LyingConnection
 
 from secagg.client.contribution import SessionOutcome
-from secagg.client.session_driver import ClientSettings
+from secagg.client.session_driver import SessionSettings
 from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.protocol.events import PlainVector
 from secagg.protocol.messages import Released
 from secagg.server import aggregator as client_desk
 from secagg.simulation import identity_of
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.queries import ListSessions, LoadSession
 from secagg.storage.rows import SessionState
 from secagg.storage.spool import SUM
@@ -63,7 +63,7 @@ def test_all_clients_get_the_sum_of_all_vectors():
 @pytest.mark.parametrize("watch", [True, False], ids=["streams", "polls"])
 def test_updates_that_are_only_referred_to_lead_to_the_same_sum(monkeypatch, watch):
     monkeypatch.setattr(client_desk, "MAX_INLINE_BYTES", 100)
-    settings = ClientSettings(watch=watch, offer_seconds=600.0)
+    settings = SessionSettings(watch=watch, offer_seconds=600.0)
     fetched = []
 
     def lose_some(_who, call, count):
@@ -297,8 +297,8 @@ def test_nothing_secret_is_left_when_a_session_has_ended():
     deployment, _ = run(4)
 
     for store, role in (
-        (deployment.server_store, Role.SERVER),
-        *((store, Role.CLIENT) for store in deployment.client_stores.values()),
+        (deployment.server_store, Side.SERVER),
+        *((store, Side.CLIENT) for store in deployment.client_stores.values()),
     ):
         (row,) = ask(store.read(ListSessions(role=role, state=SessionState.ALL)))
         stored = ask(store.read(LoadSession(row.key)))

@@ -22,7 +22,7 @@ from secagg_testing.replicas import Replicas
 from secagg.client.contribution import SessionOutcome
 from secagg.client.participation import receipt_of
 from secagg.client.retry_policy import ErrorStage, NextAction, after_error
-from secagg.client.session_driver import ClientSettings
+from secagg.client.session_driver import SessionSettings
 from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
 from secagg.protocol.messages import Envelope, Quorum, Roster, Survivors
 from secagg.protocol.profiles import MaliciousParameters
@@ -37,7 +37,7 @@ from secagg.simulation.enrolled import (
     published_in_simulation,
 )
 from secagg.storage.budget_ledger import ChargeState
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.queries import ListCharges, ListSessions, ReadRevocations, ReadTally
 from secagg.wire.calls import (
     BlobChunk,
@@ -201,7 +201,7 @@ def test_a_list_that_is_never_handed_out_ends_the_wait_for_it():
     deployment, endings = deploy(
         published=published_in_simulation(3, 99, 100),
         tamper=lambda n, link: Withholding(link, asked) if n == 1 else link,
-        settings=ClientSettings(offer_seconds=5000.0),
+        settings=SessionSettings(offer_seconds=5000.0),
         sessions=2,
     )
     assert [released.survivors for released in deployment.sums] == [CLIENTS - 1] * 2
@@ -339,7 +339,7 @@ def test_another_key_than_the_one_of_its_advert_signs_nothing():
         assert deployment.contradictions() == {}
         # Its session waits for the right key.
         assert (
-            len(ask(deployment.client_stores[2].read(ListSessions(role=Role.CLIENT))))
+            len(ask(deployment.client_stores[2].read(ListSessions(role=Side.CLIENT))))
             == 1
         )
 
@@ -483,5 +483,5 @@ def test_without_a_quorum_no_client_answers_and_every_charge_is_kept():
     for store in deployment.client_stores.values():
         (charge,) = ask(store.read(ListCharges(TASK_ID)))
         assert charge.state is ChargeState.KEPT
-    tally = ask(deployment.server_store.read(ReadTally(Role.SERVER, TASK_ID)))
+    tally = ask(deployment.server_store.read(ReadTally(Side.SERVER, TASK_ID)))
     assert tally.spent == 1

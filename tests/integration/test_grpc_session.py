@@ -10,7 +10,7 @@ from secagg_testing.inline_store import inline_store
 from secagg_testing.manual_clock import ManualClock
 
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.client.session_driver import ClientSettings
+from secagg.client.session_driver import SessionSettings
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.protocol.events import PlainVector
@@ -105,7 +105,7 @@ async def run_task(identities, task, make_inputs, *, watch=True, survivors=CLIEN
                 connection,
                 policy=ClientPolicy(require_noise=False),
                 make_input=make_input,
-                settings=ClientSettings(watch=watch),
+                settings=SessionSettings(watch=watch),
             )
             return await runner.run_session(task.task_id)
 

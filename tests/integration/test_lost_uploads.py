@@ -16,14 +16,14 @@ from secagg_testing.deployment import TASK_ID, Deployment
 from secagg_testing.inline_store import ask
 
 from secagg.client.contribution import SessionOutcome
-from secagg.client.session_driver import ClientSettings
+from secagg.client.session_driver import SessionSettings
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.messages import Fate
 from secagg.server.rpc.limits import AggregatorLimits
 from secagg.server.session.report import SessionReceipt
 from secagg.simulation import identity_of
 from secagg.storage.blobs import FileBlobs
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.queries import ListSessions, LoadSession
 from secagg.storage.rows import SessionState
 from secagg.storage.spool import UploadSpool
@@ -108,7 +108,7 @@ class Losing(Deployment):
     def receipts(self):
         rows = ask(
             self.server_store.read(
-                ListSessions(role=Role.SERVER, task=TASK_ID, state=SessionState.ENDED)
+                ListSessions(role=Side.SERVER, task=TASK_ID, state=SessionState.ENDED)
             )
         )
         return [
@@ -144,7 +144,7 @@ def test_clients_that_run_send_them_again(parameters, uploads, watch, tmp_path):
         tmp_path,
         parameters=parameters,
         kill_at=(UploadChunk, uploads),
-        settings=ClientSettings(offer_seconds=600.0, watch=watch),
+        settings=SessionSettings(offer_seconds=600.0, watch=watch),
     )
     assert deployment.removed == uploads
     assert set(deployment.asked) >= set(range(uploads))
@@ -307,7 +307,7 @@ def test_a_vector_is_due_again_when_its_upload_is_lost(answer_at, tmp_path):
             NOISED,
             CLIENTS,
             home=tmp_path,
-            settings=ClientSettings(offer_seconds=600.0, answer_at=answer_at),
+            settings=SessionSettings(offer_seconds=600.0, answer_at=answer_at),
         )
         return deployment, await deployment.run()
 

@@ -18,7 +18,7 @@ from secagg.protocol.messages import Fate
 from secagg.server.engine.mask_removal import MaskExecutor
 from secagg.server.session.report import next_step_after, report_of
 from secagg.server.session.runner import MOST_ATTEMPTS
-from secagg.storage.change import Committed, Role
+from secagg.storage.change import Committed, Side
 from secagg.storage.journal import SumAttempt, decode_server_event, record_of
 from secagg.storage.queries import ListSessions
 
@@ -98,7 +98,7 @@ def test_it_is_begun_three_times_and_then_the_next_session_follows(monkeypatch, 
     page = report_of(receipt, progress, opened=0.0, ended=1.0)
     assert page["reason"] == aborted.reason
     assert "memory" in page["next_step"] == next_step_after(receipt)
-    assert ask(deployment.server_store.read(ListSessions(role=Role.SERVER))) == ()
+    assert ask(deployment.server_store.read(ListSessions(role=Side.SERVER))) == ()
 
 
 @pytest.mark.parametrize("kind", [Deployment, Replicas])

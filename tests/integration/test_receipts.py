@@ -47,7 +47,7 @@ from secagg.protocol.receipts.receipt import (
 from secagg.protocol.receipts.verifier import (
     Finding,
     ReceiptError,
-    Step,
+    VerificationStep,
     check_one_session,
     shown_in,
     verify_receipt,
@@ -182,12 +182,12 @@ def test_no_signed_set_can_be_replaced_by_computing_the_hash_again():
     for other in others:
         with pytest.raises(ReceiptError) as caught:
             verified(other.encode())
-        assert caught.value.step is Step.QUORUM
+        assert caught.value.step is VerificationStep.QUORUM
     quorum = bytearray(receipt.quorum)
     quorum[-1] ^= 1
     with pytest.raises(ReceiptError) as caught:
         verified(replace(receipt, quorum=bytes(quorum)).encode())
-    assert caught.value.step is Step.QUORUM
+    assert caught.value.step is VerificationStep.QUORUM
 
 
 # --- restarts -------------------------------------------------------------------------
@@ -296,7 +296,7 @@ def test_a_sum_without_this_clients_answer_is_not_vouched_for():
     whole = AuditReceipt.decode(endings[VICTIM].audit)
     descriptor = endings[VICTIM].descriptor
     released = Released(Fate.INCLUDED, bytes(32), whole.size, 5, 1_800_000_000)
-    ended = Completed(released, refund.Charge.KEPT)
+    ended = Completed(released, refund.ChargeOutcome.KEPT)
     seen = replace(
         seen_at_offer(descriptor), view=whole.view, share_holders=whole.share_holders
     )
@@ -317,7 +317,7 @@ def test_a_client_computes_its_own_certificate_of_noise():
         survivors=b"\x0f\xf7",
     )
     released = Released(Fate.INCLUDED, whole.sum_hash, whole.size, 11, 1_800_000_000)
-    ended = Completed(released, refund.Charge.KEPT)
+    ended = Completed(released, refund.ChargeOutcome.KEPT)
     own = concluded(seen, descriptor, ended, has_answered=True)
     stated = NoiseCertificate.from_dict(json.loads(own.certificate))
     assert stated == certify(parameters, 12, 12, 11)

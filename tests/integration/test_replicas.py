@@ -40,7 +40,7 @@ from secagg.server.task.definition import TaskDefinition
 from secagg.server.task.outputs import RETRY_SECONDS
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.leases import AcquireLease, Heartbeat, RenewLease
 from secagg.storage.queries import ListSessions, LoadSession
 from secagg.storage.rows import SessionState
@@ -81,7 +81,7 @@ def run(**options):
 
 def receipts_of(deployment):
     store = deployment.server_store
-    rows = ask(store.read(ListSessions(role=Role.SERVER, state=SessionState.ALL)))
+    rows = ask(store.read(ListSessions(role=Side.SERVER, state=SessionState.ALL)))
     found = [ask(store.read(LoadSession(row.key))).receipt for row in reversed(rows)]
     assert None not in found  # every session has ended
     return [SessionReceipt.decode(each) for each in found]
@@ -331,7 +331,7 @@ def test_who_was_cut_off_continues_with_what_others_have_opened_since():
         second = await one._sessions.open(task, b"", attempt=1)
         found = await other._sessions.resumable(task)
         assert found.session_id == second.session_id
-        (row,) = await store.read(ListSessions(role=Role.SERVER))
+        (row,) = await store.read(ListSessions(role=Side.SERVER))
         assert row.number == second.descriptor.session_number
         await one.close()
         await other.close()
@@ -412,7 +412,7 @@ def test_who_asks_for_old_sessions_displaces_none_that_are_kept():
         await aggregator.recover()
         sessions = aggregator._sessions
         newest, *older = await store.read(
-            ListSessions(role=Role.SERVER, state=SessionState.ALL)
+            ListSessions(role=Side.SERVER, state=SessionState.ALL)
         )
         for row in older:
             session_id = bytes.fromhex(row.key.rpartition("/")[2])

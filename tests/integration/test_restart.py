@@ -16,7 +16,7 @@ from secagg_testing.lossy_connection import Fault
 
 from secagg.cli.output import JSONLines
 from secagg.client.contribution import SessionOutcome
-from secagg.client.session_driver import ClientSettings
+from secagg.client.session_driver import SessionSettings
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.events import Received
 from secagg.protocol.messages import Aborted, Bundles, Released, Round, Shares
@@ -26,7 +26,7 @@ from secagg.server.rpc.limits import AggregatorLimits
 from secagg.server.task.definition import TaskDefinition
 from secagg.simulation import identity_of
 from secagg.storage.blobs import FileBlobs
-from secagg.storage.change import Change, NewSession, Role
+from secagg.storage.change import Change, NewSession, Side
 from secagg.storage.journal import decode_offer, decode_server_event
 from secagg.storage.queries import ListSessions
 from secagg.storage.rows import SessionState
@@ -174,7 +174,7 @@ def test_a_restart_waits_until_all_clients_are_back(disk):
         disk,
         sums=sums,
         fault_of=lambda *_: Fault.LOSE_REQUEST if sums else Fault.NONE,
-        settings=ClientSettings(watch=False, offer_seconds=60.0),
+        settings=SessionSettings(watch=False, offer_seconds=60.0),
     )
     assert len(sums) == 1
     assert seconds_of_settling(disk, back=(0, 1, 2)) == pytest.approx(15.0)
@@ -192,7 +192,7 @@ def test_only_the_latest_sums_are_kept_but_every_receipt_is(disk):
     store, spool = disk
     assert len(spool.session_ids()) == 2
     assert (
-        len(ask(store.read(ListSessions(role=Role.SERVER, state=SessionState.ENDED))))
+        len(ask(store.read(ListSessions(role=Side.SERVER, state=SessionState.ENDED))))
         == 4
     )
 
@@ -225,7 +225,7 @@ def test_a_session_under_another_configuration_is_ended_not_resumed(disk):
         return session_id
 
     session_id = manual_clock.run(begin)
-    assert len(ask(store.read(ListSessions(role=Role.SERVER)))) == 1
+    assert len(ask(store.read(ListSessions(role=Side.SERVER)))) == 1
 
     async def restart(clock):
         aggregator = aggregator_on(disk, clock)
@@ -247,7 +247,7 @@ def test_a_session_under_another_configuration_is_ended_not_resumed(disk):
         assert update.open().code is ErrorCode.CANCELLED
 
     manual_clock.run(restart)
-    assert ask(store.read(ListSessions(role=Role.SERVER))) == ()
+    assert ask(store.read(ListSessions(role=Side.SERVER))) == ()
 
 
 def test_session_numbers_continue_after_a_restart(disk):
@@ -260,7 +260,7 @@ def test_session_numbers_continue_after_a_restart(disk):
 
 def test_a_damaged_journal_is_named_and_not_guessed_at(disk):
     nonsense = NewSession(
-        role=Role.SERVER, task=TASK_ID, number=1, header=b"\x00\x01 nonsense"
+        role=Side.SERVER, task=TASK_ID, number=1, header=b"\x00\x01 nonsense"
     )
     ask(disk[0].commit(Change(key="server/" + "00" * 32, create=nonsense)))
 

@@ -24,7 +24,7 @@ from secagg.server.session.report import SessionReceipt
 from secagg.server.task.definition import TaskDefinition
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.change import Change, Role
+from secagg.storage.change import Change, Side
 from secagg.storage.queries import ListSessions, LoadSession, ReadMissed
 from secagg.storage.rows import SessionState
 from secagg.storage.spool import UploadSpool
@@ -169,7 +169,7 @@ class FailingOver:
         if self.deployment.since is None or self.deployment.is_away():
             return
         if self.put_back is None:
-            rows = await self.inner.inner.read(ListSessions(role=Role.SERVER))
+            rows = await self.inner.inner.read(ListSessions(role=Side.SERVER))
             self.put_back = {row.key for row in rows}
         if key in self.put_back and not restored:
             raise StoreFailoverError(key)
@@ -256,7 +256,7 @@ def test_one_refusal_ends_no_aggregator(at):
     (released,) = deployment.sums
     assert released.survivors == CLIENTS
     # Nor is a session left behind that began although the store had refused it.
-    assert not ask(deployment.server_store.inner.read(ListSessions(role=Role.SERVER)))
+    assert not ask(deployment.server_store.inner.read(ListSessions(role=Side.SERVER)))
 
 
 def some_points(name, *, every):
@@ -270,7 +270,7 @@ def test_an_outage_of_the_store_is_noticed_by_no_client(at):
     assert [released.survivors for released in deployment.sums] == [CLIENTS] * SUMS
     rows = ask(
         deployment.server_store.inner.read(
-            ListSessions(role=Role.SERVER, state=SessionState.ALL)
+            ListSessions(role=Side.SERVER, state=SessionState.ALL)
         )
     )
     assert len(rows) == SUMS  # the sessions that were open continued
@@ -334,7 +334,7 @@ def test_nothing_begins_after_a_drain_that_met_a_full_disk(had_its_effect):
             aggregator.run_task(task, next_payload=no_payload, on_sum=no_sum)
         )
         await clock.sleep_until(clock.now() + 60.0)
-        rows = await store.read(ListSessions(role=Role.SERVER, state=SessionState.ALL))
+        rows = await store.read(ListSessions(role=Side.SERVER, state=SessionState.ALL))
         # What the disk took before it refused is there, and waits for its clients.
         assert len(rows) == had_its_effect
         assert store.refusals == 1

@@ -21,7 +21,7 @@ from secagg.client.retry_policy import (
     NextAction,
     after_error,
 )
-from secagg.client.session_driver import ClientPhase, ClientSettings
+from secagg.client.session_driver import ClientPhase, SessionSettings
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import (
@@ -98,7 +98,7 @@ def test_a_session_is_not_aborted_while_its_aggregator_is_silent_before_it_begin
             clock,
             FOUR,
             4,
-            settings=ClientSettings(offer_seconds=offer_seconds),
+            settings=SessionSettings(offer_seconds=offer_seconds),
             fault_of=fault_of,
         )
         serving = asyncio.ensure_future(deployment.serve())
@@ -391,7 +391,7 @@ def test_a_client_that_waited_for_a_silent_server_keeps_its_place():
 
     async def main(clock):
         nonlocal is_silent
-        patient = ClientSettings(watch=False, offer_seconds=200.0)
+        patient = SessionSettings(watch=False, offer_seconds=200.0)
         deployment = Deployment(
             clock,
             FOUR,
@@ -417,7 +417,7 @@ def test_a_client_that_waited_for_a_silent_server_keeps_its_place():
         return lasted, caught.value, endings
 
     lasted, error, endings = manual_clock.run(main)
-    slack = ClientSettings().slack_seconds
+    slack = SessionSettings().slack_seconds
     assert 200 <= lasted <= 200 + slack + 30
     assert (error.code, "silence" in str(error)) == (ErrorCode.UNREACHABLE, True)
     assert "place" in error.next_step
@@ -434,7 +434,7 @@ def test_a_server_that_says_wait_for_ever_is_believed_to_the_end_of_the_session(
             clock,
             FOUR,
             4,
-            settings=ClientSettings(watch=False, offer_seconds=600.0),
+            settings=SessionSettings(watch=False, offer_seconds=600.0),
             tamper=lambda _, connection: LyingConnection(
                 connection, {GetUpdate: lambda _: Wait(5.0)}
             ),
@@ -451,4 +451,4 @@ def test_a_server_that_says_wait_for_ever_is_believed_to_the_end_of_the_session(
     lasted, code = manual_clock.run(main)
     assert code is ErrorCode.DEADLINE
     longest = FOUR.deadlines.longest_session + WAITING_SECONDS
-    assert longest <= lasted <= longest + ClientSettings().slack_seconds + 1
+    assert longest <= lasted <= longest + SessionSettings().slack_seconds + 1

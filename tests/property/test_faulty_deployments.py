@@ -23,11 +23,11 @@ from secagg_testing.inline_store import ask
 from secagg_testing.lossy_connection import Fault
 
 from secagg.client.contribution import SessionOutcome
-from secagg.client.session_driver import ClientSettings
+from secagg.client.session_driver import SessionSettings
 from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.messages import Round
 from secagg.server.rpc.limits import AggregatorLimits
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.queries import ListSessions
 from secagg.wire.calls import (
     AdvertiseKeys,
@@ -123,7 +123,7 @@ def test_any_faults_give_an_exact_sum_or_a_typed_error(  # noqa: PLR0913, PLR091
             fault_of=fault_of,
             server_crash=CrashSwitch(server_crash),
             client_crash={n: CrashSwitch(at) for n, at in crashes.items()},
-            settings=ClientSettings(watch=watch, offer_seconds=600.0),
+            settings=SessionSettings(watch=watch, offer_seconds=600.0),
             # Who polls twice a second for minutes asks nothing new.
             limits=AggregatorLimits(
                 idle_timeout=60.0, poll_seconds=10.0, join_poll_seconds=10.0
@@ -147,11 +147,11 @@ def test_any_faults_give_an_exact_sum_or_a_typed_error(  # noqa: PLR0913, PLR091
         if isinstance(ending, SessionOutcome):
             np.testing.assert_array_equal(ending.residues, deployment.sums[-1].residues)
         left = ask(
-            deployment.client_stores[number].read(ListSessions(role=Role.CLIENT))
+            deployment.client_stores[number].read(ListSessions(role=Side.CLIENT))
         )
         # A session that may yet begin keeps the place of who could not be reached.
         assert all(each.round < Round.SHARE_KEYS for each in left)
         assert not any(each.spent for each in left)
         unreachable = getattr(ending, "code", None) is ErrorCode.UNREACHABLE
         assert not left or unreachable
-    assert ask(deployment.server_store.read(ListSessions(role=Role.SERVER))) == ()
+    assert ask(deployment.server_store.read(ListSessions(role=Side.SERVER))) == ()

@@ -334,7 +334,9 @@ def takes_a_repetition_for_equivocation(monkeypatch):
 
 def gives_back_what_it_has_masked(monkeypatch):
     generous = {
-        key: refund.Charge.GIVEN_BACK if charge is refund.Charge.KEPT else charge
+        key: refund.ChargeOutcome.GIVEN_BACK
+        if charge is refund.ChargeOutcome.KEPT
+        else charge
         for key, charge in refund._FOLLOWED.items()
     }
     charges = dict.fromkeys(refund.CHARGES, generous)

@@ -23,7 +23,7 @@ def doctor(
     """
     import asyncio
 
-    from secagg.cli.checks.preflight import State
+    from secagg.cli.checks.preflight import CheckState
     from secagg.cli.checks.setup_checks import doctor_results
     from secagg.cli.failures import EXIT_OK, exit_code_of
 
@@ -33,13 +33,15 @@ def doctor(
     for each in findings:
         output.line(
             f"{each.number} {each.state:<7} {each.subject}: {each.found}",
-            style={State.FAILED: "bold red", State.WARNING: "yellow"}.get(each.state),
+            style={CheckState.FAILED: "bold red", CheckState.WARNING: "yellow"}.get(
+                each.state
+            ),
         )
         if each.next_step:
             output.line(f"     next step: {each.next_step}")
     failed = [each for each in findings if each.error is not None]
     code = exit_code_of(failed[0].error) if failed and failed[0].error else EXIT_OK
-    warned = [each.number for each in findings if each.state is State.WARNING]
+    warned = [each.number for each in findings if each.state is CheckState.WARNING]
     if failed:
         first = failed[0].number
         output.line(

@@ -44,7 +44,7 @@ from secagg.transport.tls import TLSIdentity, read_certificates
 S = TypeVar("S")
 
 
-class State:
+class CheckState:
     """State of a check."""
 
     OK = "ok"
@@ -60,7 +60,7 @@ class CheckResult:
     Attributes:
         number: Such as D120; never reused.
         subject: What was checked.
-        state: One of `State`.
+        state: One of `CheckState`.
         found: What exists, or what is wrong.
         next_step: What to do about it; "" where nothing is wrong.
         error: Of a check that failed.
@@ -132,7 +132,7 @@ async def results_of(
             if failed:
                 reason = f"needs {failed} to be right"
                 findings.append(
-                    CheckResult(check.number, check.subject, State.SKIPPED, reason)
+                    CheckResult(check.number, check.subject, CheckState.SKIPPED, reason)
                 )
                 continue
             finding = await _result_of(check, setup)
@@ -151,12 +151,14 @@ async def _result_of(check: SetupCheck[S], setup: S) -> CheckResult | None:
             found = await found
     except SecAggError as error:
         step = error.at_command or error.next_step
-        return CheckResult(number, subject, State.FAILED, str(error), step, error)
+        return CheckResult(number, subject, CheckState.FAILED, str(error), step, error)
     if found is None:
         return None
     if isinstance(found, str):
-        return CheckResult(number, subject, State.OK, found)
-    return CheckResult(number, subject, State.WARNING, found.found, found.next_step)
+        return CheckResult(number, subject, CheckState.OK, found)
+    return CheckResult(
+        number, subject, CheckState.WARNING, found.found, found.next_step
+    )
 
 
 def written_files(outputs: Mapping[str, Path]) -> list[tuple[str, Path]]:
@@ -242,7 +244,7 @@ def require_all(findings: Iterable[CheckResult], *, may_be_full: str = "") -> li
             said.append(f"{finding.found}: sums will wait for room")
         elif finding.error is not None:
             raise finding.error
-        elif finding.state == State.WARNING:
+        elif finding.state == CheckState.WARNING:
             said.append(f"{finding.found}; {finding.next_step}")
     return said
 

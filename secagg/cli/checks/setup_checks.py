@@ -22,9 +22,9 @@ from secagg.cli.checks.preflight import (
     Branch,
     Caution,
     CheckResult,
+    CheckState,
     Found,
     SetupCheck,
-    State,
     check_certificate,
     check_client_enrolment,
     check_output,
@@ -151,10 +151,10 @@ async def doctor_results(
             setup = replace(setup, owner=await owner_of(setup.settings.server))
     except SecAggError as error:
         found = CheckResult(
-            number, "settings", State.FAILED, str(error), error.next_step, error
+            number, "settings", CheckState.FAILED, str(error), error.next_step, error
         )
         return role, [found]
-    found = CheckResult(number, "settings", State.OK, "they can be read")
+    found = CheckResult(number, "settings", CheckState.OK, "they can be read")
     return role, [found, *await results_of(checks_of(setup), setup)]
 
 

@@ -18,7 +18,7 @@ from secagg.config.server import ServerSection
 from secagg.config.two_aggregators import SharingClientSettings
 from secagg.distributed_dp import text_above
 from secagg.errors import ErrorCode
-from secagg.storage.change import Role as StoreRole
+from secagg.storage.change import Side
 from secagg.storage.directories import STORE_FILE, refuse_network_disk
 from secagg.storage.journal import decode_server_event, sums_begun
 from secagg.storage.open_store import StoreInUseError, looking, store_exists
@@ -164,7 +164,7 @@ async def check_sums(server: ServerSection, owner: str | None) -> str | Caution:
     begun: dict[str, int] = {}
     try:
         async with looking(server.state_dir, store=server.store) as store:
-            for row in await store.read(ListSessions(role=StoreRole.SERVER)):
+            for row in await store.read(ListSessions(role=Side.SERVER)):
                 stored = await store.read(LoadSession(row.key))
                 if stored is not None and not stored.ended:
                     events = map(decode_server_event, stored.records)

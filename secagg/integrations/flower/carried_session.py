@@ -27,7 +27,7 @@ _FIELD_OF_ROUND: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class NodeRequest:
     """What is sent to one node.
 
     Attributes:
@@ -77,15 +77,17 @@ class CarriedSession:
         """Whether every node that can answer in this stage has."""
         return not self.is_over and self._server.is_round_full
 
-    def requests(self) -> list[Request]:
+    def requests(self) -> list[NodeRequest]:
         """Return what each node is sent at the start of a stage."""
         if self._server.round is Round.ADVERTISE_KEYS:
-            return [Request(name, b"") for name in self._names]
+            return [NodeRequest(name, b"") for name in self._names]
         asked = [name for name in self._names if name in self._joined]
         updates = {name: self._server.update_for(name) for name in asked}
-        return [Request(name, update) for name, update in updates.items() if update]
+        return [NodeRequest(name, update) for name, update in updates.items() if update]
 
-    def take(self, name: str, messages: Iterable[bytes], view: bytes) -> Request | None:
+    def take(
+        self, name: str, messages: Iterable[bytes], view: bytes
+    ) -> NodeRequest | None:
         """Take what a node has replied.
 
         Args:
@@ -107,7 +109,7 @@ class CarriedSession:
             self.note_refusal(name, error.code.name)
             return None
         update = self._server.update_for(name)
-        return None if update is None else Request(name, update, with_model=True)
+        return None if update is None else NodeRequest(name, update, with_model=True)
 
     def note_refusal(self, name: str, reason: str) -> None:
         """Note why a node does not take part.

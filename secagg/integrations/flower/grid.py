@@ -28,7 +28,7 @@ from secagg.integrations.flower.arrays import (
     payload_hash,
     restored,
 )
-from secagg.integrations.flower.carried_session import CarriedSession, Request
+from secagg.integrations.flower.carried_session import CarriedSession, NodeRequest
 from secagg.integrations.flower.task import SecureTask
 from secagg.integrations.flower.terms import AGGREGATOR, node_name
 from secagg.integrations.flower.wire import (
@@ -272,7 +272,7 @@ class SecureGrid(Grid):
     def _sent(
         self,
         offer: bytes,
-        requests: Iterable[Request],
+        requests: Iterable[NodeRequest],
         nodes: Mapping[str, Message],
         seconds: float,
     ) -> dict[str, str]:
@@ -330,7 +330,7 @@ class SecureGrid(Grid):
         return Message(RecordDict({key: arrays, "metrics": metrics}), reply_to=first)
 
 
-def _taken(session: CarriedSession, name: str, reply: Message) -> Request | None:
+def _taken(session: CarriedSession, name: str, reply: Message) -> NodeRequest | None:
     """Take a reply of Flower; return what its node is sent next."""
     if reply.has_error():
         reason = printable(str(reply.error.reason), max_bytes=_MOST_REASON_BYTES)

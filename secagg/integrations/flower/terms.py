@@ -15,7 +15,7 @@ from typing import Final
 from secagg.client.step_client import StepClient
 from secagg.config.loader import load_settings, setting
 from secagg.config.policy import (
-    CohortSection,
+    CohortPolicySection,
     cohort_of,
     privacy_limits_of,
     total_of,
@@ -63,7 +63,7 @@ class NodeSettings:
     """The file of a node."""
 
     node: NodeSection
-    policy: CohortSection
+    policy: CohortPolicySection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,10 +44,10 @@ from secagg.protocol.client.states import (
     EdgesChosen,
     Idle,
     Masked,
+    OfferFacts,
     ReadyForInput,
     ReadyForNoisedInput,
     ReadyForPlainInput,
-    SessionFacts,
     Shared,
     Signed,
 )
@@ -159,9 +159,9 @@ def _member_of(event: SessionOffered) -> Member | None:
     return Member(member.key, member.credential, rules, member.verified)
 
 
-def session_facts(descriptor: SessionDescriptor, identity: str) -> SessionFacts:
+def session_facts(descriptor: SessionDescriptor, identity: str) -> OfferFacts:
     """Return the public facts of a session, known from its offer."""
-    return SessionFacts(
+    return OfferFacts(
         parameters=descriptor.parameters,
         session_id=descriptor.session_id,
         ctx0=context.session_context(descriptor),
@@ -170,7 +170,7 @@ def session_facts(descriptor: SessionDescriptor, identity: str) -> SessionFacts:
 
 
 def _own_secrets(
-    facts: SessionFacts, seed: SecretBytes
+    facts: OfferFacts, seed: SecretBytes
 ) -> tuple[KeyPair, KeyPair, SecretBytes]:
     """Derive (c^SK, s^SK, b_u) of this session."""
     return (
@@ -180,7 +180,7 @@ def _own_secrets(
     )
 
 
-def _layer_seeds(facts: SessionFacts, seed: SecretBytes) -> tuple[SecretBytes, ...]:
+def _layer_seeds(facts: OfferFacts, seed: SecretBytes) -> tuple[SecretBytes, ...]:
     """Derive g_i of each noise layer; independent, because some may be revealed."""
     return tuple(
         SecretBytes(_stream(facts, seed, b"noise layer %d" % layer).token(32))
@@ -189,7 +189,7 @@ def _layer_seeds(facts: SessionFacts, seed: SecretBytes) -> tuple[SecretBytes, .
 
 
 def _stream(
-    facts: SessionFacts, seed: SecretBytes, label: bytes, context: bytes = b""
+    facts: OfferFacts, seed: SecretBytes, label: bytes, context: bytes = b""
 ) -> SeededEntropy:
     # The session id is part of the label: even a seed used twice by mistake would
     # give unrelated secrets in two sessions.
@@ -299,7 +299,7 @@ def share_keys(state: Advertised, event: Received, policy: ClientPolicy) -> Clie
 
 
 def _dealt(
-    facts: SessionFacts,
+    facts: OfferFacts,
     accepted: Accepted,
     *,
     seed: SecretBytes,

@@ -99,7 +99,7 @@ from secagg.protocol.messages import (
 from secagg.protocol.noise_terms import NoiseReader, NoiseSecrets, no_noise
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.profiles import Profile
-from secagg.protocol.refund import Charge, ReachedStage, charge_after
+from secagg.protocol.refund import ChargeOutcome, ReachedStage, charge_after
 
 
 def complete(
@@ -196,7 +196,7 @@ def _check_fate(fate: Fate) -> None:
         )
 
 
-def _charge_of(state: ClientState, fate: Fate | None) -> Charge:
+def _charge_of(state: ClientState, fate: Fate | None) -> ChargeOutcome:
     """Return what becomes of the charge of a session that ends now."""
     match state:
         case Masked():
@@ -206,7 +206,7 @@ def _charge_of(state: ClientState, fate: Fate | None) -> Charge:
         case Answered():
             profile, standing = state.facts.parameters.profile, ReachedStage.ANSWERED
         case _:
-            return Charge.NEVER  # no input was bound: the same in every profile
+            return ChargeOutcome.NEVER  # no input was bound: the same in every profile
     return charge_after(profile, standing, fate)
 
 

@@ -19,7 +19,7 @@ from secagg.protocol.membership import Member
 from secagg.protocol.messages import Advert, Bundles, Edges, Released, Round
 from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, no_noise
 from secagg.protocol.parameters import ProtocolParameters
-from secagg.protocol.refund import Charge
+from secagg.protocol.refund import ChargeOutcome
 from secagg.protocol.share_bundles import HeldShares
 
 # SHA-256 of the message that opened each round: repeats differ from contradictions.
@@ -27,7 +27,7 @@ Accepted = Mapping[Round, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class SessionFacts:
+class OfferFacts:
     """Public facts that hold for the whole session."""
 
     parameters: ProtocolParameters
@@ -50,7 +50,7 @@ class Advertised:
 
     ROUND: ClassVar[Round] = Round.ADVERTISE_KEYS
 
-    facts: SessionFacts
+    facts: OfferFacts
     seed: SecretBytes
     advert: Advert
     member: Member | None = None
@@ -77,7 +77,7 @@ class EdgesChosen:
 
     ROUND: ClassVar[Round] = Round.CHOOSE_EDGES
 
-    facts: SessionFacts
+    facts: OfferFacts
     accepted: Accepted
     seed: SecretBytes
     roster: RosterView
@@ -91,7 +91,7 @@ class Shared:
 
     ROUND: ClassVar[Round] = Round.SHARE_KEYS
 
-    facts: SessionFacts
+    facts: OfferFacts
     accepted: Accepted
     roster: RosterView
     channels: Mapping[int, SecretBytes] = field(repr=False)
@@ -138,7 +138,7 @@ class ReadyForInput:
 
     ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
 
-    facts: SessionFacts
+    facts: OfferFacts
     accepted: Accepted
     delivered: Delivered
 
@@ -181,7 +181,7 @@ class Signed:
 
     ROUND: ClassVar[Round] = Round.CONSISTENCY_CHECK
 
-    facts: SessionFacts
+    facts: OfferFacts
     accepted: Accepted
     survivors: bytes
     members: ClientBitmap
@@ -209,7 +209,7 @@ class Answered:
 
     ROUND: ClassVar[Round] = Round.UNMASKING
 
-    facts: SessionFacts
+    facts: OfferFacts
     accepted: Accepted
     share_holders: int
     survivors: bytes
@@ -228,7 +228,7 @@ class Completed:
     ROUND: ClassVar[Round] = Round.FINISHED
 
     outcome: Released
-    charge: Charge
+    charge: ChargeOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ class Failed:
 
     code: ErrorCode
     reason: str
-    charge: Charge
+    charge: ChargeOutcome
     next_step: str = field(default="", compare=False)
 
 

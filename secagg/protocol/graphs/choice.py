@@ -62,7 +62,7 @@ _LEAST_COHORT: Final = 2
 
 
 @unique
-class Adversary(StrEnum):
+class GraphAdversary(StrEnum):
     """What the server may do, besides reading what its colluders know."""
 
     CURIOUS = "curious"
@@ -197,7 +197,7 @@ class GraphChoice:
 
 
 def choose_graph(
-    demand: GraphDemand, adversary: Adversary, *, threshold: int | None = None
+    demand: GraphDemand, adversary: GraphAdversary, *, threshold: int | None = None
 ) -> GraphChoice:
     """Return the sparsest graph that is safe, or the complete one.
 
@@ -211,7 +211,7 @@ def choose_graph(
     """
     _check_possible(demand)
     chosen: GraphChoice | None = None
-    if adversary is not Adversary.MALICIOUS:
+    if adversary is not GraphAdversary.MALICIOUS:
         chosen = _ring(demand, adversary, threshold)
         why = f"no ring with degree up to {_max_degree(demand)} is safe"
     elif demand.min_clients < _MIN_OUT_EDGE_CLIENTS:
@@ -229,7 +229,7 @@ def choose_graph(
 
 def complete_graph(
     demand: GraphDemand,
-    adversary: Adversary,
+    adversary: GraphAdversary,
     *,
     threshold: int | None = None,
     why: str = "",
@@ -253,7 +253,7 @@ def complete_graph(
             "Split the cohort, or assume fewer colluders and dropouts.",
         )
     lowest, highest = demand.colluders + 1, demand.min_survivors
-    if adversary is not Adversary.CURIOUS:
+    if adversary is not GraphAdversary.CURIOUS:
         lowest = _least_agreement(demand)
     lowest = max(lowest, _LEAST_THRESHOLD)
     # Prefer more than half: two disjoint groups then never both unmask.
@@ -273,7 +273,7 @@ def complete_graph(
         threshold=chosen,
         max_threshold=highest,
         # The profile uses both rules with one number (PROTOCOL §2).
-        quorum=chosen if adversary is Adversary.MALICIOUS else None,
+        quorum=chosen if adversary is GraphAdversary.MALICIOUS else None,
         why=why.removesuffix("; "),
     )
 
@@ -351,7 +351,7 @@ def failure_bounds_of(parameters: ProtocolParameters) -> FailureBounds:
 
 
 def _ring(
-    demand: GraphDemand, adversary: Adversary, threshold: int | None
+    demand: GraphDemand, adversary: GraphAdversary, threshold: int | None
 ) -> GraphChoice | None:
     """Return the ring of the smallest degree that meets the demand."""
     wanted = server_demand(demand.graph_bits)
@@ -365,7 +365,7 @@ def _ring(
     while degree in degrees:
         corrupt = _most_corrupt_holders(demand, degree)
         lowest, highest = corrupt + 1, _highest_live_threshold(demand, degree)
-        if adversary is Adversary.SEMI_MALICIOUS:
+        if adversary is GraphAdversary.SEMI_MALICIOUS:
             lowest = (degree + corrupt) // 2 + 1
         lowest = max(lowest, _LEAST_THRESHOLD)
         if threshold is not None and lowest > threshold:
@@ -375,7 +375,7 @@ def _ring(
             # By lying, the server may obtain two shares from one holder (see the
             # module's docstring).
             breaking = chosen
-            if adversary is Adversary.SEMI_MALICIOUS:
+            if adversary is GraphAdversary.SEMI_MALICIOUS:
                 breaking = 2 * chosen - degree
             return GraphChoice(
                 graph=Graph.RING,
@@ -389,7 +389,7 @@ def _ring(
                 ),
             )
         missing = chosen - highest
-        if adversary is Adversary.SEMI_MALICIOUS and threshold is None:
+        if adversary is GraphAdversary.SEMI_MALICIOUS and threshold is None:
             missing *= 2  # the smallest safe one grows by at least half of the degree
         degree += _hopeless(missing)
     return None

@@ -99,7 +99,7 @@ class NoiseVerifier(Protocol):
 
 
 @unique
-class Step(StrEnum):
+class VerificationStep(StrEnum):
     """The steps of a verifier, in this order."""
 
     ENCODING = "encoding"
@@ -136,7 +136,12 @@ class ReceiptError(RemoteProtocolError):
     """
 
     def __init__(
-        self, step: Step, message: str, *, code: ErrorCode, next_step: str = ""
+        self,
+        step: VerificationStep,
+        message: str,
+        *,
+        code: ErrorCode,
+        next_step: str = "",
     ) -> None:
         super().__init__(f"{step}: {message}", code=code, next_step=next_step)
         self.step = step
@@ -196,28 +201,30 @@ def verify_receipt(
         ReceiptError: The first step that fails, and why.
         LocalProtocolError: The session adds noise, and `noise` is None.
     """
-    with naming_step(Step.ENCODING):
+    with naming_step(VerificationStep.ENCODING):
         receipt = AuditReceipt.decode(data)
     if not receipt.is_undamaged(data):
         raise ReceiptError(
-            Step.DIGEST, "the receipt is damaged", code=ErrorCode.BAD_ENCODING
+            VerificationStep.DIGEST,
+            "the receipt is damaged",
+            code=ErrorCode.BAD_ENCODING,
         )
-    with naming_step(Step.OFFER):
+    with naming_step(VerificationStep.OFFER):
         descriptor = SessionDescriptor.decode(receipt.offer)
     reading = _Reading(receipt, descriptor, noise)
-    with naming_step(Step.VIEW):
+    with naming_step(VerificationStep.VIEW):
         reading.read_view()
-    with naming_step(Step.CREDENTIALS):
+    with naming_step(VerificationStep.CREDENTIALS):
         reading.check_credentials(enrolment_key, revocations)
-    with naming_step(Step.SETS):
+    with naming_step(VerificationStep.SETS):
         reading.read_sets()
-    with naming_step(Step.QUORUM):
+    with naming_step(VerificationStep.QUORUM):
         reading.check_quorum()
-    with naming_step(Step.OUTCOME):
+    with naming_step(VerificationStep.OUTCOME):
         reading.check_outcome()
-    with naming_step(Step.CLAIM):
+    with naming_step(VerificationStep.CLAIM):
         reading.check_claim()
-    with naming_step(Step.CERTIFICATE):
+    with naming_step(VerificationStep.CERTIFICATE):
         reading.check_certificate()
     return reading.verdict()
 
@@ -499,7 +506,7 @@ def _given(certificate: bytes, layers: int, survivors: int) -> tuple[int, ...] |
 
 
 @contextmanager
-def naming_step(step: Step) -> Iterator[None]:
+def naming_step(step: VerificationStep) -> Iterator[None]:
     """Name the step at which a receipt fails.
 
     Raises:

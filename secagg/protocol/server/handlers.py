@@ -56,8 +56,8 @@ from secagg.protocol.server.outcomes import abort, dropped_for, too_few
 from secagg.protocol.server.states import (
     AdvertiseKeys,
     ChooseEdges,
-    Cohort,
     ConsistencyCheck,
+    FixedCohort,
     MaskedInputCollection,
     RosterFixed,
     ServerStep,
@@ -152,7 +152,7 @@ def close_advertise_keys(state: AdvertiseKeys, event: RoundClosed) -> ServerStep
     frame = RosterFrame.decode(opening.data)
     ctx0 = context.session_context(descriptor)
     tree = context.roster_tree(ctx0, frame, parameters.suite)
-    cohort = Cohort(
+    cohort = FixedCohort(
         signers=Signers.of(roster.adverts) if state.enrolment is not None else None,
         roster=roster,
         frame=frame,

@@ -18,10 +18,10 @@ from secagg.protocol.events import (
 from secagg.protocol.messages import Aborted, Fate, Released
 from secagg.protocol.rounds import DropReason
 from secagg.protocol.server.states import (
-    Cohort,
     Completed,
     ConsistencyCheck,
     Failed,
+    FixedCohort,
     ServerState,
     ServerStep,
     Session,
@@ -107,7 +107,7 @@ def abort(
 
 
 def dropped_for(
-    cohort: Cohort, indices: AbstractSet[int], reason: DropReason
+    cohort: FixedCohort, indices: AbstractSet[int], reason: DropReason
 ) -> tuple[ServerOutput, ...]:
     """Record dropouts by roster index, with the reason."""
     return tuple(DropClient(cohort.name_of(index), reason) for index in sorted(indices))

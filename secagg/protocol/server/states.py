@@ -35,7 +35,7 @@ from secagg.protocol.messages import (
     Upload,
 )
 from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, no_noise
-from secagg.protocol.share_bundles import Answer
+from secagg.protocol.share_bundles import SharesAnswer
 
 _NAME_OF: Final[Mapping[type[Message], str]] = {
     Advert: "advert",
@@ -112,7 +112,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Cohort:
+class FixedCohort:
     """The facts that hold from the moment U1 is fixed.
 
     Attributes:
@@ -217,7 +217,7 @@ class RosterFixed:
     """The common part of the states behind AdvertiseKeys."""
 
     session: Session
-    cohort: Cohort
+    cohort: FixedCohort
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +288,7 @@ class Unmasking(RosterFixed):
     noise_layers: tuple[int, ...]  # layers that survivors reveal, ascending
     ctx2: bytes
     uploads: Mapping[int, bytes]
-    answers: dict[int, Answer] = field(repr=False)  # U5, so far
+    answers: dict[int, SharesAnswer] = field(repr=False)  # U5, so far
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,13 +27,13 @@ from secagg.protocol.noise_terms import layer_secret
 from secagg.protocol.rounds import DropReason
 from secagg.protocol.server.outcomes import abort, dropped_for, too_few
 from secagg.protocol.server.states import (
-    Cohort,
     ConsistencyCheck,
+    FixedCohort,
     ServerStep,
     Summing,
     Unmasking,
 )
-from secagg.protocol.share_bundles import Answer
+from secagg.protocol.share_bundles import SharesAnswer
 
 # --- ConsistencyCheck ---------------------------------------------------------------
 
@@ -106,7 +106,7 @@ def record_shares(state: Unmasking, event: Received) -> ServerStep:
     index = state.cohort.index_within(sender, state.survivors)
     revealed = Shares.decode(event.envelope.data).revealed
     try:
-        answer = Answer.parse(
+        answer = SharesAnswer.parse(
             revealed, _dealers(state, index), noise_layers=len(state.noise_layers)
         )  # R5.5-11
     except ValueError as error:
@@ -207,7 +207,9 @@ def _noise_removal(state: Unmasking) -> tuple[NoiseRemoval | None, frozenset[int
     return removal, frozenset(misfits)
 
 
-def _withholding(state: Unmasking, answers: Mapping[int, Answer]) -> frozenset[int]:
+def _withholding(
+    state: Unmasking, answers: Mapping[int, SharesAnswer]
+) -> frozenset[int]:
     """Return the clients that lack shares and did not complain of their dealers."""
     complaints = state.session.complaints
     return frozenset(
@@ -224,7 +226,7 @@ def _dealers(state: Unmasking, holder: int) -> tuple[int, ...]:
 
 
 def _disputes(
-    cohort: Cohort, found: AbstractSet[tuple[int, int]]
+    cohort: FixedCohort, found: AbstractSet[tuple[int, int]]
 ) -> tuple[ServerOutput, ...]:
     return tuple(
         ShareDisputed(cohort.name_of(dealer), cohort.name_of(holder))

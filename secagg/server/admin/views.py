@@ -34,7 +34,7 @@ from secagg.server.session.report import (
 from secagg.server.task.history import TaskHistory
 from secagg.server.task.stored import StoredTask, decode_settings, privacy_folder_of
 from secagg.server.telemetry.prometheus import GaugeSample
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.queries import ListReplicas, ListSessions, ListTasks, LoadSession
 from secagg.storage.rows import SessionRow, SessionState, TaskRow, TaskState
 from secagg.storage.store import StoreReader
@@ -69,7 +69,7 @@ class StoreViews:
 
     async def tasks(self) -> list[View]:
         """Return all tasks; see `OperatorViews.tasks`."""
-        running = await self.store.read(ListSessions(role=Role.SERVER))
+        running = await self.store.read(ListSessions(role=Side.SERVER))
         rows = await self.store.read(ListTasks())
         known, unwritten = tuple(self.live()), self.refused()
         return [_task_view(row, running, known, unwritten) for row in rows]
@@ -77,7 +77,7 @@ class StoreViews:
     async def task(self, task_id: str) -> View:
         """Return one task; see `OperatorViews.task`."""
         row = await find_task(self.store, task_id)
-        running = await self.store.read(ListSessions(role=Role.SERVER, task=task_id))
+        running = await self.store.read(ListSessions(role=Side.SERVER, task=task_id))
         return _task_view(row, running, self.live(), self.refused())
 
     async def sessions(self, chosen: SessionFilter) -> list[View]:
@@ -119,7 +119,7 @@ class StoreViews:
         It takes seconds where a privacy report was not computed before.
         """
         # This order raises no alarm for a session that ends between the two reads.
-        running = await self.store.read(ListSessions(role=Role.SERVER))
+        running = await self.store.read(ListSessions(role=Side.SERVER))
         rows = (
             await self.store.read(ListTasks())
             if task is None
@@ -392,7 +392,7 @@ async def sessions_view(
     since, outcome = chosen.since, chosen.outcome
     rows = await store.read(
         ListSessions(
-            role=Role.SERVER,
+            role=Side.SERVER,
             task=chosen.task,
             state=SessionState.ALL,
             limit=limit if outcome is None else _MAX_LOOKED_AT,
@@ -428,7 +428,7 @@ async def found_session(
         ServiceError: UNKNOWN_SESSION; its receipt was deleted, or it never existed.
     """
     rows = await store.read(
-        ListSessions(role=Role.SERVER, task=task_id, state=SessionState.ALL)
+        ListSessions(role=Side.SERVER, task=task_id, state=SessionState.ALL)
     )
     for row in rows:
         if row.number == number:

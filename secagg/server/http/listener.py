@@ -38,7 +38,7 @@ _HEADERS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HTTPAnswer:
     """Holds the response to a request.
 
     Attributes:
@@ -52,12 +52,12 @@ class Answer:
     status: HTTPStatus = HTTPStatus.OK
 
 
-Page = Callable[[], Awaitable[Answer]]
+Page = Callable[[], Awaitable[HTTPAnswer]]
 
 
-def text(words: str, status: HTTPStatus = HTTPStatus.OK) -> Answer:
+def text(words: str, status: HTTPStatus = HTTPStatus.OK) -> HTTPAnswer:
     """Return a response of plain text."""
-    return Answer(f"{words}\n".encode(), status=status)
+    return HTTPAnswer(f"{words}\n".encode(), status=status)
 
 
 class HTTPListener:
@@ -129,7 +129,7 @@ class HTTPListener:
             with suppress(OSError):
                 await writer.wait_closed()
 
-    async def _answer(self, head: bytes) -> tuple[str, Answer]:
+    async def _answer(self, head: bytes) -> tuple[str, HTTPAnswer]:
         """Return the method of a request, and its response."""
         lines = head.decode("latin-1").split("\r\n")
         words = lines[0].split(" ")
@@ -170,7 +170,7 @@ def _asks_for_this_machine(headers: list[str]) -> bool:
         return False
 
 
-def _written(method: str, answer: Answer) -> bytes:
+def _written(method: str, answer: HTTPAnswer) -> bytes:
     head = (
         f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
         f"Content-Type: {answer.content_type}\r\n"

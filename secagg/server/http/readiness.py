@@ -18,7 +18,7 @@ from typing import Final
 from secagg.errors import SecAggError
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock, finish_before
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.changes import Touch
 from secagg.storage.queries import ListSessions, ReadClock
 from secagg.storage.rows import SessionState
@@ -144,7 +144,7 @@ class Readiness:
                 for store in self._stores
                 for row in await store.read(
                     ListSessions(
-                        role=Role.SERVER, state=SessionState.ALL, limit=_LATEST_SESSIONS
+                        role=Side.SERVER, state=SessionState.ALL, limit=_LATEST_SESSIONS
                     )
                 )
             ]

@@ -55,9 +55,9 @@ from secagg.storage.change import (
     Committed,
     NewSession,
     NumberTakenError,
-    Role,
     SessionConflictError,
     SessionsSpentError,
+    Side,
 )
 from secagg.storage.changes import PutFacts
 from secagg.storage.queries import (
@@ -292,7 +292,7 @@ class SessionRegistry:
 
     async def _refresh(self) -> None:
         """Refresh all sessions from the store, and retire those that are over."""
-        rows = await self._store.read(ListSessions(role=Role.SERVER))
+        rows = await self._store.read(ListSessions(role=Side.SERVER))
         for row in rows:
             runner = self._running.get(_id_of(row.key))
             if runner is None:
@@ -365,7 +365,7 @@ class SessionRegistry:
             ServiceError: STORAGE_FAILED.
         """
         if task_id not in self._facts or (newest and self._store.is_shared):
-            tally = await self._store.read(ReadTally(Role.SERVER, task_id))
+            tally = await self._store.read(ReadTally(Side.SERVER, task_id))
             self._facts[task_id] = TaskHistory.decode(tally.facts)
         return self._facts[task_id]
 
@@ -414,7 +414,7 @@ class SessionRegistry:
         if latest is None:
             return
         task_id, number = latest.descriptor.task_id, latest.descriptor.session_number
-        known = (await self._store.read(ReadTally(Role.SERVER, task_id))).facts
+        known = (await self._store.read(ReadTally(Side.SERVER, task_id))).facts
         facts = TaskHistory.decode(known)
         if facts.told >= number:
             return
@@ -440,7 +440,7 @@ class SessionRegistry:
         # This precedes the first query, so sessions that others end meanwhile are
         # known.
         stored_ids = await self._workers.run(self._context.spool.session_ids)
-        running = await self._store.read(ListSessions(role=Role.SERVER))
+        running = await self._store.read(ListSessions(role=Side.SERVER))
         loaded = [
             await self._store.read(LoadSession(row.key)) for row in reversed(running)
         ]
@@ -454,7 +454,7 @@ class SessionRegistry:
             await self._resume(each)
         ended = await self._store.read(
             ListSessions(
-                role=Role.SERVER, state=SessionState.ENDED, limit=self._kept_sessions
+                role=Side.SERVER, state=SessionState.ENDED, limit=self._kept_sessions
             )
         )
         for row in reversed(ended):
@@ -532,7 +532,7 @@ class SessionRegistry:
         excluded = facts.absent_from_next(
             task.invited, min_clients=task.parameters.min_clients
         )
-        tally = await self._store.read(ReadTally(Role.SERVER, task.task_id))
+        tally = await self._store.read(ReadTally(Side.SERVER, task.task_id))
         number = tally.highest_number + 1
         while True:
             try:
@@ -587,7 +587,7 @@ class SessionRegistry:
                 self._context.spool.put, descriptor.session_id, PAYLOAD, payload
             )
         new = NewSession(
-            role=Role.SERVER,
+            role=Side.SERVER,
             task=task.task_id,
             number=number,
             header=record.encode_header(),
@@ -685,7 +685,7 @@ class SessionRegistry:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        for row in await self._store.read(ListSessions(role=Role.SERVER, task=task_id)):
+        for row in await self._store.read(ListSessions(role=Side.SERVER, task=task_id)):
             await self._load_session(row.key)
 
     async def resumable(self, task: TaskDefinition) -> SessionRunner | None:
@@ -704,7 +704,7 @@ class SessionRegistry:
                 and runner.descriptor.aggregator == self._aggregator
                 and runner.record.invited == task.invited
             )
-            tally = await self._store.read(ReadTally(Role.SERVER, task.task_id))
+            tally = await self._store.read(ReadTally(Side.SERVER, task.task_id))
             runner.count_sessions(allowed=task.allowed, spent=tally.spent)
             if same and fitting is None:
                 fitting = runner

@@ -60,7 +60,7 @@ from secagg.runtime import log_events as telemetry
 from secagg.runtime.files import replace_file
 from secagg.server.session.events import DroppedClient, SessionPhase, SessionProgress
 from secagg.server.task.stored import folder_of
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.journal import RefusalNoted
 from secagg.storage.queries import ListSessions, ReadClock
 from secagg.storage.rows import Retention
@@ -690,7 +690,7 @@ class SessionReports:
         try:
             ended = await store.read(ReadClock())
             task_id, number = progress.task_id, progress.session_number
-            running = await store.read(ListSessions(role=Role.SERVER, task=task_id))
+            running = await store.read(ListSessions(role=Side.SERVER, task=task_id))
             opened = min((r.born for r in running if r.number == number), default=ended)
             report = report_of(receipt, progress, opened=opened, ended=ended)
             await asyncio.to_thread(self._write, task_id, number, report)

@@ -22,7 +22,7 @@ from secagg.server.session.registry import SessionRegistry
 from secagg.server.session.runner import SessionRunner
 from secagg.server.session.state import log_refused, patiently
 from secagg.server.task.definition import NextPayload, OnSum, TaskDefinition
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.queries import ListSessions
 from secagg.storage.rows import SessionState
 from secagg.storage.store import StoreFailoverError, StoreUnavailableError
@@ -157,7 +157,7 @@ class TaskRunner:
         """Load a sum of another aggregator that this process does not know."""
         latest = await self._store.read(
             ListSessions(
-                role=Role.SERVER,
+                role=Side.SERVER,
                 task=self.task.task_id,
                 state=SessionState.ALL,
                 limit=1,

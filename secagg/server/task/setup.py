@@ -47,7 +47,7 @@ from secagg.protocol.arguments import (
     says_which_argument,
 )
 from secagg.protocol.graphs.choice import (
-    Adversary,
+    GraphAdversary,
     GraphChoice,
     GraphDemand,
     choose_graph,
@@ -262,12 +262,16 @@ class Cohort:
             graph_bits=self.graph_bits,
         )
         if is_honest:
-            return choose_graph(demand, Adversary.CURIOUS, threshold=self.threshold)
+            return choose_graph(
+                demand, GraphAdversary.CURIOUS, threshold=self.threshold
+            )
         if is_sparse:
             degree = None if self.degree == "auto" else self.degree
             return drawn_edges(demand, degree=degree, threshold=self.threshold)
         # A malicious server would draw a ring that it can cut.
-        return complete_graph(demand, Adversary.MALICIOUS, threshold=self.threshold)
+        return complete_graph(
+            demand, GraphAdversary.MALICIOUS, threshold=self.threshold
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final, TypeVar
 import asyncpg
 
 from secagg.crypto.entropy import Entropy
-from secagg.storage.change import Change, Outcome, Query, Update
+from secagg.storage.change import Change, Outcome, Query, StoreUpdate
 from secagg.storage.postgres.address import checked_address
 from secagg.storage.postgres.connection import (
     PostgresLink,
@@ -45,7 +45,7 @@ _Result = TypeVar("_Result")
 
 
 class PostgresExecutor:
-    """Implements `secagg.storage.store.Engine`; belongs to one event loop.
+    """Implements `secagg.storage.store.StoreEngine`; belongs to one event loop.
 
     Make it with `open`.
     """
@@ -96,7 +96,7 @@ class PostgresExecutor:
 
         return await self._run(apply())
 
-    async def write(self, update: Update[_Result]) -> _Result:
+    async def write(self, update: StoreUpdate[_Result]) -> _Result:
         """Run an update in a transaction; one that is not counted begins its own."""
 
         async def write() -> _Result:

@@ -21,7 +21,7 @@ from typing import ClassVar, Final, ParamSpec, TypeVar
 
 from secagg.crypto.entropy import Entropy
 from secagg.errors import ErrorCode, SecAggError
-from secagg.storage.change import Change, Outcome, Query, Update
+from secagg.storage.change import Change, Outcome, Query, StoreUpdate
 from secagg.storage.queries import ReadClock
 from secagg.storage.rollback_mark import RollbackMark
 from secagg.storage.sqlite.file import SQLiteFile, SQLiteTransactions
@@ -126,7 +126,7 @@ class SQLiteExecutor:
         # A caller that goes away cancels neither its own change nor others.
         return await answer
 
-    async def write(self, update: Update[_Result]) -> _Result:
+    async def write(self, update: StoreUpdate[_Result]) -> _Result:
         """Write in a transaction; leases are kept in memory, and need none."""
         if not update.is_counted:
             return await update.run(self.transactions.connection)

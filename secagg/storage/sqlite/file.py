@@ -40,7 +40,7 @@ from typing import Any, Final, TypeAlias, TypeVar, get_args
 
 from secagg.crypto.entropy import Entropy
 from secagg.errors import ErrorCode, SecAggError
-from secagg.storage.change import Change, Outcome, Query, Update
+from secagg.storage.change import Change, Outcome, Query, StoreUpdate
 from secagg.storage.changes import (
     PlaceTakenError,
     SessionRows,
@@ -637,7 +637,7 @@ class SQLiteTransactions:
             self._must_erase = False
         return outcomes
 
-    def write(self, update: Update[_Result]) -> _Result:
+    def write(self, update: StoreUpdate[_Result]) -> _Result:
         """Run an update in a transaction of its own."""
         with self.file.writing():
             return run_inline(update.run(self.connection))

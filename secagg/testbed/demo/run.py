@@ -26,7 +26,7 @@ from secagg.testbed.child_process import Event
 from secagg.testbed.demo.layout import DemoLayout, DemoPlan
 from secagg.testbed.demo.model import Shard, deal_out, reference_accuracies, save_shard
 from secagg.testbed.demo.sum_check import SessionCheck, check_session
-from secagg.testbed.director import Director, Program
+from secagg.testbed.director import ChildProgram, Director
 from secagg.testbed.run_folder import client_name
 
 # After the aggregator has ended, clients have nothing to wait for.
@@ -156,13 +156,13 @@ class _Run:
     killed: int = 0
     _ended: dict[int, Event] = field(default_factory=dict)
     _claimed: dict[int, Event] = field(default_factory=dict)
-    _fallen: dict[int, list[Program]] = field(default_factory=dict)
+    _fallen: dict[int, list[ChildProgram]] = field(default_factory=dict)
 
     async def serve(self) -> None:
         """Run all sessions."""
         planned, view = self._planned, self._view
         view.stage("the aggregator starts")
-        aggregator = Program(
+        aggregator = ChildProgram(
             "aggregator", "secagg.testbed.demo.trainer", (), self._hear_aggregator
         )
         (address,) = await self._director.start_servers([aggregator])
@@ -178,7 +178,7 @@ class _Run:
         view.stage("clients learn that the task is over")
         await self._director.until_clients_end(_FAREWELL_SECONDS)
 
-    def _client(self, number: int, address: str) -> Program:
+    def _client(self, number: int, address: str) -> ChildProgram:
         """Return a client's program, which is killed where it pauses."""
         name = client_name(number)
 
@@ -193,7 +193,7 @@ class _Run:
                     self._restart_fallen(session)
 
         module = "secagg.testbed.demo.participant"
-        program = Program(name, module, (name, address), hear)
+        program = ChildProgram(name, module, (name, address), hear)
         return program
 
     def _hear_aggregator(self, said: Event) -> None:

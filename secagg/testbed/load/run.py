@@ -24,7 +24,7 @@ import numpy as np
 
 from secagg.errors import ErrorCode
 from secagg.testbed.child_process import Event, Listener
-from secagg.testbed.director import Director, Program
+from secagg.testbed.director import ChildProgram, Director
 from secagg.testbed.load.database import Database
 from secagg.testbed.load.machine import Machine, check_machine, pools_of
 from secagg.testbed.load.plan import LoadLayout, LoadPlan, expected_sum
@@ -78,7 +78,7 @@ async def run_load(
     async with Director(layout, tell, ALLOCATOR) as director:
         addresses = await director.start_servers(
             [
-                Program(
+                ChildProgram(
                     name,
                     "secagg.testbed.load.aggregator",
                     (name,),
@@ -102,13 +102,13 @@ async def run_load(
 
 def _pools(
     planned: LoadPlan, addresses: Sequence[str], listener: Listener
-) -> list[Program]:
+) -> list[ChildProgram]:
     """Return the programs that run the clients, a pool for each processor."""
     # Of equal size, so that no pool ends long before the others.
     count = pools_of(planned, os.cpu_count() or 1)
     ends = [planned.clients * i // count for i in range(count + 1)]
     return [
-        Program(
+        ChildProgram(
             f"clients-{first + 1}-{last}",
             "secagg.testbed.load.client_pool",
             (",".join(addresses), str(first + 1), str(last)),

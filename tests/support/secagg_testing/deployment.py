@@ -18,7 +18,7 @@ import numpy as np
 from secagg.client.contribution import SessionOutcome
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.runner import ClientRunner
-from secagg.client.session_driver import ClientSettings
+from secagg.client.session_driver import SessionSettings
 from secagg.crypto.entropy import Entropy, SeededEntropy
 from secagg.crypto.modular import UnsignedArray, zeros
 from secagg.crypto.secret_bytes import SecretBytes
@@ -126,7 +126,7 @@ class Deployment:
     tamper: Callable[[int, AggregatorConnection], AggregatorConnection] = (
         lambda _who, connection: connection
     )
-    settings: ClientSettings = ClientSettings(offer_seconds=600.0)  # noqa: RUF009 - frozen
+    settings: SessionSettings = SessionSettings(offer_seconds=600.0)  # noqa: RUF009 - frozen
     policy: ClientPolicy = LENIENT_POLICY
     max_attempts: int = 3
     allowed: int | None = None

@@ -4,11 +4,11 @@ from collections.abc import Set as AbstractSet
 
 from secagg.crypto.cipher_suite import CipherSuite
 from secagg.protocol.graphs.edge_selection import EdgeTrees
-from secagg.protocol.server.states import Cohort
+from secagg.protocol.server.states import FixedCohort
 
 
 def hiding_trees(
-    cohort: Cohort, hidden: AbstractSet[tuple[int, int]], suite: CipherSuite
+    cohort: FixedCohort, hidden: AbstractSet[tuple[int, int]], suite: CipherSuite
 ) -> EdgeTrees:
     """Return trees that cover what clients drew, and hide some of it.
 

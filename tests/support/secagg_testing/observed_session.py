@@ -24,7 +24,7 @@ from secagg.protocol.events import (
     SessionOffered,
 )
 from secagg.protocol.messages import BUNDLE_BYTES, Bundles, Envelope, Upload
-from secagg.protocol.refund import Charge
+from secagg.protocol.refund import ChargeOutcome
 from secagg.simulation.driver import identity_of
 from secagg_testing.cohorts import RecordedSession
 from secagg_testing.knowledge.claims import check
@@ -72,7 +72,7 @@ class ObservedSession(RecordedSession):
         ended = self.clients[number]
         if (
             isinstance(ended, client_states.Completed | client_states.Failed)
-            and ended.charge is Charge.GIVEN_BACK
+            and ended.charge is ChargeOutcome.GIVEN_BACK
         ):
             self.charged.pop(name, None)
         return outputs

@@ -1,6 +1,6 @@
 """A session of the server's store of which only the header matters."""
 
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.rows import StoredSession
 
 
@@ -8,7 +8,7 @@ def stored_header(header: bytes) -> StoredSession:
     """Return a running session with this header and nothing else, for decoders."""
     return StoredSession(
         key="k",
-        role=Role.SERVER,
+        role=Side.SERVER,
         task="t",
         peer="",
         number=1,

@@ -35,7 +35,7 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.profiles import Profile
-from secagg.protocol.refund import Charge
+from secagg.protocol.refund import ChargeOutcome
 
 CURIOUS = Profile.HONEST_CURIOUS_SERVER
 
@@ -69,7 +69,7 @@ def refund_by_code(patch):
     def leave(_, code, reason, *, fate=None):
         del fate
         aborted = {ErrorCode.TOO_FEW_ANSWERS, ErrorCode.CANCELLED}
-        charge = Charge.GIVEN_BACK if code in aborted else Charge.KEPT
+        charge = ChargeOutcome.GIVEN_BACK if code in aborted else ChargeOutcome.KEPT
         return Step(Failed(code, reason, charge), (Finish(code, reason),))
 
     patch.setattr(client_endings, "leave", leave)

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, TypeVar
 from secagg.crypto.entropy import Entropy
 from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.change import Change, Committed, Outcome, Query, Update
+from secagg.storage.change import Change, Committed, Outcome, Query, StoreUpdate
 from secagg.storage.changes import PutTask
 from secagg.storage.client_store import ClientStore
 from secagg.storage.leases import AcquireLease, Heartbeat, Leases
@@ -286,7 +286,7 @@ class _Transactions(SQLiteTransactions):
         """See `SQLiteTransactions.apply`."""
         return self._disk.arrived(lambda: self._apply_arrived(changes))
 
-    def write(self, update: Update[Any]) -> Any:
+    def write(self, update: StoreUpdate[Any]) -> Any:
         """See `SQLiteTransactions.write`."""
         if not isinstance(update, PutTask):
             return super().write(update)
@@ -351,7 +351,7 @@ class SimulatedExecutor(SQLiteExecutor):
         await self._disk.reach()  # else it has happened, and the answer is lost
         return outcome
 
-    async def write(self, update: Update[Any]) -> Any:
+    async def write(self, update: StoreUpdate[Any]) -> Any:
         """See `Engine.write`; a heartbeat takes no time here."""
         if isinstance(update, Heartbeat):
             if self.is_shared and not self._disk.is_cut_off():

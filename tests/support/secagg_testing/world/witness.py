@@ -39,7 +39,7 @@ import numpy as np
 from secagg.client.contribution import Contribution
 from secagg.protocol.rounds import rounds_of
 from secagg.server.task.outputs import ReleasedSum
-from secagg.storage.change import Change, Role
+from secagg.storage.change import Change, Side
 from secagg.storage.rows import Task, TaskState
 from secagg_testing.knowledge.claims import check
 from secagg_testing.knowledge.facts import Facts
@@ -97,7 +97,7 @@ class Witness(Notes):
             return
         session_id = bytes.fromhex(change.key.rpartition("/")[2])
         self.note(disk.owner, f"disk: {_shown_change(change)} {short(session_id)}")
-        if change.key.startswith(f"{Role.SERVER}/"):
+        if change.key.startswith(f"{Side.SERVER}/"):
             self.servers.committed(session_id, change, disk)
         else:
             self.clients.committed(disk.owner, session_id, change)

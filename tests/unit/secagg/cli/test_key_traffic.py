@@ -8,7 +8,7 @@ from secagg_testing.cohorts import signing_parameters_for, sparse_parameters_for
 from secagg.cli.key_traffic import key_traffic
 from secagg.crypto.entropy import SystemEntropy
 from secagg.protocol.graphs.choice import (
-    Adversary,
+    GraphAdversary,
     GraphChoice,
     GraphDemand,
     choose_graph,
@@ -111,8 +111,8 @@ def test_sparse_graphs_cost_less_and_signatures_more():
         max_losses=200,
         colluders=100,
     )
-    ring = key_traffic(choose_graph(demand, Adversary.CURIOUS), clients=2000)
-    drawn = key_traffic(choose_graph(demand, Adversary.MALICIOUS), clients=2000)
+    ring = key_traffic(choose_graph(demand, GraphAdversary.CURIOUS), clients=2000)
+    drawn = key_traffic(choose_graph(demand, GraphAdversary.MALICIOUS), clients=2000)
     full = GraphChoice(
         graph=Graph.COMPLETE, degree=0, threshold=1051, max_threshold=1800
     )

@@ -28,7 +28,7 @@ from secagg.storage.budget_ledger import (
     ClaimAdversary,
     Settlement,
 )
-from secagg.storage.change import Change, NewSession, Role
+from secagg.storage.change import Change, NewSession, Side
 from secagg.storage.changes import PutClaim
 from secagg.storage.open_store import open_store
 
@@ -77,7 +77,7 @@ async def write_stores(place):
     store = await open_store(f"sqlite:{state / 'store.sqlite3'}")
     settings = load_task_settings(place / "server.toml")
     await settle_task(settings, store, reports=privacy_folder_of(state, "counts"))
-    new = NewSession(role=Role.SERVER, task="counts", number=1, header=b"h")
+    new = NewSession(role=Side.SERVER, task="counts", number=1, header=b"h")
     await store.commit(Change(key=f"server/{'ab' * 32}", create=new, round=1))
     await store.close()
     (place / "client").mkdir()
@@ -95,7 +95,7 @@ async def write_stores(place):
             refunds=1,
         )
         new = NewSession(
-            role=Role.CLIENT, task="counts", number=number, header=b"h", peer="agg"
+            role=Side.CLIENT, task="counts", number=number, header=b"h", peer="agg"
         )
         key = f"client/{number}"
         created = await ledger.commit(Change(key=key, create=new))
@@ -191,7 +191,7 @@ async def test_a_session_that_failed_is_found_behind_many_that_did_not(tmp_path)
     store = await open_store(f"sqlite:{tmp_path / 'store.sqlite3'}")
     for number in range(1, 6):
         key = f"server/{number:064x}"
-        new = NewSession(role=Role.SERVER, task="t", number=number, header=b"h")
+        new = NewSession(role=Side.SERVER, task="t", number=number, header=b"h")
         stands = await store.commit(Change(key=key, create=new, round=1))
         if number > 2:
             end = Change(key=key, expect=0, previous=stands.chain, end=receipt)
@@ -302,7 +302,7 @@ async def test_a_session_that_was_paid_and_continues_has_not_failed(place, tmp_p
 
     async def paid(number):
         key = f"server/{number}"
-        new = NewSession(role=Role.SERVER, task="counts", number=number, header=b"h")
+        new = NewSession(role=Side.SERVER, task="counts", number=number, header=b"h")
         stands = await store.commit(Change(key=key, create=new, round=1))
         assert await spare() == (number - 1, max(0, 2 - number), number > 2)
         spent = Change(key=key, expect=0, previous=stands.chain, spend=True)

@@ -14,14 +14,14 @@ from secagg.client.budget import (
 from secagg.client.gate_checks import check_budget
 from secagg.errors import ErrorCode
 from secagg.protocol.profiles import HonestCuriousParameters
-from secagg.protocol.refund import Charge
+from secagg.protocol.refund import ChargeOutcome
 from secagg.storage.budget_ledger import (
     BudgetSpentError,
     ChargeState,
     NoiseChangedError,
     Settlement,
 )
-from secagg.storage.change import Change, NewSession, Role
+from secagg.storage.change import Change, NewSession, Side
 from secagg.storage.queries import ListCharges, LoadSession
 
 
@@ -37,7 +37,7 @@ def _offered():
 
 async def charged(store, descriptor):
     new = NewSession(
-        role=Role.CLIENT, task="t", number=descriptor.session_number, header=b""
+        role=Side.CLIENT, task="t", number=descriptor.session_number, header=b""
     )
     key = descriptor.session_id.hex()
     await store.commit(Change(key=key, create=new, charge=charge(descriptor)))
@@ -78,7 +78,7 @@ async def test_a_task_gets_as_many_sessions_as_it_claims_and_its_spare_ones(offe
     await judged(store, sessions[0])
     key = sessions[0].session_id.hex()
     stored = await store.read(LoadSession(key))
-    void = settlement_of(sessions[0], Charge.GIVEN_BACK)
+    void = settlement_of(sessions[0], ChargeOutcome.GIVEN_BACK)
     at = {"expect": stored.sequence, "previous": stored.chain}
     await store.commit(Change(key=key, **at, settle=void, end=b""))
     await judged(store, sessions[3])
@@ -94,9 +94,9 @@ async def test_a_task_keeps_its_noise(offered):
         await judged(store, other)
 
 
-@pytest.mark.parametrize("outcome", Charge)
+@pytest.mark.parametrize("outcome", ChargeOutcome)
 def test_only_what_the_table_gives_back_is_void(offered, outcome):
-    is_void = outcome is Charge.GIVEN_BACK
+    is_void = outcome is ChargeOutcome.GIVEN_BACK
     assert settlement_of(offered, outcome) == Settlement(
         task="t",
         session_id=offered.session_id,

@@ -22,7 +22,7 @@ from secagg.protocol.messages import Round
 from secagg.simulation import identity_of
 from secagg.simulation.driver import OFFERED_AT, InProcessSession, accepting
 from secagg.simulation.enrolled import membership_of
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.queries import ReadTally
 
 CLIENTS = 6
@@ -99,7 +99,7 @@ class Party:
 
     async def count(self):
         tally = await self.store.read(
-            ReadTally(Role.CLIENT, "test-task", peer=self.aggregator)
+            ReadTally(Side.CLIENT, "test-task", peer=self.aggregator)
         )
         return tally.spent
 

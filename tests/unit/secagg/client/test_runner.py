@@ -24,9 +24,9 @@ from secagg.client.open_client import StoredPart
 from secagg.client.retry_policy import Backoff
 from secagg.client.session_driver import (
     ClientPhase,
-    ClientSettings,
     Conductor,
     SessionOutcome,
+    SessionSettings,
 )
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
@@ -53,7 +53,7 @@ from secagg.protocol.messages import (
 from secagg.runtime.clock import finish_before
 from secagg.simulation import identity_of
 from secagg.storage.budget_ledger import ChargeState
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.queries import ListCharges, ListSessions
 from secagg.storage.rows import SessionState
 from secagg.transport.connection import InMemoryConnection
@@ -103,7 +103,7 @@ def assert_left(deployment, endings, code, *, kind=RemoteProtocolError):
     assert isinstance(endings[VICTIM], kind)
     assert endings[VICTIM].code is code
     store = deployment.client_stores[VICTIM]
-    assert ask(store.read(ListSessions(role=Role.CLIENT))) == ()
+    assert ask(store.read(ListSessions(role=Side.CLIENT))) == ()
     (released,) = deployment.sums
     assert released.survivors in {CLIENTS - 1, CLIENTS}
 
@@ -173,7 +173,7 @@ def test_an_offer_against_the_policy_is_refused_and_leaves_no_trace():
             await runner.run_session(TASK_ID)
         assert caught.value.code is ErrorCode.POLICY_VIOLATION
         assert (
-            await store.read(ListSessions(role=Role.CLIENT, state=SessionState.ALL))
+            await store.read(ListSessions(role=Side.CLIENT, state=SessionState.ALL))
             == ()
         )
         serving.cancel()
@@ -334,7 +334,7 @@ def test_an_aggregator_that_vanishes_costs_a_deadline():
     assert endings[VICTIM].code is ErrorCode.UNREACHABLE
     assert endings[VICTIM].next_step
     assert all(isinstance(endings[n], SessionOutcome) for n in endings if n != VICTIM)
-    (row,) = ask(deployment.client_stores[VICTIM].read(ListSessions(role=Role.CLIENT)))
+    (row,) = ask(deployment.client_stores[VICTIM].read(ListSessions(role=Side.CLIENT)))
     assert row.number == 1
 
 
@@ -362,7 +362,7 @@ def test_a_client_that_cannot_reach_the_aggregator_says_so_every_few_seconds():
         runner = client_over(
             "c1",
             Nobody(),
-            settings=ClientSettings(offer_seconds=120.0),
+            settings=SessionSettings(offer_seconds=120.0),
             clock=clock,
             on_progress=note,
         )
@@ -389,7 +389,7 @@ def test_a_client_that_waits_for_ever_logs_every_ten_minutes_that_no_server_answ
         runner = client_over(
             "c1",
             InMemoryConnection(ScriptedService({GetOffer: refuse}), "c1"),
-            settings=ClientSettings(offer_seconds=None),
+            settings=SessionSettings(offer_seconds=None),
             clock=clock,
             on_progress=lambda each: told.append(each.phase),
         )
@@ -408,7 +408,7 @@ def test_no_client_waits_for_an_offer_for_ever_unless_asked_to():
             "me",
             InMemoryConnection(nobody, "me"),
             make_input=lambda *_: None,
-            settings=ClientSettings(offer_seconds=100.0),
+            settings=SessionSettings(offer_seconds=100.0),
             clock=clock,
         )
         started = clock.now()
@@ -447,7 +447,7 @@ def at_the_end(script):
             "me",
             Timed(service, "me"),
             make_input=lambda *_: None,
-            settings=ClientSettings(watch=False),
+            settings=SessionSettings(watch=False),
             clock=clock,
         )
         begun = clock.now()
@@ -500,7 +500,7 @@ def test_behind_the_end_of_the_session_no_upload_is_asked_for_or_sent():
         parameters = parameters_for(CLIENTS, dimension=9, threshold=3)
         offer = offer_of(parameters, session_end=int(clock.date()) + 10)
         stored = StoredPart(offer, "hub", Round.MASKED_INPUT_COLLECTION, has_bound=True)
-        parts = SimpleNamespace(clock=clock, calls=Calls(), settings=ClientSettings())
+        parts = SimpleNamespace(clock=clock, calls=Calls(), settings=SessionSettings())
         conductor = Conductor(parts, offer, stored)
         await clock.sleep_until(clock.now() + 10)
         await conductor._upload_again()
@@ -623,7 +623,7 @@ def test_a_bad_input_is_named_and_a_good_one_may_follow(bad):
         with pytest.raises(LocalProtocolError) as caught:
             await runner.run_session(TASK_ID)
         assert caught.value.code is ErrorCode.BAD_INPUT
-        assert len(await store.read(ListSessions(role=Role.CLIENT))) == 1
+        assert len(await store.read(ListSessions(role=Side.CLIENT))) == 1
         outcome = await runner.run_session(TASK_ID)
         assert outcome.survivors == CLIENTS
         await asyncio.gather(serving, *others)
@@ -696,7 +696,7 @@ def test_progress_names_every_phase_in_order():
 
 
 def test_a_client_without_interest_in_the_sum_does_not_fetch_it():
-    _, endings = run(settings=ClientSettings(fetch_sum=False, offer_seconds=600.0))
+    _, endings = run(settings=SessionSettings(fetch_sum=False, offer_seconds=600.0))
     assert all(ending.residues is None for ending in endings.values())
 
 
@@ -716,7 +716,7 @@ def test_what_is_not_durable_is_not_sent():
                 link,
                 disk,
                 make_input=deployment._input(VICTIM),
-                settings=ClientSettings(offer_seconds=600.0),
+                settings=SessionSettings(offer_seconds=600.0),
                 clock=clock,
             )
 

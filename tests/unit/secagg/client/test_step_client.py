@@ -41,7 +41,7 @@ from secagg.protocol.policy import PrivacyLimits, TotalBudget
 from secagg.protocol.receipts.receipt import AuditReceipt, Outcome
 from secagg.protocol.rounds import rounds_of
 from secagg.simulation.enrolled import published_in_simulation
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.queries import ReadTally
 from secagg.storage.rows import Retention
 from secagg.storage.store import run_inline
@@ -730,9 +730,9 @@ def test_a_sparse_graph_that_was_seen_is_counted(graph, tmp_path):
         session.turn(name)
     session.server.close_round()
     store = session.client("ann")._client._opened.store
-    assert run_inline(store.read(ReadTally(Role.CLIENT, "sums", peer="hub"))).spent == 0
+    assert run_inline(store.read(ReadTally(Side.CLIENT, "sums", peer="hub"))).spent == 0
     session.turn("ann")
     session.close()
     store = session.client("ann")._client._opened.store
-    assert run_inline(store.read(ReadTally(Role.CLIENT, "sums", peer="hub"))).spent == 1
+    assert run_inline(store.read(ReadTally(Side.CLIENT, "sums", peer="hub"))).spent == 1
     session.close()

@@ -304,10 +304,10 @@ def test_what_is_not_claimed_is_not_listed():
 def _verdicts():
     one, two, three, four, *_ = kit.chosen((1,))
     return [
-        kit.Verdict(one, kit.State.PASSED),
-        kit.Verdict(two, kit.State.FAILED, 'it says "<&\x07'),
-        kit.Verdict(three, kit.State.SILENT, "silent"),
-        kit.Verdict(four, kit.State.SKIPPED, "not claimed"),
+        kit.CaseVerdict(one, kit.State.PASSED),
+        kit.CaseVerdict(two, kit.State.FAILED, 'it says "<&\x07'),
+        kit.CaseVerdict(three, kit.State.SILENT, "silent"),
+        kit.CaseVerdict(four, kit.State.SKIPPED, "not claimed"),
     ]
 
 

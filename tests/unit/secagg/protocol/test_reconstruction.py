@@ -17,7 +17,7 @@ from secagg.protocol.context import self_mask_commitment
 from secagg.protocol.graphs.neighbours import CompleteGraph, sharing_graph
 from secagg.protocol.messages import Advert, Roster
 from secagg.protocol.reconstruction import rebuild
-from secagg.protocol.share_bundles import Answer
+from secagg.protocol.share_bundles import SharesAnswer
 
 CLIENTS, THRESHOLD = 8, 3
 PARAMETERS = parameters_for(CLIENTS, dimension=1, threshold=THRESHOLD)
@@ -67,7 +67,7 @@ class Dealt:
         ]
         places = map(dealers.index, lacking)
         head = encode_set(places, len(dealers))
-        return Answer.parse(head + b"".join(rows), dealers)
+        return SharesAnswer.parse(head + b"".join(rows), dealers)
 
     def table(self):
         return reconstruction._ShareTable(self.graph, self.answers())

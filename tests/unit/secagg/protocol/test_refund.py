@@ -8,7 +8,7 @@ import pytest
 
 from secagg.protocol.messages import Fate
 from secagg.protocol.profiles import Profile
-from secagg.protocol.refund import CHARGES, Charge, ReachedStage, charge_after
+from secagg.protocol.refund import CHARGES, ChargeOutcome, ReachedStage, charge_after
 
 PROTOCOL = (Path(__file__).parents[4] / "protos" / "PROTOCOL.md").read_text()
 FATES = (Fate.NEVER_FIXED, Fate.NOT_INCLUDED, Fate.INCLUDED, None)
@@ -32,7 +32,7 @@ def test_every_cell(profile, standing, fate):
     # R5.6-3
     arbitrary = profile is not Profile.HONEST_CURIOUS_SERVER
     expected = ROWS[arbitrary, standing][FATES.index(fate)]
-    assert charge_after(profile, standing, fate) is Charge(expected)
+    assert charge_after(profile, standing, fate) is ChargeOutcome(expected)
 
 
 def test_the_table_has_no_cell_too_many_and_none_too_few():

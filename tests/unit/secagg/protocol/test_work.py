@@ -11,7 +11,7 @@ from secagg.protocol.messages import Round
 from secagg.protocol.parameters import Profile
 from secagg.protocol.rounds import rounds_of
 from secagg.protocol.server import machine as server
-from secagg.protocol.share_bundles import Answer
+from secagg.protocol.share_bundles import SharesAnswer
 from secagg.simulation import InProcessSession, identity_of
 
 CLIENT_ROUNDS = rounds_of(Profile.HONEST_CURIOUS_SERVER)
@@ -52,13 +52,13 @@ def test_the_set_of_share_holders_is_encoded_once(session, monkeypatch):
 
 
 def test_an_answer_is_taken_apart_once(session, monkeypatch):
-    parsed, parse = [], Answer.parse.__func__
+    parsed, parse = [], SharesAnswer.parse.__func__
 
     def counted(cls, *args, **kwargs):
         parsed.append(args)
         return parse(cls, *args, **kwargs)
 
-    monkeypatch.setattr(Answer, "parse", classmethod(counted))
+    monkeypatch.setattr(SharesAnswer, "parse", classmethod(counted))
     open_round(session, Round.UNMASKING)
     session.play(Round.UNMASKING)
     session.play(Round.UNMASKING)  # repeated

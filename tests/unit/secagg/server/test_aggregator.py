@@ -44,7 +44,7 @@ from secagg.server.session.events import SessionPhase
 from secagg.server.task.definition import TaskDefinition
 from secagg.server.task.schedule import TaskSchedule
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.changes import PurgeReceipts
 from secagg.storage.queries import ListSessions
 from secagg.storage.rows import Retention
@@ -430,7 +430,7 @@ def test_a_full_disk_costs_time_and_nothing_else():
         for name in ("b", "c"):
             await world.join(name)
         await world.settle()
-        (row,) = await world.store.read(ListSessions(role=Role.SERVER))
+        (row,) = await world.store.read(ListSessions(role=Side.SERVER))
         assert row.sequence == 4  # three adverts, one closing
 
     scenario(test)
@@ -457,7 +457,7 @@ def test_round_zero_waits_beyond_its_deadline_and_says_for_how_many():
         world.start()
         await world.settle()
         await world.join("a")
-        (stored,) = await world.store.read(ListSessions(role=Role.SERVER))
+        (stored,) = await world.store.read(ListSessions(role=Side.SERVER))
         for _ in range(10):
             await world.clock.sleep_until(world.clock.now() + 60)
             waiting = await world.update("a", Round.ADVERTISE_KEYS)
@@ -466,7 +466,7 @@ def test_round_zero_waits_beyond_its_deadline_and_says_for_how_many():
         stranger = await world.update("mallory", Round.ADVERTISE_KEYS)
         assert (stranger.joined, stranger.needed) == (0, 0)
         # No record, no new number: what was stored is what is stored.
-        assert await world.store.read(ListSessions(role=Role.SERVER)) == (stored,)
+        assert await world.store.read(ListSessions(role=Side.SERVER)) == (stored,)
         await world.join("b")
         await world.join("c")
         await world.settle()

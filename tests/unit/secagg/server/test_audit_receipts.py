@@ -44,7 +44,7 @@ from secagg.protocol.receipts.receipt import AuditReceipt, Outcome, WrittenBy
 from secagg.protocol.receipts.verifier import (
     Finding,
     ReceiptError,
-    Step,
+    VerificationStep,
     verify_receipt,
 )
 from secagg.protocol.rounds import ROUNDS, rounds_of
@@ -198,7 +198,7 @@ def test_a_dispute_comes_with_what_its_dealer_has_signed(name):
         forged = replace(receipt, disputes=(other,))
         with pytest.raises(ReceiptError) as refused:
             verify_receipt(forged.encode(), enrolment_key=run.trust.enrolment_key)
-        assert refused.value.step is Step.OUTCOME
+        assert refused.value.step is VerificationStep.OUTCOME
 
 
 # --- the server of a task, and the command --------------------------------------------
@@ -416,7 +416,7 @@ def test_a_certificate_counts_who_may_be_missing_unseen():
         claimed = replace(receipt, certificate=stating(receipt.certificate, **lie))
         with pytest.raises(ReceiptError) as refused:
             verify_receipt(claimed.encode(), enrolment_key=key, noise=NOISE)
-        assert refused.value.step is Step.CERTIFICATE
+        assert refused.value.step is VerificationStep.CERTIFICATE
 
 
 def layered_parameters(receipt):
@@ -445,11 +445,11 @@ def test_a_server_that_releases_a_sum_says_how_much_noise_it_has_subtracted(laye
         data = replace(layered, certificate=certificate).encode()
         with pytest.raises(ReceiptError) as refused:
             verify_receipt(data, noise=NOISE)
-        assert refused.value.step is Step.CERTIFICATE
+        assert refused.value.step is VerificationStep.CERTIFICATE
     counted = replace(layered, writer=WrittenBy.CLIENT)  # what no client is told
     with pytest.raises(ReceiptError) as refused:
         verify_receipt(counted.encode(), noise=NOISE)
-    assert refused.value.step is Step.CERTIFICATE
+    assert refused.value.step is VerificationStep.CERTIFICATE
     discarded = {"outcome": Outcome.DISCARDED, "code": 49, "size": 0}
     kept = replace(layered, certificate=b"", sum_hash=bytes(32), **discarded)
     assert verify_receipt(kept.encode(), noise=NOISE).finding is Finding.STATED
@@ -489,7 +489,7 @@ def test_no_certificate_says_more_than_there_is(layered, lies):
     assert claimed != layered.certificate
     with pytest.raises(ReceiptError) as refused:
         verify_receipt(replace(layered, certificate=claimed).encode(), noise=NOISE)
-    assert refused.value.step is Step.CERTIFICATE
+    assert refused.value.step is VerificationStep.CERTIFICATE
 
 
 @pytest.mark.parametrize(
@@ -507,14 +507,14 @@ def test_a_layer_is_subtracted_from_survivors_and_no_more_of_them(
         return
     with pytest.raises(ReceiptError, match="more than 7 survivors") as refused:
         verify_receipt(data, noise=NOISE)
-    assert refused.value.step is Step.CERTIFICATE
+    assert refused.value.step is VerificationStep.CERTIFICATE
 
 
 @pytest.mark.parametrize("junk", [b"x", b"[]", b"{}", b"1" * 5000, b"[" * 60000])
 def test_junk_is_no_certificate(layered, junk):
     with pytest.raises(ReceiptError) as refused:
         verify_receipt(replace(layered, certificate=junk).encode(), noise=NOISE)
-    assert refused.value.step is Step.CERTIFICATE
+    assert refused.value.step is VerificationStep.CERTIFICATE
 
 
 def test_noise_that_is_not_there_needs_no_certificate(layered):

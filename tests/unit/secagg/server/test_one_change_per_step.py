@@ -20,8 +20,8 @@ from secagg.storage.change import (
     DuplicateRecordError,
     NewSession,
     NumberTakenError,
-    Role,
     SessionsSpentError,
+    Side,
 )
 from secagg.storage.queries import ReadTally
 from secagg.wire.calls import RevealShares, ShareKeys, UploadChunk
@@ -86,7 +86,7 @@ def test_a_session_is_spent_from_the_moment_u3_is_fixed(call, spent):
     deployment, _ = run(fault_of=lost(call), max_attempts=1)
     assert not deployment.sums
     assert (
-        ask(deployment.server_store.read(ReadTally(Role.SERVER, TASK_ID))).spent
+        ask(deployment.server_store.read(ReadTally(Side.SERVER, TASK_ID))).spent
         == spent
     )
 
@@ -164,5 +164,5 @@ def test_a_new_session_names_its_task_and_its_budget():
     run(server_store=store, allowed=5)
     new = store.changes[0].create
     assert isinstance(new, NewSession)
-    assert (new.role, new.task, new.number) == (Role.SERVER, TASK_ID, 1)
+    assert (new.role, new.task, new.number) == (Side.SERVER, TASK_ID, 1)
     assert new.allowed == 5

@@ -19,7 +19,7 @@ from secagg.server.rpc.limits import AggregatorLimits
 from secagg.server.server import Server
 from secagg.server.session.report import SessionReceipt
 from secagg.server.task.setup import Cohort, PreparedTask
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.open_store import open_state
 from secagg.storage.queries import ListSessions
 from secagg.storage.rows import Retention, SessionState
@@ -126,7 +126,7 @@ async def test_receipts_go_and_their_sums_still_count(tmp_path):
             assert await task.next_sum() is None
     store = await open_state(tmp_path)
     assert (
-        await store.read(ListSessions(role=Role.SERVER, state=SessionState.ALL)) == ()
+        await store.read(ListSessions(role=Side.SERVER, state=SessionState.ALL)) == ()
     )
     await store.close()
 

@@ -44,7 +44,7 @@ from secagg.server.server import OperatedServer, TaskOptions
 from secagg.server.supervisor import TaskSupervisor
 from secagg.server.task.setup import prepare_task
 from secagg.server.task.stored import encode_settings, folder_of
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.changes import PutTask
 from secagg.storage.directories import STORE_FILE
 from secagg.storage.open_store import reading
@@ -316,7 +316,7 @@ async def test_who_is_shown_out_at_one_server_of_a_store_is_at_all(world):
 
 async def sessions_of(world):
     return await world.server.storage.store.read(
-        ListSessions(role=Role.SERVER, task="t", state=SessionState.ALL)
+        ListSessions(role=Side.SERVER, task="t", state=SessionState.ALL)
     )
 
 

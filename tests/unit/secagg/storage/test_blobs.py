@@ -18,11 +18,11 @@ from secagg_testing.replicas import Replicas
 from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceError
 from secagg.protocol.packing import packed_size
 from secagg.storage.blobs import (
-    Blob,
     BlobBindingFile,
     FileBlobs,
     MemoryBlobs,
     S3Blobs,
+    StoredBlob,
     open_blobs,
     refuse_other_blobs,
 )
@@ -157,7 +157,7 @@ def test_objects_are_listed_by_the_parts_of_their_names(blobs):
         f"{HOME}/u/a.x",
         f"{HOME}/u/b",
     ]
-    assert blobs.below(f"{HOME}/uu") == (Blob(f"{HOME}/uu/c", 69),)
+    assert blobs.below(f"{HOME}/uu") == (StoredBlob(f"{HOME}/uu/c", 69),)
     assert len(blobs.below(HOME)) == 3
     assert blobs.below(f"{HOME}/nothing") == ()
     assert blobs.homes() == (HOME, "1" * 64)

@@ -13,7 +13,7 @@ from secagg.cli import main
 from secagg.protocol.events import Received
 from secagg.protocol.messages import Envelope, Upload
 from secagg.storage.blobs import FileBlobs
-from secagg.storage.change import Change, NewSession, Role
+from secagg.storage.change import Change, NewSession, Side
 from secagg.storage.journal import record_of
 from secagg.storage.open_store import open_state, open_store
 from secagg.storage.rollback_mark import SLOT_BYTES, Mark, RollbackMark
@@ -37,7 +37,7 @@ async def place(tmp_path):
     (tmp_path / "server.toml").write_text(SETTINGS)
     state = tmp_path / "state"
     store = await open_state(state, mark=tmp_path / "the.mark")
-    new = NewSession(role=Role.SERVER, task="t", number=1, header=b"h")
+    new = NewSession(role=Side.SERVER, task="t", number=1, header=b"h")
     records = tuple(
         record_of(
             Received(Envelope.of(Upload(len(data), sha256(data).digest())), sender)

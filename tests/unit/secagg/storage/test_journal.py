@@ -42,7 +42,7 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.receipts.receipt import AuditReceipt, Outcome, WrittenBy
-from secagg.protocol.refund import Charge
+from secagg.protocol.refund import ChargeOutcome
 from secagg.simulation.enrolled import identity_in_simulation
 from secagg.storage import journal
 from secagg.storage.change import Record
@@ -246,8 +246,8 @@ def test_an_enrolled_client_stores_what_it_has_checked_and_not_its_key():
 def test_an_ending_survives_the_journal():
     released = Released(Fate.INCLUDED, b"\x09" * 32, 25, 3, 1_800_000_000)
     for outcome in (
-        Completed(released, Charge.KEPT),
-        Failed(ErrorCode.TOO_FEW_ANSWERS, "ü", Charge.KEPT),
+        Completed(released, ChargeOutcome.KEPT),
+        Failed(ErrorCode.TOO_FEW_ANSWERS, "ü", ChargeOutcome.KEPT),
     ):
         ending = journal.Ending(outcome, b"a receipt")
         assert journal.decode_ending(journal.encode_ending(ending)) == ending

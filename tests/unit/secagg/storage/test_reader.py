@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.storage.change import Change, NewSession, Role
+from secagg.storage.change import Change, NewSession, Side
 from secagg.storage.changes import PutTask
 from secagg.storage.open_store import StoreInUseError, open_store, reading
 from secagg.storage.queries import (
@@ -26,7 +26,7 @@ TASK = Task("t", TaskState.PAUSED, "{}", b"plan", "enough for today")
 async def written(path):
     store = await open_store(f"sqlite:{path}")
     await store.commit(PutTask(TASK, expect_version=0))
-    new = NewSession(role=Role.SERVER, task="t", number=1, header=b"h")
+    new = NewSession(role=Side.SERVER, task="t", number=1, header=b"h")
     await store.commit(Change(key="server/1", create=new, round=1))
     return store
 
@@ -36,19 +36,19 @@ async def test_a_reader_sees_what_the_store_says_and_changes_nothing(tmp_path):
     store = await written(path)
     known = (
         await store.read(ListTasks()),
-        await store.read(ListSessions(role=Role.SERVER)),
+        await store.read(ListSessions(role=Side.SERVER)),
     )
     await store.close()
     before = path.read_bytes()
     with reading(path) as reader:
         seen = (
             await reader.read(ListTasks()),
-            await reader.read(ListSessions(role=Role.SERVER)),
+            await reader.read(ListSessions(role=Side.SERVER)),
         )
         assert (await reader.read(LoadSession("server/1"))).header == b"h"
         assert await reader.read(FindFaults()) == ()
         assert await reader.read(ListCharges("t")) == ()
-        assert (await reader.read(ReadTally(Role.SERVER, "t"))).highest_number == 1
+        assert (await reader.read(ReadTally(Side.SERVER, "t"))).highest_number == 1
         with pytest.raises(sqlite3.OperationalError, match="readonly"):
             reader._connection._database.execute("DELETE FROM task")
     assert seen == known
@@ -97,7 +97,7 @@ async def test_a_changed_row_is_noticed(tmp_path):
         (found,) = await reader.read(FindFaults())
         assert "task" in found.complaint
         assert (
-            await reader.read(ListSessions(role=Role.SERVER, state=SessionState.ENDED))
+            await reader.read(ListSessions(role=Side.SERVER, state=SessionState.ENDED))
             == ()
         )
 

@@ -16,7 +16,7 @@ from secagg.storage.change import (
     MissedRecords,
     NewSession,
     Record,
-    Role,
+    Side,
 )
 from secagg.storage.changes import PutTask, Touch
 from secagg.storage.open_store import open_state, open_store
@@ -52,7 +52,7 @@ def opening(state, mark, **options):
 YEAR_2020 = 1_577_836_800
 
 
-async def begin(store, key="a", number=1, role=Role.CLIENT):
+async def begin(store, key="a", number=1, role=Side.CLIENT):
     create = NewSession(role=role, task="task", number=number, header=b"h")
     return await store.commit(Change(key=key, create=create))
 
@@ -298,7 +298,7 @@ async def test_accepting_marks_the_open_sessions_once_and_for_all(
     later = await opening(state, mark)
     assert (await later.read(LoadSession("a"))).restored
     assert not (await later.read(LoadSession("new"))).restored
-    (new, a) = await later.read(ListSessions(role=Role.CLIENT))
+    (new, a) = await later.read(ListSessions(role=Side.CLIENT))
     assert (new.restored, a.restored) == (False, True)
     await step(later, open_at, records=(record(2),))
     assert (await later.read(LoadSession("a"))).restored  # until it ends
@@ -309,16 +309,16 @@ async def test_a_server_that_was_restored_uses_no_number_that_clients_may_have_s
     state, mark
 ):
     store = await opening(state, mark)
-    await begin(store, "server", 5, Role.SERVER)
+    await begin(store, "server", 5, Side.SERVER)
     await begin(store, "client", 5)
     await store.close()
     accepted = await opening(state, mark, accept_restored=True)
-    at_server = await accepted.read(ReadTally(Role.SERVER, "task"))
+    at_server = await accepted.read(ReadTally(Side.SERVER, "task"))
     assert at_server.highest_number > YEAR_2020
-    forgotten = await accepted.read(ReadTally(Role.SERVER, "a task after the backup"))
+    forgotten = await accepted.read(ReadTally(Side.SERVER, "a task after the backup"))
     assert forgotten.highest_number > YEAR_2020
     # A client does not number sessions: it would wait for those numbers for ever.
-    assert (await accepted.read(ReadTally(Role.CLIENT, "task"))).highest_number == 5
+    assert (await accepted.read(ReadTally(Side.CLIENT, "task"))).highest_number == 5
     await accepted.close()
 
 

@@ -46,9 +46,9 @@ from secagg.storage.change import (
     NumberTakenError,
     Record,
     RewrittenSession,
-    Role,
     SessionConflictError,
     SessionsSpentError,
+    Side,
 )
 from secagg.storage.changes import (
     PurgeReceipts,
@@ -73,7 +73,7 @@ from secagg.storage.queries import (
     ReadRevocations,
     ReadTally,
 )
-from secagg.storage.rows import Retention, SessionState, Tally, Task, TaskState
+from secagg.storage.rows import Retention, SessionState, SessionTally, Task, TaskState
 from secagg.storage.tables import chain_next, chain_start
 
 STORES = ("file", "memory", "postgresql")
@@ -132,7 +132,7 @@ async def store(request, clock):
 
 def session(number=1, **facts):
     return NewSession(
-        **{"role": Role.SERVER, "task": "task", "header": b"header"} | facts,
+        **{"role": Side.SERVER, "task": "task", "header": b"header"} | facts,
         number=number,
     )
 
@@ -189,7 +189,7 @@ async def test_records_come_back_in_order_with_their_senders(store):
         advert("y", b"two"),
         closed(b"three"),
     )
-    assert (stored.role, stored.task, stored.number) == (Role.SERVER, "task", 1)
+    assert (stored.role, stored.task, stored.number) == (Side.SERVER, "task", 1)
     assert (stored.sequence, stored.chain) == (at.sequence, at.chain) == (3, at.chain)
     assert not stored.ended
 
@@ -253,7 +253,7 @@ async def test_a_refused_change_leaves_none_of_its_effects(store):
         )
     assert await store.read(LoadSession("b")) is None
     assert await store.read(ListCharges("task")) == ()
-    assert await store.read(ReadTally(Role.SERVER, "task")) == Tally(5, 0)
+    assert await store.read(ReadTally(Side.SERVER, "task")) == SessionTally(5, 0)
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ async def test_a_session_that_is_over_answers_with_its_receipt(store):
 
 
 async def test_a_number_is_claimed_once_and_only_upwards(store):
-    assert await store.read(ReadTally(Role.SERVER, "task")) == Tally(0, 0)
+    assert await store.read(ReadTally(Side.SERVER, "task")) == SessionTally(0, 0)
     await begin(store, number=5)
     for number in (5, 4, 1):
         with pytest.raises(NumberTakenError) as caught:
@@ -385,17 +385,17 @@ async def test_a_number_is_claimed_once_and_only_upwards(store):
         assert caught.value.highest == 5
         assert await store.read(LoadSession(f"b{number}")) is None
     await begin(store, key="c", number=6)
-    assert (await store.read(ReadTally(Role.SERVER, "task"))).highest_number == 6
+    assert (await store.read(ReadTally(Side.SERVER, "task"))).highest_number == 6
 
 
 async def test_numbers_count_by_role_task_and_peer(store):
     await begin(store, number=5)
     await begin(store, key="b", number=1, task="other")
-    await begin(store, key="c", number=1, role=Role.CLIENT)
-    await begin(store, key="d", number=2, role=Role.CLIENT, peer="somewhere else")
-    assert (await store.read(ReadTally(Role.CLIENT, "task"))).highest_number == 1
+    await begin(store, key="c", number=1, role=Side.CLIENT)
+    await begin(store, key="d", number=2, role=Side.CLIENT, peer="somewhere else")
+    assert (await store.read(ReadTally(Side.CLIENT, "task"))).highest_number == 1
     assert (
-        await store.read(ReadTally(Role.CLIENT, "task", peer="somewhere else"))
+        await store.read(ReadTally(Side.CLIENT, "task", peer="somewhere else"))
     ).highest_number == 2
 
 
@@ -412,7 +412,7 @@ async def test_a_session_is_created_once(store):
     with pytest.raises(InternalError, match="twice"):
         await begin(store, number=2, header=b"other")
     assert (await store.read(LoadSession("a"))).header == b"header"
-    assert (await store.read(ReadTally(Role.SERVER, "task"))).highest_number == 1
+    assert (await store.read(ReadTally(Side.SERVER, "task"))).highest_number == 1
 
 
 # --- sessions that a task may spend ---------------------------------------------------
@@ -422,30 +422,36 @@ async def test_spent_sessions_are_counted_once_each_and_for_good(store, clock):
     at = await begin(store)
     at = await append(store, at, closed(), spend=True)
     at = await append(store, at, advert("x"), spend=True)
-    assert await store.read(ReadTally(Role.SERVER, "task")) == Tally(1, 1)
+    assert await store.read(ReadTally(Side.SERVER, "task")) == SessionTally(1, 1)
     assert (await store.read(LoadSession("a"))).spent
     await end(store, at)
     clock.seconds += 1000 * 86400
     await store.commit(PurgeReceipts(Retention()))
-    assert await store.read(ReadTally(Role.SERVER, "task")) == Tally(1, 1)
+    assert await store.read(ReadTally(Side.SERVER, "task")) == SessionTally(1, 1)
 
 
 async def test_facts_of_a_task_come_with_a_change_and_stay(store, clock):
     at = await begin(store, number=1)
-    assert (await store.read(ReadTally(Role.SERVER, "task"))).facts == b""
+    assert (await store.read(ReadTally(Side.SERVER, "task"))).facts == b""
     at = await append(store, at, facts=b"first", spend=True)
     await end(store, Committed(9, bytes(16), None), facts=b"not written")
-    assert (await store.read(ReadTally(Role.SERVER, "task"))).facts == b"first"
+    assert (await store.read(ReadTally(Side.SERVER, "task"))).facts == b"first"
     await end(store, at, facts=b"second")
     await begin(store, key="b", number=2)
     clock.seconds += 500 * 86400
     await store.commit(PurgeReceipts(Retention()))
-    assert await store.read(ReadTally(Role.SERVER, "task")) == Tally(2, 1, b"second")
-    assert (await store.read(ReadTally(Role.SERVER, "another"))).facts == b""
+    assert await store.read(ReadTally(Side.SERVER, "task")) == SessionTally(
+        2, 1, b"second"
+    )
+    assert (await store.read(ReadTally(Side.SERVER, "another"))).facts == b""
     assert await store.commit(PutFacts("task", b"third", instead_of=b"second"))
     assert await store.commit(PutFacts("another", b"first", instead_of=b""))
-    assert await store.read(ReadTally(Role.SERVER, "task")) == Tally(2, 1, b"third")
-    assert await store.read(ReadTally(Role.SERVER, "another")) == Tally(0, 0, b"first")
+    assert await store.read(ReadTally(Side.SERVER, "task")) == SessionTally(
+        2, 1, b"third"
+    )
+    assert await store.read(ReadTally(Side.SERVER, "another")) == SessionTally(
+        0, 0, b"first"
+    )
 
 
 async def test_a_task_opens_no_session_beyond_its_allowance(store):
@@ -459,7 +465,7 @@ async def test_a_task_opens_no_session_beyond_its_allowance(store):
     with pytest.raises(SessionsSpentError, match="2 sessions") as caught:
         await begin(store, key="5", number=5, allowed=2)
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
-    assert await store.read(ReadTally(Role.SERVER, "task")) == Tally(4, 2)
+    assert await store.read(ReadTally(Side.SERVER, "task")) == SessionTally(4, 2)
     assert await store.read(LoadSession("5")) is None
     await begin(store, key="5", number=5, allowed=3)
 
@@ -487,22 +493,24 @@ async def test_an_allowance_is_that_of_one_aggregator(store):
             key=str(number),
             number=number,
             peer=peer,
-            role=Role.CLIENT,
+            role=Side.CLIENT,
             allowed=2,
         )
         if number < 3:
             await append(store, at, key=str(number), spend=True)
     with pytest.raises(SessionsSpentError, match="used 2 sessions"):
-        await begin(store, key="4", number=4, peer="b", role=Role.CLIENT, allowed=2)
-    await begin(store, key="5", number=4, peer="c", role=Role.CLIENT, allowed=2)
-    assert await store.read(ReadTally(Role.CLIENT, "task", peer="b")) == Tally(3, 1)
+        await begin(store, key="4", number=4, peer="b", role=Side.CLIENT, allowed=2)
+    await begin(store, key="5", number=4, peer="c", role=Side.CLIENT, allowed=2)
+    assert await store.read(ReadTally(Side.CLIENT, "task", peer="b")) == SessionTally(
+        3, 1
+    )
 
 
 async def test_a_task_without_an_allowance_opens_as_many_as_it_likes(store):
     for number in range(1, 5):
         at = await begin(store, key=str(number), number=number)
         await append(store, at, key=str(number), spend=True)
-    assert await store.read(ReadTally(Role.SERVER, "task")) == Tally(4, 4)
+    assert await store.read(ReadTally(Side.SERVER, "task")) == SessionTally(4, 4)
 
 
 # --- 4: charges -----------------------------------------------------------------------
@@ -523,7 +531,7 @@ def settlement(number, state):
 
 
 async def client_session(store, number):
-    return await begin(store, key=str(number), number=number, role=Role.CLIENT)
+    return await begin(store, key=str(number), number=number, role=Side.CLIENT)
 
 
 async def charged(store, number, **more):
@@ -778,7 +786,7 @@ def test_everything_that_is_stored_enters_the_chain():
             ("b", 1, {}),
             ("a", 2, {}),
             ("a", 1, {"header": b"other"}),
-            ("a", 1, {"role": Role.CLIENT}),
+            ("a", 1, {"role": Side.CLIENT}),
             ("a", 1, {"task": "other"}),
             ("a", 1, {"peer": "other"}),
         ]
@@ -858,19 +866,19 @@ async def test_sessions_are_listed_by_role_task_and_state_newest_first(store, cl
         if key == "a":
             clock.seconds += 7
             await end(store, at, key="a")
-    await begin(store, key="mine", number=1, role=Role.CLIENT)
+    await begin(store, key="mine", number=1, role=Side.CLIENT)
     await begin(store, key="other", number=1, task="other")
 
     async def keys(**conditions):
-        rows = await store.read(ListSessions(**{"role": Role.SERVER} | conditions))
+        rows = await store.read(ListSessions(**{"role": Side.SERVER} | conditions))
         return [row.key for row in rows]
 
     assert await keys() == ["other", "m", "z"]
     assert await keys(task="task") == ["m", "z"]
     assert await keys(state=SessionState.ALL) == ["other", "m", "a", "z"]
     assert await keys(state=SessionState.ALL, limit=2) == ["other", "m"]
-    assert await keys(role=Role.CLIENT) == ["mine"]
-    (row,) = await store.read(ListSessions(role=Role.SERVER, state=SessionState.ENDED))
+    assert await keys(role=Side.CLIENT) == ["mine"]
+    (row,) = await store.read(ListSessions(role=Side.SERVER, state=SessionState.ENDED))
     assert (row.key, row.number, row.ended - row.born) == ("a", 2, 7.0)
     assert await keys(state=SessionState.ALL, before=row.position) == ["z"]
 
@@ -912,7 +920,7 @@ async def test_a_purge_keeps_the_newest_receipts_of_each_task(store, monkeypatch
     assert sorted(purged) == sorted(
         f"{task}{number}" for task in ("task", "other") for number in range(1, 5)
     )
-    rows = await store.read(ListSessions(role=Role.SERVER, state=SessionState.ENDED))
+    rows = await store.read(ListSessions(role=Side.SERVER, state=SessionState.ENDED))
     assert len(rows) == 6
 
 
@@ -941,7 +949,7 @@ async def test_a_task_is_put_with_its_known_version(store):
     await begin(store, number=4, spend=True)
     another, row = await store.read(ListTasks())
     assert another.task.task_id == "another"
-    assert (row.task, row.version, row.tally) == (paused, 2, Tally(4, 1))
+    assert (row.task, row.version, row.tally) == (paused, 2, SessionTally(4, 1))
 
 
 # --- the newest revocation list -------------------------------------------------------
@@ -1082,12 +1090,12 @@ async def test_a_touch_changes_nothing(store):
     await store.commit(Change(key="s", create=session()))
     before = (
         await store.read(LoadSession("s")),
-        await store.read(ReadTally(Role.SERVER, "task")),
+        await store.read(ReadTally(Side.SERVER, "task")),
     )
     await store.commit(Touch())
     assert (
         await store.read(LoadSession("s")),
-        await store.read(ReadTally(Role.SERVER, "task")),
+        await store.read(ReadTally(Side.SERVER, "task")),
     ) == before
 
 
@@ -1145,7 +1153,7 @@ async def test_one_session_of_a_task_is_open_at_a_time_if_its_owner_says_so(stor
     await append(store, at, end=b"receipt")
     assert isinstance(await begin(store, key="b", number=2, alone=True), Committed)
     # The number of the refused one was not claimed.
-    assert (await store.read(ReadTally(Role.SERVER, "task"))).highest_number == 2
+    assert (await store.read(ReadTally(Side.SERVER, "task"))).highest_number == 2
 
 
 async def test_a_session_opens_under_the_task_that_its_owner_knows(store):
@@ -1167,7 +1175,7 @@ async def test_facts_are_not_put_over_others_that_came_meanwhile(store):
     at = await begin(store)
     await append(store, at, end=b"receipt", facts=b"three")
     assert not await store.commit(PutFacts("task", b"four", instead_of=b"one"))
-    assert (await store.read(ReadTally(Role.SERVER, "task"))).facts == b"three"
+    assert (await store.read(ReadTally(Side.SERVER, "task"))).facts == b"three"
 
 
 async def test_a_lease_passes_on_when_it_has_expired_or_was_given_back(store, clock):

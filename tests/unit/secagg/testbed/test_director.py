@@ -6,7 +6,7 @@ import pytest
 
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.testbed import director as module
-from secagg.testbed.director import Director, Program
+from secagg.testbed.director import ChildProgram, Director
 from secagg.testbed.run_folder import RunFolder
 
 FAILED = {
@@ -75,7 +75,7 @@ def director(tmp_path, told):
 
 
 def program(name, on_event=lambda _: None):
-    return Program(name, "a.module", ("word",), on_event)
+    return ChildProgram(name, "a.module", ("word",), on_event)
 
 
 async def serving(director, processes):

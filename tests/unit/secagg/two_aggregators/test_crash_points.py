@@ -19,7 +19,7 @@ from secagg_testing.two_aggregators import TASK, TwoAggregators, noise_for
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.server.storage import ServerStorage
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.queries import ListCharges, ReadTally
 from secagg.transport.address import Address
 from secagg.two_aggregators import PartyServer
@@ -157,7 +157,7 @@ def session(part, at, other):
         )
         watching.cancel()
         spent = [
-            (await each.store.read(ReadTally(Role.SERVER, TASK))).spent
+            (await each.store.read(ReadTally(Side.SERVER, TASK))).spent
             for each in mortal.storages
         ]
         charges = [len(await store.read(ListCharges(TASK))) for store in stores]

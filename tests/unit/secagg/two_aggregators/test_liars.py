@@ -21,7 +21,7 @@ from secagg.errors import (
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Envelope, Released, Round
 from secagg.protocol.packing import packed_size
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.queries import ListSessions, ReadTally
 from secagg.storage.rows import Retention, SessionState
 from secagg.transport.connection import InMemoryConnection
@@ -59,14 +59,14 @@ def test_a_leader_that_only_asks_does_not_fill_the_helpers_store(
         for number in numbers[:asked]:
             offer = await deployment.helper.answer("leader", GetOffer(TASK, number - 1))
         rows = await deployment.storages[1].store.read(
-            ListSessions(role=Role.SERVER, task=TASK)
+            ListSessions(role=Side.SERVER, task=TASK)
         )
         ended = await deployment.storages[1].store.read(
             ListSessions(
-                role=Role.SERVER, task=TASK, state=SessionState.ENDED, limit=100
+                role=Side.SERVER, task=TASK, state=SessionState.ENDED, limit=100
             )
         )
-        tally = await deployment.storages[1].store.read(ReadTally(Role.SERVER, TASK))
+        tally = await deployment.storages[1].store.read(ReadTally(Side.SERVER, TASK))
         assert tally.highest_number == offer.session_number == numbers[asked - 1]
         assert len(rows) == 1
         assert len(ended) == left

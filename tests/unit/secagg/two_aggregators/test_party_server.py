@@ -22,7 +22,7 @@ from secagg.errors import (
 from secagg.runtime.workers import Workers
 from secagg.server.admin.operations import SessionFilter
 from secagg.server.storage import ServerStorage
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.postgres.executor import PostgresExecutor
 from secagg.storage.queries import ReadTally
 from secagg.storage.rows import TaskState
@@ -162,7 +162,7 @@ def test_a_paused_task_opens_nothing_and_holds_up_no_other_one():
         offer = GetOffer("counts")
         assert isinstance(await both.way("leader", NAMES[0]).call(offer), Wait)
         tally = await both.pairs["counts"].leader.store.read(
-            ReadTally(Role.SERVER, "counts")
+            ReadTally(Side.SERVER, "counts")
         )
         assert tally.highest_number == 0
         view = await leader.views(None).task("counts")
@@ -201,7 +201,7 @@ def test_a_pause_that_comes_while_a_leader_asks_is_heard_before_it_opens():
         assert helper.live()
         assert not leader.live()
         store = both.pairs["counts"].leader.store
-        assert (await store.read(ReadTally(Role.SERVER, "counts"))).highest_number == 0
+        assert (await store.read(ReadTally(Side.SERVER, "counts"))).highest_number == 0
         await leader.resume("counts")
         released, *_ = await giving
         assert (released.session_number, released.inputs) == (1, 4)

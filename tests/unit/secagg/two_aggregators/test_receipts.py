@@ -34,7 +34,11 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Envelope, Fate, Released
 from secagg.protocol.policy import PrivacyLimits
 from secagg.protocol.receipts.receipt import Outcome
-from secagg.protocol.receipts.verifier import ReceiptError, Step, check_one_session
+from secagg.protocol.receipts.verifier import (
+    ReceiptError,
+    VerificationStep,
+    check_one_session,
+)
 from secagg.two_aggregators.messages import NoisyShare
 from secagg.two_aggregators.receipt import NameList, PartStatement, TwoAggregatorReceipt
 from secagg.two_aggregators.receipt_key import receipt_key_in
@@ -129,16 +133,16 @@ def test_no_byte_of_a_receipt_can_be_changed(kept) -> None:
         # Each third byte: the others belong to the same fields.
         for place in range(0, len(data), 3):
             other = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
-            assert flaw_of(other).step is not Step.DIGEST
+            assert flaw_of(other).step is not VerificationStep.DIGEST
         for cut in (0, 15, len(data) // 2, len(data) - 1):
-            assert flaw_of(data[:cut]).step is Step.ENCODING
-        assert flaw_of(data + b"\0").step is Step.ENCODING
+            assert flaw_of(data[:cut]).step is VerificationStep.ENCODING
+        assert flaw_of(data + b"\0").step is VerificationStep.ENCODING
 
 
 @pytest.mark.parametrize("part", ["leader", "helper"])
 def test_a_receipt_cannot_vouch_for_its_own_keys(kept, part) -> None:
     flaw = flaw_of(kept[1], **{f"{part}_key": FOREIGN.public_bytes})
-    assert flaw.step is Step.CREDENTIALS
+    assert flaw.step is VerificationStep.CREDENTIALS
     assert f"the {part} signs as" in str(flaw)
 
 
@@ -149,35 +153,41 @@ def test_a_receipt_cannot_vouch_for_its_own_keys(kept, part) -> None:
             lambda r: replace(
                 r, survivors=(*r.survivors[:3], "zed"), roster=(*r.roster, "zed")
             ),
-            Step.SETS,  # five of at most four
+            VerificationStep.SETS,  # five of at most four
         ),
         (
             lambda r: replace(
                 r, survivors=(*r.survivors[:3], "zed"), roster=(*r.roster[:3], "zed")
             ),
-            Step.SIGNATURES,
+            VerificationStep.SIGNATURES,
         ),
-        (lambda r: replace(r, survivors=r.survivors[:3]), Step.SIGNATURES),
-        (lambda r: replace(r, survivors=r.survivors[:2]), Step.SETS),
-        (lambda r: replace(r, roster=r.roster[:3]), Step.SETS),
+        (lambda r: replace(r, survivors=r.survivors[:3]), VerificationStep.SIGNATURES),
+        (lambda r: replace(r, survivors=r.survivors[:2]), VerificationStep.SETS),
+        (lambda r: replace(r, roster=r.roster[:3]), VerificationStep.SETS),
         (
             lambda r: replace(r, roster=r.roster[:3], survivors=r.survivors[:3]),
-            Step.SIGNATURES,
+            VerificationStep.SIGNATURES,
         ),
-        (lambda r: replace(r, part_digest=bytes(32)), Step.SIGNATURES),
-        (lambda r: replace(r, helper_signature=b"", helper_key=b""), Step.SIGNATURES),
+        (lambda r: replace(r, part_digest=bytes(32)), VerificationStep.SIGNATURES),
+        (
+            lambda r: replace(r, helper_signature=b"", helper_key=b""),
+            VerificationStep.SIGNATURES,
+        ),
         (
             lambda r: replace(
                 r, helper_signature=bytes(64), helper_key=FOREIGN.public_bytes
             ),
-            Step.CREDENTIALS,
+            VerificationStep.CREDENTIALS,
         ),
-        (lambda r: replace(r, code=14), Step.OUTCOME),
-        (lambda r: replace(r, size=r.size + 1), Step.OUTCOME),
-        (lambda r: replace(r, outcome=Outcome.ABORTED, survivors=()), Step.OUTCOME),
+        (lambda r: replace(r, code=14), VerificationStep.OUTCOME),
+        (lambda r: replace(r, size=r.size + 1), VerificationStep.OUTCOME),
+        (
+            lambda r: replace(r, outcome=Outcome.ABORTED, survivors=()),
+            VerificationStep.OUTCOME,
+        ),
         (
             lambda r: replace(r, outcome=Outcome.DISCARDED, code=9, survivors=()),
-            Step.OUTCOME,
+            VerificationStep.OUTCOME,
         ),
         (
             lambda r: replace(
@@ -186,7 +196,7 @@ def test_a_receipt_cannot_vouch_for_its_own_keys(kept, part) -> None:
                     SessionDescriptor.decode(r.leader_offer), session_number=7
                 ).encode(),
             ),
-            Step.SIGNATURES,
+            VerificationStep.SIGNATURES,
         ),
     ],
 )
@@ -209,10 +219,13 @@ def test_both_together_cannot_sign_what_their_noise_does_not_keep(kept) -> None:
         receipt, leader_offer=leader.encode(), helper_offer=helper.encode()
     )
     flaw = flaw_of(resigned(changed, helper=True))
-    assert flaw.step in {Step.OUTCOME, Step.CLAIM}
+    assert flaw.step in {VerificationStep.OUTCOME, VerificationStep.CLAIM}
     size = (weak.dimension * weak.bits + 7) // 8
     flaw = flaw_of(resigned(replace(changed, size=size), helper=True))
-    assert (flaw.step, flaw.code) == (Step.CLAIM, ErrorCode.POLICY_VIOLATION)
+    assert (flaw.step, flaw.code) == (
+        VerificationStep.CLAIM,
+        ErrorCode.POLICY_VIOLATION,
+    )
 
 
 def offering(receipt, **changes):
@@ -241,15 +254,15 @@ def block_with(**changes):
 
 ACCOUNTANT = json.loads(noise_for().parameters.noise_block)["accountant"]
 HOSTILE = {
-    "not in canonical form": (block_with().replace(b",", b", "), Step.SETS),
-    "not JSON": (b"no noise, believe me", Step.SETS),
-    "no block": (b"", Step.SETS),
-    "another modulus": (block_with(modulus=1 << 40), Step.SETS),
-    "another sampler": (block_with(noise_sampler="00" * 32), Step.CLAIM),
-    "an epsilon that is too small": (block_with(epsilon=0.001), Step.CLAIM),
+    "not in canonical form": (block_with().replace(b",", b", "), VerificationStep.SETS),
+    "not JSON": (b"no noise, believe me", VerificationStep.SETS),
+    "no block": (b"", VerificationStep.SETS),
+    "another modulus": (block_with(modulus=1 << 40), VerificationStep.SETS),
+    "another sampler": (block_with(noise_sampler="00" * 32), VerificationStep.CLAIM),
+    "an epsilon that is too small": (block_with(epsilon=0.001), VerificationStep.CLAIM),
     "an accountant that no client believes": (
         block_with(accountant=f"hypothetical-{ACCOUNTANT}"),
-        Step.CLAIM,
+        VerificationStep.CLAIM,
     ),
 }
 
@@ -343,20 +356,20 @@ def test_both_together_cannot_join_offers_that_do_not_belong_together(kept) -> N
     leader = SessionDescriptor.decode(receipt.leader_offer)
     other = replace(leader, server_nonce=bytes(32)).encode()
     flaw = flaw_of(resigned(replace(receipt, leader_offer=other), helper=True))
-    assert (flaw.step, flaw.code) == (Step.OFFER, ErrorCode.BAD_CONFIG)
+    assert (flaw.step, flaw.code) == (VerificationStep.OFFER, ErrorCode.BAD_CONFIG)
 
 
 def test_the_path_of_another_client_is_no_proof(kept) -> None:
     receipts = [TwoAggregatorReceipt.decode(each) for each in kept[2]]
     mine, theirs = receipts[1], receipts[2]
     flaw = flaw_of(replace(theirs, reader=mine.reader).encode())
-    assert (flaw.step, flaw.code) == (Step.VIEW, ErrorCode.BAD_PROOF)
+    assert (flaw.step, flaw.code) == (VerificationStep.VIEW, ErrorCode.BAD_PROOF)
     behind = replace(mine.survivors, place=4)
     flaw = flaw_of(replace(mine, survivors=behind).encode())
-    assert (flaw.step, flaw.code) == (Step.VIEW, ErrorCode.BAD_PROOF)
+    assert (flaw.step, flaw.code) == (VerificationStep.VIEW, ErrorCode.BAD_PROOF)
     # In the sum, but not among those whose share the leader held.
     unheld = replace(mine.roster, place=None, path=())
-    assert flaw_of(replace(mine, roster=unheld).encode()).step is Step.SETS
+    assert flaw_of(replace(mine, roster=unheld).encode()).step is VerificationStep.SETS
 
 
 def test_a_session_without_a_sum_leaves_the_leaders_word() -> None:
@@ -382,7 +395,9 @@ def test_a_session_without_a_sum_leaves_the_leaders_word() -> None:
         {"part_digest": bytes([1]) * 32},
         {"helper_key": bytes(32)},
     ):
-        assert flaw_of(resigned(replace(receipt, **lie))).step is Step.OUTCOME
+        assert (
+            flaw_of(resigned(replace(receipt, **lie))).step is VerificationStep.OUTCOME
+        )
 
 
 # --- in a session ---------------------------------------------------------------------
@@ -543,7 +558,7 @@ def test_a_client_believes_no_key_but_its_own(part) -> None:
     _, strict, usual, *_ = run(main)
     assert verify_shared_receipt(usual.receipt, **KEYS).is_included
     assert isinstance(strict, ReceiptError)
-    assert strict.step is Step.CREDENTIALS
+    assert strict.step is VerificationStep.CREDENTIALS
 
 
 def test_one_key_does_not_sign_for_both(kept) -> None:
@@ -555,7 +570,7 @@ def test_one_key_does_not_sign_for_both(kept) -> None:
         assert refused.value.code is ErrorCode.BAD_SETTINGS
 
     run(main)
-    assert flaw_of(kept[1], helper_key=key).step is Step.CREDENTIALS
+    assert flaw_of(kept[1], helper_key=key).step is VerificationStep.CREDENTIALS
     assert "one key" in str(flaw_of(kept[1], helper_key=key))
 
 

@@ -28,7 +28,7 @@ from secagg.errors import (
 )
 from secagg.server.storage import ServerStorage
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.change import Role
+from secagg.storage.change import Side
 from secagg.storage.queries import ListCharges, ListSessions, LoadSession, ReadTally
 from secagg.storage.spool import SUM, UploadSpool
 from secagg.transport.connection import InMemoryConnection
@@ -216,7 +216,7 @@ def test_a_session_that_was_restored_is_ended(place) -> None:
         again = deployment.restarted(noise_for())
         party = (again.leader, again.helper)[place]
         await party.recover()
-        assert not await store.read(ListSessions(role=Role.SERVER, task=TASK))
+        assert not await store.read(ListSessions(role=Side.SERVER, task=TASK))
 
     run(main)
 
@@ -367,7 +367,7 @@ def test_an_unreachable_helper_costs_no_session() -> None:
             await deployment.leader.next_sum()
         assert late.value.code is ErrorCode.DEADLINE
         assert (
-            await deployment.storages[0].store.read(ReadTally(Role.SERVER, TASK))
+            await deployment.storages[0].store.read(ReadTally(Side.SERVER, TASK))
         ).spent == 0
 
     run(main)

@@ -29,7 +29,7 @@ from secagg.protocol.policy import (
     TotalBudget,
 )
 from secagg.storage.budget_ledger import BudgetSpentError, ChargeState
-from secagg.storage.change import Role, SessionsSpentError
+from secagg.storage.change import SessionsSpentError, Side
 from secagg.storage.queries import ListCharges, ListSessions, ReadTally
 from secagg.two_aggregators.client import TwoAggregatorClient
 from secagg.two_aggregators.offers import check_pair
@@ -164,7 +164,7 @@ def test_below_min_survivors_nothing_is_released(drawn) -> None:
             return_exceptions=True,
         )
         return found, await deployment.storages[1].store.read(
-            ListSessions(role=Role.SERVER)
+            ListSessions(role=Side.SERVER)
         )
 
     found, running = run(main)
@@ -291,9 +291,9 @@ def test_a_session_that_a_crash_left_open_is_ended_and_stays_charged() -> None:
         client._state._opened.end_shared = died
         with pytest.raises(SessionAbortedError, match="lost"):
             await client.contribute(VECTORS[0])
-        open_before = await store.read(ListSessions(role=Role.CLIENT))
+        open_before = await store.read(ListSessions(role=Side.CLIENT))
         deployment.client("c0", store=store)
-        open_after = await store.read(ListSessions(role=Role.CLIENT))
+        open_after = await store.read(ListSessions(role=Side.CLIENT))
         summing.cancel()
         await asyncio.wait({summing})
         return len(open_before), open_after, await store.read(ListCharges(TASK))

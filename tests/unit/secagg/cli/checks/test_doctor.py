@@ -29,8 +29,7 @@ from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT, ExactSumWaiver
 from secagg.server.server import Server
 from secagg.server.task.setup import Cohort, PreparedTask
 from secagg.storage.budget_ledger import BudgetKey, Claim, ClaimAdversary
-from secagg.storage.change import Change, NewSession
-from secagg.storage.change import Role as StoreRole
+from secagg.storage.change import Change, NewSession, Side
 from secagg.storage.changes import PutClaim
 from secagg.storage.journal import SumAttempt, record_of
 from secagg.storage.leases import Heartbeat
@@ -262,7 +261,7 @@ async def test_others_of_the_same_store_have_the_same_name(place, postgres_url):
 
 async def test_a_sum_that_has_ended_its_aggregator_is_named(place):
     begun, left = (record_of(SumAttempt(is_begun=each)) for each in (True, False))
-    new = NewSession(role=StoreRole.SERVER, task="t", number=7, header=b"h")
+    new = NewSession(role=Side.SERVER, task="t", number=7, header=b"h")
     store = await open_state(place / "state", mark=default_mark(place / "state"))
     at = await store.commit(Change(key="k", create=new))
     await store.close()

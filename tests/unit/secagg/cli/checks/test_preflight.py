@@ -7,8 +7,8 @@ import pytest
 from secagg.cli.checks import preflight
 from secagg.cli.checks.preflight import (
     CheckResult,
+    CheckState,
     DiskFullError,
-    State,
     check_writable,
     require_all,
 )
@@ -29,7 +29,9 @@ def full(tmp_path, monkeypatch, number):
 
 
 def failed(error):
-    return CheckResult("D170", "sums", State.FAILED, str(error), error.next_step, error)
+    return CheckResult(
+        "D170", "sums", CheckState.FAILED, str(error), error.next_step, error
+    )
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
@@ -37,7 +39,7 @@ def test_a_full_disk_of_sums_keeps_no_server_from_starting(
     tmp_path, monkeypatch, number
 ):
     checks = [
-        CheckResult("D100", "a", State.OK, "fine"),
+        CheckResult("D100", "a", CheckState.OK, "fine"),
         failed(full(tmp_path, monkeypatch, number)),
     ]
     (complaint,) = require_all(checks, may_be_full="D170")

@@ -21,7 +21,7 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.integrations.flower.carried_session import CarriedSession, Request
+from secagg.integrations.flower.carried_session import CarriedSession, NodeRequest
 from secagg.integrations.flower.node import Announced, TrainingFailedError, answer
 from secagg.integrations.flower.terms import AGGREGATOR, SETTING, terms_of_node
 from secagg.protocol.messages import Round
@@ -206,7 +206,7 @@ def until_inputs(fleet, server):
 
 
 def with_model(request):
-    return Request(request.name, request.update, with_model=True)
+    return NodeRequest(request.name, request.update, with_model=True)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_a_second_set_of_survivors_has_no_answer(home, exact):
         fleet.ask(
             "node-1",
             server.offer,
-            Request("node-1", other_survivors(request.update)),
+            NodeRequest("node-1", other_survivors(request.update)),
         )
     assert caught.value.code is ErrorCode.EQUIVOCATION
 
@@ -305,7 +305,7 @@ def test_an_emptied_and_a_copied_state_answer_nothing(how, home, exact):
         state.mkdir()
     for update in (other_survivors(request.update), request.update, b""):
         with pytest.raises(ServiceError) as caught:
-            fleet.ask("node-1", server.offer, Request("node-1", update))
+            fleet.ask("node-1", server.offer, NodeRequest("node-1", update))
         assert caught.value.code is ErrorCode.RESTORED_STATE
 
 
@@ -365,7 +365,7 @@ def test_a_node_that_has_not_joined_is_told_nothing_more(home, exact):
     assert server.failure.code is ErrorCode.ROSTER_TOO_SMALL
     assert {each.name for each in session.requests()} == set(NODES[:2])
     with pytest.raises(SessionAbortedError):
-        fleet.ask("node-0", server.offer, Request("node-0", b""))
+        fleet.ask("node-0", server.offer, NodeRequest("node-0", b""))
 
 
 def test_garbage_of_a_node_concerns_this_node(exact):

@@ -22,7 +22,7 @@ from secagg.protocol.graphs.bounds import (
     server_demand,
 )
 from secagg.protocol.graphs.choice import (
-    Adversary,
+    GraphAdversary,
     GraphDemand,
     choose_graph,
     failure_bounds_of,
@@ -35,7 +35,7 @@ from secagg.protocol.profiles import (
     Trust,
 )
 
-CURIOUS, SEMI, MALICIOUS = Adversary
+CURIOUS, SEMI, MALICIOUS = GraphAdversary
 
 
 def demand(clients, corrupt, dropout, sigma=40, eta=30):

@@ -22,7 +22,7 @@ from secagg.protocol.receipts.receipt import AuditReceipt, Dispute, Outcome, Wri
 from secagg.protocol.receipts.verifier import (
     Finding,
     ReceiptError,
-    Step,
+    VerificationStep,
     check_one_session,
     shown_in,
     verify_receipt,
@@ -113,7 +113,7 @@ def test_what_a_receipt_shows(row):
 @pytest.mark.parametrize("row", BAD, **by_name)
 def test_the_first_step_that_fails_is_named(row):
     # R5.8-1
-    assert step_of(data_of(row), **noise_of(row)) == Step(row["step"])
+    assert step_of(data_of(row), **noise_of(row)) == VerificationStep(row["step"])
 
 
 @pytest.mark.parametrize("row", [row for row in BAD if "tables" not in row], **by_name)
@@ -133,7 +133,7 @@ def test_every_byte_counts(row):
     for place in range(0, len(data), 11):
         broken = data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :]
         flaw = flaw_of(broken)
-        assert flaw.step in {Step.ENCODING, Step.DIGEST}
+        assert flaw.step in {VerificationStep.ENCODING, VerificationStep.DIGEST}
         assert flaw.code is ErrorCode.BAD_ENCODING
 
 
@@ -144,13 +144,13 @@ def signed():
 def test_a_session_of_enrolled_clients_is_verified_by_the_key_that_they_pin():
     for key in (None, bytes(32)):
         flaw = flaw_of(signed(), enrolment_key=key)
-        assert flaw.step is Step.CREDENTIALS
+        assert flaw.step is VerificationStep.CREDENTIALS
         assert flaw.code is ErrorCode.BAD_CREDENTIAL
 
 
 def test_without_the_list_revoked_credentials_pass_and_the_list_must_be_the_offers():
     assert judged(signed(), revocations=None).finding is Finding.AGREED
-    assert step_of(signed(), revocations=LIST[:-1]) is Step.CREDENTIALS
+    assert step_of(signed(), revocations=LIST[:-1]) is VerificationStep.CREDENTIALS
 
 
 def test_a_profile_without_identities_needs_no_key():
@@ -201,7 +201,7 @@ def test_failure_bounds_and_quorums_are_computed_again_whatever_the_offer_promis
         AuditReceipt.decode(data_of(ring)), monkeypatch, threshold=2, colluders=6
     )
     flaw = flaw_of(rigged)
-    assert (flaw.step, flaw.code) == (Step.VIEW, ErrorCode.POLICY_VIOLATION)
+    assert (flaw.step, flaw.code) == (VerificationStep.VIEW, ErrorCode.POLICY_VIOLATION)
     # Two quorums of two among three clients, one of whom colludes.
     monkeypatch.setattr(
         "secagg.protocol.receipts.verifier.check_adverts", lambda *_, **__: None
@@ -210,7 +210,10 @@ def test_failure_bounds_and_quorums_are_computed_again_whatever_the_offer_promis
         AuditReceipt.decode(signed()), monkeypatch, threshold=2, colluders=1
     )
     flaw = flaw_of(few)
-    assert (flaw.step, flaw.code) == (Step.CREDENTIALS, ErrorCode.POLICY_VIOLATION)
+    assert (flaw.step, flaw.code) == (
+        VerificationStep.CREDENTIALS,
+        ErrorCode.POLICY_VIOLATION,
+    )
 
 
 def test_a_set_of_clients_is_not_empty():
@@ -226,7 +229,7 @@ def test_an_advert_commits_to_as_many_layers_as_the_offer_says():
     layered = replace(first, noise_commitments=(b"c" * 32,))
     view = Roster((layered, *others)).encode()
     flaw = flaw_of(replace(receipt, view=view).encode())
-    assert (flaw.step, flaw.code) == (Step.VIEW, ErrorCode.BAD_ENCODING)
+    assert (flaw.step, flaw.code) == (VerificationStep.VIEW, ErrorCode.BAD_ENCODING)
 
 
 def test_before_the_first_draw_nothing_covers_edges():
@@ -245,7 +248,7 @@ def test_before_the_first_draw_nothing_covers_edges():
     pinned = {"enrolment_key": key, "revocations": None}
     assert judged(over.encode(), **pinned).finding is Finding.NO_SUM
     drawn = replace(over, share_holders=encode_set(range(5), 5))
-    assert step_of(drawn.encode(), **pinned) is Step.VIEW
+    assert step_of(drawn.encode(), **pinned) is VerificationStep.VIEW
 
 
 @pytest.mark.parametrize("pair", [(99, 0), (0, 99), (1, 1)])
@@ -253,7 +256,7 @@ def test_a_dispute_is_between_two_clients_of_the_roster(pair):
     row = next(row for row in GOOD if row["name"] == "disputes")
     receipt = AuditReceipt.decode(data_of(row))
     other = replace(receipt, disputes=(Dispute(*pair, 10),))
-    assert flaw_of(other.encode()).step is Step.OUTCOME
+    assert flaw_of(other.encode()).step is VerificationStep.OUTCOME
 
 
 @pytest.mark.parametrize("lost_neighbours", [3, 4])
@@ -285,7 +288,7 @@ def test_a_ring_that_the_survivors_do_not_hold_together_is_refused(lost_neighbou
         assert judged(over.encode()).survivors == everybody - lost
         return
     flaw = flaw_of(over.encode())
-    assert flaw.step is Step.SETS
+    assert flaw.step is VerificationStep.SETS
     assert flaw.code is ErrorCode.TOO_MANY_DROPOUTS
 
 

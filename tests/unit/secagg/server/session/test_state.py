@@ -16,7 +16,7 @@ from secagg.runtime.metrics import SilentMeter
 from secagg.runtime.workers import Workers
 from secagg.server.session.state import DurableState, JournalPosition
 from secagg.simulation import InProcessSession, identity_of
-from secagg.storage.change import Change, NewSession, Role
+from secagg.storage.change import Change, NewSession, Side
 from secagg.storage.queries import LoadSession, ReadMissed
 from secagg.storage.sqlite.executor import InlineExecutor
 
@@ -42,7 +42,7 @@ async def opened(clock, clients=CLIENTS):
     parameters = parameters_for(clients, dimension=4, threshold=2)
     session = InProcessSession(parameters, [np.zeros(4, np.uint32)] * clients)
     inner = inline_store()
-    new = NewSession(role=Role.SERVER, task="t", number=1, header=b"")
+    new = NewSession(role=Side.SERVER, task="t", number=1, header=b"")
     begun = await inner.commit(Change(key="s", create=new))
     store, taken = HeldStore(inner), []
     durable = DurableState(
@@ -122,7 +122,7 @@ def test_a_timer_that_the_store_does_not_believe_closes_nothing():
     async def main(clock):
         durable, _, adverts, _ = await opened(clock)
         inner = inline_store(now=clock.date)
-        new = NewSession(role=Role.SERVER, task="t", number=1, header=b"")
+        new = NewSession(role=Side.SERVER, task="t", number=1, header=b"")
         begun = await inner.commit(Change(key="s", create=new))
         meter = CountingMeter()
         one = DurableState(

@@ -20,8 +20,8 @@ from secagg.storage.change import (
     NewSession,
     NumberTakenError,
     Record,
-    Role,
     SessionsSpentError,
+    Side,
 )
 from secagg.storage.changes import PutClaim, Touch
 from secagg.storage.leases import AcquireLease, Heartbeat, RenewLease
@@ -41,7 +41,7 @@ from secagg.storage.queries import (
     ReadTally,
 )
 from secagg.storage.rollback_mark import refuse_restored
-from secagg.storage.rows import Replica, Tally
+from secagg.storage.rows import Replica, SessionTally
 from secagg.storage.store import (
     StateDamagedError,
     StoreFailoverError,
@@ -79,7 +79,7 @@ def record(number):
 
 
 async def begin(store, key="a", number=1, **more):
-    new = NewSession(role=Role.SERVER, task="task", number=number, header=b"header")
+    new = NewSession(role=Side.SERVER, task="task", number=number, header=b"header")
     return await store.commit(Change(key=key, create=new, **more))
 
 
@@ -364,11 +364,11 @@ async def test_a_database_that_was_restored_is_refused_until_it_is_accepted(
     assert caught.value.code is ErrorCode.RESTORED_STATE
     store = await open_store(empty, mark=mark, accept_restored=True)
     assert (await store.read(LoadSession("a"))).restored
-    tally = await store.read(ReadTally(Role.SERVER, "task"))
+    tally = await store.read(ReadTally(Side.SERVER, "task"))
     assert tally.highest_number > 1_577_836_800  # 2020, in Unix seconds
-    forgotten = await store.read(ReadTally(Role.SERVER, "later"))
+    forgotten = await store.read(ReadTally(Side.SERVER, "later"))
     assert forgotten.highest_number > 1_577_836_800
-    new = NewSession(role=Role.SERVER, task="later", number=2, header=b"header")
+    new = NewSession(role=Side.SERVER, task="later", number=2, header=b"header")
     with pytest.raises(NumberTakenError):
         await store.commit(Change(key="later", create=new))
     await store.close()
@@ -542,10 +542,10 @@ async def test_a_store_is_read_while_another_process_uses_it(empty, tmp_path):
     at = await append(store, await begin(store, spend=True), record(1))
     async with looking(tmp_path, store=empty) as reader:
         assert await append(store, at, record(2))
-        (row,) = await reader.read(ListSessions(role=Role.SERVER))
+        (row,) = await reader.read(ListSessions(role=Side.SERVER))
         assert (row.key, row.sequence) == ("a", 1)  # as it stood when it was opened
         assert (await reader.read(LoadSession("a"))).records == (record(1),)
-        assert await reader.read(ReadTally(Role.SERVER, "task")) == Tally(1, 1)
+        assert await reader.read(ReadTally(Side.SERVER, "task")) == SessionTally(1, 1)
         assert (
             await reader.read(ListTasks()),
             await reader.read(ListCharges("task")),
@@ -673,7 +673,7 @@ async def test_a_plain_step_and_one_that_is_more_do_not_overwrite_each_other(sha
         spends += answers[0] is at
     assert 0 < spends < 40  # each of them came first at times
     assert len((await one.read(LoadSession("a"))).records) == 40
-    assert (await two.read(ReadTally(Role.SERVER, "task"))).spent == 1
+    assert (await two.read(ReadTally(Side.SERVER, "task"))).spent == 1
 
 
 async def test_of_two_that_open_the_last_session_of_a_budget_one_is_refused(shared):
@@ -691,12 +691,12 @@ async def test_of_two_that_open_the_last_session_of_a_budget_one_is_refused(shar
         refused = [each for each in answers if isinstance(each, Exception)]
         assert len(refused) == 1
         assert isinstance(refused[0], (SessionsSpentError, NumberTakenError))
-    assert len(await two.read(ListSessions(role=Role.SERVER))) == 20
+    assert len(await two.read(ListSessions(role=Side.SERVER))) == 20
 
 
 async def begin_within(store, key, number, allowed):
     new = NewSession(
-        role=Role.SERVER, task="task", number=number, header=b"", allowed=allowed
+        role=Side.SERVER, task="task", number=number, header=b"", allowed=allowed
     )
     return await store.commit(Change(key=key, create=new))
 

@@ -26,7 +26,7 @@ from secagg.storage.change import (
     NewSession,
     Record,
     RewrittenSession,
-    Role,
+    Side,
 )
 from secagg.storage.changes import PurgeReceipts, PutClaim, PutTask, RecordRevocations
 from secagg.storage.open_store import open_state, open_store
@@ -72,7 +72,7 @@ def record(number, body=b"body"):
 
 
 async def begin(store, key="a", number=1, header=b"header", **more):
-    create = NewSession(role=Role.SERVER, task="task", number=number, header=header)
+    create = NewSession(role=Side.SERVER, task="task", number=number, header=header)
     return await store.commit(Change(key=key, create=create, **more))
 
 
@@ -139,12 +139,12 @@ async def test_a_change_is_durable_before_the_store_is_closed(path, tmp_path):
 
 WRITER = """
 import asyncio, sys
-from secagg.storage.change import Change, NewSession, Record, Role
+from secagg.storage.change import Change, NewSession, Record, Side
 from secagg.storage.open_store import open_store
 
 async def main(url):
     store = await open_store(url)
-    create = NewSession(role=Role.SERVER, task="task", number=1, header=b"h")
+    create = NewSession(role=Side.SERVER, task="task", number=1, header=b"h")
     at = await store.commit(Change(key="a", create=create))
     while True:
         records = (Record(1, f"client {at.sequence}", bytes(2000)),)
@@ -190,7 +190,7 @@ async def test_changes_that_arrive_together_share_one_transaction(path, monkeypa
     await asyncio.gather(*(begin(store, str(n), n) for n in range(1, 101)))
     assert len(syncs) == 1
     assert syncs[0] is not threading.main_thread()
-    assert len(await store.read(ListSessions(role=Role.SERVER))) == 100
+    assert len(await store.read(ListSessions(role=Side.SERVER))) == 100
     await store.close()
 
 
@@ -262,7 +262,7 @@ async def test_a_cancelled_caller_takes_no_other_commit_along(
     assert all(one.done() for one in gone)
     async with asyncio.timeout(60):
         assert isinstance(await begin(store, "later", 3), Committed)
-        assert len(await store.read(ListSessions(role=Role.SERVER))) == (
+        assert len(await store.read(ListSessions(role=Side.SERVER))) == (
             3 if turns else 1
         )
         await store.close()
@@ -637,14 +637,14 @@ async def filled(path):
 async def everything(path):
     store = await opening(path, now=lambda: 0.0)
     try:
-        rows = await store.read(ListSessions(role=Role.SERVER, state=SessionState.ALL))
+        rows = await store.read(ListSessions(role=Side.SERVER, state=SessionState.ALL))
         return (
             rows,
             [await store.read(LoadSession(row.key)) for row in rows],
             await store.read(ListTasks()),
             await store.read(ListCharges("task")),
             await store.read(ListClaims()),
-            await store.read(ReadTally(Role.SERVER, "task")),
+            await store.read(ReadTally(Side.SERVER, "task")),
             await store.read(ReadRevocations(bytes(32), "a.b")),
         )
     finally:
