@@ -21,11 +21,11 @@ from secagg.storage.blobs import (
     BlobBindingFile,
     FileBlobs,
     MemoryBlobs,
-    S3Blobs,
     StoredBlob,
     open_blobs,
     refuse_other_blobs,
 )
+from secagg.storage.s3_blobs import S3Blobs
 from secagg.storage.spool import UploadSpool
 from secagg.wire.calls import UploadChunk
 
