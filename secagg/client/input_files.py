@@ -6,19 +6,31 @@ Rule 2: a file is read once per session and process, so that a later change of i
         harmless.
 Rule 3: a file that cannot be used is an error before a session is joined, and zeros in
         one that was joined by an earlier process (R3.5-5).
+
+Which file was given to which session is kept for the next process:
+
+Rule 4: a client that is started again when its task is over has done its work if its
+        input is the file that it gave.  The next file must not be taken for that one: a
+        program that moves inputs away after success would lose it.
+Rule 5: what is kept is what the file system says of a file, never a word or a hash of
+        what is in it.  It is on the disk before the vector leaves.
 """
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy.typing as npt
 
 from secagg.client.client import check_given
 from secagg.client.gate import SessionInfo
-from secagg.client.input_assignments import InputAssignments, mark_of
 from secagg.client.session_paths import SessionPath
 from secagg.errors import ErrorCode
-from secagg.runtime.vector_files import load_vector, write_bytes
+from secagg.runtime.vector_files import load_vector, write_bytes, write_json
+
+_NAME: Final = "given-files.json"
+# Sessions follow one another: only the latest ones can be the last that gave a sum.
+_KEPT: Final = 64
 
 
 def check_reuse(
@@ -151,3 +163,56 @@ def _mark(path: Path) -> str:
         return mark_of(path)
     except OSError:
         return ""  # reading it says what is wrong
+
+
+class InputAssignments:
+    """The files that one client has given.
+
+    Args:
+        state_dir: The client's.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._path = state_dir / _NAME
+
+    def note(self, task: str, session_number: int, mark: str) -> None:
+        """Write down what was given to a session.
+
+        Args:
+            task: Its task.
+            session_number: Its number.
+            mark: `mark_of` the file, when it was read.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; nothing may be given.
+        """
+        known, key = self._read(), _key(task, session_number)
+        if known.pop(key, None) == mark:
+            return
+        newest = [*known.items(), (key, mark)][-_KEPT:]
+        write_json(self._path, dict(newest))
+
+    def has(self, task: str, session_number: int, mark: str) -> bool:
+        """Return whether this very file was given to a session."""
+        return self._read().get(_key(task, session_number)) == mark
+
+    def _read(self) -> dict[str, str]:
+        try:
+            found = json.loads(self._path.read_bytes())
+        except (OSError, ValueError):
+            return {}  # as good as never written: then nothing passes for given
+        return found if isinstance(found, dict) else {}
+
+
+def mark_of(path: Path) -> str:
+    """Return what tells a file from another one, and from itself after a change.
+
+    Raises:
+        OSError: There is no such file.
+    """
+    about = path.stat()
+    return f"{about.st_ino}:{about.st_size}:{about.st_mtime_ns}"
+
+
+def _key(task: str, session_number: int) -> str:
+    return f"{task}/{session_number}"
