@@ -60,6 +60,8 @@ class Application {
   /** The Worker stands still after its first commit. */
   halting = false;
   enrolments = 0;
+  /** How long a credential is valid. */
+  days = 90;
   settings: object = {};
 
   constructor(deployment: Deployment) {
@@ -82,7 +84,7 @@ class Application {
         request.on('data', (piece: Buffer) => pieces.push(piece));
         request.on('end', () => {
           this.enrolments++;
-          deployment.issue(NAME, Buffer.concat(pieces)).then(
+          deployment.issue(NAME, Buffer.concat(pieces), this.days).then(
             (credential) => {
               answer('application/octet-stream', credential);
             },
@@ -260,46 +262,59 @@ for (const { profile, graph, cohort, modulusBits, crashes } of CASES) {
   );
 }
 
-test('a page whose database was deleted starts no new life', { skip: missing }, async () => {
-  const deployment = await Deployment.make(1);
-  const application = new Application(deployment);
-  const origin = await application.listen();
-  let browser: Browser | null = null;
-  application.settings = {
-    authority: 'localhost:1',
-    aggregator: 'aggregator',
-    trustDomain: 'secagg.local',
-    enrolmentKey: deployment.enrolmentKey.slice('ed25519:'.length),
-    name: NAME,
-    task: 'task',
-    profile: PROFILE,
-    graphs: ['complete'],
-    direct: false,
-    noise: false,
-    maxEpsilon: 1,
-    maxDelta: 1e-6,
-  };
-  try {
-    browser = Browser.start(deployment.path('browser'), 'none');
-    const page = await browser.open(origin);
-    await page.until(`document.body?.dataset.ready === 'yes'`);
-    const key = await page.evaluate<string>(`document.getElementById('key').textContent`);
-    await browser.kill();
+test(
+  'a page renews its credential, and starts no new life without its database',
+  {
+    skip: missing,
+  },
+  async () => {
+    const deployment = await Deployment.make(1);
+    const application = new Application(deployment);
+    const origin = await application.listen();
+    let browser: Browser | null = null;
+    application.settings = {
+      authority: 'localhost:1',
+      aggregator: 'aggregator',
+      trustDomain: 'secagg.local',
+      enrolmentKey: deployment.enrolmentKey.slice('ed25519:'.length),
+      name: NAME,
+      task: 'task',
+      profile: PROFILE,
+      graphs: ['complete'],
+      direct: false,
+      noise: false,
+      maxEpsilon: 1,
+      maxDelta: 1e-6,
+    };
+    try {
+      application.days = 13;
+      browser = Browser.start(deployment.path('browser'), 'none');
+      const page = await browser.open(origin);
+      await page.until(`document.body?.dataset.ready === 'yes'`);
+      const key = await page.evaluate<string>(`document.getElementById('key').textContent`);
+      await browser.kill();
 
-    browser = Browser.start(deployment.path('browser'), 'none');
-    const again = await browser.open(origin);
-    await again.until(`document.body?.dataset.ready === 'yes'`);
-    assert.equal(await again.evaluate(`document.getElementById('key').textContent`), key);
-    assert.equal(application.enrolments, 1);
+      browser = Browser.start(deployment.path('browser'), 'none');
+      const again = await browser.open(origin);
+      await again.until(`document.body?.dataset.ready === 'yes'`);
+      assert.equal(await again.evaluate(`document.getElementById('key').textContent`), key);
+      assert.equal(application.enrolments, 2);
 
-    await again.evict(origin);
-    await again.evaluate('location.reload()');
-    await again.until(`document.body?.dataset.failed === 'RESTORED_STATE'`);
-    assert.equal(application.enrolments, 1);
-    await takePicture(again, 'browser_client_evicted', false);
-  } finally {
-    await browser?.kill().catch(() => undefined);
-    await deployment.close();
-    await application.close();
-  }
-});
+      application.days = 90;
+      for (const whole of [3, 3]) {
+        await again.evaluate('delete document.body.dataset.ready; location.reload()');
+        await again.until(`document.body?.dataset.ready === 'yes'`);
+        assert.equal(application.enrolments, whole);
+      }
+      await again.evict(origin);
+      await again.evaluate('location.reload()');
+      await again.until(`document.body?.dataset.failed === 'RESTORED_STATE'`);
+      assert.equal(application.enrolments, 3);
+      await takePicture(again, 'browser_client_evicted', false);
+    } finally {
+      await browser?.kill().catch(() => undefined);
+      await deployment.close();
+      await application.close();
+    }
+  },
+);

@@ -116,12 +116,13 @@ export class Deployment {
   }
 
   /** Has the issuer sign a request for a name; throws for another name. */
-  async issue(name: string, request: Buffer): Promise<Buffer> {
+  async issue(name: string, request: Buffer, days: number): Promise<Buffer> {
     const path = this.path(`${name}.request.bin`);
     writeFileSync(path, request);
     const output = this.path(`${name}.credential.bin`);
     const signed = await this.secagg(
-      ...['pki', 'enrol', 'sign', 'pki/issuer', path, '--name', name, '--output', output],
+      ...['pki', 'enrol', 'sign', 'pki/issuer', path, '--name', name],
+      ...['--days', String(days), '--output', output],
     );
     if (signed.code !== 0) throw new Error(signed.errors);
     return readFileSync(output);

@@ -117,21 +117,31 @@ function toldOf(contribution: Contribution): Told {
   };
 }
 
-/** Returns the credential that is kept, or has one issued by the application's server. */
+/** A session of two-day rounds takes ten days, and its credential has to outlive it (R2.1-3). */
+const RENEWED_BEFORE_SECONDS = 14n * 24n * 3600n;
+
+/** Returns the credential that is kept; has one issued where there is none, or it ends soon. */
 async function enrolled(
   store: IndexedDbStore,
   settings: PageSettings,
   signer: Signer,
 ): Promise<HeldCredential> {
-  const kept = await store.credential();
-  if (kept !== null) return decodeHeldCredential(kept);
+  const bytesKept = await store.credential();
+  const kept = bytesKept === null ? null : decodeHeldCredential(bytesKept);
   const now = BigInt(Math.floor(Date.now() / 1000));
+  if (kept !== null && kept.credential.notAfter > now + RENEWED_BEFORE_SECONDS) return kept;
   const body = await makeEnrolmentRequest(settings.trustDomain, settings.name, now, signer);
-  const answer = await fetch('enrol', { method: 'POST', body, redirect: 'error' });
-  if (!answer.ok) {
-    throw new SecAggError('BAD_CREDENTIAL', `the application refuses to enrol: ${answer.status}`, {
-      nextStep: 'Ask the party that serves this page.',
-    });
+  const asked = fetch('enrol', { method: 'POST', body, redirect: 'error' });
+  const answer = await asked.catch(() => null);
+  if (answer?.ok !== true) {
+    if (kept !== null) return kept; // for short sessions it may do
+    throw new SecAggError(
+      'BAD_CREDENTIAL',
+      `the application does not enrol: ${answer?.status ?? 'no answer'}`,
+      {
+        nextStep: 'Ask the party that serves this page.',
+      },
+    );
   }
   const bytes = new Uint8Array(await answer.arrayBuffer());
   const held = decodeHeldCredential(bytes);
