@@ -1,6 +1,6 @@
 """A backend and its phones, all on this machine: two sums over devices that sleep.
 
-    python examples/mobile_backend/mobile_sum.py [--day SECONDS] [--python-only]
+    python examples/mobile_backend/mobile_sum.py [--day SECONDS] [--phones N]
 
 A day is compressed to some seconds. The first sum has rounds of two days, for phones
 that look once a day, and earlier when a push says that something is new. The second
@@ -236,7 +236,7 @@ async def short_rounds(
         The sum, what became of each phone, and the root mean square error.
     """
     given = {
-        name: np.full(DIMENSION, (1 + number) / 64)
+        name: np.full(DIMENSION, (1 + number) / (8 * len(phones)))  # of norm 1 at most
         for number, name in enumerate(phones)
     }
     vectors = {name: vector.tolist() for name, vector in given.items()}
@@ -280,10 +280,11 @@ def check(total: secagg.ReleasedSum, endings: dict[str, Ending]) -> None:
             raise SystemExit(f"{name} has read another sum")
 
 
-async def main(home: Path, day: float, node: Path | None) -> None:
-    """Run both sums."""
+async def main(home: Path, day: float, node: Path | None, count: int) -> None:
+    """Run both sums, with so many phones."""
     deployment = await Deployment.make(home, day)
-    names = *FAULTS, CAREFUL
+    others = (f"phone-{n}" for n in range(len(FAULTS) + 2, count + 1))
+    names = *FAULTS, CAREFUL, *others
     phones = {name: deployment.phone(name, node) for name in names}
     async with deployment.application(names) as address:
         for phone in phones.values():
@@ -312,6 +313,9 @@ async def main(home: Path, day: float, node: Path | None) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--day", type=float, default=6.0, help="seconds of a day")
+    parser.add_argument(
+        "--phones", type=int, default=7, help="7 or more; those beyond meet no fault"
+    )
     parser.add_argument("--python-only", action="store_true", help="no TypeScript")
     chosen = parser.parse_args()
     found = None if chosen.python_only else shutil.which("node")
@@ -320,5 +324,10 @@ if __name__ == "__main__":
         print("all phones are Python: clients/typescript is not built, or not wanted")
     with tempfile.TemporaryDirectory() as made_here:
         asyncio.run(
-            main(Path(made_here), chosen.day, None if found is None else Path(found))
+            main(
+                Path(made_here),
+                chosen.day,
+                None if found is None else Path(found),
+                chosen.phones,
+            )
         )

@@ -35,9 +35,7 @@ _IdentityArgument = Annotated[
 ]
 TrustDomainOption = Annotated[
     str,
-    typer.Option(
-        "--trust-domain", help="Name of the deployment, as in its certificates."
-    ),
+    typer.Option("--trust-domain", help="Name of the deployment; in every identity."),
 ]
 DaysOption = Annotated[
     int, typer.Option("--days", help="How long the credential is valid, 1 to 398.")
@@ -114,11 +112,7 @@ def sign(  # noqa: PLR0913 - one parameter per flag
 
     Example: secagg pki enrol sign issuer request.bin --name hospital-a --days 90
     """
-    from secagg.pki.client_identity import (
-        CREDENTIAL,
-        read_request,
-        write_credential,
-    )
+    from secagg.pki.client_identity import CREDENTIAL, read_request
     from secagg.pki.credential_issuer import Issuer
     from secagg.pki.key_files import parse_key
 
@@ -128,8 +122,7 @@ def sign(  # noqa: PLR0913 - one parameter per flag
     path = destination or request.with_name(CREDENTIAL)
     with Issuer.open(directory) as issuer:
         issued = issuer.sign(asked, now=_now(), days=days, name=name, confirmed=key)
-    write_credential(path, issued)
-    _report_credential(output, issued, path)
+    _write_credential(output, issued, path)
 
 
 @enrol.command("renew")
@@ -152,15 +145,14 @@ def renew(
 
     Example: secagg pki enrol renew issuer hospital-a
     """
-    from secagg.pki.client_identity import CREDENTIAL, write_credential
+    from secagg.pki.client_identity import CREDENTIAL
     from secagg.pki.credential_issuer import Issuer
 
     output = Output(as_json=as_json)
     with Issuer.open(directory) as issuer:
         issued = issuer.renew(name, now=_now(), days=days)
     path = destination or Path(f"{issued.credential.name}.{CREDENTIAL}")
-    write_credential(path, issued)
-    _report_credential(output, issued, path)
+    _write_credential(output, issued, path)
 
 
 @enrol.command("revoke")
@@ -317,10 +309,12 @@ def _report_request(
     )
 
 
-def _report_credential(output: Output, issued: "IssuedCredential", path: Path) -> None:
+def _write_credential(output: Output, issued: "IssuedCredential", path: Path) -> None:
     """Print an issued credential."""
+    from secagg.pki.client_identity import write_credential
     from secagg.pki.key_files import key_text
 
+    write_credential(path, issued)
     credential = issued.credential
     key = key_text(credential.identity_key)
     output.line(f"{path}: serial {credential.serial} for {credential.name},")

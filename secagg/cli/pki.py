@@ -34,10 +34,6 @@ _HostOption = Annotated[
         "repeated. Default: 127.0.0.1 and localhost.",
     ),
 ]
-TrustDomainOption = Annotated[
-    str,
-    typer.Option("--trust-domain", help="Name of the deployment; in every identity."),
-]
 DaysOption = Annotated[
     int, typer.Option("--days", help="How long the certificates are valid.")
 ]
@@ -63,7 +59,7 @@ def init(  # noqa: PLR0913 - one parameter per flag
         typer.Option("--clients", min=1, max=65_535, help="How many clients to name."),
     ] = 3,
     host: _HostOption = None,
-    trust_domain: TrustDomainOption = "secagg.local",
+    trust_domain: enrolment.TrustDomainOption = "secagg.local",
     days: DaysOption = 90,
     as_json: JSONOption = False,
 ) -> None:
@@ -120,7 +116,7 @@ def ca(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="Where to write ca.pem and ca.key.")
     ],
-    trust_domain: TrustDomainOption = "secagg.local",
+    trust_domain: enrolment.TrustDomainOption = "secagg.local",
     as_json: JSONOption = False,
 ) -> None:
     """Make an authority and nothing else.

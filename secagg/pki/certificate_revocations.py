@@ -33,7 +33,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.arguments import check_real
 from secagg.protocol.descriptor import CLOCK_TOLERANCE_SECONDS
 from secagg.runtime.files import disk, read_small, replace_file
@@ -154,10 +154,11 @@ class AcceptedCRL:
         return self.ends - now < _WARNED_SHARE * (self.ends - self.begins)
 
 
-class _UntimelyError(ServiceError):
-    """Reports a list that a correction of the clock makes acceptable.
+class _FinalError(ServiceError):
+    """Reports a file that is refused until it changes.
 
-    Such a file is read at each look, for up to half a second.
+    One that is refused for its time alone is read at each look: a corrected clock
+    accepts it.  With `MAX_CRL_BYTES` that takes half a second a minute at most.
     """
 
 
@@ -186,8 +187,7 @@ class CertificateRevocations:
         self._numbers: frozenset[CertificateNumber] = frozenset()
         self._lists: tuple[AcceptedCRL, ...] = ()
         self._complaint = ""
-        self._read = (b"", b"")
-        self._refused = (b"", b"")
+        self._seen = (b"", b"")
         self._warned = (logging.NOTSET, -math.inf)
         self._marks: dict[str, tuple[int, str]] = {}
         if file is not None:
@@ -215,12 +215,12 @@ class CertificateRevocations:
         try:
             # Other authorities may lack their list, or leave one that none has signed.
             data, authorities = _contents(self._file.path), self._authorities()
-            if (data, authorities) != self._refused:
-                self._refused = (b"", b"")
-                if (data, authorities) != self._read:
-                    self._accept(self._file, data, authorities)
+            if (data, authorities) != self._seen:
+                self._accept(self._file, data, authorities)
                 self._complaint = ""
         except ServiceError as error:
+            is_final = isinstance(error, _FinalError)
+            self._seen = (data, authorities) if is_final else (b"", b"")
             if str(error) != self._complaint:
                 self._complaint = str(error)
                 log_event(
@@ -246,13 +246,7 @@ class CertificateRevocations:
     def _accept(self, file: RevocationFile, data: bytes, authorities: bytes) -> None:
         """Use the lists of a file, and store their numbers."""
         trusted = x509.load_pem_x509_certificates(authorities)
-        try:
-            found = _checked(file, data, trusted, self._date(), self._marks)
-        except _UntimelyError:
-            raise
-        except ServiceError:
-            self._refused = (data, authorities)
-            raise
+        found = _checked(file, data, trusted, self._date(), self._marks)
         # Before the mark is written: a full disk must not keep a revoked client in.
         self._lists = found
         self._marks |= {each.authority: (each.number, each.digest) for each in found}
@@ -263,7 +257,7 @@ class CertificateRevocations:
             marks = json.dumps(self._marks, sort_keys=True).encode()
             with disk(file.mark):
                 replace_file(file.mark, marks)
-        self._read = (data, authorities)  # otherwise the next look tries again
+        self._seen = (data, authorities)  # otherwise the next look tries again
 
     def _warn(self, file: RevocationFile) -> None:
         """Log once a day that a list ends soon, and at once that it has ended."""
@@ -449,10 +443,10 @@ def _times(
     """Return when a list begins and ends; one that is not in force is refused."""
     begins, ends = crl.last_update_utc, crl.next_update_utc
     if begins > now + timedelta(seconds=CLOCK_TOLERANCE_SECONDS):
-        raise ErrorCode.BAD_CERTIFICATE.error(
+        raise _refused(
             f"{file.path} is valid only from {begins:%Y-%m-%d %H:%M} UTC",
-            kind=_UntimelyError,
-            fix="Check the clocks of this host and of the authority.",
+            "Check the clocks of this host and of the authority.",
+            ServiceError,
         )
     if ends is None:
         raise _refused(
@@ -460,19 +454,16 @@ def _times(
             "Have the authority state when its next list is due.",
         )
     if now >= ends:
-        raise ErrorCode.BAD_CERTIFICATE.error(
-            f"{file.path} expired on {ends:%Y-%m-%d %H:%M} UTC",
-            kind=_UntimelyError,
-            fix=_COPY_NEWEST,
-        )
+        complaint = f"{file.path} expired on {ends:%Y-%m-%d %H:%M} UTC"
+        raise _refused(complaint, _COPY_NEWEST, ServiceError)
     if file.max_days is not None:
         oldest = begins + timedelta(days=file.max_days)
         if now >= oldest:
-            raise ErrorCode.BAD_CERTIFICATE.error(
+            raise _refused(
                 f"{file.path} is of {begins:%Y-%m-%d %H:%M} UTC, older than the "
                 f"{file.max_days:g} days of server.max_revocation_days",
-                kind=_UntimelyError,
-                fix=_COPY_NEWEST,
+                _COPY_NEWEST,
+                ServiceError,
             )
         ends = min(ends, oldest)
     return begins, ends
@@ -538,5 +529,7 @@ _COPY_NEWEST: Final = "Copy the newest list of the authority, of `secagg pki rev
 _REMOVE_MARK: Final = "Remove it once server.revoked holds the authority's newest list."
 
 
-def _refused(complaint: str, next_step: str) -> SecAggError:
-    return ErrorCode.BAD_CERTIFICATE.error(complaint, fix=next_step)
+def _refused(
+    complaint: str, next_step: str, kind: type[ServiceError] = _FinalError
+) -> ServiceError:
+    return ErrorCode.BAD_CERTIFICATE.error(complaint, kind=kind, fix=next_step)

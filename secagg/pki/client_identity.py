@@ -93,15 +93,6 @@ def read_request(path: Path) -> CredentialRequest:
     return CredentialRequest.decode(_read(path))
 
 
-def _read_credential(path: Path) -> IssuedCredential:
-    """Read a credential; `load_client_identity` decides whether it is valid.
-
-    Raises:
-        SecAggError: BAD_CREDENTIAL when the file cannot be read, BAD_ENCODING.
-    """
-    return IssuedCredential.decode(_read(path))
-
-
 def write_credential(path: Path, issued: IssuedCredential) -> None:
     """Write a credential and replace an older one.
 
@@ -144,7 +135,7 @@ def load_client_identity(  # noqa: PLR0913 - two files and what they are held to
         SecAggError: BAD_CREDENTIAL, naming the file and the next step; BAD_ENCODING.
     """
     key = read_key(seed)
-    issued = _read_credential(credential)
+    issued = IssuedCredential.decode(_read(credential))
     if trust_domain is not None and issued.trust_domain != trust_domain:
         raise _refused(
             f"{credential} is for the trust domain {issued.trust_domain!r}, the "

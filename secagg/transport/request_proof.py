@@ -104,14 +104,9 @@ class ProofParameters:
 
 def read_held_credential(text: str) -> bytes | None:
     """Return the bytes in `Secagg-Credential`; None for another form."""
-    if not 0 < len(text) <= MAX_CREDENTIAL_TEXT:
+    if not 0 < len(text) <= MAX_CREDENTIAL_TEXT or "=" in text:
         return None
-    try:
-        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
-        data = base64.b64decode(padded, altchars=b"-_", validate=True)
-    except (UnicodeEncodeError, binascii.Error):
-        return None
-    return data if _url_text(data) == text else None
+    return _decoded(text + "=" * (-len(text) % 4), b"-_")
 
 
 def read_signature(value: str) -> bytes | None:
@@ -130,13 +125,17 @@ def _between(value: str, start: str) -> bytes | None:
     """Return the bytes of strict base64 between a start and a colon."""
     if not value.startswith(start) or not value.endswith(":"):
         return None
-    text = value[len(start) : -1]
+    return _decoded(value[len(start) : -1], b"+/")
+
+
+def _decoded(text: str, last: bytes) -> bytes | None:
+    """Return the bytes of strict base64; `last` are its last two characters."""
     try:
-        data = base64.b64decode(text.encode("ascii"), validate=True)
+        data = base64.b64decode(text.encode("ascii"), last, validate=True)
     except (UnicodeEncodeError, binascii.Error):
         return None
     # Bits beyond the last byte would give one value many texts.
-    return data if base64.b64encode(data).decode() == text else None
+    return data if base64.b64encode(data, last).decode() == text else None
 
 
 def _url_text(data: bytes) -> str:

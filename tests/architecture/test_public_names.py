@@ -171,7 +171,6 @@ PROMISED = {
     "dpnoise.accounting.bayesian",
 }
 STILL_INNER = {
-    "examples/mobile_backend/backend.py": {"secagg.protocol.enrolment.credential"},
     "examples/three_profiles.py": {"secagg.crypto.entropy", "secagg.pki.key_files"},
     "examples/two_aggregators.py": {
         "secagg.server.storage",
