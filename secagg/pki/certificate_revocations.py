@@ -33,7 +33,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.protocol.arguments import check_real
 from secagg.protocol.descriptor import CLOCK_TOLERANCE_SECONDS
 from secagg.runtime.files import disk, read_small, replace_file
@@ -443,10 +443,9 @@ def _times(
     """Return when a list begins and ends; one that is not in force is refused."""
     begins, ends = crl.last_update_utc, crl.next_update_utc
     if begins > now + timedelta(seconds=CLOCK_TOLERANCE_SECONDS):
-        raise _refused(
+        raise _untimely(
             f"{file.path} is valid only from {begins:%Y-%m-%d %H:%M} UTC",
             "Check the clocks of this host and of the authority.",
-            ServiceError,
         )
     if ends is None:
         raise _refused(
@@ -454,16 +453,16 @@ def _times(
             "Have the authority state when its next list is due.",
         )
     if now >= ends:
-        complaint = f"{file.path} expired on {ends:%Y-%m-%d %H:%M} UTC"
-        raise _refused(complaint, _COPY_NEWEST, ServiceError)
+        raise _untimely(
+            f"{file.path} expired on {ends:%Y-%m-%d %H:%M} UTC", _COPY_NEWEST
+        )
     if file.max_days is not None:
         oldest = begins + timedelta(days=file.max_days)
         if now >= oldest:
-            raise _refused(
+            raise _untimely(
                 f"{file.path} is of {begins:%Y-%m-%d %H:%M} UTC, older than the "
                 f"{file.max_days:g} days of server.max_revocation_days",
                 _COPY_NEWEST,
-                ServiceError,
             )
         ends = min(ends, oldest)
     return begins, ends
@@ -529,7 +528,9 @@ _COPY_NEWEST: Final = "Copy the newest list of the authority, of `secagg pki rev
 _REMOVE_MARK: Final = "Remove it once server.revoked holds the authority's newest list."
 
 
-def _refused(
-    complaint: str, next_step: str, kind: type[ServiceError] = _FinalError
-) -> ServiceError:
-    return ErrorCode.BAD_CERTIFICATE.error(complaint, kind=kind, fix=next_step)
+def _untimely(complaint: str, next_step: str) -> SecAggError:
+    return ErrorCode.BAD_CERTIFICATE.error(complaint, fix=next_step)
+
+
+def _refused(complaint: str, next_step: str) -> ServiceError:
+    return ErrorCode.BAD_CERTIFICATE.error(complaint, kind=_FinalError, fix=next_step)
