@@ -10,7 +10,7 @@ A page is a Markdown file of this repository; without arguments all are checked.
 * A relative link leads to a file, and its fragment to a heading of that file.
 * Inline code that looks like a command, a setting, a metric or a name of `secagg` or
   `dpnoise` in Python names one that exists.  So does every command of a console block,
-  with its options.
+  with its options, and every setting of a TOML block.
 
 It prints one line for each fault and ends with 1 if there is any.
 `tests/architecture/test_pages.py` runs it.
@@ -21,6 +21,7 @@ import os
 import re
 import shlex
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
@@ -52,6 +53,7 @@ _BLOCK: Final = frozenset({"noise.counted_variance", "noise.min_survivors"})
 
 _FENCE: Final = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 _CONSOLE: Final = re.compile(r"^ *```console\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+_TOML: Final = re.compile(r"^ *```toml\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _PROMPT: Final = re.compile(r"^ *(?:[\w-]*\$|#) (secagg .*)$", re.MULTILINE)
 # `secagg.v1` has the names of the service on the wire.
 _PYTHON: Final = re.compile(
@@ -237,7 +239,15 @@ def name_faults(text: str) -> Iterator[str]:
                 continue
             if key not in known:
                 yield f"no such setting: {code}"
+    yield from _block_faults(text)
 
+
+def _block_faults(text: str) -> Iterator[str]:
+    """Say which settings and commands in blocks of a page do not exist."""
+    for block in _TOML.findall(text):
+        for section, keys in tomllib.loads(block).items():
+            unknown = keys.keys() - settings().get(section, frozenset())
+            yield from (f"no such setting: {section}.{key}" for key in unknown)
     for block in _CONSOLE.findall(text):
         for line in _PROMPT.findall(block.replace("\\\n", " ")):
             yield from _command_faults(line)

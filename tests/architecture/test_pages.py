@@ -81,6 +81,8 @@ def test_cells_are_no_part_of_the_mean():
         ("`server.listn = 1`", "no such setting: server.listn = 1"),
         ("```console\n$ secagg plan \\\n  --epsilonn 1\n```", "no such option"),
         ("```console\nserver$ secagg serve\n```", "no such command: serve"),
+        ("```toml\n[task]\nstep = 3\n```", "no such setting: task.step"),
+        ("```toml\n[tasks]\nsteps = 3\n```", "no such setting: tasks.steps"),
         ("`secagg_store_errors`", "no such metric: secagg_store_errors"),
         ("`x = secagg.ClientEnrolment(1)`", "no such name in Python: secagg.Client"),
         ("`secagg.nothing.Client`", "no such name in Python: secagg.nothing.Client"),
