@@ -196,29 +196,20 @@ def _print(result: "DemoResult", output: Output) -> None:
         title="Accuracy on pictures that no client trained on",
         numeric=(0, 1, 4, 5, 6),
     )
-    output.pairs(
-        (
-            (
-                "epsilon, server",
-                f"{text_above(stated.epsilon, 4)} for all steps together",
-            ),
-            ("epsilon, model reader", text_above(reader.epsilon, 4)),
-            ("delta", text_above(stated.delta, 3)),
-            ("accountant", f"{stated.accountant} ({result.report.grounds()})"),
-            (
-                "neighbouring inputs",
-                f"one client's pictures or none ({stated.adjacency.value})",
-            ),
-            ("noise shares counted", f"{result.report.counted_shares}"),
-            (
-                "one client's own noise",
-                f"standard deviation {result.report.local_noise_stddev:.3g} per weight",
-            ),
-            ("mechanism", str(result.plan.parameters.mechanism)),
-            ("bits per weight", str(result.plan.parameters.modulus.bit_length() - 1)),
-        ),
-        title="Privacy report",
-    )
+    unit = stated.adjacency.value
+    own_noise = f"standard deviation {result.report.local_noise_stddev:.3g} per weight"
+    facts = {
+        "epsilon, server": f"{text_above(stated.epsilon, 4)} for all steps together",
+        "epsilon, model reader": text_above(reader.epsilon, 4),
+        "delta": text_above(stated.delta, 3),
+        "accountant": f"{stated.accountant} ({result.report.grounds()})",
+        "neighbouring inputs": f"one client's pictures or none ({unit})",
+        "noise shares counted": f"{result.report.counted_shares}",
+        "one client's own noise": own_noise,
+        "mechanism": str(result.plan.parameters.mechanism),
+        "bits per weight": str(result.plan.parameters.modulus.bit_length() - 1),
+    }
+    output.pairs(facts.items(), title="Privacy report")
     output.line()
     output.line(
         f"In words: an adversary that sees everything the server sees may test "

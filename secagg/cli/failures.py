@@ -145,8 +145,7 @@ class StopSignals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        _handle(self._before)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         """Note the signal, and interrupt the program as Ctrl-C does."""
@@ -190,42 +189,37 @@ def removed_directory(prefix: str) -> Iterator[Path]:
     """
     import tempfile
 
-    stops = (signal.SIGINT, *_LIKE_CTRL_C)
-    before = {number: signal.getsignal(number) for number in stops}
     is_main = threading.current_thread() is threading.main_thread()
-    taken = {
-        number: handler
-        for number, handler in before.items()
-        if is_main and callable(handler)
-    }
+    stops = (signal.SIGINT, *_LIKE_CTRL_C) if is_main else ()
+    taken = {each: by for each in stops if callable(by := signal.getsignal(each))}
+    ignored = dict.fromkeys(taken, signal.SIG_IGN)
     others = set(threading.enumerate())
 
-    def ignore() -> None:
-        for number in taken:
-            signal.signal(number, signal.SIG_IGN)
-
     def stop(number: int, frame: FrameType | None) -> None:
-        ignore()
+        _handle(ignored)
         if number == signal.SIGINT:
             _interrupt()
         else:
             taken[signal.Signals(number)](number, frame)
 
     try:
-        for number in taken:
-            signal.signal(number, stop)
+        _handle(dict.fromkeys(taken, stop))
         with tempfile.TemporaryDirectory(prefix=prefix) as place:
             try:
                 yield Path(place)
             finally:
-                ignore()
+                _handle(ignored)
                 # A store whose opening was cancelled is closed by its own thread.
                 for thread in set(threading.enumerate()) - others:
                     if not thread.daemon:
                         thread.join(_THREAD_SECONDS)
     finally:
-        for number, handler in taken.items():
-            signal.signal(number, handler)
+        _handle(taken)
+
+
+def _handle(handlers: Mapping[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def _interrupt() -> None:

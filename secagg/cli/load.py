@@ -175,51 +175,27 @@ def _print(clients: int, result: "LoadResult", output: Output) -> None:
             title="Servers",
             numeric=(1, 2, 3, 4),
         )
-    waiting = result.waiting_cpu_ms
-    output.pairs(
-        (
-            ("exact", "yes" if result.is_exact else "NO"),
-            ("clients that have the sum", str(result.clients_completed)),
-            ("clients that vanished", str(result.clients_lost)),
-            *(
-                (("clients that failed", f"{result.clients_failed}: {result.failure}"),)
-                if result.clients_failed
-                else ()
-            ),
-            ("inputs in the sum", str(result.survivors)),
-            (
-                "server CPU per client",
-                f"{_ms_per_client(clients, result):.2f} ms",
-            ),
-            *(
-                ()
-                if result.database_cpu_seconds is None
-                else (("PostgreSQL's CPU", f"{result.database_cpu_seconds:.2f} s"),)
-            ),
-            (
-                "server CPU to start",
-                f"{result.server_start_cpu_seconds:.2f} s",
-            ),
-            *(
-                ()
-                if waiting is None
-                else (
-                    (
-                        "server CPU per waiting client",
-                        f"{1000 * waiting:.1f} µs a second",
-                    ),
-                )
-            ),
-            (
-                "server memory, peak",
-                f"{result.server_peak_rss_bytes / 2**20:.0f} MiB",
-            ),
-            ("sent by one client", f"{result.bytes_up_per_client:,.0f} bytes"),
-            ("sent to one client", f"{result.bytes_down_per_client:,.0f} bytes"),
-            ("wall clock", f"{result.wall_seconds:.1f} s"),
-        ),
-        title="Load",
-    )
+    waiting, database = result.waiting_cpu_ms, result.database_cpu_seconds
+    failed = result.clients_failed
+    facts = {
+        "exact": "yes" if result.is_exact else "NO",
+        "clients that have the sum": str(result.clients_completed),
+        "clients that vanished": str(result.clients_lost),
+        "clients that failed": failed and f"{failed}: {result.failure}",
+        "inputs in the sum": str(result.survivors),
+        "server CPU per client": f"{_ms_per_client(clients, result):.2f} ms",
+        "PostgreSQL's CPU": None if database is None else f"{database:.2f} s",
+        "server CPU to start": f"{result.server_start_cpu_seconds:.2f} s",
+        "server CPU per waiting client": None
+        if waiting is None
+        else f"{1000 * waiting:.1f} µs a second",
+        "server memory, peak": f"{result.server_peak_rss_bytes / 2**20:.0f} MiB",
+        "sent by one client": f"{result.bytes_up_per_client:,.0f} bytes",
+        "sent to one client": f"{result.bytes_down_per_client:,.0f} bytes",
+        "wall clock": f"{result.wall_seconds:.1f} s",
+    }
+    said = [(name, str(fact)) for name, fact in facts.items() if fact]
+    output.pairs(said, title="Load")
 
 
 def _ms_per_client(clients: int, result: "LoadResult") -> float:
