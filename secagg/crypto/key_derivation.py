@@ -211,7 +211,7 @@ def additive_share_key(
         Key (`suite.mask_key_size` bytes) and iv (12 bytes).
 
     Source:
-        docs/two-aggregators.md.
+        protos/TWO_AGGREGATORS.md.
     """
     info = _info(_ADDITIVE_SHARE, suite, session_id)
     return _mask_key(extract(session_id, seed), info, suite)

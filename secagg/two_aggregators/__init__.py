@@ -14,7 +14,8 @@ Rule 2: the helper answers for one set in a session, and for no second one. Its 
 Rule 3: persist, then send. A share counts when it is durable, and a noise seed is in
         the store before its noise is in a sum.
 
-docs/two-aggregators.md describes the messages, their order and the trust assumptions.
+protos/TWO_AGGREGATORS.md describes the messages and their order,
+docs/two-aggregators.md the trust assumptions.
 """
 
 from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters

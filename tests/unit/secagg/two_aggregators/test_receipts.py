@@ -646,7 +646,7 @@ def sha256(data):
 
 
 def test_signatures_cover_what_the_document_says(kept) -> None:
-    """Layouts of docs/two-aggregators.md, in this test's own words."""
+    """Layouts of protos/TWO_AGGREGATORS.md, in this test's own words."""
     receipt = TwoAggregatorReceipt.decode(kept[1])
     leader = SessionDescriptor.decode(receipt.leader_offer)
     suite = int(leader.parameters.suite)
