@@ -586,7 +586,7 @@ def test_without_the_roster_proof_some_schedules_give_more(shared, colluders):
 
 # --- more than one U2 and U3 --------------------------------------------------------
 
-SCHEDULES = 60
+SCHEDULES = 40
 
 
 class Chance:
