@@ -274,7 +274,9 @@ class Deployment:
         if number in self.corrupt:
             facts = self.observer.facts
             entropy = CorruptEntropy(entropy, identity_of(number), facts)
-        store = self.client_stores.setdefault(number, LastingStore.make())
+        if number not in self.client_stores:
+            self.client_stores[number] = LastingStore.make()
+        store = self.client_stores[number]
         return client_over(
             identity_of(number),
             ObservedConnection(connection, self.observer),
