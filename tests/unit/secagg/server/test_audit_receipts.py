@@ -548,4 +548,4 @@ def test_noise_without_layers_has_no_certificate(writer):
     claimed = replace(receipt, certificate=replace(true, given=given).encode())
     with pytest.raises(ReceiptError, match="no noise is removed") as refused:
         verify_receipt(claimed.encode(), noise=NOISE)
-    assert refused.value.step is Step.CERTIFICATE
+    assert refused.value.step is VerificationStep.CERTIFICATE
