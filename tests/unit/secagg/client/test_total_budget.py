@@ -191,6 +191,7 @@ async def test_the_second_of_two_is_refused_with_what_is_left(offers):
     assert "of 5" in str(error)
     assert "'patients'" in str(error)
     assert "policy.total_epsilon" in error.next_step
+    assert "policy.total_delta" not in error.next_step
     assert "noise.epsilon" in error.next_step
     # What it says would fit does, and what it says the total must be does.
     words = error.next_step.split()
@@ -211,7 +212,16 @@ async def test_where_delta_is_the_trouble_delta_is_named(offers):
     with pytest.raises(TotalBudgetExceededError) as caught:
         await check(total, offers[2])
     assert "policy.total_delta of at least 0.001" in caught.value.next_step
+    assert "policy.total_epsilon" not in caught.value.next_step
     assert "smaller one" in caught.value.next_step
+
+
+async def test_what_no_total_takes_is_called_so():
+    lost = TaskLoss(epsilon=0.1, delta=1.0)
+    total = total_on(inline_store(), loss_of=lambda _: lost)
+    with pytest.raises(TotalBudgetExceededError) as caught:
+        await check(total, offer_of(parameters()))
+    assert "no other takes this one" in caught.value.next_step
 
 
 async def test_where_both_are_the_trouble_both_are_named_and_suffice(offers):
@@ -244,6 +254,7 @@ async def test_a_total_that_was_lowered_below_its_claims_stops_them(offers):
     await total_on(store).claim(offers[4])
     with pytest.raises(TotalBudgetExceededError, match="come to epsilon") as caught:
         await total_on(store, budget(epsilon=3.0)).claim(offers[4])
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
     assert "was lowered" in caught.value.next_step
 
 
@@ -521,8 +532,9 @@ async def test_against_broken_masks_levels_of_randomisers_are_claimed(offers):
     # What is known against the stronger adversary holds against the weaker one, but
     # not the other way round.
     await total_on(store, owners).claim(offers[5])
-    with pytest.raises(TotalBudgetExceededError, match="breaks the masks"):
+    with pytest.raises(TotalBudgetExceededError, match="breaks the masks") as caught:
         await total.claim(offers[2])
+    assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
 
 async def test_a_task_without_a_randomiser_bounds_nothing_there(offers):
