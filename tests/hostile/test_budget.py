@@ -25,7 +25,7 @@ from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.simulation.driver import identity_of
 from secagg.storage import changes
 from secagg.storage.budget_ledger import BudgetSpentError, ChargeState, Settlement
-from secagg.storage.change import Update
+from secagg.storage.change import StoreUpdate
 from secagg.storage.queries import ListCharges
 from secagg.wire.calls import GetOffer, RevealShares, UploadChunk
 
@@ -206,7 +206,7 @@ def test_an_error_in_answer_to_the_next_question_gives_nothing_back(forged):
 
 
 @dataclass(frozen=True)
-class Credit(Update[None]):
+class Credit(StoreUpdate[None]):
     """Settle the charge of a session that is over, which no client of ours does."""
 
     settlement: Settlement
