@@ -67,7 +67,7 @@ ROWS: Final = ROOT / "build" / "mutants.md"
 SURVIVORS: Final = HERE / "survivors.toml"
 
 MARK: Final = "__reached_{}__"  # ends in underlines: classes mangle others
-MOST_SECONDS: Final = 15
+MOST_SECONDS: Final = 5
 """A mutant meets tests that took so long together, and no more."""
 PATIENCE_SECONDS: Final = 20
 """A test may take eight times what it took before, and this: for what it shares."""
@@ -79,6 +79,7 @@ CHUNK: Final = 32
 NEVER_REACHED: Final = "no test reaches it"
 TIMED_OUT: Final = "a test that never ends"
 IMPORT_OF: Final = "import of "
+NO_FILE: Final = ""
 
 
 class _Source(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -111,7 +112,8 @@ class Reach:
     Attributes:
         sites: For each test that passed, (file, number of site).
         seconds: How long each of those tests took the processor.
-        imported: For each file of tests, sites reached while it was imported.
+        imported: For each file of tests, sites reached while it was imported; under
+            `NO_FILE` those before any.
         failed: Tests that fail without any mutant.
     """
 
@@ -188,7 +190,7 @@ class _Observer:
 
     def __init__(self) -> None:
         self.reach = Reach()
-        self._now: set[tuple[str, int]] = set()
+        self._now = self.reach.imported.setdefault(NO_FILE, set())
         self._bad: set[str] = set()
 
     @property

@@ -350,6 +350,10 @@ ROWS = [
         *("waived", lambda _: OTHER("yes"), LOCAL, MISUSE),
         *("one sentence and no other", "PrivacyLimits"),
     ),
+    (
+        *("waived 3", lambda _: OTHER(secagg.NO_NOISE_ACKNOWLEDGEMENT, noised=3)),
+        *(LOCAL, MISUSE, "class PrivacyLimits", "or None"),
+    ),
     ("total -1", total(epsilon=-1), LOCAL, MISUSE, "epsilon must", "epsilon"),
     ("no name", total(data=""), LOCAL, MISUSE, "1 to 200", "one name"),
     ("name 3", total(data=3), LOCAL, MISUSE, "1 to 200", "one name"),

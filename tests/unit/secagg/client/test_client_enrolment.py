@@ -4,7 +4,12 @@ import dataclasses
 import time
 
 import pytest
-from secagg_testing.cohorts import lenient_rules, offer_of, signing_parameters_for
+from secagg_testing.cohorts import (
+    lenient_rules,
+    offer_of,
+    parameters_for,
+    signing_parameters_for,
+)
 from secagg_testing.crash_points import CrashingStore, CrashSwitch, SimulatedCrashError
 
 from secagg.client.enrolment import ClientEnrolment, EnrolledClient
@@ -70,7 +75,7 @@ async def store():
     await opened.close()
 
 
-async def admitted(store, trust, data, *, enrolment=ENROLMENT, now=NOW):
+async def admitted(store, trust, data, *, enrolment=ENROLMENT, now=NOW, **changes):
     """Check an offer as a client does, with the list's bytes at hand or without."""
     parameters = signing_parameters_for(5, dimension=2, tail=MaliciousParameters(trust))
     offer = offer_of(parameters, session_end=SESSION_END)
@@ -84,7 +89,7 @@ async def admitted(store, trust, data, *, enrolment=ENROLMENT, now=NOW):
         known=KnownFacts(newest_list=await enrolment.newest_list(store)),
         revocations=data,
     )
-    return admit(request)
+    return admit(dataclasses.replace(request, **changes))
 
 
 async def rules(store, found, *, enrolment=ENROLMENT, trust=None, now=NOW):
@@ -213,6 +218,35 @@ async def test_a_list_may_be_too_old(store):
         ErrorCode.POLICY_VIOLATION,
         rules(store, found, enrolment=strict, now=NOW + 101),
     )
+
+
+async def test_an_answered_session_is_resumed_whatever_the_age_of_its_list(store):
+    strict = dataclasses.replace(ENROLMENT, max_revocation_seconds=100.0)
+    trust, resumed = trusting(revocations(1)), {"stage": GateStage.RESUME}
+    session = await admitted(store, trust, None, enrolment=strict, **resumed)
+    assert session.membership is None  # its record has it
+    for joined_at in (NOW + 100, NOW + 101):
+        known = KnownFacts(list_made_at=NOW)
+        resuming = admitted(
+            *(store, trust, None),
+            enrolment=strict,
+            **resumed,
+            known=known,
+            joined_at=joined_at,
+        )
+        if joined_at == NOW + 100:
+            assert (await resuming).membership is None
+        else:
+            await refusal(ErrorCode.POLICY_VIOLATION, resuming)
+
+
+async def test_a_client_is_enrolled_where_it_and_the_offer_are(store):
+    plain = offer_of(
+        parameters_for(5, dimension=2, threshold=4), session_end=SESSION_END
+    )
+    for changes in ({"offer": plain}, {"own": lenient_rules()}):
+        session = await admitted(store, trusting(None), b"", **changes)
+        assert session.membership is None
 
 
 async def test_a_list_is_fetched_once(store):
