@@ -293,6 +293,7 @@ class Row:
 
 MASKED = np.ma.masked_array(np.ones(4), mask=[0, 1, 0, 0])
 OTHER = secagg.ExactSumWaiver
+NO_NOISE = advanced.NO_NOISE_ACKNOWLEDGEMENT
 ROWS = [
     # Planning.
     ("epsilon 0", plan(epsilon=0), LOCAL, SETTINGS, "epsilon must", "above 0"),
@@ -351,7 +352,7 @@ ROWS = [
         *("one sentence and no other", "PrivacyLimits"),
     ),
     (
-        *("waived 3", lambda _: OTHER(secagg.NO_NOISE_ACKNOWLEDGEMENT, noised=3)),
+        *("waived 3", lambda _: OTHER(NO_NOISE, noised=3)),
         *(LOCAL, MISUSE, "class PrivacyLimits", "or None"),
     ),
     ("total -1", total(epsilon=-1), LOCAL, MISUSE, "epsilon must", "epsilon"),
