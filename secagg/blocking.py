@@ -6,6 +6,8 @@ here.  It works beside a running event loop, too, as in a notebook.
 Rule 1: each object has a thread and an event loop of its own; they end with it.
 Rule 2: an interrupt (Ctrl-C) cancels the call that is under way and waits until it has
         tidied up; its state stays resumable.
+Rule 3: what would wait for ever is refused: a call by a function that the object itself
+        calls on its thread, and a call in a fork of the process, which has no thread.
 
 ``progress=True`` shows a `ProgressLine` on standard error: it stands for
 ``on_progress=ProgressLine()``.
@@ -19,6 +21,7 @@ Example:
 
 import asyncio
 import inspect
+import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
@@ -129,15 +132,30 @@ class _Loop:
             target=self._loop.run_forever, name="secagg-loop", daemon=True
         )
         self._thread.start()
+        self._process = os.getpid()
 
     def close(self) -> None:
-        """End loop and thread."""
+        """End loop and thread; a fork has neither."""
+        if os.getpid() != self._process:
+            return
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Run to the end; an interrupt of this thread cancels the work."""
+        """Run to the end; an interrupt of this thread cancels the work.
+
+        Raises:
+            LocalProtocolError: Nothing would ever run it.
+        """
+        if os.getpid() != self._process or threading.current_thread() is self._thread:
+            work.close()
+            raise LocalProtocolError(
+                "it was opened by another process, and this one is a fork of it"
+                if os.getpid() != self._process
+                else "it is called by a function that it calls itself, and waits for",
+                next_step="Call it where it was opened.",
+            )
         has_ended = threading.Event()
 
         async def whole() -> _Result:

@@ -211,7 +211,8 @@ class Client:
             that leaves traces, such as files: these would reveal the selection.  Then
             `shortened_by` and `replaced` do not reveal it, and are returned.
         on_progress: Told what the client is doing; called on the event loop, must not
-            block.
+            block.  What it raises goes to the exception handler of the loop, and ends
+            no session.
         threads: Where the functions that are given to this client run; one thread is
             enough.  The caller closes it, and may give it to all clients of a process,
             which then take turns.  By default each call has a daemon thread.  Masks and

@@ -57,7 +57,7 @@ from secagg.protocol.messages import Round
 from secagg.protocol.profiles import Trust
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock, SystemClock
-from secagg.runtime.workers import Workers
+from secagg.runtime.workers import Workers, harmless
 from secagg.transport.connection import AggregatorConnection
 from secagg.wire.calls import Blob
 
@@ -83,7 +83,8 @@ class ClientRunner:
         clock: Time; the machine's by default.
         entropy: Jitter; the operating system's by default.
         workers: Threads for blocking calls.
-        on_progress: Told what the client is doing; must not block.
+        on_progress: Told what the client is doing; must not block.  What it raises is
+            reported, and ends nothing.
 
     Attributes:
         reach: How far the last session has come; with an error of `run_session` it
@@ -111,7 +112,7 @@ class ClientRunner:
         self._aggregator = aggregator
         self._settings = settings or SessionSettings()
         self._clock = clock or SystemClock()
-        self._on_progress = on_progress or (lambda _: None)
+        self._on_progress = harmless(on_progress)
         self.reach = ErrorStage.NO_SESSION
         workers = workers or Workers()
         self._calls = ClientCalls(

@@ -1,4 +1,4 @@
-"""Threads for blocking calls, which keep them off the event loop.
+"""What an event loop is kept from: blocking calls, and exceptions of those who watch.
 
 Spool, checks and heavy protocol steps share a small pool.  The store and computations
 of seconds have a thread of their own each, and masks have an executor of theirs.
@@ -14,6 +14,7 @@ from typing import Any, Final, ParamSpec, Self, TypeVar
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
+_Told = TypeVar("_Told")
 
 # Disk and hash work of concurrent uploads.
 _GENERAL_THREADS: Final = 4
@@ -111,6 +112,27 @@ class Workers:
         """Let running calls finish and release the threads."""
         if self._general is not None:
             self._general.shutdown(wait=True)
+
+
+def harmless(
+    callback: Callable[[_Told], object] | None,
+) -> Callable[[_Told], None]:
+    """Return a callback whose exceptions end nothing; the event loop reports them.
+
+    Args:
+        callback: Of a program that only watches; None for none.
+    """
+
+    def tell(moment: _Told) -> None:
+        try:
+            if callback is not None:
+                callback(moment)
+        except Exception as error:  # noqa: BLE001 - of the program, and no session's
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "on_progress has raised", "exception": error}
+            )
+
+    return tell
 
 
 @cache

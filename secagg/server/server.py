@@ -42,7 +42,7 @@ from secagg.protocol.descriptor import MAX_TASK_ID_BYTES, SessionDescriptor
 from secagg.protocol.messages import MAX_IDENTITY_BYTES
 from secagg.runtime.clock import SystemClock, beside, ends_before
 from secagg.runtime.metrics import Meter
-from secagg.runtime.workers import Workers
+from secagg.runtime.workers import Workers, harmless
 from secagg.server.admin.views import StoreViews
 from secagg.server.aggregator import Aggregator
 from secagg.server.call_guards import CallGuards, CallLimits
@@ -294,7 +294,7 @@ class Server:
         retention: How long receipts of ended sessions are kept; 400 days and 10 000 of
             each task by default.
         on_progress: Called on the event loop with every change of a session; must not
-            block.
+            block.  What it raises goes to the exception handler of the loop.
         on_aborted: Receives the audit receipt of each session that released no sum;
             called again with the same session after a crash.
         insecure_for_tests: Serve plaintext and trust the name that a client states.
@@ -394,7 +394,7 @@ class Server:
         self._keep_seconds = check_real("keep_seconds", keep_seconds, least=0.0)
         self._retention = retention or Retention()
         self.settle_seconds = SETTLE_SECONDS if listen is None else keep_seconds
-        self._on_progress = on_progress
+        self._on_progress = harmless(on_progress)
         self._on_aborted = on_aborted
         self._meter: Meter | None = None
         self._insecure_for_tests = insecure_for_tests
@@ -716,8 +716,7 @@ class Server:
 
     async def _tell(self, aggregator: Aggregator) -> None:
         async for progress in aggregator.progress():
-            if self._on_progress is not None:
-                self._on_progress(progress)
+            self._on_progress(progress)
 
 
 def _new_replica() -> Replica:

@@ -1,7 +1,9 @@
 """The façade for scripts: same names, same limits, no event loop of the caller's."""
 
+import asyncio
 import inspect
 import io
+import os
 import signal
 import sys
 import threading
@@ -107,6 +109,68 @@ def test_what_an_interrupt_ended_continues_with_the_next_call():
         total = people.sum([[1, 2]] * 3)
     assert (total.session_number, total.inputs) == (1, 3)
     np.testing.assert_array_equal(total.values, [3, 6])
+
+
+def test_what_would_wait_for_ever_is_refused():
+    """A fork has no thread that would run a call, and a callback is on that thread."""
+    refused = []
+
+    def call(_):
+        if not refused:
+            with pytest.raises(secagg.LocalProtocolError, match="calls itself"):
+                opened[0].sum([[1, 2]] * 3)
+            refused.append(True)
+
+    opened = []
+    exact = {"clients": 3, "privacy_limits": WAIVER, "steps": 2}
+    with blocking.local(EXACT, **exact, on_progress=call) as people:
+        opened.append(people)
+        assert people.sum([[1, 2]] * 3).inputs == 3
+        child = os.fork()
+        if child == 0:
+            try:
+                with pytest.raises(secagg.LocalProtocolError, match="a fork of it"):
+                    people.sum([[1, 2]] * 3)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert people.sum([[1, 2]] * 3).inputs == 3
+    assert refused
+
+
+async def test_a_callback_that_raises_ends_no_session():
+    """Every phase is told, whatever becomes of the callback; the loop reports it."""
+    reported, phases = [], {"client": set(), "server": set()}
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+
+    def fails(who):
+        def tell(progress):
+            phases[who].add(progress.phase)
+            raise ZeroDivisionError(progress.phase)
+
+        return tell
+
+    async with secagg.Server(None, on_progress=fails("server")) as server:
+        task = await server.add_task("sums", EXACT)
+
+        async def give(name):
+            async with secagg.Client(
+                server.connection(name),
+                task="sums",
+                privacy_limits=WAIVER,
+                on_progress=fails("client"),
+            ) as one:
+                return await one.contribute([1, 2])
+
+        *given, _ = await asyncio.gather(*map(give, "abc"), task.next_sum())
+        task.take()
+    assert [each.inputs for each in given] == [3, 3, 3]
+    assert ClientPhase.COMPLETED in phases["client"]
+    assert len(phases["client"]) > 5
+    assert phases["server"]
+    assert {type(each["exception"]) for each in reported} == {ZeroDivisionError}
 
 
 def test_what_is_not_open_says_so():
