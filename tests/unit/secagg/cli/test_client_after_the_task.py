@@ -8,7 +8,6 @@ import pytest
 
 from secagg.cli import client as command
 from secagg.cli.output import Output
-from secagg.client import program
 from secagg.client.client import Client
 from secagg.client.input_files import FileInput
 from secagg.client.session_paths import SessionPath
@@ -33,11 +32,10 @@ async def running():
 
 
 @pytest.fixture
-def run(running, tmp_path, monkeypatch):
+def run(running, tmp_path):
     """Return what runs the command as one process of client "a" would."""
 
-    def client_of(_, *, fetch_sum, accept_restored, on_progress):
-        assert not accept_restored
+    def client_of(on_progress):
         return Client(
             running.connection("a"),
             task="t",
@@ -45,11 +43,9 @@ def run(running, tmp_path, monkeypatch):
             cohort=PAIR,
             state_dir=tmp_path / "state",
             rollback_mark=tmp_path / "mark",
-            fetch_sum=fetch_sum,
             on_progress=on_progress,
         )
 
-    monkeypatch.setattr(program, "client_of", client_of)
     settings = SimpleNamespace(client=SimpleNamespace(sessions=1, task="t"))
 
     async def main():
@@ -58,7 +54,7 @@ def run(running, tmp_path, monkeypatch):
             FileInput(tmp_path / "x.npy", state_dir=tmp_path / "state"),
             command._Files(SessionPath(tmp_path / "sum.npy"), None),
             Output(as_json=True),
-            accept_restored=False,
+            client_of,
         )
 
     return main

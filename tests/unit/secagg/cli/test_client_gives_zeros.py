@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,6 @@ import pytest
 import secagg
 from secagg.cli import client as command
 from secagg.cli.output import Output
-from secagg.client import program
 from secagg.client.client import Client
 from secagg.client.input_files import FileInput
 from secagg.client.session_paths import SessionPath
@@ -41,13 +41,12 @@ def planned(steps):
 class Command:
     """`secagg client` of "a", and the others."""
 
-    def __init__(self, server, tmp_path, monkeypatch):
+    def __init__(self, server, tmp_path):
         self.server, self.home = server, tmp_path
         self.way = server.connection("a")
         self.sessions = 1
-        monkeypatch.setattr(program, "client_of", self._client)
 
-    def _client(self, _, *, is_service=False, **options):
+    def _client(self, *, is_service=False, **options):
         return Client(
             self.way,
             task="t",
@@ -72,14 +71,13 @@ class Command:
         """Run it; return what `--json` says of each session."""
         settings, source, files, output = self._parts(name)
         given, last = await command._contribute(
-            settings, source, files, output, accept_restored=False
+            settings, source, files, output, self._client
         )
         return command._payload(given, last, files, output)["sessions"]
 
     async def serve(self, name):
-        return await command._serve(
-            *self._parts(name), accept_restored=False, renewal=None
-        )
+        client = partial(self._client, is_service=True)
+        return await command._serve(*self._parts(name)[1:], client, renewal=None)
 
     async def give(self, name, sessions=1):
         async with Client(
@@ -89,9 +87,9 @@ class Command:
 
 
 @pytest.fixture
-async def run(tmp_path, monkeypatch):
+async def run(tmp_path):
     async with Server(None) as server:
-        yield Command(server, tmp_path, monkeypatch)
+        yield Command(server, tmp_path)
 
 
 async def receive(task):

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from secagg.cli import client as command
 from secagg.cli import main
 from secagg.cli.output import Output
-from secagg.client import program
 from secagg.client.client import Client
 from secagg.client.input_files import FileInput
 from secagg.client.session_paths import SessionPath
@@ -42,14 +40,13 @@ class Waits(logging.Handler):
 
 
 async def test_every_session_gets_its_file_and_leaves_its_sum_until_the_task_is_over(
-    tmp_path, monkeypatch
+    tmp_path,
 ):
     made, waits = [], Waits()
     logger = logging.getLogger(CLIENT_LOGGER)
     logger.addHandler(waits)
 
-    def client_of(_, *, is_service, **options):
-        assert is_service
+    def client_of(**options):
         made.append(
             Client(
                 server.connection("a"),
@@ -64,7 +61,6 @@ async def test_every_session_gets_its_file_and_leaves_its_sum_until_the_task_is_
         )
         return made[0]
 
-    monkeypatch.setattr(program, "client_of", client_of)
     np.save(tmp_path / "x-1.npy", [1, 2])
     (tmp_path / "sums").mkdir()
     async with Server(None) as server:
@@ -86,11 +82,10 @@ async def test_every_session_gets_its_file_and_leaves_its_sum_until_the_task_is_
             return [each.values.tolist() async for each in task.sums()]
 
         serving = command._serve(
-            SimpleNamespace(client=SimpleNamespace(sessions=1, task="t")),
             FileInput(tmp_path / "x-{session}.npy", state_dir=tmp_path / "state"),
             command._Files(SessionPath(tmp_path / "sums" / "{session}.npy"), None),
             Output(as_json=True),
-            accept_restored=False,
+            client_of,
             renewal=None,
         )
         async with asyncio.timeout(60):
