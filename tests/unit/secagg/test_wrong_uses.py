@@ -27,6 +27,8 @@ from secagg.learning import FederatedAveraging, Learner, LearningCurve, VectorSp
 MISUSE, SETTINGS = secagg.ErrorCode.LOCAL_MISUSE, secagg.ErrorCode.BAD_SETTINGS
 INPUT = secagg.ErrorCode.BAD_INPUT
 POLICY = secagg.ErrorCode.POLICY_VIOLATION
+STORAGE, PORT = secagg.ErrorCode.STORAGE_FAILED, secagg.ErrorCode.PORT_IN_USE
+UNREACHABLE = secagg.ErrorCode.UNREACHABLE
 LOCAL, SERVICE = secagg.LocalProtocolError, secagg.ServiceError
 REMOTE, VECTOR = secagg.RemoteProtocolError, secagg.InputError
 
@@ -267,6 +269,74 @@ async def late(_):
     return GOOD
 
 
+def certificate(home):
+    """Return a client's certificate, made once for the file."""
+    if not home.exists():
+        home.mkdir()
+        authority = advanced.CertificateAuthority.create()
+        authority.issued().write(home, "ca")
+        authority.issue_client("ann").write(home, "ann")
+    return secagg.TLSIdentity.in_directory(home, "ann", role=advanced.Role.CLIENT)
+
+
+def called(address):
+    """Contribute at an address where nothing answers."""
+
+    def call(world):
+        async def main():
+            async with secagg.Client(
+                address,
+                task="sums",
+                privacy_limits=LIMITS,
+                identity=certificate(world.home / "called"),
+                state_dir=world.home / "called" / "state",
+                rollback_mark=world.home / "called.mark",
+                wait_seconds=0.0,
+            ) as one:
+                await one.contribute(GOOD)
+
+        asyncio.run(main())
+
+    return call
+
+
+def served(work):
+    return lambda world: asyncio.run(work(world))
+
+
+def contributing(server):
+    return secagg.Client(server.connection("ann"), task="sums", privacy_limits=LIMITS)
+
+
+async def after_closing(world):
+    async with secagg.Server(None) as server:
+        await server.add_task("sums", world.plan)
+        async with contributing(server) as one:
+            pass
+        await one.contribute(GOOD)
+
+
+async def after_the_end(world):
+    async with secagg.Server(None) as server:
+        await server.add_task("sums", world.plan)
+        await server.end_task("sums", "enough")
+        async with contributing(server) as one:
+            await one.contribute(GOOD)
+
+
+async def at_one_port(world):
+    plaintext = {"insecure_for_tests": True}
+    async with secagg.Server("127.0.0.1:0", **plaintext) as first:
+        await first.add_task("a", world.plan)
+        async with secagg.Server(str(first.address), **plaintext) as second:
+            await second.add_task("b", world.plan)
+
+
+def two_of_one_state(world):
+    own = {"state_dir": world.home / "held", "rollback_mark": world.home / "held.mark"}
+    step(lambda *_: step(lock_seconds=0.0, **own)(world), **own)(world)
+
+
 class TwoOfThree:
     """Its length is not what it holds."""
 
@@ -317,6 +387,11 @@ ROWS = [
     ("rotated", plan(rotation="hadamrd"), LOCAL, SETTINGS, "rotation", "hadamard?"),
     ("adjacent", plan(adjacency="zero-out"), LOCAL, SETTINGS, "adjacency", "ZERO_OUT"),
     ("80 bits", plan(bits=80), LOCAL, SETTINGS, "bits must", "62"),
+    ("1 bit", plan(bits=1), LOCAL, SETTINGS, "too small", "bits a value that works"),
+    (
+        *("tiny", plan(steps=10_000, epsilon=1e-6), LOCAL, SETTINGS),
+        *("no grid needs less", "epsilon a value"),
+    ),
     ("no steps", plan(steps=0), LOCAL, SETTINGS, "steps must", "1"),
     ("5 of 4", plan(participations=5), LOCAL, SETTINGS, "participations", "4"),
     ("30 left", plan(min_survivors=30), LOCAL, SETTINGS, "min_survivors", "3"),
@@ -419,6 +494,16 @@ ROWS = [
     ),
     ("inf", summed([[np.inf] * 4] * 3), VECTOR, INPUT, "infinity", "Replace"),
     ("short", summed([GOOD[:3]] * 3), VECTOR, INPUT, "3 entries", "that length"),
+    (
+        "by name",
+        summed({"a": GOOD, "b": GOOD, "c": GOOD}),
+        VECTOR,
+        INPUT,
+        "text",
+        "a l",
+    ),
+    ("empty", summed([[]] * 3), VECTOR, INPUT, "0 entries", "that length"),
+    ("long", summed([np.ones(4, "g")] * 3), VECTOR, INPUT, "64 bits", "astype(float)"),
     ("matrix", summed([np.eye(2)] * 3), VECTOR, INPUT, "shape (2, 2)", "ravel()"),
     ("scalar", summed([np.float64(3)] * 3), VECTOR, INPUT, "shape ()", "ravel()"),
     ("complex", summed([[1j] * 4] * 3), VECTOR, INPUT, "complex128", "astype"),
@@ -451,6 +536,7 @@ ROWS = [
         "no task",
         "added: a",
     ),
+    ("port", served(at_one_port), SERVICE, PORT, "the port is in use", "another port"),
     ("anonymous", client(name=""), LOCAL, MISUSE, "1 to 255", "short name"),
     (
         *("no identity", lambda _: secagg.Server("127.0.0.1:0"), LOCAL, MISUSE),
@@ -472,6 +558,18 @@ ROWS = [
     ("health", addressless(health_listen="x:1"), LOCAL, MISUSE, "an address", "listen"),
     ("closed", step_server_closed, LOCAL, MISUSE, "no open round", "result or failure"),
     # Clients.
+    ("dead", called("127.0.0.1:1"), SERVICE, UNREACHABLE, "nothing answers", "address"),
+    ("no host", called("no.invalid:1"), SERVICE, UNREACHABLE, "no.invalid", "address"),
+    (
+        *("no port of it", networked("hub", identity=object(), state_dir="x"), SERVICE),
+        *(SETTINGS, "host:port", "aggregator.example:7000"),
+    ),
+    ("after it", served(after_closing), LOCAL, MISUSE, "not open", "context manager"),
+    (
+        *("at the end", served(after_the_end), SERVICE, secagg.ErrorCode.TASK_OVER),
+        *("has ended", "which tasks run"),
+    ),
+    ("held", two_of_one_state, SERVICE, STORAGE, "held by process", "no other program"),
     ("no certificate", networked("hub:1"), LOCAL, MISUSE, "identity", "TLSIdentity"),
     (
         *("URL", networked("https://hub:1", identity=object(), state_dir="x"), SERVICE),
@@ -624,6 +722,12 @@ ROWS = [
         *("edges", lambda _: dpnoise.Histogram((120, 0)), ParameterError, None),
         *("at least two finite numbers, each above the last", ""),
     ),
+    (
+        *("one edge", lambda _: dpnoise.Histogram((1,)), ParameterError, None),
+        *("at least two finite", ""),
+    ),
+    ("no repeats", compare(repeats=0), ParameterError, None, "between 2 and", ""),
+    ("short seed", compare(seed=b"x"), ParameterError, None, "of length 32, got 1", ""),
     ("answers", histogram(np.ones(3)), AnswerError, None, "one number at", ""),
     ("answer '34'", histogram("34"), AnswerError, None, "one number at", ""),
     ("answer NaN", histogram(np.nan), AnswerError, None, "one number at", ""),
