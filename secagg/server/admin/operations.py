@@ -30,7 +30,6 @@ from secagg.storage.store import Store
 from secagg.transport.tls import TLSIdentity
 
 if TYPE_CHECKING:
-    from secagg.server.admin.snapshot import StatusSnapshot
     from secagg.server.http_edge.listener import HttpEdge
     from secagg.server.rpc.grpc_server import GrpcServer
 
@@ -167,6 +166,17 @@ class TaskControl(Protocol):
         """End a task for good."""
 
 
+class Status(Protocol):
+    """Reads the status of an aggregator that runs; see `StatusSnapshot`."""
+
+    @property
+    def views(self) -> OperatorViews:
+        """What operators see of tasks and sessions."""
+
+    async def status(self) -> View:
+        """Return process and tasks, as JSON values."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServerControl:
     """Gives operations access to an aggregator that runs.
@@ -180,7 +190,7 @@ class ServerControl:
 
     server: ServedAggregator
     tasks: TaskControl
-    snapshot: "StatusSnapshot"
+    snapshot: Status
     finish: Callable[[bool], None]
 
 
