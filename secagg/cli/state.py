@@ -63,9 +63,9 @@ def check(  # noqa: C901 - the results are printed in one place
     from secagg.cli.checks.state_checks import check_mark_alone, refuse_unmarked
     from secagg.cli.failures import EXIT_OK, exit_code_of
     from secagg.errors import SecAggError
-    from secagg.storage.blobs import open_blobs
     from secagg.storage.directories import STORE_FILE
     from secagg.storage.integrity_check import StateFault, find_state_faults, set_aside
+    from secagg.storage.open_blobs import open_blobs
     from secagg.storage.open_store import looking, store_exists
 
     output = Output(as_json=as_json)

@@ -20,15 +20,10 @@ from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock
 from secagg.server.session.report import SessionReports
 from secagg.server.task.history import TaskHistory
-from secagg.storage.blobs import (
-    BlobBindingFile,
-    FileBlobs,
-    MemoryBlobs,
-    open_blobs,
-    refuse_other_blobs,
-)
+from secagg.storage.blobs import FileBlobs, MemoryBlobs
 from secagg.storage.change import Side
 from secagg.storage.leases import BindBlobs
+from secagg.storage.open_blobs import BlobBindingFile, open_blobs, refuse_other_blobs
 from secagg.storage.open_store import open_state
 from secagg.storage.queries import ReadClock, ReadTally
 from secagg.storage.retention import purge_once

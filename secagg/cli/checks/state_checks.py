@@ -70,7 +70,8 @@ def check_disk(directory: Path) -> str | Caution:
 
 def check_blobs(url: str) -> str:
     """Create and remove one object in the store of uploads."""
-    from secagg.storage.blobs import STORE_HOME, directory_of, open_blobs
+    from secagg.storage.blobs import STORE_HOME
+    from secagg.storage.open_blobs import directory_of, open_blobs
 
     if (directory := directory_of(url)) is not None and not directory.is_dir():
         return f"{url} {check_writable(directory)}"  # a check creates nothing

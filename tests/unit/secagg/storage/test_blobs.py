@@ -17,14 +17,8 @@ from secagg_testing.replicas import Replicas
 
 from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceError
 from secagg.protocol.packing import packed_size
-from secagg.storage.blobs import (
-    BlobBindingFile,
-    FileBlobs,
-    MemoryBlobs,
-    StoredBlob,
-    open_blobs,
-    refuse_other_blobs,
-)
+from secagg.storage.blobs import FileBlobs, MemoryBlobs, StoredBlob
+from secagg.storage.open_blobs import BlobBindingFile, open_blobs, refuse_other_blobs
 from secagg.storage.s3_blobs import S3Blobs
 from secagg.storage.spool import UploadSpool
 from secagg.wire.calls import UploadChunk
