@@ -391,7 +391,7 @@ def forgets_what_an_operator_says(monkeypatch):
         said = replace(row.task, state=state, reason=reason)
         return TaskRow(said, row.version, row.tally)
 
-    monkeypatch.setattr(TaskRows, "say", said_without_a_row)
+    monkeypatch.setattr(TaskRows, "write_state", said_without_a_row)
 
 
 def shows_every_task_as_running(monkeypatch):
