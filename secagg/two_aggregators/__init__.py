@@ -22,10 +22,10 @@ from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters
 from secagg.two_aggregators.client import SharedContribution, TwoAggregatorClient
 from secagg.two_aggregators.helper import Helper
 from secagg.two_aggregators.leader import Leader
+from secagg.two_aggregators.leader_outcome import TwoAggregatorSum
 from secagg.two_aggregators.offers import cohort_parameters
+from secagg.two_aggregators.party import receipt_key_in
 from secagg.two_aggregators.party_server import PartyServer
-from secagg.two_aggregators.receipt_key import receipt_key_in
-from secagg.two_aggregators.shared_sum import TwoAggregatorSum
 from secagg.two_aggregators.verification import (
     TwoAggregatorVerdict,
     verify_shared_receipt,

@@ -59,7 +59,7 @@ from secagg.storage.rows import SessionRow, SessionState, SessionTally, StoredSe
 from secagg.storage.spool import SUM
 from secagg.transport.connection import AggregatorConnection
 from secagg.two_aggregators.helper_answer import AgreedAnswer, HelperAnswer
-from secagg.two_aggregators.leader_outcome import LeaderOutcome
+from secagg.two_aggregators.leader_outcome import LeaderOutcome, TwoAggregatorSum
 from secagg.two_aggregators.messages import (
     MAX_PART_BYTES,
     AcceptedShares,
@@ -80,7 +80,6 @@ from secagg.two_aggregators.refusals import (
     second_upload,
 )
 from secagg.two_aggregators.session_log import SessionLog
-from secagg.two_aggregators.shared_sum import TwoAggregatorSum
 from secagg.two_aggregators.shares import sum_of_uploads
 from secagg.wire.calls import (
     Blob,

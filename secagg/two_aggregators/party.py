@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
+from pathlib import Path
 from typing import (
     Any,
     ClassVar,
@@ -31,6 +32,7 @@ from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.crypto.signature import IdentityKey
 from secagg.distributed_dp import AggregatorNoise
 from secagg.errors import ErrorCode, LocalProtocolError, SecAggError, printable
+from secagg.pki.key_files import read_key, write_key
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import MAX_REASON_BYTES, Envelope, Round
 from secagg.runtime import metrics
@@ -76,6 +78,7 @@ from secagg.wire.calls import (
 )
 
 _LOG: Final = logging.getLogger(SERVER_LOGGER)
+_RECEIPT_KEY_FILE: Final = "receipt.key"
 
 KEPT: Final = Retention(keep_receipts=1000)
 """Default retention of ended sessions."""
@@ -476,3 +479,24 @@ class Party(ABC, Generic[_Session]):
         if found is None:
             raise no_such_session()
         return BlobChunk(*found)
+
+
+def receipt_key_in(directory: Path, *, entropy: Entropy | None = None) -> IdentityKey:
+    """Return the receipt key of an aggregator; the first call generates it.
+
+    Args:
+        directory: Directory of ``receipt.key``, for this aggregator alone.
+        entropy: Source of a new key; the system's by default.
+
+    Raises:
+        ServiceError: STORAGE_FAILED or BAD_CREDENTIAL; the file cannot be written or
+            read.
+    """
+    path = directory / _RECEIPT_KEY_FILE
+    if not path.exists():
+        write_key(path, IdentityKey.generate(entropy or SystemEntropy()))
+    return read_key(
+        path,
+        remedy="Restore the file from a copy. Or move it away: the next start "
+        "generates another key, which every client, auditor and peer needs.",
+    )

@@ -59,11 +59,10 @@ from secagg.two_aggregators.client import (
 )
 from secagg.two_aggregators.helper import Helper
 from secagg.two_aggregators.leader import Leader
+from secagg.two_aggregators.leader_outcome import TwoAggregatorSum
 from secagg.two_aggregators.offers import cohort_parameters
-from secagg.two_aggregators.party import PartyOptions
+from secagg.two_aggregators.party import PartyOptions, receipt_key_in
 from secagg.two_aggregators.party_server import PartyServer
-from secagg.two_aggregators.receipt_key import receipt_key_in
-from secagg.two_aggregators.shared_sum import TwoAggregatorSum
 from secagg.two_aggregators.views import PartyTask, PartyViews
 
 _PAUSE_SECONDS: Final = 5.0

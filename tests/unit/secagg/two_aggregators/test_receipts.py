@@ -40,8 +40,8 @@ from secagg.protocol.receipts.verifier import (
     check_one_session,
 )
 from secagg.two_aggregators.messages import NoisyShare
+from secagg.two_aggregators.party import receipt_key_in
 from secagg.two_aggregators.receipt import NameList, PartStatement, TwoAggregatorReceipt
-from secagg.two_aggregators.receipt_key import receipt_key_in
 from secagg.two_aggregators.verification import (
     shown_between_two,
     verify_shared_receipt,
