@@ -18,7 +18,6 @@ from secagg.errors import ErrorCode
 
 if TYPE_CHECKING:
     from secagg.testbed.demo.run import DemoResult
-    from secagg.testbed.demo.sum_check import SessionCheck
 
 
 def demo(  # noqa: PLR0913 - one parameter per flag
@@ -96,8 +95,6 @@ def demo(  # noqa: PLR0913 - one parameter per flag
 
     Example: secagg demo --clients 40 --epsilon 6
     """
-    import asyncio
-
     from secagg.cli.demo_view import DemoLines
 
     output = Output(as_json=as_json)
@@ -106,7 +103,7 @@ def demo(  # noqa: PLR0913 - one parameter per flag
     output.line(f"one aggregator and {clients} clients will run on this machine")
     with (
         DemoLines(output, clients=clients) as view,
-        removed_directory("secagg-demo-") as temporary,
+        removed_directory("secagg-demo-") as (temporary, run),
     ):
         from secagg.storage.directories import new_directory
         from secagg.testbed.demo.layout import DemoPlan
@@ -136,7 +133,7 @@ def demo(  # noqa: PLR0913 - one parameter per flag
         place = temporary if directory is None else new_directory(directory)
         drawing = picture or (directory or Path()) / "secagg-demo.svg"
         _check_drawing(drawing)
-        result = asyncio.run(run_demo(planned, place, view))
+        result = run(run_demo(planned, place, view))
     _print(result, output)
     _draw(result, epsilon, drawing)
     output.line(f"The picture is in {drawing}.")
@@ -185,7 +182,7 @@ def _print(result: "DemoResult", output: Output) -> None:
             (
                 str(step),
                 str(check.survivors),
-                _names(check),
+                ", ".join(lost["name"] for lost in check.dropped) or "-",
                 "yes" if check.is_exact else "NO",
                 f"{check.accuracy:.1%}",
                 f"{result.baseline[step - 1]:.1%}",
@@ -222,10 +219,6 @@ def _print(result: "DemoResult", output: Output) -> None:
         f"{exact}; {result.clients_lost} clients were killed; "
         f"{result.wall_seconds:.0f} seconds"
     )
-
-
-def _names(check: "SessionCheck") -> str:
-    return ", ".join(lost["name"] for lost in check.dropped) or "-"
 
 
 def _payload(result: "DemoResult") -> dict[str, object]:

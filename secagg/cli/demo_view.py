@@ -66,10 +66,6 @@ class DemoLines:
         if self._live is not None:
             self._live.stop()
 
-    def tell(self, line: str) -> None:
-        """Show one line."""
-        self._say(line)
-
     def stage(self, state: str) -> None:
         """Show what is being done, in place."""
         self._state = state
@@ -79,7 +75,7 @@ class DemoLines:
     def repeat_state(self) -> None:
         """Print the state to a pipe, if nothing was printed for long."""
         if self._live is None and self._clock() - self._told >= _QUIET_SECONDS:
-            self._say(self._state)
+            self.tell(self._state)
 
     def _repeat_states(self) -> None:
         while not self._has_ended.wait(_QUIET_SECONDS / 4):
@@ -120,8 +116,9 @@ class DemoLines:
         )
         if check.fitted is not None:
             line += f", clip {check.l2_clip:.3g} fitted {check.fitted:.0%}"
-        self._say(line, style="bold" if check.is_exact else "bold red")
+        self.tell(line, style="bold" if check.is_exact else "bold red")
 
-    def _say(self, line: str, *, style: str | None = None) -> None:
+    def tell(self, line: str, *, style: str | None = None) -> None:
+        """Show one line."""
         self._told = self._clock()
         self._output.line(f"{self._told - self._started:5.1f} s  {line}", style=style)

@@ -33,13 +33,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, Final, NoReturn, Self
+from typing import IO, Any, Final, NoReturn, Self, TypeVar
 
 from secagg.errors import ErrorCode, SecAggError
+
+_Result = TypeVar("_Result")
 
 
 def discard(stream: IO[str]) -> None:
@@ -181,12 +183,20 @@ class StopSignals:
 
 
 @contextmanager
-def removed_directory(prefix: str) -> Iterator[Path]:
-    """Yield a new directory and remove it at the end, whatever signals come (rule 8).
+def removed_directory(
+    prefix: str,
+) -> Iterator[tuple[Path, Callable[[Coroutine[Any, Any, _Result]], _Result]]]:
+    """Make a directory, and remove it at the end, whatever signals come (rule 8).
 
     Args:
         prefix: Of its name.
+
+    Yields:
+        The directory, and what runs a coroutine in place of `asyncio.run`. A signal
+        cancels that coroutine alone: with other tasks, asyncio would wait for ever for
+        a process that is being started.
     """
+    import asyncio
     import tempfile
 
     is_main = threading.current_thread() is threading.main_thread()
@@ -194,19 +204,32 @@ def removed_directory(prefix: str) -> Iterator[Path]:
     taken = {each: by for each in stops if callable(by := signal.getsignal(each))}
     ignored = dict.fromkeys(taken, signal.SIG_IGN)
     others = set(threading.enumerate())
+    running: list[asyncio.Task[Any]] = []
+
+    def interrupt(*_: object) -> None:
+        if not running:
+            raise KeyboardInterrupt
+        running[0].get_loop().call_soon_threadsafe(running[0].cancel)
 
     def stop(number: int, frame: FrameType | None) -> None:
-        _handle(ignored)
-        if number == signal.SIGINT:
-            _interrupt()
-        else:
-            taken[signal.Signals(number)](number, frame)
+        _handle({**ignored, signal.SIGINT: interrupt})  # which `StopSignals` calls
+        try:
+            {**taken, signal.SIGINT: interrupt}[signal.Signals(number)](number, frame)
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    async def run(work: Coroutine[Any, Any, _Result]) -> _Result:
+        running.extend(filter(None, [asyncio.current_task()]))
+        try:
+            return await work
+        finally:
+            running.clear()
 
     try:
         _handle(dict.fromkeys(taken, stop))
         with tempfile.TemporaryDirectory(prefix=prefix) as place:
             try:
-                yield Path(place)
+                yield Path(place), lambda work: asyncio.run(run(work))
             finally:
                 _handle(ignored)
                 # A store whose opening was cancelled is closed by its own thread.
@@ -224,13 +247,10 @@ def _handle(handlers: Mapping[signal.Signals, Any]) -> None:
 
 def _interrupt() -> None:
     """End the loop that runs, or what runs without one."""
-    asyncio = sys.modules.get("asyncio")
     try:
-        loop = None if asyncio is None else asyncio.get_running_loop()
-    except RuntimeError:
-        loop = None
-    if loop is None:
-        _raise()
+        loop = sys.modules["asyncio"].get_running_loop()
+    except (KeyError, RuntimeError):  # asyncio is not loaded, or no loop runs
+        raise KeyboardInterrupt from None
     # Deferred: a finaliser may run now, and an exception in it would be lost.
     loop.call_soon_threadsafe(_raise)
 

@@ -94,8 +94,6 @@ def load(  # noqa: PLR0913 - one parameter per flag
 
     Example: secagg load --clients 1000 --dimension 10000 --degree 64 --lost 0.05
     """
-    import asyncio
-
     from secagg.testbed.load.database import OWN_DATABASE, database_of
     from secagg.testbed.load.plan import LoadPlan
     from secagg.testbed.load.run import run_load
@@ -119,11 +117,11 @@ def load(  # noqa: PLR0913 - one parameter per flag
     if store is None and servers > 1:
         store = OWN_DATABASE
     with (
-        removed_directory("secagg-load-") as place,
+        removed_directory("secagg-load-") as (place, run),
         database_of(store) as database,
         output.progress("load") as show,
     ):
-        result = asyncio.run(run_load(planned, place, output.line, database, show))
+        result = run(run_load(planned, place, output.line, database, show))
     _print(planned.clients, result, output)
     output.result(_payload(planned.clients, result))
     if not result.is_exact or result.clients_failed:
@@ -184,18 +182,16 @@ def _print(clients: int, result: "LoadResult", output: Output) -> None:
         "clients that failed": failed and f"{failed}: {result.failure}",
         "inputs in the sum": str(result.survivors),
         "server CPU per client": f"{_ms_per_client(clients, result):.2f} ms",
-        "PostgreSQL's CPU": None if database is None else f"{database:.2f} s",
+        "PostgreSQL's CPU": database and f"{database:.2f} s",
         "server CPU to start": f"{result.server_start_cpu_seconds:.2f} s",
-        "server CPU per waiting client": None
-        if waiting is None
-        else f"{1000 * waiting:.1f} µs a second",
+        "server CPU per waiting client": waiting
+        and f"{1000 * waiting:.1f} µs a second",
         "server memory, peak": f"{result.server_peak_rss_bytes / 2**20:.0f} MiB",
         "sent by one client": f"{result.bytes_up_per_client:,.0f} bytes",
         "sent to one client": f"{result.bytes_down_per_client:,.0f} bytes",
         "wall clock": f"{result.wall_seconds:.1f} s",
     }
-    said = [(name, str(fact)) for name, fact in facts.items() if fact]
-    output.pairs(said, title="Load")
+    output.pairs(((name, str(it)) for name, it in facts.items() if it), title="Load")
 
 
 def _ms_per_client(clients: int, result: "LoadResult") -> float:

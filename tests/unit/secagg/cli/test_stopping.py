@@ -78,19 +78,19 @@ def test_no_later_signal_skips_what_the_first_one_ends(first):
             has_ended.set()
 
     def command():
-        with removed_directory("secagg-test-") as place:
+        with removed_directory("secagg-test-") as (place, run):
             steps.append(place)
             (place / "key").touch()
             late = threading.Thread(target=write, args=(place / "mark",))
             late.start()
-            asyncio.run(work())
+            run(work())
 
     def write(path):
         has_ended.wait()
         path.touch()
 
     has_ended = threading.Event()
-    with StopSignals() as stopping, pytest.raises(KeyboardInterrupt):
+    with StopSignals() as stopping, pytest.raises(asyncio.CancelledError):
         command()
     place, last = steps
     assert not place.exists()
@@ -101,6 +101,6 @@ def test_no_later_signal_skips_what_the_first_one_ends(first):
 
 @pytest.mark.usefixtures("removal_under_signals", "in_the_background")
 def test_a_directory_is_removed_where_nothing_was_stopped_before():
-    with StopSignals(), removed_directory("secagg-test-") as place:
+    with StopSignals(), removed_directory("secagg-test-") as (place, _):
         (place / "key").touch()
     assert not place.exists()
