@@ -448,6 +448,16 @@ async def test_web_pages_of_listed_origins_may_call_and_read_refusals():
     assert "access-control-allow-origin" not in answer.headers
 
 
+async def test_a_request_is_answered_until_a_minute_after_the_time_in_it():
+    # R10.3-10, R10.3-17: of a clock that is a minute ahead for two minutes, no longer.
+    edge = Edge()
+    signed = edge.signed(created=int(edge.now) + 60)
+    for later, status in ((0, 200), (120, 200), (121, 401)):
+        edge.now += later
+        assert (await edge.ask(signed)).status == status
+        edge.now -= later
+
+
 @pytest.mark.parametrize("seconds", [-61, 61, -7200, 10**9])
 async def test_a_proof_of_another_time_is_told_the_time(seconds):
     # R10.3-3 rests on it.
