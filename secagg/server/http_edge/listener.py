@@ -484,26 +484,24 @@ class _EdgeState:
 
     async def _look_at_list(self) -> None:
         """Read a changed list, and end the calls of revoked credentials."""
-        seen = _stat_of(self._options.revocations)
+        seen, refused = _stat_of(self._options.revocations), None
         if seen != self._seen or self._complaint:
             self._seen = seen  # before it is read, so a later change is seen
-            await self._read_list()
+            try:
+                self._take(self._options.published())
+            except SecAggError as error:
+                refused = error
         # This runs with every check: a call may have been admitted while the list was
         # read.
         self._guards.open_calls.end(self._is_revoked)
-
-    async def _read_list(self) -> None:
         """Use the published list, or keep the present one and log why."""
         try:
-            # In force before it is recorded: a full disk must keep no client in.
-            self._take(self._options.published())
-            await self.record()
+            await self.record()  # last: a full disk must keep no client in
         except SecAggError as error:
-            if str(error) != self._complaint:
-                self._complaint = str(error)
-                log_event(_LOG, logging.WARNING, REVOCATION_LIST_REJECTED, reason=error)
-        else:
-            self._complaint = ""
+            refused = refused or error
+        if refused is not None and str(refused) != self._complaint:
+            log_event(_LOG, logging.WARNING, REVOCATION_LIST_REJECTED, reason=refused)
+        self._complaint = "" if refused is None else str(refused)
 
     async def record(self) -> None:
         """Record the list in force, so that no older one is after a restart (R10.3-18).
