@@ -133,6 +133,31 @@ export class Page {
     }
   }
 
+  /** Chooses a file in an input, as a person does. */
+  async choose(selector: string, path: string): Promise<void> {
+    const { root } = await this.#browser.command<{ root: { nodeId: number } }>(
+      'DOM.getDocument',
+      {},
+      this.#session,
+    );
+    const { nodeId } = await this.#browser.command<{ nodeId: number }>(
+      'DOM.querySelector',
+      { nodeId: root.nodeId, selector },
+      this.#session,
+    );
+    await this.#browser.command('DOM.setFileInputFiles', { files: [path], nodeId }, this.#session);
+  }
+
+  /** CPU seconds that its main thread has spent in tasks since the first call. */
+  async cpuSeconds(): Promise<number> {
+    const domain = { timeDomain: 'threadTicks' };
+    await this.#browser.command('Performance.enable', domain, this.#session);
+    const { metrics } = await this.#browser.command<{
+      metrics: readonly { name: string; value: number }[];
+    }>('Performance.getMetrics', {}, this.#session);
+    return metrics.find(({ name }) => name === 'TaskDuration')!.value;
+  }
+
   /** Deletes the databases of an origin, as a browser does whose disk is full. */
   async evict(origin: string): Promise<void> {
     const params = { origin, storageTypes: 'indexeddb' };

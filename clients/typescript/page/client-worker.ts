@@ -90,26 +90,36 @@ export function serve(
     });
   };
 
+  const contribute = async (numbers: string | Blob): Promise<void> => {
+    const text = typeof numbers === 'string' ? numbers : await numbers.text();
+    const vector = Float64Array.from(text.split(','), (word) =>
+      word.trim() === '' ? NaN : Number(word),
+    );
+    if (!vector.every(Number.isFinite)) {
+      throw new SecAggError('BAD_VECTOR', 'these are not numbers separated by commas');
+    }
+    scope.postMessage(toldOf(await client!.contribute(vector)));
+  };
+
   scope.onmessage = ({ data }) => {
     if (data.kind === 'open') {
       open(data.settings, data.mark).catch(fail);
       return;
     }
-    const vector = Float64Array.from(data.vector);
-    client!
-      .contribute(vector)
-      .then((contribution) => {
-        scope.postMessage(toldOf(contribution));
-      })
-      .catch(fail);
+    contribute(data.numbers).catch(fail);
   };
 }
 
+/** A page of more numbers would stand still while it is laid out. */
+const MOST_SHOWN = 200;
+
 function toldOf(contribution: Contribution): Told {
   const { sum, survivors, error, reason, sessionNumber } = contribution;
+  const more = sum === null || sum.length <= MOST_SHOWN ? '' : `, … (${sum.length} numbers)`;
   return {
     kind: 'over',
-    sum: sum === null ? null : Array.from(sum, Number),
+    sum: sum === null ? null : Array.from(sum.slice(0, MOST_SHOWN), Number).join(', ') + more,
+    whole: sum === null ? null : new Blob([sum.join(', ')], { type: 'text/plain' }),
     text:
       error === null
         ? `Session ${sessionNumber} is over: the sum of ${survivors} vectors, yours among them.`

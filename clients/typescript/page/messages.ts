@@ -25,12 +25,19 @@ export interface PageSettings {
 /** From the page. */
 export type Asked =
   | { readonly kind: 'open'; readonly settings: PageSettings; readonly mark: string | null }
-  | { readonly kind: 'contribute'; readonly vector: readonly number[] };
+  /** Numbers separated by commas: as text, or a file of it. */
+  | { readonly kind: 'contribute'; readonly numbers: string | Blob };
 
 /** From the Worker. */
 export type Told =
   | { readonly kind: 'mark'; readonly text: string }
   | { readonly kind: 'ready'; readonly key: string; readonly phase: SessionState | null }
   | { readonly kind: 'phase'; readonly phase: SessionState; readonly commits: number }
-  | { readonly kind: 'over'; readonly sum: readonly number[] | null; readonly text: string }
+  /** `sum` shows its first numbers, and `whole` has all of them; null without a sum. */
+  | {
+      readonly kind: 'over';
+      readonly sum: string | null;
+      readonly whole: Blob | null;
+      readonly text: string;
+    }
   | { readonly kind: 'failed'; readonly error: string; readonly text: string };

@@ -36,6 +36,12 @@ function say(text: string, failed = false): void {
   status.classList.toggle('failed', failed);
 }
 
+let shown = '';
+function fileOf(whole: Blob): string {
+  URL.revokeObjectURL(shown);
+  return (shown = URL.createObjectURL(whole));
+}
+
 function showPhase(phase: string): void {
   const reached = PHASES.indexOf(phase);
   document.querySelectorAll<HTMLElement>('#phases li').forEach((item) => {
@@ -76,13 +82,16 @@ async function open(): Promise<void> {
         break;
       case 'over':
         say(data.text, data.sum === null);
-        element('sum').textContent = data.sum === null ? '' : data.sum.join(', ');
+        element('sum').textContent = data.sum ?? '';
+        if (data.whole !== null) element<HTMLAnchorElement>('whole').href = fileOf(data.whole);
+        element('whole').hidden = data.whole === null;
         element('go').textContent = 'Contribute';
         element<HTMLButtonElement>('go').disabled = false;
         document.body.dataset['over'] = 'yes';
         break;
       case 'failed':
         say(data.text, true);
+        element<HTMLButtonElement>('go').disabled = data.error !== 'BAD_VECTOR';
         document.body.dataset['failed'] = data.error;
         break;
     }
@@ -94,15 +103,11 @@ async function open(): Promise<void> {
 
 element<HTMLFormElement>('form').addEventListener('submit', (event) => {
   event.preventDefault();
-  const words = element<HTMLTextAreaElement>('vector').value.split(',');
-  const vector = words.map((word) => Number(word.trim() === '' ? NaN : word));
-  if (!vector.every(Number.isFinite)) {
-    say('These are not numbers separated by commas.', true);
-    return;
-  }
   element<HTMLButtonElement>('go').disabled = true;
   say('Taking part. This may take as long as the others take.');
-  ask({ kind: 'contribute', vector });
+  // Reading many numbers takes a while: the Worker does it.
+  const file = element<HTMLInputElement>('file').files?.[0];
+  ask({ kind: 'contribute', numbers: file ?? element<HTMLTextAreaElement>('vector').value });
 });
 
 worker.onerror = () => {
