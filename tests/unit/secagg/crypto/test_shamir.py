@@ -248,9 +248,12 @@ def test_shapes_that_do_not_fit_are_refused():
         reconstruct([1, 2], np.zeros((3, 1, 34), np.uint8))
     with pytest.raises(ValueError, match="shape"):
         reconstruct([1, 2], np.zeros((2, 34, 33), np.uint8))
-    with pytest.raises(ValueError, match="bytes"):
+    with pytest.raises(ValueError, match="shape"):
+        reconstruct([1, 2], np.zeros((2, 1, 34, 1), np.uint8))
+    with pytest.raises(ValueError, match="shares as bytes"):
         reconstruct([1, 2], np.zeros((2, 1, 34), np.int64))
-    with pytest.raises(ValueError, match="points"):
-        reconstruct_sparse(np.array([[1, 2]]), np.zeros((1, 3, 34), np.uint8))
+    for points in (np.array([[1, 2]]), np.array([[[1, 2, 3]]]), np.array([1, 2, 3])):
+        with pytest.raises(ValueError, match=r"expected points"):
+            reconstruct_sparse(points, np.zeros((*points.shape[:-1], 3, 34), np.uint8))
     with pytest.raises(ValueError, match="shape"):
         decode_with_errors([1, 2], np.zeros((3, 34), np.uint8), 2)

@@ -47,6 +47,8 @@ def test_every_range_of_hits_agrees_with_integers(population):
         (999, 200, 160, range(73, 161)),
         (999, 699, 160, range(73)),
         (999, 200, 160, range(161)),  # all of it: probability 1
+        # The first term and the last are too small to be the unit of the others.
+        (2_400, 1_200, 1_000, range(1_001)),
         (65_534, 13_107, 2_000, range(2_001)),
         (999_999, 200_000, 180, range(85, 181)),
         (999_999, 500_000, 3_000, range(1_200)),
