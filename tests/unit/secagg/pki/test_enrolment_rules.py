@@ -25,6 +25,7 @@ from secagg.protocol.enrolment.verification import (
     EnrolmentRules,
     VerifiedCredentials,
     check_credential,
+    check_signing_credential,
 )
 from secagg.protocol.profiles import Trust
 
@@ -340,6 +341,14 @@ def test_another_offer_is_refused(changes, code, complaint):
     error = refusal(judge, **changes)
     assert error.code is code
     assert complaint in str(error)
+
+
+def test_a_key_that_signs_next_is_refused_by_its_form_already():
+    # R2.1-5; whether it is a point of the curve, its signature shows.
+    bad = signed(identity_key=NEUTRAL)
+    error = refusal(check_signing_credential, bad, RULES, identity="phone-7")
+    assert error.code is ErrorCode.BAD_CREDENTIAL
+    assert "small order" in str(error)
 
 
 def test_the_age_of_a_list_is_limited():
