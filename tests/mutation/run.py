@@ -67,7 +67,7 @@ ROWS: Final = ROOT / "build" / "mutants.md"
 SURVIVORS: Final = HERE / "survivors.toml"
 
 MARK: Final = "__reached_{}__"  # ends in underlines: classes mangle others
-MOST_SECONDS: Final = 5
+MOST_SECONDS: Final = 15
 """A mutant meets tests that took so long together, and no more."""
 PATIENCE_SECONDS: Final = 20
 """A test may take eight times what it took before, and this: for what it shares."""
@@ -625,7 +625,8 @@ def _try_all(
     due = []
     for mutant in mutants:
         caught_by = results.of(mutant)
-        if options.again or caught_by is None or not reach.has(caught_by):
+        has_left = caught_by is not None and not reach.has(caught_by)
+        if options.again or caught_by is None or (has_left and not options.tests):
             due.append(mutant)
     due.sort(key=results.knows)  # what was never tried comes first
 
