@@ -442,6 +442,10 @@ ROWS = [
         *("one profile", policy(profiles=secagg.Profile.MALICIOUS_SERVER), LOCAL),
         *(MISUSE, "must be a set", "profiles={"),
     ),
+    (
+        *("one text", policy(profiles="malicious-server"), LOCAL, MISUSE),
+        *("member of Profile", "Profile.MALICIOUS_SERVER?"),
+    ),
     ("-1 clients", policy(min_clients=-1), LOCAL, MISUSE, "at least 0", "or more"),
     ("noise?", policy(require_noise=None), LOCAL, MISUSE, "class bool", "True or"),
     ("half", policy(min_clients=2.5), LOCAL, MISUSE, "integer", "as an int"),

@@ -558,6 +558,7 @@ async def test_a_task_without_a_randomiser_bounds_nothing_there(offers):
 def test_a_total_bounds_something(wrong):
     with pytest.raises(LocalProtocolError):
         TotalBudget(**{"data": "patients", "epsilon": 1.0, "delta": 1e-5, **wrong})
+    assert TotalBudget(data="a" * 200, epsilon=1.0, delta=1e-5).data == "a" * 200
 
 
 # --- clients and an aggregator --------------------------------------------------------

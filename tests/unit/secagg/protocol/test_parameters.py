@@ -204,6 +204,12 @@ def test_two_thresholds_of_the_malicious_profile_share_an_honest_client():
     assert replace(edge, threshold=29).check_possible()
 
 
+def test_deadlines_are_those_of_a_profile():
+    with pytest.raises(LocalProtocolError, match="a member of Profile") as caught:
+        RoundDeadlines.of("malicious-server")
+    assert "Profile.MALICIOUS_SERVER?" in caught.value.next_step
+
+
 @pytest.mark.parametrize("field", ["session_number", "session_end"])
 def test_counts_stay_below_two_to_the_63(field):
     assert offer(**{field: (1 << 63) - 1}).validate()
