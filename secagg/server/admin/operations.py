@@ -166,7 +166,7 @@ class TaskControl(Protocol):
         """End a task for good."""
 
 
-class StatusReader(Protocol):
+class AggregatorStatus(Protocol):
     """Reads the status of an aggregator that runs; see `StatusSnapshot`."""
 
     @property
@@ -190,7 +190,7 @@ class ServerControl:
 
     server: ServedAggregator
     tasks: TaskControl
-    snapshot: StatusReader
+    snapshot: AggregatorStatus
     finish: Callable[[bool], None]
 
 
