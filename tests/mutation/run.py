@@ -3,10 +3,10 @@
 The tree is copied first, so that work on it can go on.  One run of all tests, with a
 mark at every site, tells which tests reach which check; then each mutant meets those
 tests alone, the most specific first, until one fails.  No file is changed: in a fork of
-a process that has collected the tests, the code of one function is exchanged.  Where
-that shows nothing because the code ran at import, and where a table is changed, the
-fork is made before anything is imported, and the module gets another source.  A test
-that also fails alone and without the mutant has caught nothing.
+a process that has collected the tests, the code of one function is exchanged.  A test
+that also fails alone and without the mutant has caught nothing.  Where no test notices
+and the code ran at import, and where a table is changed, the fork is made before
+anything is imported, and the module gets another source.
 
 Results are kept in `build/mutants.jsonl`: what a test has caught stays caught until the
 function changes or the test leaves the default suite; what none has caught is tried
