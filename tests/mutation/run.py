@@ -66,6 +66,8 @@ ROWS: Final = ROOT / "build" / "mutants.md"
 """Counts, and a row for each mutant."""
 SURVIVORS: Final = HERE / "survivors.toml"
 
+EXAMPLES: Final = 50
+"""As many as the default suite tries of each property (`tests/conftest.py`)."""
 MARK: Final = "__reached_{}__"  # ends in underlines: classes mangle others
 MOST_SECONDS: Final = 15
 """A mutant meets tests that took so long together, and no more."""
@@ -357,7 +359,7 @@ def _run_tests(
     paths: Iterable[str], plugin: _Observer | _Judge, after_failure: str = _GO_ON
 ) -> None:
     hypothesis.settings.register_profile(
-        "mutants", derandomize=True, database=None, deadline=None
+        "mutants", derandomize=True, database=None, deadline=None, max_examples=EXAMPLES
     )
     # hypothesis is loaded already, which its plugin would rather have done itself.
     early = "ignore::pytest.PytestAssertRewriteWarning"
