@@ -118,15 +118,7 @@ def read_tasks(path: Path) -> dict[str, GivenInput]:
         raise _bad(path, f"is not TOML: {error}", "Correct it.") from None
     if not document:
         raise _bad(path, "names no task", "Add a table [name] for each task.")
-    given = {name: _task(path, name, table) for name, table in document.items()}
-    known = {each.vector.resolve() for each in given.values() if each.vector}
-    for name, each in given.items():
-        for target in each.targets.values():
-            if target.resolve() in known:
-                fault = f"has {target} twice, and {name!r} would write over it"
-                raise _bad(path, fault, "Give each task files of its own.")
-            known.add(target.resolve())
-    return given
+    return {name: _task(path, name, table) for name, table in document.items()}
 
 
 def _task(path: Path, name: str, table: object) -> GivenInput:

@@ -23,6 +23,7 @@ from secagg.storage.change import Side
 from secagg.storage.open_store import open_state
 from secagg.storage.queries import ListSessions
 from secagg.storage.rows import Retention, SessionState
+from secagg.transport.tls import TLSIdentity
 
 WAIVER = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
 COHORT = Cohort(min_clients=2, max_clients=2, min_survivors=2)
@@ -175,14 +176,18 @@ def test_exact_sums_take_a_waiver(waiver):
         PreparedTask.exact(waiver, COHORT, dimension=2)
 
 
+# Refused before it is read.
+IDENTITY = object.__new__(TLSIdentity)
+
+
 @pytest.mark.parametrize(
     ("listen", "more", "complaint"),
     [
-        (None, {"identity": object()}, "require an address"),
+        (None, {"identity": IDENTITY}, "require an address"),
         (None, {"insecure_for_tests": True}, "require an address"),
         ("localhost:0", {}, "TLS identity"),
-        ("localhost:0", {"identity": object(), "insecure_for_tests": True}, "TLS"),
-        ("localhost:0", {"identity": object()}, "state_dir"),
+        ("localhost:0", {"identity": IDENTITY, "insecure_for_tests": True}, "TLS"),
+        ("localhost:0", {"identity": IDENTITY}, "state_dir"),
     ],
 )
 def test_a_server_of_a_network_has_a_certificate_and_a_memory(listen, more, complaint):

@@ -7,7 +7,7 @@ from secagg_testing import manual_clock
 from secagg_testing.tls_deployment import TLSDeployment
 
 from secagg.runtime.clock import finish_before
-from secagg.server.rpc.certificates import CertificateWatch
+from secagg.server.rpc.certificates import LOOK_EVERY_SECONDS, CertificateWatch
 
 
 def test_a_defect_is_said_and_the_watch_continues(tmp_path, caplog):
@@ -28,10 +28,12 @@ def test_a_defect_is_said_and_the_watch_continues(tmp_path, caplog):
         )
         began = clock.now()
         with pytest.raises(TimeoutError):
-            await finish_before(clock, began + 330, watch.run())
+            await finish_before(clock, began + 5.5 * LOOK_EVERY_SECONDS, watch.run())
         return [each - began for each in shown_out]
 
-    assert manual_clock.run(main) == [60, 180, 240, 300]
+    assert manual_clock.run(main) == [
+        LOOK_EVERY_SECONDS * each for each in (1, 3, 4, 5)
+    ]
     assert len(looks) == 5
     assert [r.event for r in caplog.records if r.levelname == "ERROR"] == [
         "monitoring_failed"

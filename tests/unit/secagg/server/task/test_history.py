@@ -68,7 +68,7 @@ def test_too_few_that_are_left_end_a_task_and_suspects_do_not():
     assert facts.absent_from_next(invited, min_clients=4) == {"a"}
     # A task that invites too few waits for them: no client is in dispute.
     assert TaskHistory().absent_from_next(frozenset("a"), min_clients=2) == set()
-    with pytest.raises(SessionAbortedError, match=r"4 of the invited.*: a$") as error:
+    with pytest.raises(SessionAbortedError, match=r"4 of the invited.*: a\n") as error:
         facts.absent_from_next(invited, min_clients=5)
     assert error.value.code is ErrorCode.DISPUTED
 
