@@ -450,20 +450,22 @@ class Issuer:
                 f"{days}",
                 "Correct `--days`.",
             )
-        self._refuse_key(name, identity_key, now)
-        self._refuse_name(name, identity_key, now)
+        # A machine whose clock is behind accepts it at once, too (R2.1-7).
+        begins = max(0, now - CLOCK_TOLERANCE_SECONDS)
+        # For a session between, one that was live then would be valid as well.
+        self._refuse_key(name, identity_key, begins)
+        self._refuse_name(name, identity_key, begins)
         credential = Credential(
             name=name,
             identity_key=identity_key,
-            # A machine whose clock is behind accepts it at once, too (R2.1-7).
-            not_before=max(0, now - CLOCK_TOLERANCE_SECONDS),
+            not_before=begins,
             not_after=now + days * _SECONDS_A_DAY,
             serial=len(self._record.credentials) + 1,
         ).signed_by(self._key, self.trust_domain)
         self._record.add_credential(credential)
         return IssuedCredential(self.trust_domain, credential)
 
-    def _refuse_key(self, name: str, identity_key: bytes, now: int) -> None:
+    def _refuse_key(self, name: str, identity_key: bytes, begins: int) -> None:
         """Refuse a key that was revoked, or that another client has."""
         for other in self._record.of_key(identity_key):
             if other.serial in self._record.revoked:
@@ -471,17 +473,18 @@ class Issuer:
                     f"the key of {name!r} was revoked with serial {other.serial}",
                     "Make a new identity: a revoked key stays revoked.",
                 )
-            if other.name != name and self._issued(other).is_live(now):
+            if other.name != name and self._issued(other).is_live(begins):
                 raise _refused(
                     f"this key is enrolled as {other.name!r} (serial {other.serial}), "
                     f"it cannot be enrolled as {name!r} too",
                     "Make a new identity: a key belongs to one client.",
                 )
 
-    def _refuse_name(self, name: str, identity_key: bytes, now: int) -> None:
+    def _refuse_name(self, name: str, identity_key: bytes, begins: int) -> None:
         """Refuse a name that is enrolled with another key."""
         for other in self._record.of_name(name):
-            if other.identity_key != identity_key and self._issued(other).is_live(now):
+            is_same = other.identity_key == identity_key
+            if not is_same and self._issued(other).is_live(begins):
                 raise _refused(
                     f"{name!r} is enrolled with another key (serial {other.serial})",
                     "If the client has lost its key, revoke that serial first. If "

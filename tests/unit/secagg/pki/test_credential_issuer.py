@@ -10,6 +10,7 @@ from secagg.crypto.signature import IdentityKey
 from secagg.errors import ErrorCode, SecAggError
 from secagg.pki.credential_issuer import ISSUER_SEED, RECORD, REVOCATIONS, Issuer
 from secagg.pki.key_files import key_text
+from secagg.protocol.descriptor import CLOCK_TOLERANCE_SECONDS
 from secagg.protocol.enrolment.credential import CredentialRequest, enrolment_tag
 from secagg.protocol.enrolment.revocation_list import RevocationList
 from secagg.protocol.enrolment.verification import EnrolmentRules, check_credential
@@ -168,11 +169,12 @@ def test_a_name_has_one_live_key(directory):
     first = signed(directory, request("phone-7", key), days=1)
     with refused(ErrorCode.BAD_CREDENTIAL, "enrolled with another key"):
         signed(directory, request("phone-7"))
-    # The last second of its validity counts.
-    last = first.credential.not_after
+    # The last second of its validity counts, and the next one begins an hour back.
+    last = first.credential.not_after + CLOCK_TOLERANCE_SECONDS
     with refused(ErrorCode.BAD_CREDENTIAL, "enrolled with another key"):
         signed(directory, request("phone-7"), now=last)
-    assert signed(directory, request("phone-7"), now=last + 1).credential.serial == 2
+    second = signed(directory, request("phone-7"), now=last + 1).credential
+    assert (second.serial, second.not_before) == (2, first.credential.not_after + 1)
 
 
 def test_a_revoked_key_makes_room_for_another_of_the_same_name(directory):
@@ -186,7 +188,10 @@ def test_a_key_has_one_live_name(directory):
     signed(directory, request("phone-7", key), days=1)
     with refused(ErrorCode.BAD_CREDENTIAL, "enrolled as 'phone-7'"):
         signed(directory, request("phone-8", key))
-    later = signed(directory, request("phone-8", key), now=NOW + 2 * DAY)
+    last = NOW + DAY + CLOCK_TOLERANCE_SECONDS  # no session takes it for both
+    with refused(ErrorCode.BAD_CREDENTIAL, "enrolled as 'phone-7'"):
+        signed(directory, request("phone-8", key), now=last)
+    later = signed(directory, request("phone-8", key), now=last + 1)
     assert later.credential.name == "phone-8"
 
 
