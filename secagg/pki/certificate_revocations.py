@@ -219,8 +219,9 @@ class CertificateRevocations:
                 self._accept(self._file, data, authorities)
                 self._complaint = ""
         except ServiceError as error:
-            if not isinstance(error, _FinalError):
-                self._seen = (b"", b"")  # the next look tries again
+            # After every other failure the next look tries again.
+            is_final = isinstance(error, _FinalError)
+            self._seen = (data, authorities) if is_final else (b"", b"")
             if str(error) != self._complaint:
                 self._complaint = str(error)
                 log_event(
@@ -246,7 +247,6 @@ class CertificateRevocations:
     def _accept(self, file: RevocationFile, data: bytes, authorities: bytes) -> None:
         """Use the lists of a file, and store their numbers."""
         trusted = x509.load_pem_x509_certificates(authorities)
-        self._seen = (data, authorities)
         found = _checked(file, data, trusted, self._date(), self._marks)
         # Before the mark is written: a full disk must not keep a revoked client in.
         self._lists = found
@@ -258,6 +258,7 @@ class CertificateRevocations:
             marks = json.dumps(self._marks, sort_keys=True).encode()
             with disk(file.mark):
                 replace_file(file.mark, marks)
+        self._seen = (data, authorities)
 
     def _warn(self, file: RevocationFile) -> None:
         """Log once a day that a list ends soon, and at once that it has ended."""

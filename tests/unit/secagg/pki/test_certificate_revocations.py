@@ -407,6 +407,23 @@ def test_a_refused_file_is_read_again_when_a_later_look_may_accept_it(
         assert found._lists[0].number == number
 
 
+def test_a_list_that_meets_a_defect_is_read_again(place, ours, clock, monkeypatch):
+    place.write(crl(ours, clock))
+    found, check = place.opened(), certificate_revocations._check
+    place.write(crl(ours, clock, number=2))
+
+    def broken(*_):
+        raise RuntimeError
+
+    for _ in range(2):  # each is an error in the log of the watch
+        monkeypatch.setattr(certificate_revocations, "_check", broken)
+        with pytest.raises(RuntimeError):
+            found.look()
+    monkeypatch.setattr(certificate_revocations, "_check", check)
+    found.look()
+    assert found._lists[0].number == 2
+
+
 def test_other_authorities_are_held_against_the_same_list(
     place, ours, theirs, clock, caplog
 ):
