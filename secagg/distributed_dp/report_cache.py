@@ -62,7 +62,7 @@ def privacy_report(
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the stored report, if it belongs to the key."""
+    """Return the stored reports by key; none of a file that is missing or damaged."""
     try:
         document = json.loads(path.read_bytes())
     except (OSError, ValueError):

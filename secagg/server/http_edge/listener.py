@@ -483,7 +483,7 @@ class _EdgeState:
             await self._clock.sleep_until(self._clock.now() + LOOK_EVERY_SECONDS)
 
     async def _look_at_list(self) -> None:
-        """Read a changed list, and end the calls of revoked credentials."""
+        """Use a changed list, or log why not; end the calls of revoked credentials."""
         seen, refused = _stat_of(self._options.revocations), None
         if seen != self._seen or self._complaint:
             self._seen = seen  # before it is read, so a later change is seen
@@ -494,7 +494,6 @@ class _EdgeState:
         # This runs with every check: a call may have been admitted while the list was
         # read.
         self._guards.open_calls.end(self._is_revoked)
-        """Use the published list, or keep the present one and log why."""
         try:
             await self.record()  # last: a full disk must keep no client in
         except SecAggError as error:
