@@ -4,6 +4,7 @@ Rule 1: a computation may take many seconds, so none is made while a call has th
         the call ends before it has changed anything, and begins again with the figure.
 """
 
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -64,7 +65,7 @@ class ClientStorage:
                 raise ReportNeededError(self, task)
             known = self.compute(task)
         if isinstance(known, SecAggError):
-            raise known.with_traceback(None)
+            raise copy(known)  # the frames of a call hold its vector
         # The graph is not part of the noise block, and costs nothing to check again.
         return replace(known, graph_delta=task.graph_delta)
 
@@ -77,7 +78,7 @@ class ClientStorage:
             else:
                 found = privacy_report(task, self.directory)
         except SecAggError as error:  # raised where the figure is asked for
-            found = error
+            found = error.with_traceback(None)
         for oldest in tuple(self._known)[: -(_KEPT - 1)]:
             self._known.pop(oldest, None)
         self._known[task.parameters.noise_block] = found

@@ -1,9 +1,11 @@
 """Clients of several tasks over one state: `Client(step_client=...)`."""
 
 import asyncio
+import gc
 import os
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -431,6 +433,10 @@ async def test_no_thread_of_other_clients_computes_a_cost(monkeypatch):
             await asyncio.wait(waiting)
 
 
+class Vector(np.ndarray):
+    """A vector that can be watched."""
+
+
 def test_noise_without_figures_is_refused_in_every_call(monkeypatch):
     asked = []
 
@@ -447,6 +453,12 @@ def test_noise_without_figures_is_refused_in_every_call(monkeypatch):
             with pytest.raises(RemoteProtocolError, match="no such noise"):
                 ask(offer)
         assert shared.place("sums").highest_number == 0
+        kept = weakref.ref(vector := np.ones(2).view(Vector))
+        with pytest.raises(RemoteProtocolError, match="no such noise"):
+            shared.step(offer, vector=vector)
+        del vector
+        gc.collect()
+        assert kept() is None  # the error that is kept holds no call
     assert len(asked) == 1
 
 
