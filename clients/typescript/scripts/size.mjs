@@ -4,8 +4,8 @@ import { gzipSync } from 'node:zlib';
 
 // A page loads it before a client can do anything. With gzip that is below 60 KiB: an
 // eighth of a second at 4 Mbit/s. A third of it is @noble's curves, hashes and ciphers.
-// Raise it with a reason.
-const CEILING_KIB = 152;
+// Raise it with a reason: the last KiB holds the checks of a session that is resumed.
+const CEILING_KIB = 153;
 
 const { outputFiles } = await build({
   entryPoints: ['src/index.ts'],
