@@ -72,11 +72,9 @@ class ClientStorage:
     def compute(self, task: NoisyTask) -> PrivacyReport | SecAggError:
         """Compute what a task costs, or why it has no figures; takes up to seconds."""
         found: PrivacyReport | SecAggError
+        place = self.directory
         try:
-            if self.directory is None:
-                found = task.report()
-            else:
-                found = privacy_report(task, self.directory)
+            found = task.report() if place is None else privacy_report(task, place)
         except SecAggError as error:  # raised where the figure is asked for
             found = error.with_traceback(None)
         for oldest in tuple(self._known)[: -(_KEPT - 1)]:

@@ -60,6 +60,7 @@ _MAX_NUMBER: Final = (1 << 159) - 1
 # Above the longest age that settings may name; a date in that past can be written.
 _TOO_MANY_DAYS: Final = 3651.0
 _SECONDS_A_DAY: Final = 86_400.0
+_NOTHING: Final = (b"", b"")
 _WARNED_SHARE: Final = 0.25
 
 _PEM_BEGINS: Final = b"-----BEGIN "
@@ -187,7 +188,7 @@ class CertificateRevocations:
         self._numbers: frozenset[CertificateNumber] = frozenset()
         self._lists: tuple[AcceptedCRL, ...] = ()
         self._complaint = ""
-        self._seen = (b"", b"")
+        self._seen = _NOTHING
         self._warned = (logging.NOTSET, -math.inf)
         self._marks: dict[str, tuple[int, str]] = {}
         if file is not None:
@@ -211,17 +212,16 @@ class CertificateRevocations:
         """
         if self._file is None:
             return False
-        before = self._numbers
+        before, found = self._numbers, _NOTHING
         try:
             # Other authorities may lack their list, or leave one that none has signed.
-            data, authorities = _contents(self._file.path), self._authorities()
-            if (data, authorities) != self._seen:
-                self._accept(self._file, data, authorities)
+            found = _contents(self._file.path), self._authorities()
+            if found != self._seen:
+                self._accept(self._file, *found)
                 self._complaint = ""
         except ServiceError as error:
             # After every other failure the next look tries again.
-            is_final = isinstance(error, _FinalError)
-            self._seen = (data, authorities) if is_final else (b"", b"")
+            self._seen = found if isinstance(error, _FinalError) else _NOTHING
             if str(error) != self._complaint:
                 self._complaint = str(error)
                 log_event(
