@@ -2,11 +2,14 @@
 
 Rule 1: a computation may take many seconds, so none is made while a call has the state:
         the call ends before it has changed anything, and begins again with the figure.
+Rule 2: one is made at a time, and once for all calls that need it: the cache on the
+        disk has one writer.
 """
 
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 from secagg.distributed_dp import NoisyTask, PrivacyReport
@@ -51,6 +54,7 @@ class ClientStorage:
     _known: dict[bytes, PrivacyReport | SecAggError] = field(
         default_factory=dict, init=False, repr=False
     )
+    _computing: Lock = field(default_factory=Lock, init=False, repr=False)
 
     def report_of(self, task: NoisyTask) -> PrivacyReport:
         """Return what a task costs, as this client has computed it itself.
@@ -71,13 +75,16 @@ class ClientStorage:
 
     def compute(self, task: NoisyTask) -> PrivacyReport | SecAggError:
         """Compute what a task costs, or why it has no figures; takes up to seconds."""
-        found: PrivacyReport | SecAggError
-        place = self.directory
-        try:
-            found = task.report() if place is None else privacy_report(task, place)
-        except SecAggError as error:  # raised where the figure is asked for
-            found = error.with_traceback(None)
-        for oldest in tuple(self._known)[: -(_KEPT - 1)]:
-            self._known.pop(oldest, None)
-        self._known[task.parameters.noise_block] = found
+        place, block = self.directory, task.parameters.noise_block
+        with self._computing:
+            found = self._known.get(block)
+            if found is not None:  # another call has needed it, too
+                return found
+            try:
+                found = task.report() if place is None else privacy_report(task, place)
+            except SecAggError as error:  # raised where the figure is asked for
+                found = error.with_traceback(None)
+            for oldest in tuple(self._known)[: -(_KEPT - 1)]:
+                self._known.pop(oldest, None)
+            self._known[block] = found
         return found

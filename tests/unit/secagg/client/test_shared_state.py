@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import os
 import threading
 import time
@@ -17,6 +18,7 @@ import secagg
 from secagg import advanced
 from secagg.client.open_client import HEARING_SECONDS
 from secagg.client.session_driver import ClientPhase
+from secagg.client.storage import ReportNeededError
 from secagg.distributed_dp import NoisyTask
 from secagg.errors import (
     ErrorCode,
@@ -357,11 +359,12 @@ class SlowFigures:
     """Keeps whoever computes a cost until it is let go."""
 
     def __init__(self, monkeypatch):
-        self.begun, self.go = threading.Event(), threading.Event()
+        self.begun, self.go, self.count = threading.Event(), threading.Event(), 0
         report = NoisyTask.report
 
         def slow(task):
             self.begun.set()
+            self.count += 1
             assert self.go.wait(30.0)
             return report(task)
 
@@ -401,6 +404,43 @@ def test_no_call_waits_while_the_cost_of_another_task_is_computed(
         assert len(found[0]) == 1
         assert shared.place("two").highest_number == 1
         assert len(shared.data_use().claims) == 2
+
+
+def test_calls_that_need_figures_together_compute_each_once(tmp_path, monkeypatch):
+    offers = [
+        Carrier(
+            with_noise(EXACT, epsilon=epsilon), NAMES, options={"task_id": task}
+        ).server.offer
+        for epsilon, task in ((2.0, "one"), (3.0, "two"))
+    ]
+    figures, need = SlowFigures(monkeypatch), threading.Semaphore(0)
+    compute = ReportNeededError.compute
+    monkeypatch.setattr(
+        ReportNeededError, "compute", lambda each: (need.release(), compute(each))
+    )
+    with state(
+        home=tmp_path / "state",
+        aggregator="hub",
+        privacy_limits=LIMITS,
+        tasks=["one", "two"],
+        cohort=LENIENT_POLICY,
+        clock=lambda: NOW,
+    ) as shared:
+        threads = [
+            threading.Thread(target=shared.step, args=(offer,))
+            for offer in (*offers, *offers)
+        ]
+        for each in threads:
+            each.start()
+        for _ in threads:
+            assert need.acquire(timeout=60.0)
+        figures.go.set()
+        for each in threads:
+            each.join()
+        assert figures.count == 2
+        assert [shared.place(task).highest_number for task in ("one", "two")] == [1, 1]
+    kept = json.loads((tmp_path / "state" / "privacy-reports.json").read_bytes())
+    assert len(kept) == 2
 
 
 async def test_no_thread_of_other_clients_computes_a_cost(monkeypatch):
