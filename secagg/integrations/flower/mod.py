@@ -47,7 +47,6 @@ from secagg.runtime.log_events import (
     CLIENT_LOGGER,
     INPUT_SHORTENED,
     MESSAGE_REFUSED,
-    TRAINING_FAILED,
     log_defect,
     log_event,
 )
@@ -152,7 +151,7 @@ class SecAggMod:
             announced = Announced(
                 dimension,
                 payload_hash(message.metadata.message_type, records),
-                lambda: _update(message, context, call_next, records, before),
+                lambda: _difference(message, context, call_next, records, before),
             )
         with self._client(terms, node_name(context.node_id)) as client:
             reply = answer(client, instruction.offer, instruction.update, announced)
@@ -215,7 +214,7 @@ def _model(records: Mapping[str, Any]) -> tuple[Any, int]:
         raise ErrorCode.BAD_CONFIG.error(str(error), fix=error.next_step) from None
 
 
-def _update(
+def _difference(
     message: Message,
     context: Context,
     call_next: Callable[[Message, Context], Message],
@@ -227,21 +226,6 @@ def _update(
     Raises:
         TrainingFailedError: It has failed, or has returned something else.
     """
-    try:
-        return _difference(message, context, call_next, records, before)
-    except TrainingFailedError as error:
-        log_event(_LOG, logging.WARNING, TRAINING_FAILED, reason=str(error))
-        raise
-
-
-def _difference(
-    message: Message,
-    context: Context,
-    call_next: Callable[[Message, Context], Message],
-    records: Mapping[str, Any],
-    before: Any,  # noqa: ANN401 - an ArrayRecord
-) -> Vector:
-    """Return the trained model less the one that was sent."""
     start = flatten(before)
     # In place: a new instruction cannot be made inside a client app.
     message.content = RecordDict(dict(records))

@@ -10,6 +10,7 @@ Rule 3: nothing else of an app's reply leaves the node, its metrics least of all
 Flower's own classes are not imported.
 """
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -23,6 +24,9 @@ from secagg.client.step_client import StepClient
 from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.rounds import DUE_PART
+from secagg.runtime.log_events import CLIENT_LOGGER, TRAINING_FAILED, log_event
+
+_LOG = logging.getLogger(CLIENT_LOGGER)
 
 Begin = Callable[[Callable[[], npt.ArrayLike]], "Future[npt.ArrayLike]"]
 
@@ -91,6 +95,7 @@ def answer(
     try:
         vector = _trained(announced, offered, begin or _begun)
     except TrainingFailedError as error:
+        log_event(_LOG, logging.WARNING, TRAINING_FAILED, reason=str(error))
         done = client.step(offer, unusable=str(error))
     else:
         done = client.step(offer, vector=vector, payload_hash=announced.payload_hash)
@@ -117,13 +122,17 @@ def _trained(
     """Train until the vector is due; a later one would show how long it took.
 
     Raises:
-        TrainingFailedError: It has failed, or is not ready then.
+        TrainingFailedError: It has failed, is not ready then, or has no thread.
     """
     if not offered.parameters.noise_block:
         return announced.train()
     seconds = DUE_PART * offered.parameters.deadlines.masked_input
     try:
-        return begin(announced.train).result(seconds)
+        training = begin(announced.train)
+    except RuntimeError:  # from now on nothing else may depend on this machine
+        raise TrainingFailedError("there is no thread for the training") from None
+    try:
+        return training.result(seconds)
     except TimeoutError:
         raise TrainingFailedError(
             "the training was not ready when its vector was due"

@@ -332,7 +332,7 @@ class NeverReady(Future):
         raise TimeoutError
 
 
-def test_a_training_that_takes_too_long_gives_zeros(home, noisy):
+def test_a_training_that_takes_too_long_gives_zeros(home, noisy, caplog):
     # R3.5-5: a model that is slow for some data would else show them.
     fleet = Fleet(home, dimension=400)
     fleet.vectors = {name: np.full(400, 0.02) for name in NODES}
@@ -340,12 +340,27 @@ def test_a_training_that_takes_too_long_gives_zeros(home, noisy):
     fleet.begins = {"node-2": lambda _: late}
     server = begin(noisy)
     session, _ = fleet.run(server)
+    assert "was not ready when its vector was due" in caplog.text
     assert late.waited == 0.7 * server.descriptor.parameters.deadlines.masked_input
     assert session.refused == {}
     assert server.result.inputs == 5
     assert float(np.mean(server.result.values)) == pytest.approx(
         4 * 0.02, abs=6 * server.result.standard_error / 20
     )
+
+
+def test_a_node_without_a_thread_for_its_training_gives_zeros(home, noisy, caplog):
+    def exhausted(_):
+        raise RuntimeError("can't start new thread")
+
+    fleet = Fleet(home, dimension=400)
+    fleet.vectors = {name: np.full(400, 0.02) for name in NODES}
+    fleet.begins = {"node-2": exhausted}
+    server = begin(noisy)
+    session, _ = fleet.run(server)
+    assert session.refused == {}
+    assert server.result.inputs == 5
+    assert "there is no thread for the training" in caplog.text
 
 
 def test_without_noise_a_training_that_fails_loses_its_node_alone(home, exact):
