@@ -6,6 +6,12 @@ What pytest does around a test costs more than a tiny case.
 from itertools import product
 from pathlib import Path
 
+from secagg_testing.cohorts import (
+    parameters_for,
+    signing_parameters_for,
+    sparse_parameters_for,
+)
+
 
 def recorded_points(name):
     """Return the names of the crash points of one session, as tests/golden has them.
@@ -47,3 +53,26 @@ def each_of(*columns, name=str):
         return test
 
     return decorate
+
+
+def on_every_graph(dimension):
+    """Return parameters of exact sums for small cohorts, by graph or profile.
+
+    Four clients, and six on the ring: the first of them keep their names.
+    """
+    return {
+        "complete": parameters_for(4, dimension=dimension, threshold=3),
+        "ring": parameters_for(
+            6,
+            dimension=dimension,
+            threshold=4,
+            degree=4,
+            min_clients=6,
+            min_survivors=5,
+            max_dropouts=1,
+            max_losses=1,
+            colluders=1,
+        ),
+        "signed": signing_parameters_for(4, dimension=dimension),
+        "drawn": sparse_parameters_for(4, dimension=dimension, degree=3),
+    }

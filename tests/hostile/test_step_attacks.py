@@ -10,7 +10,6 @@ from secagg_testing.carrier import Carrier, memory_directory, step_client
 from secagg_testing.cohorts import (
     parameters_for,
     signing_parameters_for,
-    sparse_parameters_for,
     with_noise,
 )
 
@@ -26,26 +25,12 @@ from secagg.errors import (
 from secagg.protocol.messages import Consistency, Round, Shares, Survivors
 from secagg.storage.queries import ListCharges
 from secagg.storage.store import run_inline
+from tests.cases import on_every_graph
 
 NAMES = ("ann", "bob", "cleo", "dan")
 EXACT = parameters_for(4, dimension=5, threshold=3)
 SIGNED = signing_parameters_for(4, dimension=5)
-EVERY = {
-    "complete": EXACT,
-    "ring": parameters_for(
-        6,
-        dimension=5,
-        threshold=4,
-        degree=4,
-        min_clients=6,
-        min_survivors=5,
-        max_dropouts=1,
-        max_losses=1,
-        colluders=1,
-    ),
-    "signed": SIGNED,
-    "drawn": sparse_parameters_for(4, dimension=5, degree=3),
-}
+EVERY = on_every_graph(5)
 every_profile = pytest.mark.parametrize("parameters", EVERY.values(), ids=EVERY)
 
 

@@ -15,9 +15,6 @@ import numpy as np
 import pytest
 from secagg_testing.carrier import Carrier, memory_directory, step_client
 from secagg_testing.cohorts import (
-    parameters_for,
-    signing_parameters_for,
-    sparse_parameters_for,
     with_noise,
 )
 from secagg_testing.crash_points import CrashSwitch, SimulatedCrashError
@@ -26,26 +23,12 @@ from secagg.client.gate import Need
 from secagg.errors import RemoteProtocolError
 from secagg.protocol.messages import Upload
 from secagg.storage.sqlite.file import SQLiteFile
+from tests.cases import on_every_graph
 
 NAMES = ("ann", "bob", "cleo", "dan", "emil", "fay")
 VICTIM = "ann"
 DIMENSION = 3
-PROFILES = {
-    "believed": parameters_for(4, dimension=DIMENSION, threshold=3),
-    "signed": signing_parameters_for(4, dimension=DIMENSION),
-    "drawn": sparse_parameters_for(4, dimension=DIMENSION, degree=3),
-    "ring": parameters_for(
-        6,
-        dimension=DIMENSION,
-        threshold=4,
-        degree=4,
-        min_clients=6,
-        min_survivors=5,
-        max_dropouts=1,
-        max_losses=1,
-        colluders=1,
-    ),
-}
+PROFILES = on_every_graph(DIMENSION)
 
 
 @pytest.fixture
@@ -183,7 +166,7 @@ with step_client("ann", ours.NOISY, home, lock_seconds=60.0) as ann:
     done = ann.step(offer, vector=[number / 10.0] * ours.DIMENSION)
 (home / f"said-{number}").write_bytes(done.messages[-1])
 """
-NOISY = with_noise(PROFILES["believed"])
+NOISY = with_noise(PROFILES["complete"])
 
 
 def test_two_processes_at_once_send_one_upload(tmp_path):

@@ -18,8 +18,6 @@ from secagg_testing.carrier import (
 from secagg_testing.cohorts import (
     LENIENT_POLICY,
     parameters_for,
-    signing_parameters_for,
-    sparse_parameters_for,
     with_noise,
 )
 
@@ -45,27 +43,13 @@ from secagg.storage.change import Side
 from secagg.storage.queries import ReadTally
 from secagg.storage.rows import Retention
 from secagg.storage.store import run_inline
+from tests.cases import on_every_graph
 
 NAMES = ("ann", "bob", "cleo", "dan")
 DIMENSION = 5
 EXACT = parameters_for(4, dimension=DIMENSION, threshold=3)
 NOISY = with_noise(EXACT)
-EVERY = {
-    "complete": EXACT,
-    "ring": parameters_for(
-        6,
-        dimension=DIMENSION,
-        threshold=4,
-        degree=4,
-        min_clients=6,
-        min_survivors=5,
-        max_dropouts=1,
-        max_losses=1,
-        colluders=1,
-    ),
-    "signed": signing_parameters_for(4, dimension=DIMENSION),
-    "drawn": sparse_parameters_for(4, dimension=DIMENSION, degree=3),
-}
+EVERY = on_every_graph(DIMENSION)
 every_profile = pytest.mark.parametrize("parameters", EVERY.values(), ids=EVERY)
 
 

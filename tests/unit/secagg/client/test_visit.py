@@ -395,6 +395,16 @@ def test_a_phone_that_has_slept_through_a_round_hears_that_it_is_out():
     scenario(test)
 
 
+async def visit_until_the_upload(phones):
+    """Start a session; have each phone say its keys and its shares."""
+    phones.start()
+    await phones.sleep(1)
+    for _ in range(2):
+        for name in NAMES:
+            await phones.visit(name)
+        await phones.sleep(1)
+
+
 @pytest.mark.parametrize("kind", [ValueError, SystemExit])
 def test_a_vector_that_cannot_be_made_is_zeros_with_noise_and_an_error_without(kind):
     def fail(*_):
@@ -408,12 +418,7 @@ def test_a_vector_that_cannot_be_made_is_zeros_with_noise_and_an_error_without(k
         assert [each.inputs for each, _ in given] == [4] * 4
 
     async def exact(phones):
-        phones.start()
-        await phones.sleep(1)
-        for _ in range(2):
-            for name in NAMES:
-                await phones.visit(name)
-            await phones.sleep(1)
+        await visit_until_the_upload(phones)
         phones.make_vector = lambda _: fail
         with pytest.raises(kind, match="sensor"):
             await phones.visit("ann")
@@ -451,12 +456,7 @@ def test_a_vector_that_is_not_ready_when_it_is_due_is_zeros():
     go_on = threading.Event()
 
     async def test(phones):
-        phones.start()
-        await phones.sleep(1)
-        for _ in range(2):
-            for name in NAMES:
-                await phones.visit(name)
-            await phones.sleep(1)
+        await visit_until_the_upload(phones)
         before = phones.clock.now()
         found = await phones.visit("ann", vector=lambda *_: go_on.wait(), threads=None)
         assert found.has_sent
@@ -489,12 +489,7 @@ def test_a_phone_whose_view_is_refused_binds_nothing_and_is_not_charged():
             return await super().call(request)
 
     async def test(phones):
-        phones.start()
-        await phones.sleep(1)
-        for _ in range(2):
-            for name in NAMES:
-                await phones.visit(name)
-            await phones.sleep(1)
+        await visit_until_the_upload(phones)
         with pytest.raises(RemoteProtocolError) as refused:
             await phones.visit("ann", Refusing(phones.link("ann")))
         assert refused.value.code is ErrorCode.VIEW_DIFFERS
@@ -515,12 +510,7 @@ def test_another_payload_than_the_offer_names_makes_no_vector():
             return answer
 
     async def test(phones):
-        phones.start()
-        await phones.sleep(1)
-        for _ in range(2):
-            for name in NAMES:
-                await phones.visit(name)
-            await phones.sleep(1)
+        await visit_until_the_upload(phones)
         with pytest.raises(RemoteProtocolError) as refused:
             await phones.visit("ann", Exchanging(phones.link("ann")))
         assert refused.value.code is ErrorCode.PAYLOAD_MISMATCH
