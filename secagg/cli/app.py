@@ -75,11 +75,8 @@ _VERBS: Final = (
     ("client", "client", "client", _RUN),
     ("two-aggregators", "two_aggregators", "app", _RUN),
     ("demo", "demo", "demo", _RUN),
-    ("status", "status", "status", _OPERATE),
-    ("tasks", "tasks", "app", _OPERATE),
-    ("sessions", "sessions", "app", _OPERATE),
-    ("budget", "status", "budget", _OPERATE),
-    ("drain", "status", "drain", _OPERATE),
+    # Stands for the verbs of the table of operations.
+    ("", "operator", "operator_commands", _OPERATE),
     ("state", "state", "app", _OPERATE),
     ("pki", "pki", "app", _SET_UP),
     ("enrol", "enrolment", "app", _SET_UP),
@@ -96,7 +93,8 @@ def command_line(verb: str | None = None) -> typer.Typer:
     """Return the command line.
 
     Args:
-        verb: The one whose module is loaded; None for all of them, as for the help.
+        verb: The one whose module is loaded, "" for those of the table of operations;
+            None for all of them, as for the help.
     """
     app = typer.Typer(
         name="secagg",
@@ -111,10 +109,11 @@ def command_line(verb: str | None = None) -> typer.Typer:
     for name, module, attribute, panel in _VERBS:
         if verb in (None, name):
             found = getattr(importlib.import_module(f"secagg.cli.{module}"), attribute)
-            if isinstance(found, typer.Typer):
-                app.add_typer(found, name=name, rich_help_panel=panel)
-            else:
-                app.command(name, rich_help_panel=panel)(found)
+            for word, each in ({name: found} if name else found()).items():
+                if isinstance(each, typer.Typer):
+                    app.add_typer(each, name=word, rich_help_panel=panel)
+                else:
+                    app.command(word, rich_help_panel=panel)(each)
     return app
 
 
@@ -143,8 +142,9 @@ def run(words: list[str], *, was_stopped: Callable[[], bool]) -> int:
     _open_streams()
     output = Output(as_json="--json" in words)
     try:
-        verb = words[0] if words and words[0] in {row[0] for row in _VERBS} else None
-        code = _command(verb)(args=words, prog_name="secagg", standalone_mode=False)
+        code = _command(_loaded_for(words))(
+            args=words, prog_name="secagg", standalone_mode=False
+        )
     except KeyboardInterrupt:
         raise
     except SystemExit:
@@ -159,6 +159,17 @@ def run(words: list[str], *, was_stopped: Callable[[], bool]) -> int:
     if code == _TYPERS_INTERRUPT:
         raise KeyboardInterrupt
     return code if isinstance(code, int) else EXIT_OK
+
+
+def _loaded_for(words: list[str]) -> str | None:
+    """Return the verb whose module a command line needs; None for all of them."""
+    verb = words[0] if words else ""
+    if verb in {row[0] for row in _VERBS if row[0]}:
+        return verb
+    from secagg.server.admin.operations import OPERATIONS
+
+    known = {each.words[0] for each in OPERATIONS.values()}
+    return "" if verb in known else None
 
 
 @functools.cache

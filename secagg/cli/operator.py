@@ -1,15 +1,33 @@
-"""Access of commands to an aggregator: over its socket, or in the store that it left.
+"""Commands of an operator, made from the rows of `secagg.server.admin.operations`.
 
-The answers are the same (`secagg.server.admin.operations`). An operation that changes
-anything needs an aggregator that runs.
+Rule 1: a row alone says what its command is called, takes, prints and explains.
+Rule 2: an aggregator that runs answers over its socket.  For one that does not run, the
+        store answers where it suffices.
 """
 
-from collections.abc import AsyncIterator
+import difflib
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import MISSING, Field, fields
+from datetime import UTC, datetime
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
+
+from secagg.cli.options import JSONOption, SetOption
+from secagg.cli.output import Output
+from secagg.cli.receipts import verify
+from secagg.errors import ErrorCode
+from secagg.server.admin.operations import (
+    GROUPS,
+    OPERATIONS,
+    Operation,
+    Sources,
+    TaskFile,
+)
 
 if TYPE_CHECKING:
     from secagg.config import HostSettings
@@ -39,6 +57,13 @@ EitherFileOption = Annotated[
     ),
 ]
 
+_YesOption = Annotated[
+    bool, typer.Option("--yes", help="Do not ask before the task is offered.")
+]
+
+# Of these a client has an answer, too: their commands take its settings file.
+_OF_CLIENTS: Final = frozenset({"budget"})
+
 
 def server_file(given: Path | None) -> Path:
     """Return the settings file of the aggregator that a command is about.
@@ -46,8 +71,6 @@ def server_file(given: Path | None) -> Path:
     Raises:
         ServiceError: BAD_SETTINGS; no file is named, and no usual place has one.
     """
-    from secagg.errors import ErrorCode
-
     if given is not None:
         return given
     for path in _USUAL_PLACES:
@@ -60,7 +83,139 @@ def server_file(given: Path | None) -> Path:
     )
 
 
-def settings_of(given: Path | None) -> "HostSettings | PartySettings":
+# --- commands -------------------------------------------------------------------------
+
+
+def operator_commands() -> dict[str, typer.Typer | Callable[..., None]]:
+    """Return the commands of all operations, and their groups, by name."""
+    commands: dict[str, typer.Typer | Callable[..., None]] = {}
+    groups = {
+        name: typer.Typer(help=text, no_args_is_help=True)
+        for name, text in GROUPS.items()
+    }
+    for operation in OPERATIONS.values():
+        word, *rest = operation.words
+        if rest:
+            groups[word].command(*rest)(_command(operation))
+            commands[word] = groups[word]
+        else:
+            commands[word] = _command(operation)
+    # It reads files, and needs no aggregator.
+    groups["sessions"].command("verify")(verify)
+    return commands
+
+
+def _command(operation: Operation[Any]) -> Callable[..., None]:
+    """Return the command of an operation: a function with a parameter per option."""
+
+    def command(
+        *,
+        config: Path | None,
+        as_json: bool,
+        yes: bool = False,
+        overrides: list[str] | None = None,
+        **given: object,
+    ) -> None:
+        output = Output(as_json=as_json)
+        arguments = {
+            field.name: _read(field, given[field.name], output, yes=yes)
+            for field in fields(operation.arguments)
+        }
+        if operation.changes is not None:
+            _follow(config, operation, arguments, output)
+            return
+        answer = (
+            _answer_of_either(config, overrides, operation, arguments)
+            if operation.name in _OF_CLIENTS
+            else _answer(config, operation, arguments)
+        )
+        if not as_json:
+            operation.show(answer, output)
+        output.result(answer)
+
+    parameters = list(_parameters(operation))
+    command.__doc__ = operation.help
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # read by typer
+    return command
+
+
+def _parameters(operation: Operation[Any]) -> Iterator[Parameter]:
+    """Yield the parameters of a command, in the order of its help."""
+    hints = get_type_hints(operation.arguments)
+    own = fields(operation.arguments)
+
+    def of(field: Field[Any]) -> Parameter:
+        facts, hint = field.metadata, hints[field.name]
+        hint = Path if hint is TaskFile else hint
+        hint = datetime | None if facts["is_date"] else hint
+        shown: dict[str, Any] = {
+            "metavar": facts["metavar"],
+            "help": facts["doc"] or None,
+            "min": facts["low"],
+            "max": facts["high"],
+        }
+        option = (
+            typer.Argument(**shown)
+            if facts["is_positional"]
+            else typer.Option(f"--{field.name.replace('_', '-')}", **shown)
+        )
+        annotation = Annotated[hint, option]  # type: ignore[valid-type] # read by typer
+        return _keyword(field.name, annotation, field.default)
+
+    yield from (of(field) for field in own if field.default is MISSING)
+    yield _keyword("config", ServerFileOption, None)
+    if operation.name in _OF_CLIENTS:
+        yield _keyword("overrides", SetOption, None)
+    yield from (of(field) for field in own if field.default is not MISSING)
+    if TaskFile in hints.values():
+        yield _keyword("yes", _YesOption, default=False)
+    yield _keyword("as_json", JSONOption, default=False)
+
+
+def _keyword(name: str, annotation: object, default: object) -> Parameter:
+    default = Parameter.empty if default is MISSING else default
+    return Parameter(
+        name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default
+    )
+
+
+def _read(field: Field[Any], given: object, output: Output, *, yes: bool) -> object:
+    """Return what the socket is told of one option."""
+    if isinstance(given, datetime):
+        return int(given.replace(tzinfo=UTC).timestamp())
+    if isinstance(given, Path):
+        return _confirmed(given, output, yes=yes)
+    choices = field.metadata["choices"]
+    if given is not None and choices and given not in choices:
+        close = difflib.get_close_matches(str(given), choices, n=1, cutoff=0.5)
+        raise typer.BadParameter(
+            f"unknown {field.name} {given!r}"
+            + (f"; did you mean {close[0]}?" if close else ""),
+            param_hint=f"--{field.name}",
+        )
+    return given
+
+
+def _confirmed(file: Path, output: Output, *, yes: bool) -> dict[str, object]:
+    """Read a task, and on a terminal show its plan and ask."""
+    from secagg.config import load_task_settings
+
+    settings = load_task_settings(file)
+    if not (yes or output.as_json or not sys.stdin.isatty()):
+        from secagg.cli.server import print_task
+        from secagg.server.task.setup import prepare_task
+
+        output.line("planning the task")
+        print_task(prepare_task(settings), output)
+        typer.confirm(f"offer task {settings.task.id!r} to clients", abort=True)
+    return {"settings": settings.document(), "origin": str(file)}
+
+
+# --- answers --------------------------------------------------------------------------
+
+
+def _settings_of(given: Path | None) -> "HostSettings | PartySettings":
     """Return the settings of the aggregator that a command is about.
 
     Raises:
@@ -79,66 +234,88 @@ def settings_of(given: Path | None) -> "HostSettings | PartySettings":
     return load_two_aggregator_settings(kind, path, environment=os.environ).settings
 
 
-def ask(given: Path | None, name: str, /, **arguments: object) -> dict[str, Any]:
-    """Have the running aggregator answer an operation.
-
-    Args:
-        given: What `--config` says.
-        name: Of the operation.
-        arguments: Of the operation.
+def _answer(
+    config: Path | None, operation: Operation[Any], arguments: Mapping[str, object]
+) -> dict[str, Any]:
+    """Have the aggregator answer an operation, or its store where that suffices.
 
     Raises:
-        SecAggError: The error of the answer, or UNREACHABLE when no aggregator runs.
+        SecAggError: The error of the answer; UNREACHABLE when no aggregator runs;
+            STORAGE_FAILED when no store exists.
     """
     import asyncio
 
-    from secagg.server.admin.channel import admin_socket_of, call_admin
+    from secagg.server.admin.channel import (
+        NoAdminSocketError,
+        admin_socket_of,
+        call_admin,
+    )
 
-    settings = settings_of(given)
-    return asyncio.run(call_admin(admin_socket_of(settings.server), name, arguments))
-
-
-def look(given: Path | None, name: str, /, **arguments: object) -> dict[str, Any]:
-    """Have an aggregator answer an operation, or read its store if it stopped.
-
-    Args:
-        given: What `--config` says.
-        name: Of the operation.
-        arguments: Of the operation.
-
-    Raises:
-        SecAggError: The error of the answer; STORAGE_FAILED when no store exists.
-    """
-    import asyncio
-
-    from secagg.server.admin.channel import NoAdminSocketError, admin_socket_of
-
-    try:
-        return ask(given, name, **arguments)
-    except NoAdminSocketError:
-        settings = settings_of(given)
+    settings = _settings_of(config)
     socket = admin_socket_of(settings.server)
-    return asyncio.run(_stored(settings, socket, name, arguments))
+    try:
+        return asyncio.run(call_admin(socket, operation.name, arguments))
+    except NoAdminSocketError:
+        if not operation.is_offline:
+            raise
+    return asyncio.run(_stored(settings, socket, operation, arguments))
+
+
+def _answer_of_either(
+    config: Path | None,
+    overrides: list[str] | None,
+    operation: Operation[Any],
+    arguments: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Have the aggregator or the client of a settings file answer an operation."""
+    from secagg.cli.budget import client_budget
+    from secagg.cli.checks.setups import ClientSetup, SharingSetup, load_setup
+
+    setup = load_setup(server_file(config), overrides or ())
+    if isinstance(setup, ClientSetup | SharingSetup):
+        return client_budget(setup.settings, **arguments)
+    if overrides:
+        raise typer.BadParameter("--set goes with the settings file of a client")
+    return _answer(config, operation, arguments)
+
+
+def _follow(
+    config: Path | None,
+    operation: Operation[Any],
+    arguments: Mapping[str, object],
+    output: Output,
+) -> None:
+    """Print what an aggregator sends, until it ends."""
+    import asyncio
+
+    from secagg.server.admin.channel import admin_socket_of, watch_admin
+
+    socket = admin_socket_of(_settings_of(config).server)
+
+    async def follow() -> None:
+        async for each in watch_admin(socket, operation.name, arguments):
+            if each:
+                output.result(each)
+            if not (each and output.as_json):
+                operation.show(each, output)
+
+    asyncio.run(follow())
 
 
 async def _stored(
     settings: "HostSettings | PartySettings",
     socket: Path,
-    name: str,
-    arguments: dict[str, object],
+    operation: Operation[Any],
+    arguments: Mapping[str, object],
 ) -> dict[str, Any]:
     """Answer an operation from the store of an aggregator that does not run."""
-    from secagg.errors import ErrorCode
     from secagg.storage.open_store import StoreInUseError
 
     server = settings.server
     try:
         async with _views_of(settings) as views:
-            # The modules that answer are loaded only where a store can be read.
-            from secagg.server.admin.operations import Sources, operation_of
-
             sources = Sources(views, server.state_dir)
-            return await operation_of(name).call(sources, arguments)
+            return await operation.call(sources, arguments)
     except StoreInUseError:
         raise ErrorCode.UNREACHABLE.error(
             f"an aggregator has {server.state_dir} open, but answers no commands at "

@@ -184,11 +184,12 @@ def _built(
             key = f"{name}.{field.name}"
             if key in raw:
                 value, origin, base = raw[key]
-                values[field.name] = _convert(value, hints[field.name], key, origin)
-                if isinstance(values[field.name], Path) and base is not None:
-                    values[field.name] = base / values[field.name]
-                _check_range(values[field.name], field.metadata, key, origin)
-                origins[key] = origin
+                read = read_value(
+                    value, hints[field.name], field.metadata, key=key, origin=origin
+                )
+                if isinstance(read, Path) and base is not None:
+                    read = base / read
+                values[field.name], origins[key] = read, origin
             elif field.default is dataclasses.MISSING:
                 raise _bad(
                     f"{key} is missing: {field.metadata['doc']}",
@@ -307,6 +308,26 @@ def _from_flags(
 # --- values -------------------------------------------------------------------------
 
 
+def read_value(
+    value: object, hint: object, rules: Mapping[str, Any], *, key: str, origin: str
+) -> object:
+    """Return a value as its declared type, within its limits.
+
+    Args:
+        value: As TOML or JSON has it; a text from a variable or a flag.
+        hint: The declared type.
+        rules: The metadata of its field; see `setting`.
+        key: What messages call it.
+        origin: Where it comes from, for messages.
+
+    Raises:
+        ServiceError: BAD_SETTINGS.
+    """
+    read = _convert(value, hint, key, origin)
+    _check_range(read, rules, key, origin)
+    return read
+
+
 def _convert(value: object, hint: object, key: str, origin: str) -> object:
     """Return `value` as the declared type; texts come from variables and flags."""
     wanted, words, optional = _unwrap(hint)
@@ -326,7 +347,8 @@ def _convert(value: object, hint: object, key: str, origin: str) -> object:
         return Path(value).expanduser()
     elif wanted is float and is_number:
         return float(typing.cast("float", value))
-    elif type(value) is wanted:
+    wanted = typing.get_origin(wanted) or wanted
+    if type(value) is wanted is not tuple:
         return value
     expected = " or ".join(
         [_NAMES.get(wanted, "list of texts"), *(f'"{word}"' for word in words)]

@@ -292,7 +292,7 @@ class _Pages:
 
     async def _operator(self) -> HTTPAnswer:
         complaint = await self._readiness.complaint()
-        shown = await operator_page(self._server, self._overview, complaint)
+        shown = await operator_page(self._overview.sources(), complaint)
         return HTTPAnswer(shown, "text/html; charset=utf-8")
 
 

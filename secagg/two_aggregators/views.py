@@ -17,7 +17,6 @@ from secagg.protocol.messages import Aborted
 from secagg.server.admin.operations import SessionFilter, View
 from secagg.server.admin.views import (
     found_session,
-    listed_at_most,
     running_view,
     sessions_view,
     unknown_task,
@@ -195,7 +194,7 @@ class PartyViews:
                 each.store, chosen, live=each.live, ended=each.ended
             )
         found.sort(key=lambda view: str(view["opened"]), reverse=True)
-        return found[: listed_at_most(chosen)]
+        return found[: chosen.limit]
 
     async def session(self, task_id: str, number: int) -> View:
         """See `OperatorViews.session`."""

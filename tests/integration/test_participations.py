@@ -15,7 +15,6 @@ from secagg_testing.two_aggregators import TASK, TwoAggregators, noise_for
 
 import secagg
 from secagg.cli import main
-from secagg.cli.tasks import task_rows
 from secagg.client.client import Client
 from secagg.config import load_task_settings
 from secagg.distributed_dp import plan
@@ -25,6 +24,7 @@ from secagg.errors import (
     ServiceError,
 )
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, PrivacyLimits
+from secagg.server.admin.printed import task_rows
 from secagg.server.admin.views import StoreViews
 from secagg.server.aggregator import Aggregator
 from secagg.server.server import OperatedServer, Server

@@ -3,21 +3,18 @@
 Rule 1: the page shows and cannot act: no form, no script, no link to another machine.
 Rule 2: every text is escaped: clients and peers choose names of tasks and clients, and
         reasons.
-Rule 3: its content comes from the views that `secagg status`, `sessions` and `budget`
-        print.
+Rule 3: its content comes from the operations behind `secagg status`, `sessions list`
+        and `budget`.
 """
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from secagg.distributed_dp import text_above
-from secagg.protocol.messages import Round
-from secagg.protocol.rounds import ROUNDS
-from secagg.server.admin.operations import ServedAggregator, SessionFilter, View
-from secagg.server.admin.snapshot import StatusSnapshot
-from secagg.server.session.events import LiveSession, named
+from secagg.server.admin.operations import OPERATIONS, Sources, View
+from secagg.server.session.events import named
 from secagg.storage.rows import TaskState
 
 _REFRESH_SECONDS: Final = 5
@@ -90,25 +87,20 @@ class _Markup(str):
 _Cell = _Markup | str | int | None
 
 
-async def operator_page(
-    server: ServedAggregator, overview: StatusSnapshot, complaint: str
-) -> bytes:
+async def operator_page(sources: Sources, complaint: str) -> bytes:
     """Return the present page, HTML in UTF-8.
 
     Args:
-        server: The open server.
-        overview: Status of the server.
+        sources: The sources of its answers, those of an aggregator that runs.
         complaint: Why it cannot serve clients; empty when it can.
     """
-    status = await overview.status()
+    status = await OPERATIONS["status"].call(sources, {})
     process, tasks = cast("View", status["server"]), cast("list[View]", status["tasks"])
-    views = overview.views
-    ended = [
-        each
-        for each in await views.sessions(SessionFilter(limit=_SESSIONS_SHOWN))
-        if each["outcome"] != "running"
-    ]
-    budgets = await views.budgets()
+    listed = await OPERATIONS["session.list"].call(sources, {"limit": _SESSIONS_SHOWN})
+    sessions = cast("list[View]", listed["sessions"])
+    ended = [each for each in sessions if each["outcome"] != "running"]
+    answer = await OPERATIONS["budget"].call(sources, {})
+    budgets = cast("list[View]", answer["budgets"])
     refused = cast("dict[str, int]", process["refused_last_hour"])
     sections = [
         _head(process, complaint),
@@ -117,7 +109,11 @@ async def operator_page(
         _table(
             "Under way",
             ("task", "session", "round", "are in", "answered", "closes in", "missing"),
-            (_row_of(live) for live in server.live()),
+            [
+                _running_row(str(task["task"]), session)
+                for task in tasks
+                for session in cast("list[View]", task["running"])
+            ],
             "No session is open.",
         ),
         _table(
@@ -237,22 +233,23 @@ def _replica_row(replica: View) -> tuple[_Cell, ...]:
     )
 
 
-def _row_of(live: LiveSession) -> tuple[_Cell, ...]:
+def _running_row(task: str, session: View) -> tuple[_Cell, ...]:
     """Return the cells of one running session."""
-    progress = live.progress
-    lost = named([each.identity for each in progress.dropped], _NAMED_AT_MOST)
+    head = (task, cast("int", session["number"]), str(session["round"]))
+    if "live" not in session:  # clients know its end, or the process begins
+        return (*head, "", "", "", "")
+    live = cast("dict[str, Any]", session["live"])
+    lost = named(live["lost"], _NAMED_AT_MOST)
     return (
-        progress.task_id,
-        progress.session_number,
-        ROUNDS[progress.round].title,
+        *head,
         # The needed number differs in every later round.
-        _part(progress.joined, progress.needed)
-        if progress.round is Round.ADVERTISE_KEYS
-        else progress.joined,
-        _part(progress.answered, progress.expected),
-        "" if live.seconds_left is None else _lasting(live.seconds_left),
+        _part(live["joined"], live["needed"])
+        if session["round"] == "joining"
+        else live["joined"],
+        _part(live["answered"], live["expected"]),
+        "" if live["seconds_left"] is None else _lasting(live["seconds_left"]),
         _Markup(
-            escape(named(live.missing, _NAMED_AT_MOST))
+            escape(named(live["missing"], _NAMED_AT_MOST))
             + (f"<small>lost: {escape(lost)}</small>" if lost else "")
         ),
     )

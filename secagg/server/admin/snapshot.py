@@ -13,7 +13,13 @@ from typing import Final
 
 from secagg.pki.expiry import expiries_of
 from secagg.runtime import metrics
-from secagg.server.admin.operations import OperatorViews, ServedAggregator, View
+from secagg.server.admin.operations import (
+    OperatorViews,
+    ServedAggregator,
+    ServerControl,
+    Sources,
+    View,
+)
 from secagg.server.telemetry.prometheus import GaugeSample
 from secagg.transport.relay import Relay
 
@@ -38,6 +44,14 @@ class StatusSnapshot:
     def views(self) -> OperatorViews:
         """The views of its tasks and sessions."""
         return self._server.views(self.state_dir)
+
+    def sources(self, control: ServerControl | None = None) -> Sources:
+        """Return the sources of answers.
+
+        Args:
+            control: The process; None where answers may change nothing.
+        """
+        return Sources(self.views, self.state_dir, self, control)
 
     async def status(self) -> View:
         """Return what `secagg status` shows."""

@@ -13,13 +13,12 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
 from secagg.errors import ErrorCode, InternalError, SecAggError
-from secagg.protocol.rounds import ROUNDS
 from secagg.runtime import log_events as telemetry
 from secagg.server.admin.channel import (
     read_message,
@@ -32,14 +31,12 @@ from secagg.server.admin.operations import (
     ServerControl,
     Sources,
     TaskControl,
-    TaskFilter,
     View,
     operation_of,
     read_arguments,
 )
 from secagg.server.admin.snapshot import StatusSnapshot
 from secagg.server.http.listener import ConnectionTasks
-from secagg.server.session.events import SessionPhase, SessionProgress
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
@@ -71,15 +68,14 @@ class AdminSocket:
         finish: Callable[[bool], None],
     ) -> None:
         self._path = path
-        self._state_dir = state_dir
-        snapshot = StatusSnapshot(server, state_dir)
-        self._control = ServerControl(server, tasks, snapshot, finish)
+        self._snapshot = StatusSnapshot(server, state_dir)
+        self._control = ServerControl(server, tasks, finish)
         self._callers = ConnectionTasks()
         self._listener: asyncio.AbstractServer | None = None
 
     @property
     def _sources(self) -> Sources:
-        return Sources(self._control.snapshot.views, self._state_dir, self._control)
+        return self._snapshot.sources(self._control)
 
     async def __aenter__(self) -> Self:
         """Listen.
@@ -159,11 +155,13 @@ class AdminSocket:
         """Answer one request, or send the error of its operation."""
         number, verb = request.get("id"), str(request.get("verb"))
         try:
-            arguments = request.get("args")
-            if verb == "session.watch":
-                await self._watch(number, arguments, reader, writer)
+            operation, given = operation_of(verb), request.get("args")
+            if operation.changes is not None:
+                arguments = read_arguments(operation.arguments, given)
+                changes = operation.changes(self._sources, arguments)
+                await self._follow(number, changes, reader, writer)
                 return
-            data = await operation_of(verb).call(self._sources, arguments)
+            data = await operation.call(self._sources, given)
             await _send(writer, {"id": number, "ok": True, "data": data})
         except SecAggError as error:
             await _refuse(writer, number, error)
@@ -180,33 +178,22 @@ class AdminSocket:
                 ),
             )
 
-    async def _watch(
+    async def _follow(
         self,
         number: object,
-        arguments: object,
+        changes: AsyncIterator[View],
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Send every change of a session until the caller goes."""
-        task = read_arguments(TaskFilter, arguments).task
-        open_now = (live.progress for live in self._control.server.live())
-        changes = self._control.server.progress(open_now)
+        """Send every change until the caller goes."""
 
         async def tell() -> None:
-            # The first change may take hours; the watching caller gets an answer at
-            # once.
+            # The first change may take hours; the caller gets an answer at once.
             await _send(writer, {"id": number, "ok": True, "more": True, "data": {}})
-            async for progress in changes:
-                if task is None or progress.task_id == task:
-                    await _send(
-                        writer,
-                        {
-                            "id": number,
-                            "ok": True,
-                            "more": True,
-                            "data": _progress_view(progress),
-                        },
-                    )
+            async for change in changes:
+                await _send(
+                    writer, {"id": number, "ok": True, "more": True, "data": change}
+                )
 
         telling = asyncio.ensure_future(tell())
         leaving = asyncio.ensure_future(reader.read(1))
@@ -227,25 +214,6 @@ def _may_call(caller: socket.socket) -> bool:
     found = caller.getsockopt(socket.SOL_SOCKET, option, size)
     _, user, _ = struct.unpack("3i", found)
     return user in (_ROOT, os.geteuid())
-
-
-def _progress_view(progress: SessionProgress) -> View:
-    """Return a session's progress as JSON values."""
-    is_over = progress.phase in (SessionPhase.COMPLETED, SessionPhase.ABORTED)
-    return {
-        "task": progress.task_id,
-        "number": progress.session_number,
-        "session_id": progress.session_id.hex(),
-        "phase": str(progress.phase),
-        "round": ROUNDS[progress.round].title,
-        "joined": progress.joined,
-        "needed": progress.needed,
-        "answered": progress.answered,
-        "expected": progress.expected,
-        "lost": [lost.identity for lost in progress.dropped],
-        "reason": progress.reason,
-        "is_over": is_over,
-    }
 
 
 async def _send(writer: asyncio.StreamWriter, message: View) -> None:

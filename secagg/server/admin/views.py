@@ -25,7 +25,7 @@ from secagg.protocol.profiles import Profile
 from secagg.protocol.rounds import ROUNDS
 from secagg.runtime import metrics
 from secagg.server.admin.operations import SessionFilter, View
-from secagg.server.session.events import LiveSession
+from secagg.server.session.events import LiveSession, SessionPhase, SessionProgress
 from secagg.server.session.report import (
     SessionReceipt,
     next_step_after,
@@ -41,11 +41,8 @@ from secagg.storage.store import StoreReader
 
 Live = Callable[[], Iterable[LiveSession]]
 
-_MAX_LISTED: Final = 1000
 # More receipts of one task are seldom kept (server.keep_receipts).
-_MAX_LOOKED_AT: Final = 10 * _MAX_LISTED
-"""A page of sessions: what fits on a screen several times, and into one answer."""
-
+_MAX_LOOKED_AT: Final = 10_000
 
 # A replica that was not seen for so long has left, and needs no attention.
 _GONE_SECONDS: Final = 3600.0
@@ -364,11 +361,6 @@ def _noised(row: TaskRow) -> NoisyTask | None:
     return NoisyTask.from_parameters(parameters) if parameters.noise_block else None
 
 
-def listed_at_most(chosen: SessionFilter) -> int:
-    """Return how many sessions are listed at most, whatever is asked for."""
-    return max(1, min(chosen.limit or _MAX_LISTED, _MAX_LISTED))
-
-
 async def sessions_view(
     store: StoreReader,
     chosen: SessionFilter,
@@ -388,8 +380,7 @@ async def sessions_view(
         ServiceError: STORAGE_FAILED or STATE_DAMAGED.
     """
     found: list[View] = []
-    limit = listed_at_most(chosen)
-    since, outcome = chosen.since, chosen.outcome
+    limit, since, outcome = chosen.limit, chosen.since, chosen.outcome
     rows = await store.read(
         ListSessions(
             role=Side.SERVER,
@@ -511,6 +502,25 @@ def running_view(row: SessionRow, live: LiveSession | None) -> View:
             if live.seconds_left is None
             else round(live.seconds_left, 1),
         },
+    }
+
+
+def progress_view(progress: SessionProgress) -> View:
+    """Return a session's progress as JSON values."""
+    is_over = progress.phase in (SessionPhase.COMPLETED, SessionPhase.ABORTED)
+    return {
+        "task": progress.task_id,
+        "number": progress.session_number,
+        "session_id": progress.session_id.hex(),
+        "phase": str(progress.phase),
+        "round": ROUNDS[progress.round].title,
+        "joined": progress.joined,
+        "needed": progress.needed,
+        "answered": progress.answered,
+        "expected": progress.expected,
+        "lost": [lost.identity for lost in progress.dropped],
+        "reason": progress.reason,
+        "is_over": is_over,
     }
 
 

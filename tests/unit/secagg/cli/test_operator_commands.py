@@ -368,11 +368,19 @@ def test_who_follows_sessions_reads_at_once_that_it_is_heard(
 
 def test_the_commands_of_an_operator_load_no_server():
     """Operators look when a machine is busy, and imports are the slowest then."""
-    code = "import sys, secagg.server.admin.channel as a; print(*sys.modules)"
+    code = (
+        "import sys, secagg.server.admin.channel; from secagg.cli import app; "
+        "app._command(app._loaded_for(['tasks'])); print(*sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    assert not {"grpc", "numpy", "secagg.server.aggregator"} & {*done.stdout.split()}
+    loaded = {*done.stdout.split()}
+    heavy = {"grpc", "numpy", "secagg.server.aggregator", "secagg.storage"}
+    assert not heavy & loaded
+    commands = {each for each in loaded if each.startswith("secagg.cli.")}
+    assert "secagg.cli.operator" in commands
+    assert "secagg.cli.client" not in commands
 
 
 def test_on_a_terminal_the_plan_is_shown_and_offered_only_where_asked(

@@ -610,8 +610,8 @@ SOLE = {
 
 async def assert_refused(party):
     for verb, arguments in (
-        ("task.add", {"settings": SOLE, "origin": "x.toml"}),
-        ("task.apply", {"settings": SOLE, "origin": "x.toml"}),
+        ("task.add", {"file": {"settings": SOLE, "origin": "x.toml"}}),
+        ("task.apply", {"file": {"settings": SOLE, "origin": "x.toml"}}),
         ("task.stop", {"task": "second", "reason": "why"}),
     ):
         with pytest.raises(ServiceError) as said:

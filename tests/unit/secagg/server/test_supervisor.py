@@ -178,8 +178,10 @@ async def test_a_task_lives_through_its_sums_a_pause_and_two_processes(world):
     async with world.running(world.settings()):
         added = await world.ask(
             "task.add",
-            settings=world.settings("a/b", steps=1).document(),
-            origin="f",
+            file={
+                "settings": world.settings("a/b", steps=1).document(),
+                "origin": "f",
+            },
         )
         assert (added["task"], added["state"], added["version"]) == (
             "a/b",
@@ -290,11 +292,16 @@ async def test_a_file_that_says_something_else_changes_nothing_until_it_is_appli
         assert "task_settings_differ" in caplog.text
         assert any("secagg tasks apply" in said for said in world.said)
         assert (await world.ask("task.show", task="t"))["sums_wanted"] == 2
-        wrong = {"settings": longer.document(), "origin": "f", "version": 7}
+        wrong = {
+            "file": {"settings": longer.document(), "origin": "f"},
+            "expect_version": 7,
+        }
         await refused(
             world.ask("task.apply", **wrong), ErrorCode.BAD_SETTINGS, "version 1"
         )
-        shown = await world.ask("task.apply", settings=longer.document(), origin="f")
+        shown = await world.ask(
+            "task.apply", file={"settings": longer.document(), "origin": "f"}
+        )
         assert (shown["sums_wanted"], shown["version"]) == (5, 2)
         await world.both_give("t")
 
@@ -374,7 +381,7 @@ async def test_a_task_whose_row_was_stored_unheard_is_added_again(world, monkeyp
 
         monkeypatch.setattr(store, "commit", put_unheard)
         document = world.settings("u").document()
-        add = {"settings": document, "origin": "f"}
+        add = {"file": {"settings": document, "origin": "f"}}
         await refused(world.ask("task.add", **add), ErrorCode.STORAGE_FAILED)
         await world.ask("task.add", **add)
         await until(world, "u", state="running")
@@ -543,7 +550,7 @@ async def test_what_speaks_against_a_task_is_asked_on_every_way_to_it(world):
         for verb, task in (("task.add", "u"), ("task.apply", "t")):
             unfit.add(task)
             document = world.settings(task).document()
-            answer = world.ask(verb, settings=document, origin="f")
+            answer = world.ask(verb, file={"settings": document, "origin": "f"})
             await refused(answer, ErrorCode.BAD_SETTINGS, "it is a key")
         assert await world.states() == {"t": "running"}
     async with world.running():
@@ -589,7 +596,7 @@ async def test_a_name_that_no_offer_can_carry_is_refused(world, name):
     async with world.running():
         document = world.settings(name).document()
         await refused(
-            world.ask("task.add", settings=document, origin="f"),
+            world.ask("task.add", file={"settings": document, "origin": "f"}),
             ErrorCode.BAD_SETTINGS,
             "task.id",
             "from f",
@@ -702,12 +709,12 @@ async def test_an_end_date_stops_a_task(world):
 async def test_names_that_are_taken_unknown_or_no_settings_are_refused(world):
     async with world.running(world.settings()):
         document = world.settings().document()
-        asked = world.ask("task.add", settings=document, origin="f")
+        asked = world.ask("task.add", file={"settings": document, "origin": "f"})
         await refused(asked, ErrorCode.BAD_SETTINGS, "already")
         asked = world.ask("task.show", task="nobody")
         await refused(asked, ErrorCode.UNKNOWN_SESSION, "nobody")
         wrong = document | {"cohort": {"min_clients": 1}}
-        asked = world.ask("task.add", settings=wrong, origin="my.toml")
+        asked = world.ask("task.add", file={"settings": wrong, "origin": "my.toml"})
         await refused(asked, ErrorCode.BAD_SETTINGS, "my.toml")
         asked = world.ask("session.abort", task="t", number=9, reason="")
         await refused(asked, ErrorCode.UNKNOWN_SESSION, "9")
@@ -736,18 +743,18 @@ async def test_answers_to_an_operator_have_their_keys_and_types(world, json_answ
         await until(world, "t", running=[])
         await ask("task.pause", task="t", reason="longer lunch")
         more = world.settings(steps=5).document()
-        await ask("task.apply", settings=more, origin="f")
+        await ask("task.apply", file={"settings": more, "origin": "f"})
         await ask("session.show", task="t", number=1)
         await ask("task.stop", task="t", reason="enough")
         # What runs of a task that opens sessions is not the same in each run.
-        other = {"settings": world.settings("u").document(), "origin": "f"}
+        other = {"file": {"settings": world.settings("u").document(), "origin": "f"}}
         answers = {"task.add": await world.ask("task.add", **other)}
         await world.ask("task.pause", task="u", reason="lunch")
         answers["task.resume"] = await world.ask("task.resume", task="u")
         for verb, answer in answers.items():
             json_answer(f"admin {verb}", {**answer, "running": []})
         await ask("drain", finish=True)
-        assert verbs | answers.keys() == OPERATIONS.keys()
+        assert verbs | answers.keys() | {"session.watch"} == OPERATIONS.keys()
 
 
 async def test_sessions_are_listed_watched_shown_and_aborted(world, json_answer):
@@ -829,7 +836,7 @@ async def test_nothing_that_a_caller_sends_ends_the_aggregator(world):
             writer.close()
         await refused(world.ask("no.verb"), ErrorCode.BAD_INPUT)
         await refused(world.ask("task.show", task=7), ErrorCode.BAD_INPUT, "task")
-        await refused(world.ask("task.add", settings=[]), ErrorCode.BAD_INPUT)
+        await refused(world.ask("task.add", file=[]), ErrorCode.BAD_INPUT)
         assert (await world.states()) == {"t": "running"}
 
 
@@ -862,7 +869,9 @@ async def test_a_task_is_stopped_while_another_is_planned(world, monkeypatch):
     monkeypatch.setattr("secagg.server.task.setup.prepare_task", prepare)
     async with world.running(world.settings()):
         slow = world.settings("slow").document()
-        adding = asyncio.ensure_future(world.ask("task.add", settings=slow, origin="f"))
+        adding = asyncio.ensure_future(
+            world.ask("task.add", file={"settings": slow, "origin": "f"})
+        )
         await asyncio.to_thread(begun.wait, 60)
         stopped = await world.ask("task.stop", task="t", reason="enough")
         assert stopped["state"] == "stopped"
@@ -963,7 +972,9 @@ async def worlds(tmp_path, monkeypatch, postgres_url):
 
 async def test_what_is_said_at_one_server_is_done_by_all(worlds):
     one, other = worlds
-    await one.ask("task.add", settings=one.settings("u").document(), origin="f")
+    await one.ask(
+        "task.add", file={"settings": one.settings("u").document(), "origin": "f"}
+    )
     await until(other, "u", state="running", version=1)
     # One client of each, and the session that either of them has opened.
     at_other = other.server.connection("b")
@@ -980,7 +991,7 @@ async def test_what_is_said_at_one_server_is_done_by_all(worlds):
     await one.ask("task.resume", task="u")
     await until(other, "u", state="running")
     longer = one.settings("u", steps=3)
-    await one.ask("task.apply", settings=longer.document(), origin="f")
+    await one.ask("task.apply", file={"settings": longer.document(), "origin": "f"})
     await until(other, "u", version=4)
     await asyncio.gather(one.give("a", "u"), other.give("b", "u", connection=at_other))
     await one.ask("task.stop", task="u", reason="enough")

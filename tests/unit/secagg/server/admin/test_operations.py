@@ -1,35 +1,42 @@
 """The table of operations: arguments, offline answers, one command each."""
 
+import asyncio
 import dataclasses
-import re
-from pathlib import Path
+import json
 
 import pytest
 
+from secagg.cli import app, main, operator
 from secagg.errors import ErrorCode, ServiceError
+from secagg.server.admin import operations
 from secagg.server.admin.operations import (
     OPERATIONS,
+    Operation,
     Sources,
+    argument,
     operation_of,
     read_arguments,
 )
 from secagg.server.admin.views import StoreViews
 from secagg.storage.open_store import STORE_FILE, open_store, reading
 
-ROOT = Path(__file__).parents[5]
+FILE = {"settings": {"task": {"id": "digits"}}, "origin": "digits.toml"}
 VALUES = {
     "task": "digits",
     "reason": "why",
-    "origin": "digits.toml",
     "outcome": "released",
-    "settings": {},
-    "version": 1,
+    "file": FILE,
+    "expect_version": 1,
     "number": 1,
     "since": 0,
     "limit": 1,
     "finish": True,
 }
-WRONG = {str: (1, [], {}), int: (True, "1", 1.5), bool: (1, "yes"), dict: ([], "{}")}
+WRONG = {
+    str: (1, [], {}),
+    int: (True, "1", 1.5),
+    bool: (1, "yes"),
+}
 FIELDS = [
     pytest.param(name, field.name, id=f"{name} {field.name}")
     for name, operation in OPERATIONS.items()
@@ -46,10 +53,43 @@ def full(name):
 def test_an_argument_of_another_type_is_refused_by_name(name, field):
     kind = OPERATIONS[name].arguments
     read_arguments(kind, full(name))
-    for wrong in WRONG[type(VALUES[field])]:
+    for wrong in WRONG.get(type(VALUES[field]), ()):
         with pytest.raises(ServiceError, match=rf"{field} must be") as caught:
             read_arguments(kind, full(name) | {field: wrong})
         assert caught.value.code is ErrorCode.BAD_INPUT
+
+
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        ([], "file must be an object"),
+        ({"origin": "f"}, "settings must be a section"),
+        ({"settings": [], "origin": "f"}, "settings must be a section"),
+        ({"settings": {}, "origin": 1}, "origin must be a text"),
+        ({"settings": {}}, "origin must be a text"),
+    ],
+)
+def test_a_task_is_an_object_with_the_name_of_its_file(file, why):
+    with pytest.raises(ServiceError, match=why) as caught:
+        read_arguments(OPERATIONS["task.add"].arguments, {"file": file})
+    assert caught.value.code is ErrorCode.BAD_INPUT
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("session.show", {"number": 0}),
+        ("session.list", {"limit": 0}),
+        ("session.list", {"limit": 1001}),
+        ("session.list", {"outcome": "U3_TO_SMALL"}),
+        ("task.apply", {"expect_version": 0}),
+    ],
+    ids=str,
+)
+def test_the_limits_of_an_option_hold_at_the_socket_too(name, given):
+    with pytest.raises(ServiceError, match="must be") as caught:
+        read_arguments(OPERATIONS[name].arguments, full(name) | given)
+    assert caught.value.code is ErrorCode.BAD_INPUT
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -76,9 +116,19 @@ def test_an_unknown_operation_is_refused():
     assert caught.value.code is ErrorCode.BAD_INPUT
 
 
+async def make_store(directory):
+    await (await open_store(f"sqlite:{directory / STORE_FILE}")).close()
+
+
+async def answered(operation, sources, given):
+    if operation.changes is None:
+        return await operation.call(sources, given)
+    return operation.changes(sources, read_arguments(operation.arguments, given))
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 async def test_what_needs_a_process_says_so_and_the_rest_is_read(name, tmp_path):
-    await (await open_store(f"sqlite:{tmp_path / STORE_FILE}")).close()
+    await make_store(tmp_path)
     operation = OPERATIONS[name]
     with reading(tmp_path / STORE_FILE) as store:
         sources = Sources(StoreViews(store, tmp_path), tmp_path)
@@ -90,15 +140,66 @@ async def test_what_needs_a_process_says_so_and_the_rest_is_read(name, tmp_path)
             else:
                 assert await operation.call(sources, full(name))
             return
-        given = full(name) | {"settings": {"task": {"id": "digits"}}}
         with pytest.raises(ServiceError, match="needs an aggregator") as caught:
-            await operation.call(sources, given)
+            await answered(operation, sources, full(name))
         assert caught.value.code is ErrorCode.UNREACHABLE
 
 
-def test_every_operation_has_one_command():
-    text = "".join(path.read_text() for path in (ROOT / "secagg" / "cli").glob("*.py"))
-    for word, is_offline in (("ask", False), ("look", True)):
-        named = re.findall(rf'\b{word}\(\s*config,\s*"([\w.]+)"', text)
-        rows = [n for n, row in OPERATIONS.items() if row.is_offline is is_offline]
-        assert sorted(named) == sorted(rows)
+@dataclasses.dataclass(frozen=True)
+class Copies:
+    """Takes a task and a number of copies."""
+
+    task: str = argument("Of which task.", metavar="ID", is_positional=True)
+    copies: int = argument("How many.", low=1, default=2)
+
+
+async def copies(sources, given):
+    """Count copies.
+
+    No more.
+    """
+    return {"copied": given.task, "copies": given.copies, "dir": sources.state_dir.name}
+
+
+TOY = Operation("task.copies", Copies, copies, is_offline=True)
+
+
+@pytest.fixture
+def with_a_row(monkeypatch, tmp_path):
+    rows = {**OPERATIONS, TOY.name: TOY}
+    monkeypatch.setattr(operations, "OPERATIONS", rows)
+    monkeypatch.setattr(operator, "OPERATIONS", rows)
+    app._command.cache_clear()
+    tls = 'ca = "ca.pem"\ncertificate = "server.pem"\nkey = "server.key"\n'
+    path = tmp_path / "server.toml"
+    path.write_text(f'[server]\nstate_dir = "state"\n[tls]\n{tls}')
+    yield path
+    app._command.cache_clear()
+
+
+def test_a_row_alone_makes_an_operation_and_its_command(with_a_row, capsys):
+    """Socket, offline reader and command line: an operation touches one file."""
+    assert operation_of("task.copies") is TOY
+    directory = with_a_row.parent / "state"
+    directory.mkdir()
+    words = ["tasks", "copies", "digits", "--config", str(with_a_row)]
+    assert main(["tasks", "copies", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for word in (
+        "Count copies.",
+        "No more.",
+        "--copies",
+        "How many.",
+        "Of which task.",
+    ):
+        assert word in shown
+    assert main([*words, "--copies", "0"]) == 2
+    capsys.readouterr()
+    assert main([*words, "--json"]) == 55  # no store was ever written there
+    capsys.readouterr()
+    asyncio.run(make_store(directory))
+    assert main([*words, "--copies", "3"]) == 0
+    assert "copied  digits" in " ".join(capsys.readouterr().out.split("\n"))
+    assert main([*words, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer == {"copied": "digits", "copies": 2, "dir": "state"}

@@ -261,7 +261,7 @@ async def test_what_waits_for_a_person_stands_on_top(world, monkeypatch):
         monkeypatch.setattr(
             StatusSnapshot, "status", AsyncMock(return_value=status | {"server": soon})
         )
-        page = await operator_page(world.server, overview, "the disk & all")
+        page = await operator_page(overview.sources(), "the disk & all")
     shown = Shown(page.decode())
     assert shown.wanting == [
         f"Task {HOSTILE} is paused: wrong <b>model</b>",

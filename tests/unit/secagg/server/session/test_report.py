@@ -14,7 +14,6 @@ from secagg_testing.inline_store import ask
 from secagg_testing.lossy_connection import Fault
 
 from secagg.cli.output import Output
-from secagg.cli.sessions import _print_session
 from secagg.client.client import Client
 from secagg.config import load_task_settings
 from secagg.protocol.policy import (
@@ -22,6 +21,7 @@ from secagg.protocol.policy import (
     ClientPolicy,
     ExactSumWaiver,
 )
+from secagg.server.admin.printed import print_session
 from secagg.server.admin.views import StoreViews
 from secagg.server.server import OperatedServer
 from secagg.server.session.report import SessionReports, report_of, reports_in
@@ -112,7 +112,7 @@ def page_of(deployment, tmp_path, capsys):
     assert ask(store.commit(PutTask(task, expect_version=0)))
     shown = ask(StoreViews(store, tmp_path).session(TASK_ID, 1))
     assert shown["report"] is None
-    _print_session(json.loads(json.dumps(shown)), Output(as_json=False))
+    print_session(json.loads(json.dumps(shown)), Output(as_json=False))
     return capsys.readouterr().out
 
 

@@ -1,0 +1,67 @@
+"""What a client has spent, for `secagg budget`."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from secagg.config import ClientSettings
+    from secagg.config.two_aggregators import SharingClientSettings
+
+
+def client_budget(
+    settings: "ClientSettings | SharingClientSettings", task: str | None
+) -> dict[str, Any]:
+    """Return what a client has spent, and what is claimed of data with a total.
+
+    Its process must not run meanwhile.
+    """
+    import asyncio
+
+    from secagg.config.common import total_budget
+    from secagg.storage.budget_ledger import (
+        BudgetKey,
+        ChargeRow,
+        ChargeState,
+        budget_of,
+    )
+    from secagg.storage.directories import STORE_FILE
+    from secagg.storage.open_store import reading
+    from secagg.storage.queries import ListCharges
+
+    state_dir = settings.client.state_dir
+    wanted = task or settings.client.task
+    total = total_budget(settings.policy)
+
+    async def rows() -> tuple[ChargeRow, ...]:
+        with reading(state_dir / STORE_FILE) as store:
+            return await store.read(ListCharges(wanted))
+
+    charges = asyncio.run(rows())
+
+    def given(key: BudgetKey) -> dict[str, Any]:
+        own = [row for row in charges if row.budget == key]
+        # One noise, so one number of sessions that are covered, and that come back.
+        allowed = max((row.allowed for row in own), default=None)
+        refunds = max((row.refunds for row in own), default=0)
+        spent = budget_of(own, key, allowed=allowed or 0, refunds=refunds)
+        return {
+            "task": wanted,
+            "aggregator": key.aggregator or None,
+            "trust_domain": key.trust_domain or None,
+            # Unknown before the first session: the number stands in its offer.
+            "charges": allowed,
+            "left": None if allowed is None else spent.left,
+            "given": spent.given,
+            "under_way": sum(row.state is ChargeState.BOUND for row in own),
+            "given_back": spent.void,
+        }
+
+    # Aggregators that use one name for their tasks have a budget each.
+    nothing = BudgetKey(trust_domain="", aggregator="", task=wanted)
+    keys = dict.fromkeys(row.budget for row in charges) or {nothing: None}
+    budgets = [given(key) for key in keys]
+    if total is None:
+        return {"role": "client", "budgets": budgets}
+    from secagg.client.total_budget import look_at_use
+
+    use = asyncio.run(look_at_use(total, state_dir))
+    return {"role": "client", "budgets": budgets, "data": use.to_dict()}
