@@ -304,12 +304,12 @@ _USUAL: Final[dict[ErrorCode, type[SecAggError]]] = {
     ErrorCode.TOO_FEW_ANSWERS: SessionAbortedError,
     ErrorCode.BAD_CREDENTIAL: ServiceError,
     ErrorCode.BAD_CLOCK: ServiceError,
-    ErrorCode.INTERNAL: ServiceError,
+    ErrorCode.INTERNAL: InternalError,
     ErrorCode.UNAUTHENTICATED: RemoteProtocolError,
     ErrorCode.NOT_INVITED: RemoteProtocolError,
     ErrorCode.SESSION_OVER: RemoteProtocolError,
     ErrorCode.UPLOAD_CORRUPT: RemoteProtocolError,
-    ErrorCode.BAD_INPUT: LocalProtocolError,
+    ErrorCode.BAD_INPUT: InputError,
     ErrorCode.LOCAL_MISUSE: LocalProtocolError,
 }
 """The class of a code where its range does not say it."""

@@ -230,7 +230,15 @@ def check_claim(
     if fits(together, limit):
         return found
     if is_known:
-        raise _lowered(budget, found)
+        raise ErrorCode.POLICY_VIOLATION.error(
+            f"tasks with claims on the data {budget.data!r} come to epsilon "
+            f"{text_above(found.epsilon, _DIGITS)} and delta "
+            f"{text_above(found.delta, _DELTA_DIGITS)}; this client's total is "
+            f"{budget.epsilon:g} and {budget.delta:g}",
+            kind=TotalBudgetExceededError,
+            fix="policy.total_epsilon or policy.total_delta was lowered below what "
+            "is claimed already, and claims stay: give no more, or raise it again.",
+        )
     room = room_for(loss_in(claim), losses, limit)
     raise _refused(budget, claim, use_of(budget, rows, None), room)
 
@@ -292,17 +300,4 @@ def _enough(budget: TotalBudget, needed: LossLimit | None) -> str:
     return (
         f"{' and '.join(settings)} {takes} this one, if that is what the owner of the "
         "data wants"
-    )
-
-
-def _lowered(budget: TotalBudget, found: BudgetSpent) -> TotalBudgetExceededError:
-    """Return the error for a total below what is claimed already."""
-    return TotalBudgetExceededError(
-        f"tasks with claims on the data {budget.data!r} come to epsilon "
-        f"{text_above(found.epsilon, _DIGITS)} and delta "
-        f"{text_above(found.delta, _DELTA_DIGITS)}; this client's total is "
-        f"{budget.epsilon:g} and {budget.delta:g}",
-        code=ErrorCode.POLICY_VIOLATION,
-        next_step="policy.total_epsilon or policy.total_delta was lowered below what "
-        "is claimed already, and claims stay: give no more, or raise it again.",
     )

@@ -185,7 +185,12 @@ def refuse_shared_paths(paths: Iterable[NamedPath]) -> str:
             raise _shared(one.named, other.named)
         for file, state in ((one, other), (other, one)):
             if state.holds(file):
-                raise _inside(file.named, state.named)
+                inner, outer = file.named, state.named
+                raise ErrorCode.BAD_SETTINGS.error(
+                    f"{inner.name} {inner.path} lies in {outer.name} {outer.path}, "
+                    "whose files are the state's own",
+                    fix=f"Give {inner.name} a path outside it.",
+                )
     return f"{len(places)} paths, none written over another"
 
 
@@ -420,12 +425,4 @@ def _shared(one: NamedPath, other: NamedPath) -> SecAggError:
         f"{written.name} {written.path} and {kept.name} {kept.path} may be one file, "
         f"and {danger}",
         fix=f"Give {written.name} a path of its own.",
-    )
-
-
-def _inside(file: NamedPath, state: NamedPath) -> SecAggError:
-    return ErrorCode.BAD_SETTINGS.error(
-        f"{file.name} {file.path} lies in {state.name} {state.path}, whose files are "
-        "the state's own",
-        fix=f"Give {file.name} a path outside it.",
     )

@@ -115,6 +115,7 @@ class Director:
             if not address.done():
                 raise ErrorCode.INTERNAL.error(
                     f"{program.name} ended before it listened",
+                    kind=ServiceError,
                     fix=f"See {self._folder.log(program.name)}.",
                 )
             self._tell(f"{program.name} listens on {address.result()}")

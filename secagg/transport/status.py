@@ -161,7 +161,7 @@ def usual_error(code: ErrorCode) -> SecAggError:
     kind = _KIND_OF_STATUS.get(status_code(code))
     if kind is None or code is ErrorCode.TASK_OVER:  # over for every caller
         return ServiceError("", code=code)
-    return kind("", code=code)
+    return code.error("", kind=kind)
 
 
 def status_of(error: SecAggError) -> tuple[grpc.StatusCode, str, _Metadata]:

@@ -284,13 +284,13 @@ def writes_its_own_text(node, classes):
 
 
 def code_that_makes(call):
-    """Return X for a call of `ErrorCode.X.error`, else None."""
+    """Return the code of a call of its method `error`, else None."""
     maker = call.func
     if not isinstance(maker, ast.Attribute) or maker.attr != "error":
         return None
-    code = maker.value
-    is_code = isinstance(code, ast.Attribute) and name_of(code.value) == "ErrorCode"
-    return code.attr if is_code else None
+    is_code = name_of(getattr(maker.value, "value", None)) == "ErrorCode"
+    has_kind = any(keyword.arg == "kind" for keyword in call.keywords)
+    return maker.value if is_code or has_kind else None
 
 
 def error_rows(modules):
@@ -316,9 +316,14 @@ def error_rows(modules):
             code = code_that_makes(call)
             if code is not None:
                 kind = given.get("kind")
-                usual = type(ErrorCode[code].error("")).__name__
-                name = usual if kind is None else name_of(kind)
-                given |= {"code": ast.Constant(value=code)}
+                name = (
+                    type(ErrorCode[code.attr].error("")).__name__
+                    if kind is None
+                    else name_of(kind)
+                )
+                if name not in classes:  # a class that is chosen where it runs
+                    continue
+                given |= {"code": code}
                 given["next_step"] = given.get("fix", ast.Constant(value=""))
             elif not is_super and (
                 name not in classes or writes_its_own_text(classes[name][1], classes)

@@ -470,10 +470,12 @@ def _check_vector(
         raise ErrorCode.BAD_INPUT.error(
             f"the input must be {expected} of shape ({parameters.dimension},), "
             f"not {residues.dtype} of shape {residues.shape}",
+            kind=LocalProtocolError,
         )
     if int(np.max(residues)) >= parameters.modulus:
         raise ErrorCode.BAD_INPUT.error(
             f"the input has entries outside [0, {parameters.modulus})",
+            kind=LocalProtocolError,
         )
 
 

@@ -286,7 +286,11 @@ class EdgeApplication:
     async def _held_answer(self, who: Caller, asked: Any, receive: Receive) -> Any:  # noqa: ANN401 - of any call
         """Answer a request that may be held, while its client is connected (rule 4)."""
         if self._is_stopping:
-            raise _stopping()
+            raise ErrorCode.SHUTTING_DOWN.error(
+                "the aggregator is stopping",
+                fix="Come back in a moment; nothing is lost.",
+                retry_after_seconds=1.0,
+            )
         async with self._held.open(who):
             answering = asyncio.ensure_future(self._service.answer(who.name, asked))
             gone = asyncio.ensure_future(receive())  # only its end follows
@@ -424,14 +428,6 @@ def _error_answer(error: SecAggError) -> tuple[int, _Headers, bytes]:
 def _date(second: int) -> bytes:
     """Return a moment as HTTP writes it."""
     return formatdate(second, usegmt=True).encode()
-
-
-def _stopping() -> SecAggError:
-    return ErrorCode.SHUTTING_DOWN.error(
-        "the aggregator is stopping",
-        fix="Come back in a moment; nothing is lost.",
-        retry_after_seconds=1.0,
-    )
 
 
 def _malformed(complaint: str) -> ServiceError:
