@@ -1,5 +1,6 @@
 """`secagg client`: contributes one vector, and fetches the sum."""
 
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -17,7 +18,7 @@ from secagg.cli.output import Output
 from secagg.client.session_paths import SessionPath
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from secagg.cli.client_inputs import GivenInput, Source
     from secagg.client.client import Client
@@ -175,8 +176,8 @@ def client(  # noqa: PLR0913 - one parameter per flag
     from dataclasses import replace
     from functools import partial
 
-    from secagg.cli.checks.preflight import require_all, show_checked
-    from secagg.cli.checks.setup_checks import shown_results, start_results
+    from secagg.cli.checks.preflight import show_checked
+    from secagg.cli.checks.setup_checks import require_start, shown_results
     from secagg.cli.checks.setups import ClientSetup
     from secagg.cli.client_inputs import (
         GivenInput,
@@ -232,15 +233,12 @@ def client(  # noqa: PLR0913 - one parameter per flag
         ]
         findings = [one for setup in shown for one in shown_results(setup)]
         show_checked(loaded.rows(), findings, output)
-        output.result({key: value for key, value, _ in loaded.rows()})
         return
     log_to_stderr(settings.client.log_level, settings.client.log_format)
     for profile in client_policy(settings).profiles:
         warn_if_experimental(profile, output)
     for setup in setups:
-        started = replace(setup, accepts_restored=accept_restored)
-        for complaint in require_all(start_results(started)):
-            output.line(complaint, style="bold red")
+        require_start(replace(setup, accepts_restored=accept_restored), output)
     renewal = _renewal(renew_before or _RENEW_BEFORE_DAYS, renew_exec)
 
     def give(
@@ -418,17 +416,15 @@ async def _give(  # noqa: PLR0913 - what is given, and where to
         stop_source(source)
 
 
-async def _contribute(
-    settings: "ClientSettings",
-    source: "Source",
-    files: _Files,
-    output: Output,
-    client: "Callable[..., Client]",
-) -> "tuple[list[Contribution], Participation | None]":
-    """Return the contributions, and the last participation if the task is over."""
-    from secagg.cli.client_inputs import forget_vector
+@asynccontextmanager
+async def _opened(
+    source: "Source", output: Output, client: "Callable[..., Client]"
+) -> "AsyncIterator[tuple[Client, list[int]]]":
+    """Open a client that prints its progress; yields the sessions without a sum, too.
+
+    Their numbers are those whose receipts are not written yet.
+    """
     from secagg.client.session_driver import ClientPhase
-    from secagg.errors import ErrorCode, ServiceError
     from secagg.runtime.garbage import keep_what_is_loaded
 
     aborted: list[int] = []
@@ -438,11 +434,26 @@ async def _contribute(
             aborted.append(progress.session_number)
         output.line(_line_of(progress))
 
-    contributions: list[Contribution] = []
     async with client(on_progress=show) as one:
         keep_what_is_loaded()
         if not await one.is_in_session():
             source.ready()
+        yield one, aborted
+
+
+async def _contribute(
+    settings: "ClientSettings",
+    source: "Source",
+    files: _Files,
+    output: Output,
+    client: "Callable[..., Client]",
+) -> "tuple[list[Contribution], Participation | None]":
+    """Return the contributions, and the last participation if the task is over."""
+    from secagg.cli.client_inputs import forget_vector
+    from secagg.errors import ErrorCode, ServiceError
+
+    contributions: list[Contribution] = []
+    async with _opened(source, output, client) as (one, aborted):
         while len(contributions) < settings.client.sessions:
             try:
                 given = await one.contribute(source.vector, accept=source.check)
@@ -478,18 +489,10 @@ async def _serve(
 
     from secagg.cli.client_inputs import forget_vector
     from secagg.client.service import ClientService
-    from secagg.client.session_driver import ClientPhase
     from secagg.errors import ErrorCode, ServiceError
     from secagg.runtime.clock import SystemClock, beside
-    from secagg.runtime.garbage import keep_what_is_loaded
 
-    aborted: list[int] = []
     count = 0
-
-    def show(progress: "ClientProgress") -> None:
-        if progress.phase is ClientPhase.ABORTED:
-            aborted.append(progress.session_number)
-        output.line(_line_of(progress))
 
     def take(given: "Contribution") -> None:
         nonlocal count
@@ -498,10 +501,7 @@ async def _serve(
         _describe(given, output)
         _write_given(given, files, output)
 
-    async with client(on_progress=show) as one:
-        keep_what_is_loaded()
-        if not await one.is_in_session():
-            source.ready()
+    async with _opened(source, output, client) as (one, aborted):
 
         async def fail(_: "SecAggError") -> None:
             await _write_aborted(one, aborted, files, output)

@@ -1,5 +1,6 @@
 """`secagg server`: runs an aggregator."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -15,8 +16,8 @@ from secagg.cli.options import (
 from secagg.cli.output import Output
 
 if TYPE_CHECKING:
-    from secagg.cli.server_training import TrainingOptions
     from secagg.config import HostSettings, ServerSettings, TaskSettings
+    from secagg.learning.served_training import ServedTraining
     from secagg.protocol.parameters import ProtocolParameters
     from secagg.server.admin.operations import View
     from secagg.server.task.setup import PreparedTask
@@ -123,16 +124,15 @@ def server(  # noqa: PLR0913 - one argument per option
     import os
     from dataclasses import replace
 
-    from secagg.cli.checks.preflight import require_all, show_checked
-    from secagg.cli.checks.setup_checks import owner_of, shown_results, start_results
+    from secagg.cli.checks.preflight import show_checked
+    from secagg.cli.checks.setup_checks import owner_of, require_start, shown_results
     from secagg.cli.checks.setups import ServerSetup, tasks_in_folder
     from secagg.cli.output import log_to_stderr
-    from secagg.cli.server_training import TrainingOptions
     from secagg.config import load_host_settings, load_server_settings, names_a_task
     from secagg.server.task.setup import prepare_task
     from secagg.storage.postgres.address import checked_address
 
-    training = TrainingOptions(
+    training = _TrainingOptions(
         learn, update_with, model, learning_rate, max_weight, update_seconds
     )
     training.check(until_done=until_done)
@@ -168,15 +168,11 @@ def server(  # noqa: PLR0913 - one argument per option
             output.line("planning the noise of the task")
             shown = prepare_task(task, reports=settings.server.state_dir, keep=False)
             print_task(shown, output)
-        output.result({key: value for key, value, _ in rows})
         return
     log_to_stderr(settings.server.log_level, settings.server.log_format)
     output.line("checking certificates, directories and port")
     # A server that runs for good waits for a disk; that of sums delays sums only.
-    for complaint in require_all(
-        start_results(setup), may_be_full="" if until_done else "D170"
-    ):
-        output.line(complaint, style="bold red")
+    require_start(setup, output, may_be_full="" if until_done else "D170")
     if task is not None and until_done:
         _run_to_the_end(task, output, restored=restored, options=training)
     else:
@@ -186,6 +182,91 @@ def server(  # noqa: PLR0913 - one argument per option
             output,
             file=path,
             restored=restored,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _TrainingOptions:
+    """Values of --learn, --update-with and the options that go with them.
+
+    Attributes:
+        rule: Of --learn.
+        command: Of --update-with.
+        model: Of --model.
+        learning_rate: Of --learning-rate.
+        max_weight: Of --max-weight.
+        seconds: Of --update-seconds.
+    """
+
+    rule: str | None
+    command: str | None
+    model: Path | None
+    learning_rate: float | None
+    max_weight: float | None
+    seconds: float
+
+    def check(self, *, until_done: bool) -> None:
+        """Refuse options that do not go together.
+
+        Raises:
+            typer.BadParameter: In words.
+        """
+        if self.rule is None and self.command is None:
+            others = (self.model, self.learning_rate, self.max_weight)
+            if any(given is not None for given in others):
+                raise typer.BadParameter(
+                    "--model, --learning-rate and --max-weight go with --learn or "
+                    "--update-with"
+                )
+            return
+        if self.rule is not None and self.command is not None:
+            raise typer.BadParameter("--learn and --update-with exclude each other")
+        if self.model is None:
+            raise typer.BadParameter("--learn and --update-with need --model")
+        if self.learning_rate is not None and self.rule is None:
+            raise typer.BadParameter("--learning-rate goes with --learn")
+        if not until_done:
+            raise typer.BadParameter("--learn and --update-with go with --until-done")
+
+    def training(
+        self, settings: "ServerSettings", prepared: "PreparedTask"
+    ) -> "ServedTraining | None":
+        """Return the training; None where none was asked for.
+
+        Raises:
+            SecAggError: The model, the command or the task cannot work.
+        """
+        if self.model is None:
+            return None
+        from secagg.learning.optimizers import Optimizer, ServerOptimizer
+        from secagg.learning.served_training import (
+            ProgramOptimizer,
+            ServedTraining,
+            read_model,
+        )
+        from secagg.learning.vectors import VectorSpec
+        from secagg.runtime.external_program import ExternalProgram, split_command
+
+        first = read_model(self.model)
+        state_dir = settings.server.state_dir
+        rule: Optimizer
+        if self.command is None:
+            rate = 1.0 if self.learning_rate is None else self.learning_rate
+            rule = ServerOptimizer(self.rule or "", rate)
+        else:
+            rule = ProgramOptimizer(
+                ExternalProgram(split_command("--update-with", self.command)),
+                VectorSpec.of(first),
+                directory=state_dir / "update",
+                seconds=self.seconds,
+            )
+        return ServedTraining(
+            first,
+            rule,
+            state_dir=state_dir,
+            output_dir=settings.server.output_dir,
+            max_weight=self.max_weight,
+            prepared=prepared,
         )
 
 
@@ -239,7 +320,7 @@ def _run_to_the_end(
     output: Output,
     *,
     restored: bool,
-    options: "TrainingOptions",
+    options: "_TrainingOptions",
 ) -> None:
     """Run the task of the settings file until it has all its sums."""
     import asyncio

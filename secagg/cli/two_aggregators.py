@@ -143,8 +143,8 @@ def client(  # noqa: PLR0913 - one parameter per flag
     import os
     from dataclasses import replace
 
-    from secagg.cli.checks.preflight import require_all, show_checked
-    from secagg.cli.checks.setup_checks import shown_results, start_results
+    from secagg.cli.checks.preflight import show_checked
+    from secagg.cli.checks.setup_checks import require_start, shown_results
     from secagg.cli.checks.setups import SharingSetup
     from secagg.cli.client import accepts_restored
     from secagg.cli.output import log_to_stderr
@@ -175,13 +175,11 @@ def client(  # noqa: PLR0913 - one parameter per flag
     if show_settings:
         setup = replace(setup, describe_input=lambda: FileInput(vector).describe())
         show_checked(loaded.rows(), shown_results(setup), output)
-        output.result({key: value for key, value, _ in loaded.rows()})
         return
     settings = loaded.settings
     log_to_stderr(settings.client.log_level, settings.client.log_format)
     # Before a session is spent on it.
-    for complaint in require_all(start_results(setup)):
-        output.line(complaint, style="bold red")
+    require_start(setup, output)
     given = asyncio.run(
         contribute_vector(
             settings, load_vector(vector), accept_restored=setup.accepts_restored
@@ -239,8 +237,8 @@ def _run(  # noqa: PLR0913 - an aggregator, and what its flags say
     import asyncio
     import os
 
-    from secagg.cli.checks.preflight import require_all, show_checked
-    from secagg.cli.checks.setup_checks import shown_results, start_results
+    from secagg.cli.checks.preflight import show_checked
+    from secagg.cli.checks.setup_checks import require_start, shown_results
     from secagg.cli.checks.setups import PartySetup
     from secagg.cli.output import log_to_stderr
     from secagg.config.two_aggregators import (
@@ -265,12 +263,10 @@ def _run(  # noqa: PLR0913 - an aggregator, and what its flags say
             output.line(line)
     if show:
         show_checked(loaded.rows(), shown_results(setup), output)
-        output.result({key: value for key, value, _ in loaded.rows()})
         return
     log_to_stderr(settings.server.log_level, settings.server.log_format)
     # Before clients spend a session on a sum that could not be stored.
-    for complaint in require_all(start_results(setup)):
-        output.line(complaint, style="bold red")
+    require_start(setup, output)
     sums: list[dict[str, object]] = []
 
     def written(found: WrittenSum) -> None:

@@ -461,7 +461,7 @@ def show_checked(
     findings: Sequence[CheckResult],
     output: Output,
 ) -> None:
-    """Print settings and checks.
+    """Print settings and checks; the settings for programs, too.
 
     Raises:
         SecAggError: The first problem among the checks; all of them are printed.
@@ -484,6 +484,7 @@ def show_checked(
         title="Checks",
     )
     require_all(findings)
+    output.result({key: value for key, value, _ in rows})
 
 
 def check_tls_files(tls: TLSSection) -> str | Caution:

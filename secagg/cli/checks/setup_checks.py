@@ -37,6 +37,7 @@ from secagg.cli.checks.preflight import (
     check_tls_files,
     check_writable,
     identity_of,
+    require_all,
     results_of,
     written_files,
 )
@@ -61,6 +62,7 @@ from secagg.cli.checks.state_checks import (
     check_sums,
     first_caution,
 )
+from secagg.cli.output import Output
 from secagg.client.program import client_policy
 from secagg.config import HostSettings, TaskSettings, is_client_file
 from secagg.config.common import total_budget
@@ -119,6 +121,16 @@ def start_results(setup: Setup) -> list[CheckResult]:
     return asyncio.run(
         results_of(checks_of(setup), setup, only=lambda check: check.starts)
     )
+
+
+def require_start(setup: Setup, output: Output, *, may_be_full: str = "") -> None:
+    """Refuse a start that would fail, and print what should be corrected.
+
+    Raises:
+        SecAggError: The first problem; see `require_all`.
+    """
+    for complaint in require_all(start_results(setup), may_be_full=may_be_full):
+        output.line(complaint, style="bold red")
 
 
 def shown_results(setup: Setup) -> list[CheckResult]:

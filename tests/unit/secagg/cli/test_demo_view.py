@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from secagg.cli.demo_view import DemoLines
+from secagg.cli.demo import DemoLines
 from secagg.cli.output import Output
 from secagg.testbed.demo.layout import DemoPlan
 from secagg.testbed.demo.sum_check import SessionCheck

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from secagg.cli.app import command_line
-from secagg.cli.presence import Presence
+from secagg.cli.plan import Presence
 
 # Simulated: 200 devices, stays of 10 minutes, 300 runs a row; part of the roster summed
 # after three rounds, for the part of the time that a device is present.

@@ -5,8 +5,7 @@ import io
 import pytest
 
 from secagg.cli import main
-from secagg.cli.output import Output
-from secagg.cli.progress import ProgressBar
+from secagg.cli.output import Output, ProgressBar
 
 
 class Terminal(io.StringIO):
