@@ -5,14 +5,13 @@ the machine that uses them.
 """
 
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from secagg.cli.options import JSONOption
-from secagg.cli.output import Output
+from secagg.cli.output import Output, moment
 
 if TYPE_CHECKING:
     from secagg.pki.credential_issuer import Issued
@@ -213,7 +212,7 @@ def list_issued(*, directory: _IssuerArgument, as_json: JSONOption = False) -> N
                 str(credential.serial),
                 credential.name,
                 state,
-                _day(credential.not_after),
+                moment(credential.not_after),
                 key_text(credential.identity_key),
             )
             for credential, state in rows
@@ -318,7 +317,7 @@ def _write_credential(output: Output, issued: "IssuedCredential", path: Path) ->
     credential = issued.credential
     key = key_text(credential.identity_key)
     output.line(f"{path}: serial {credential.serial} for {credential.name},")
-    output.line(f"valid until {_day(credential.not_after)}, key {key}")
+    output.line(f"valid until {moment(credential.not_after)}, key {key}")
     output.result(
         {
             "file": str(path),
@@ -340,10 +339,6 @@ def _state(issued: "Issued", now: int) -> str:
 
 def _now() -> int:
     return int(time.time())
-
-
-def _day(seconds: int) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 app = typer.Typer(

@@ -228,6 +228,11 @@ class Output:
         )
 
 
+def moment(seconds: float) -> str:
+    """Return a moment in Unix seconds for people, in UTC."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
+
+
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 

@@ -1,7 +1,6 @@
 """`secagg pki`: certificates for mutual TLS, and the enrolment of clients."""
 
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +8,7 @@ import typer
 
 from secagg.cli import enrolment
 from secagg.cli.options import JSONOption
-from secagg.cli.output import Output
+from secagg.cli.output import Output, moment
 
 if TYPE_CHECKING:
     from secagg.pki.issuance_ledger import IssuanceLedger
@@ -375,7 +374,7 @@ def list_issued(*, directory: _DirectoryArgument, as_json: JSONOption = False) -
                 f"{row.serial:x}",
                 row.holder,
                 state,
-                f"{datetime.fromtimestamp(row.not_after, UTC):%Y-%m-%d %H:%M} UTC",
+                moment(row.not_after),
                 row.fingerprint,
             )
             for row, state in rows

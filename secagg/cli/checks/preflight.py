@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
-from secagg.cli.output import Output
+from secagg.cli.output import Output, moment
 from secagg.client.enrolment_files import read_enrolled
 from secagg.client.program import client_enrolment
 from secagg.config import ClientSettings, HostSettings, TaskSettings
@@ -319,7 +319,7 @@ def check_server_enrolment(tls: TLSSection, settings: TaskSettings) -> str | Non
     newest = read_revocations(published.revocations, published.trust)
     if newest is None:
         return "no revocation list"
-    found = f"revocation list {newest.number}, made {_time(newest.made_at)}"
+    found = f"revocation list {newest.number}, made {moment(newest.made_at)}"
     return found + _issuer_beside(section.revocations)
 
 
@@ -346,13 +346,9 @@ def check_client_enrolment(settings: ClientSettings) -> str | None:
     loaded = read_enrolled(files, name=own.name, trust_domain=own.trust_domain)
     credential = loaded.identity.issued.credential
     return (
-        f"serial {credential.serial}, valid until {_time(credential.not_after)}"
+        f"serial {credential.serial}, valid until {moment(credential.not_after)}"
         + _readable(files.seed)
     )
-
-
-def _time(seconds: int) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def check_state_dir(path: Path, task: TaskSettings | None) -> str:
@@ -534,7 +530,7 @@ def check_revoked(own: HostSection, tls: TLSSection) -> str | Caution | None:
     until = min(each.ends for each in lists)
     found = (
         f"{file.path}: {sum(len(each.revoked) for each in lists)} certificates, valid "
-        f"until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M} UTC"
+        f"until {moment(until)}"
     )
     if any(each.is_short(now) for each in lists):
         return Caution(
