@@ -6,6 +6,8 @@ Rule 2: calls come one after the other; `secagg.client.step_client` ensures that
 Rule 3: a masked input lies in a file of its own, whole or not at all.  It is written
         before the change that binds the input, and its name contains the digest: a file
         of another input is never sent.  It is deleted after the seed of its session.
+Rule 4: no other process writes to the file, so an answer stays true until the next
+        command. It is read once, and forgotten before the command is executed.
 """
 
 from collections.abc import Callable, Collection
@@ -23,6 +25,7 @@ from secagg.storage.directories import (
     open_lock,
     state_directory,
 )
+from secagg.storage.queries import ListCharges, ListSessions, LoadSession, ReadTally
 from secagg.storage.rollback_mark import RollbackMark, default_mark
 from secagg.storage.sqlite.file import SQLiteFile, SQLiteTransactions
 from secagg.storage.store import StoreReader
@@ -33,6 +36,8 @@ _LOCK_FILE: Final = "client.lock"
 _UPLOAD: Final = "upload-"
 _PRIVATE: Final = 0o600
 _DIGEST_BYTES: Final = 32
+# Their answers depend on no clock: a client's session has no deadline in the store.
+_LASTING: Final = (ListCharges, ListSessions, LoadSession, ReadTally)
 
 
 class ClientRecords(StoreReader, Protocol):
@@ -65,6 +70,7 @@ class ClientStore:
         self._transactions: Final = SQLiteTransactions(file, now)
         self.directory: Final = directory
         self._release: Final = release
+        self._answers: dict[Query[Any], Any] = {}
         self._uploads: dict[str, bytes] = {}  # of a store in memory
 
     @classmethod
@@ -112,11 +118,13 @@ class ClientStore:
 
     async def close(self) -> None:
         """Release the directory."""
+        self._answers.clear()
         with self._release:
             self._transactions.file.close()
 
     async def commit(self, command: Command[_Answer]) -> _Answer:
         """Execute a command, whole or not at all."""
+        self._answers.clear()
         if not isinstance(command, Change):
             update: StoreUpdate[Any] = cast("StoreUpdate[_Answer]", command)
             return cast(_Answer, self._transactions.write(update))
@@ -127,7 +135,13 @@ class ClientStore:
 
     async def read(self, query: Query[_Answer]) -> _Answer:
         """Return the answer to a query."""
-        return self._transactions.read(query)
+        if query in self._answers:
+            with self._transactions.file.reading():  # refuses a fork
+                return cast(_Answer, self._answers[query])
+        answer = self._transactions.read(query)
+        if isinstance(query, _LASTING):
+            self._answers[query] = answer
+        return answer
 
     # --- masked inputs ----------------------------------------------------------------
 

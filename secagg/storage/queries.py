@@ -335,12 +335,15 @@ async def tally_at(
 
     A new tally begins with the numbers of the role's new tasks (`mark_restored`).
     """
-    where = "role = $1 AND task = $2 AND peer = $3"
+    # An empty text comes before every other one.
+    where = (
+        "role = $1 AND (task = $2 AND peer = $3 OR task = '' AND peer = '') "
+        "ORDER BY task DESC, peer DESC LIMIT 1"
+    )
     found = await TALLIES.one(connection, where, role, task, peer)
-    if found is not None:
+    if found is not None and (found.task, found.peer) == (task, peer):
         return found
-    new = await TALLIES.one(connection, where, role, "", "")
-    highest_number = 0 if new is None else new.highest_number
+    highest_number = 0 if found is None else found.highest_number
     return TallyColumns(role, task, peer, highest_number, 0, b"")
 
 

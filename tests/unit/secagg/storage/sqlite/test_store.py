@@ -29,6 +29,7 @@ from secagg.storage.change import (
     Side,
 )
 from secagg.storage.changes import PurgeReceipts, PutClaim, PutTask, RecordRevocations
+from secagg.storage.client_store import ClientStore
 from secagg.storage.open_store import open_state, open_store
 from secagg.storage.queries import (
     FindFaults,
@@ -942,3 +943,38 @@ async def test_a_store_in_memory_erases_what_it_deletes(monkeypatch):
     without_syncs(monkeypatch, "secure_delete = OFF")
     with pytest.raises(ServiceError, match="secure_delete"):
         await open_store("sqlite::memory:")
+
+
+async def test_a_client_reads_once_until_its_next_command(monkeypatch):
+    store = ClientStore.open(
+        None,
+        mark=None,
+        accept_restored=False,
+        lock_seconds=0.0,
+        entropy=SeededEntropy(SecretBytes(bytes(32)), b"client"),
+        now=lambda: 0.0,
+    )
+    statements = []
+    store._transactions.file.database.set_trace_callback(statements.append)
+    query = ReadTally(Side.CLIENT, "task", "peer")
+
+    async def claim(number):
+        create = NewSession(
+            role=Side.CLIENT, task="task", peer="peer", number=number, header=b""
+        )
+        await store.commit(Change(key=str(number), create=create))
+
+    assert (await store.read(query)).highest_number == 0
+    await claim(3)
+    statements.clear()
+    for _ in range(3):
+        assert (await store.read(query)).highest_number == 3
+    assert len(statements) == 1
+    await claim(7)
+    assert (await store.read(query)).highest_number == 7
+    # A fork is refused, whatever it could have answered.
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    with pytest.raises(ServiceError, match="is a fork of it"):
+        await store.read(query)
+    monkeypatch.undo()
+    await store.close()
