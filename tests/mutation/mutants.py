@@ -94,6 +94,7 @@ def mutants_of(file: str, source: str) -> tuple[Mutant, ...]:
     lines = source.splitlines()
     seen: Counter[tuple[str, str]] = Counter()
     found, tree = [], ast.parse(source)
+    digests: dict[ast.AST, str] = {}
     for number, site in enumerate(_sites(tree)):
         seen[site.scope, site.change] += 1
         again = seen[site.scope, site.change]
@@ -106,7 +107,7 @@ def mutants_of(file: str, source: str) -> tuple[Mutant, ...]:
                 site.change if again == 1 else f"{site.change} (no. {again})",
                 _rule_near(lines, site),
                 site.within and (site.within.name, site.within.first),
-                _digest(tree, site),
+                _digest(tree, site, digests),
             )
         )
     return tuple(found)
@@ -416,8 +417,14 @@ def _rule_near(lines: list[str], site: _Site) -> str:
     return ""
 
 
-def _digest(tree: ast.Module, site: _Site) -> str:
-    """Hash the code that a site stands in, so that results outlive other changes."""
+def _digest(tree: ast.Module, site: _Site, known: dict[ast.AST, str]) -> str:
+    """Hash the code that a site stands in, so that results outlive other changes.
+
+    Args:
+        tree: The module, as it was read.
+        site: Of a mutant.
+        known: Hashes of this module by function or statement; each is made once.
+    """
     within: ast.AST = tree
     if site.within:
         within = site.within.function
@@ -425,8 +432,10 @@ def _digest(tree: ast.Module, site: _Site) -> str:
         for statement in tree.body:
             if statement.lineno <= site.line <= (statement.end_lineno or site.line):
                 within = statement
-    code = ast.unparse(_WithoutDocstrings().visit(deepcopy(within)))
-    return sha256(code.encode()).hexdigest()[:16]
+    if within not in known:
+        code = ast.unparse(_WithoutDocstrings().visit(deepcopy(within)))
+        known[within] = sha256(code.encode()).hexdigest()[:16]
+    return known[within]
 
 
 class _WithoutDocstrings(ast.NodeTransformer):
