@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 from secagg_testing import reference_samplers as reference
 
 from dpnoise.samplers import (
@@ -76,7 +76,7 @@ def test_cell_counts_follow_the_exact_probabilities(build, pmf, parameter):
         max(table.first, centre - reach), min(table.last, centre + reach) + 1
     )
     statistic, freedom = pearson(samples, lambda k: pmf(k, parameter), support)
-    assert statistic < stats.chi2.isf(FALSE_ALARM, freedom)
+    assert statistic < scipy.stats.chi2.isf(FALSE_ALARM, freedom)
 
 
 @pytest.mark.parametrize(("build", "pmf", "parameter"), LAWS, ids=name_of)
@@ -92,7 +92,7 @@ def test_both_tails_are_as_heavy_as_they_should_be(build, pmf, parameter, upper)
         cut += step
         tail = next_tail
     beyond = int(np.count_nonzero(samples >= cut if upper else samples <= cut))
-    binomial = stats.binom(COUNT, tail)
+    binomial = scipy.stats.binom(COUNT, tail)
     assert binomial.cdf(beyond) > FALSE_ALARM / 2
     assert binomial.sf(beyond - 1) > FALSE_ALARM / 2
 
@@ -104,7 +104,7 @@ def test_mean_and_variance_of_skellam_noise_are_as_asked_for(variance):
     table = skellam_table(variance)
     samples = draw(skellam_table, variance, b"moments").astype(np.float64)
     v = float(variance)
-    quantile = float(stats.norm.isf(FALSE_ALARM / 4))
+    quantile = float(scipy.stats.norm.isf(FALSE_ALARM / 4))
     assert abs(samples.mean()) < quantile * math.sqrt(v / COUNT)
     # The fourth central moment of the law is 3v² + v.
     spread = math.sqrt((2 * v * v + v) / COUNT)
@@ -134,7 +134,7 @@ def test_wide_laws_follow_the_exact_cdf_in_equally_likely_cells(variance):
     )
     expected = np.array(sizes) * COUNT
     statistic = ((observed - expected) ** 2 / expected).sum()
-    assert statistic < stats.chi2.isf(FALSE_ALARM, len(sizes) - 1)
+    assert statistic < scipy.stats.chi2.isf(FALSE_ALARM, len(sizes) - 1)
 
 
 def test_neighbouring_coordinates_and_labels_are_uncorrelated():
@@ -142,7 +142,7 @@ def test_neighbouring_coordinates_and_labels_are_uncorrelated():
     first = table.draw(SEED, b"a", COUNT).astype(np.float64)
     second = table.draw(SEED, b"b", COUNT).astype(np.float64)
     # Six correlations, Bonferroni: each at a sixth of the rate.
-    quantile = float(stats.norm.isf(FALSE_ALARM / 12))
+    quantile = float(scipy.stats.norm.isf(FALSE_ALARM / 12))
     pairs = [(first[:-lag], first[lag:]) for lag in (1, 2, 4, 8, 65_536)]
     for left, right in [*pairs, (first, second)]:
         correlation = float(np.dot(left, right)) / (20 * left.size)
@@ -159,7 +159,7 @@ def test_the_sum_of_shares_has_the_variance_of_the_aggregate():
     statistic, freedom = pearson(
         total, lambda k: reference.skellam_pmf(k, Fraction(4)), range(-12, 13)
     )
-    assert statistic < stats.chi2.isf(FALSE_ALARM, freedom)
+    assert statistic < scipy.stats.chi2.isf(FALSE_ALARM, freedom)
 
 
 def test_a_wrong_variance_would_be_noticed():
@@ -168,4 +168,4 @@ def test_a_wrong_variance_would_be_noticed():
     statistic, freedom = pearson(
         samples, lambda k: reference.skellam_pmf(k, Fraction(4)), range(-17, 18)
     )
-    assert statistic > stats.chi2.isf(FALSE_ALARM, freedom)
+    assert statistic > scipy.stats.chi2.isf(FALSE_ALARM, freedom)

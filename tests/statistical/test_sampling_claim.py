@@ -15,7 +15,7 @@ one number and the next are equally likely is the only simplification.
 from fractions import Fraction
 
 import numpy as np
-import scipy.special
+import scipy
 
 from dpnoise.accounting import make_accountant
 from dpnoise.events import Adversary, PoissonSampled, Repeated, SkellamMixtureEvent

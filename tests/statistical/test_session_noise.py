@@ -9,7 +9,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 from secagg_testing import reference_samplers as reference
 from secagg_testing.cohorts import parameters_for
 
@@ -131,11 +131,11 @@ def test_a_sum_holds_the_noise_of_its_certificate(task, absent, lost, silent, fo
         assert len(set(given.values())) == 2  # one seed was forged, others withheld
     noise = centre(result.total, task.parameters.modulus)
     statistic, freedom = pearson(noise, certificate.total)
-    assert statistic < stats.chi2.isf(FALSE_ALARM, freedom)
+    assert statistic < scipy.stats.chi2.isf(FALSE_ALARM, freedom)
     # A variance that is off by five percent would have been seen.
     for wrong in (certificate.total * 95 / 100, certificate.total * 105 / 100):
         statistic, freedom = pearson(noise, wrong)
-        assert statistic > stats.chi2.isf(FALSE_ALARM, freedom)
+        assert statistic > scipy.stats.chi2.isf(FALSE_ALARM, freedom)
 
 
 def pearson(noise, variance):

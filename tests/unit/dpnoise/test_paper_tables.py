@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.special
+import scipy
 
 ROOT = Path(__file__).parents[3]
 PAPERS = ROOT / "benchmarks" / "papers"

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy import special
+import scipy
 
 from dpnoise.accounting import make_accountant
 from dpnoise.accounting.tree import TreeRelease, account_for_tree
@@ -121,8 +121,8 @@ def test_a_member_never_shows_its_seed():
 
 def exact_delta(shifts, variance, epsilon):
     outcomes = np.arange(-60, 61)
-    law = special.ive(np.abs(outcomes), variance)
-    moved = [special.ive(np.abs(outcomes - shift), variance) for shift in shifts]
+    law = scipy.special.ive(np.abs(outcomes), variance)
+    moved = [scipy.special.ive(np.abs(outcomes - shift), variance) for shift in shifts]
     upper = functools.reduce(np.multiply.outer, moved)
     lower = functools.reduce(np.multiply.outer, [law] * len(shifts))
     return float(np.maximum(upper - math.exp(epsilon) * lower, 0.0).sum())

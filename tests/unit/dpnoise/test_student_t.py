@@ -1,7 +1,7 @@
 """Student's quantile against another implementation."""
 
 import pytest
-import scipy.stats
+import scipy
 
 from dpnoise.errors import ParameterError
 from dpnoise.student_t import student_quantile

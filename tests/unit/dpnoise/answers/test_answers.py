@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from dpnoise import make_mechanism, plan
 from dpnoise.answers import Choice, Histogram, Mean, Quantiles, Votes
@@ -122,7 +122,7 @@ def test_a_majority_within_the_noise_is_not_decided():
 @pytest.mark.parametrize(("confidence", "counts"), [(0.95, 1), (0.99, 7)])
 def test_noise_reaches_as_far_as_its_law_says(variance, confidence, counts):
     reach = noise_quantile(variance, confidence=confidence, counts=counts)
-    law = stats.skellam(variance / 2, variance / 2)
+    law = scipy.stats.skellam(variance / 2, variance / 2)
     beyond = (1 - confidence) / counts
     assert 2 * law.sf(reach) <= beyond
     assert reach == 0 or 2 * law.sf(reach - 1) > beyond

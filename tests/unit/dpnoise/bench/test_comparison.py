@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from dpnoise.bench import compare
 from dpnoise.bench.comparison import _Cell, _measured
@@ -80,15 +80,17 @@ def test_an_interval_is_students():
     cell, norms = _Cell("skellam", None, 1.0, made), (3.0, 3.5, 3.2)
     pilots = np.array([(norm * norm, 12.0) for norm in norms])
     row = _measured(cell, made, errors, 0.01, pilots=pilots)
-    low, high = stats.t.interval(0.98, 4, loc=errors.mean(), scale=stats.sem(errors))
+    low, high = scipy.stats.t.interval(
+        0.98, 4, loc=errors.mean(), scale=scipy.stats.sem(errors)
+    )
     assert (row.mse, row.mse_low, row.mse_high) == pytest.approx((4.0, low, high))
     assert row.bits == made.parameters.bits
     expected = [
         make_mechanism(made.parameters).forecast(sum_l2_norm=norm).expected_mse
         for norm in norms
     ]
-    low, high = stats.t.interval(
-        0.98, 2, loc=np.mean(expected), scale=stats.sem(expected)
+    low, high = scipy.stats.t.interval(
+        0.98, 2, loc=np.mean(expected), scale=scipy.stats.sem(expected)
     )
     assert (row.forecast_low, row.forecast_high) == pytest.approx((low, high))
     assert row.forecast == pytest.approx(np.mean(expected))
@@ -104,7 +106,7 @@ def test_intervals_widen_with_the_table_so_that_all_hold_together():
     first, same = one.rows[0], two.rows[0]
     assert first.mse == same.mse
     level = ASKED["confidence"]
-    expected = stats.t.isf((1.0 - level**0.5) / 2.0, 7) / stats.t.isf(
+    expected = scipy.stats.t.isf((1.0 - level**0.5) / 2.0, 7) / scipy.stats.t.isf(
         (1.0 - level) / 2.0, 7
     )
     widened = (same.mse_high - same.mse) / (first.mse_high - first.mse)

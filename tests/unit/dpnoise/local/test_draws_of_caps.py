@@ -10,7 +10,7 @@ import contextlib
 
 import numpy as np
 import pytest
-from scipy import special, stats
+import scipy
 
 from dpnoise.local import LocalParameters, make_randomiser
 from dpnoise.local.draws import Draws
@@ -48,7 +48,7 @@ class EvenNormals(EvenDraws):
     def normal(self):
         if self._given:  # the last attempt was over before it needed all of its point
             self._number, self._given = self._number + 1, 0
-        return float(special.ndtri(self.uniform()))
+        return float(scipy.special.ndtri(self.uniform()))
 
 
 def evenly(draw, draws):
@@ -76,7 +76,7 @@ def privunit2(dim, epsilon):
 
 def tail(dim, cosine):
     """P(t ≥ cosine) for a uniform point of the sphere: (1 + t)/2 has a beta law."""
-    return stats.beta.sf((1 + cosine) / 2, (dim - 1) / 2, (dim - 1) / 2)
+    return scipy.stats.beta.sf((1 + cosine) / 2, (dim - 1) / 2, (dim - 1) / 2)
 
 
 def draws_of_cosines(dim):
@@ -110,11 +110,11 @@ def test_points_of_the_cap_have_their_law(dim, epsilon):
     half = (dim - 1) / 2
 
     def law(depths):  # from the top: 1 − depth would lose a narrow cap's digits
-        whole = stats.beta.cdf(height / 2, half, half)
-        return stats.beta.cdf(depths / 2, half, half) / whole
+        whole = scipy.stats.beta.cdf(height / 2, half, half)
+        return scipy.stats.beta.cdf(depths / 2, half, half) / whole
 
     assert farthest(drawn, law) < ALLOWED
 
 
 def test_normal_numbers_have_their_law():
-    assert farthest(evenly(Draws.normal, EvenDraws(2)), stats.norm.cdf) < ALLOWED
+    assert farthest(evenly(Draws.normal, EvenDraws(2)), scipy.stats.norm.cdf) < ALLOWED

@@ -11,7 +11,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from dpnoise.errors import InputError, ParameterError
 from dpnoise.local import (
@@ -216,11 +216,11 @@ def test_the_cosine_of_privunit2_has_its_law(dim, epsilon):
     half = (dim - 1) / 2
 
     def below(t):  # of a uniform point: (1 + t)/2 has a beta law
-        return stats.beta.cdf((1 + t) / 2, half, half)
+        return scipy.stats.beta.cdf((1 + t) / 2, half, half)
 
     def law(t):
-        tail = stats.beta.sf((1 + edge) / 2, half, half)
-        within = 1 - stats.beta.sf((1 + t) / 2, half, half) / tail
+        tail = scipy.stats.beta.sf((1 + edge) / 2, half, half)
+        within = 1 - scipy.stats.beta.sf((1 + t) / 2, half, half) / tail
         outside = np.minimum(below(t) / (1 - tail), 1.0)
         return lie * outside + (1 - lie) * np.clip(within, 0.0, 1.0)
 
@@ -231,7 +231,9 @@ def test_the_cosine_of_privunit2_has_its_law(dim, epsilon):
     assert lengths.max() <= made.output_norm
     # Across the direction no side is preferred.
     across = np.array(points)[:, 0] > 0
-    assert abs(across.sum() - 500) < 0.5 * math.sqrt(1000) * stats.norm.isf(ALARM / 2)
+    assert abs(across.sum() - 500) < 0.5 * math.sqrt(1000) * scipy.stats.norm.isf(
+        ALARM / 2
+    )
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 4.0])
@@ -253,7 +255,7 @@ def test_the_signs_of_privunit_inf_have_their_law(epsilon):
         (count - mean) ** 2 / mean
         for count, mean in zip(counts.values(), expected, strict=True)
     )
-    assert statistic < stats.chi2.isf(ALARM, 15)
+    assert statistic < scipy.stats.chi2.isf(ALARM, 15)
 
 
 def test_a_narrow_cap_of_the_cube_is_drawn_right():
@@ -272,7 +274,7 @@ def test_a_narrow_cap_of_the_cube_is_drawn_right():
     many = expected > 10
     seen = np.append(counts[many], counts[~many].sum())
     meant = np.append(expected[many], max(expected[~many].sum(), 1e-9))
-    assert np.sum((seen - meant) ** 2 / meant) < stats.chi2.isf(ALARM, many.sum())
+    assert np.sum((seen - meant) ** 2 / meant) < scipy.stats.chi2.isf(ALARM, many.sum())
 
 
 @pytest.mark.parametrize("name", ["privunit2", "separated", "privunit-inf"])
@@ -284,11 +286,11 @@ def test_short_vectors_are_estimated_without_bias(name):
     )
     errors = (drawn.mean(axis=0) - vector) / (drawn.std(axis=0) / math.sqrt(3000))
     # The central limit is close at 3000; 6 entries share the alarm.
-    assert np.abs(errors).max() < stats.norm.isf(ALARM / 12)
+    assert np.abs(errors).max() < scipy.stats.norm.isf(ALARM / 12)
     squares = np.sum((drawn - vector) ** 2, axis=1)
     norm = float(np.linalg.norm(vector))
     away = (squares.mean() - made.mse(norm)) / (squares.std() / math.sqrt(3000))
-    assert abs(away) < stats.norm.isf(ALARM / 2)
+    assert abs(away) < scipy.stats.norm.isf(ALARM / 2)
 
 
 @pytest.mark.parametrize("name", randomiser_names())
@@ -345,11 +347,13 @@ def test_exact_draws_are_exact():
     assert not any(draws.bernoulli(Fraction(0)) for _ in range(100))
     assert all(draws.bernoulli(Fraction(1)) for _ in range(100))
     third = sum(draws.bernoulli(Fraction(1, 3)) for _ in range(3000))
-    assert abs(third - 1000) < math.sqrt(3000 * 2 / 9) * stats.norm.isf(ALARM / 2)
+    assert abs(third - 1000) < math.sqrt(3000 * 2 / 9) * scipy.stats.norm.isf(ALARM / 2)
     pairs = dict.fromkeys(itertools.combinations(range(4), 2), 0)
     for _ in range(1200):
         pairs[tuple(np.flatnonzero(draws.subset(2, 4)))] += 1
-    assert sum((n - 200) ** 2 / 200 for n in pairs.values()) < stats.chi2.isf(ALARM, 5)
+    assert sum((n - 200) ** 2 / 200 for n in pairs.values()) < scipy.stats.chi2.isf(
+        ALARM, 5
+    )
     assert not draws.subset(0, 3).any()
     assert draws.subset(3, 3).all()
     assert "05" not in repr(draws)
@@ -448,7 +452,7 @@ def test_the_published_split_is_never_more_accurate():
     half = (dim - 1) / 2
     agreements = []
     for edge in admitted:
-        tail = stats.beta.sf((1 + edge) / 2, half, half)
+        tail = scipy.stats.beta.sf((1 + edge) / 2, half, half)
         moment = math.exp(
             half * math.log1p(-(edge**2))
             - math.log(2 * half)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from dpnoise.errors import ParameterError
 from dpnoise.local import (
@@ -18,7 +18,7 @@ from dpnoise.local import (
 def test_without_a_release_only_the_prior_is_left():
     for features, cosine in ((2, 0.3), (10, 0.5), (784, 0.1)):
         half = (features - 1) / 2
-        prior = stats.beta.sf((1 + cosine) / 2, half, half)
+        prior = scipy.stats.beta.sf((1 + cosine) / 2, half, half)
         stated = reconstruction_probability(0.0, features=features, cosine=cosine)
         assert stated == pytest.approx(prior, rel=1e-7)
 

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from dpnoise.errors import ParameterError
 from dpnoise.samplers import binomial_sampler, skellam_sampler
@@ -42,7 +42,7 @@ def chance(found, law):
     rest = COUNT - expected[kept].sum(), COUNT - seen.sum()
     square = ((seen - expected[kept]) ** 2 / expected[kept]).sum()
     square += (rest[1] - rest[0]) ** 2 / rest[0]
-    return stats.chi2.sf(square, kept.sum())
+    return scipy.stats.chi2.sf(square, kept.sum())
 
 
 SMALL = pytest.mark.usefixtures("small_tables")
@@ -55,15 +55,15 @@ def test_added_skellam_draws_have_the_law_of_the_sum():
     assert len(sampler.tables) == 4
     assert sampler.variance == Fraction(23, 2)
     found = drawn(sampler)
-    assert chance(found, stats.skellam(23 / 4, 23 / 4)) > 1e-6
+    assert chance(found, scipy.stats.skellam(23 / 4, 23 / 4)) > 1e-6
     # The same draw four times, and a share less, are other laws.
     once = np.zeros(COUNT, np.int64)
     sampler.tables[0].add_to(once, SEED, b"noise/\x00")
-    assert chance(4 * once, stats.skellam(23 / 4, 23 / 4)) < 1e-9
+    assert chance(4 * once, scipy.stats.skellam(23 / 4, 23 / 4)) < 1e-9
     less = np.zeros(COUNT, np.int64)
     for index in range(3):
         sampler.tables[0].add_to(less, SEED, b"noise/" + bytes([index]))
-    assert chance(less, stats.skellam(23 / 4, 23 / 4)) < 1e-9
+    assert chance(less, scipy.stats.skellam(23 / 4, 23 / 4)) < 1e-9
 
 
 @SMALL
@@ -71,7 +71,7 @@ def test_added_rounding_bits_have_the_law_of_the_sum():
     sampler = binomial_sampler(46)
     assert [int(4 * table.variance) for table in sampler.tables] == [16, 16, 14]
     assert sampler.variance == Fraction(46, 4)
-    assert chance(drawn(sampler), stats.binom(46, 0.5, loc=-23)) > 1e-6
+    assert chance(drawn(sampler), scipy.stats.binom(46, 0.5, loc=-23)) > 1e-6
 
 
 @SMALL

@@ -7,7 +7,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 from secagg_testing import reference_samplers as reference
 
 from dpnoise.errors import CertificateError, ParameterError
@@ -41,7 +41,7 @@ def test_every_block_size_gives_the_discrete_gaussian(variance, block_bits):
     statistic += (count - observed.sum() - rest) ** 2 / rest
     assert expected.min() > 20
     assert rest > 20
-    assert statistic < stats.chi2.isf(FALSE_ALARM, len(cells))
+    assert statistic < scipy.stats.chi2.isf(FALSE_ALARM, len(cells))
 
 
 def by_hand(sampler, thresholds, label, coordinate):
@@ -141,13 +141,13 @@ def test_wide_laws_follow_the_normal_law_and_fill_every_residue(exponent):
     sampler = discrete_gaussian_sampler((1 << exponent) + 1)
     count = 1 << 19
     samples = sampler.draw(SEED, b"shape", count)
-    cuts = stats.norm.ppf(np.arange(1, 500) / 500) * 2.0 ** (exponent / 2)
+    cuts = scipy.stats.norm.ppf(np.arange(1, 500) / 500) * 2.0 ** (exponent / 2)
     observed = np.bincount(np.searchsorted(cuts, samples), minlength=500)
     statistic = ((observed - count / 500) ** 2).sum() / (count / 500)
-    assert statistic < stats.chi2.isf(FALSE_ALARM / 2, 499)
+    assert statistic < scipy.stats.chi2.isf(FALSE_ALARM / 2, 499)
     low_bits = np.bincount(samples & 255, minlength=256)
     statistic = ((low_bits - count / 256) ** 2).sum() / (count / 256)
-    assert statistic < stats.chi2.isf(FALSE_ALARM / 2, 255)
+    assert statistic < scipy.stats.chi2.isf(FALSE_ALARM / 2, 255)
 
 
 def test_chunks_offsets_and_adding_give_the_same_samples():

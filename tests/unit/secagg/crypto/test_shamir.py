@@ -2,9 +2,9 @@ import itertools
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import chi2
 
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
@@ -88,7 +88,7 @@ def test_single_shares_are_uniform():
     found = np.bincount(values * 64 // 65537, minlength=64)
     edges = -(-np.arange(65) * 65537 // 64)
     expected = values.size * np.diff(edges) / 65537
-    assert ((found - expected) ** 2 / expected).sum() < chi2.isf(1e-6, 63)
+    assert ((found - expected) ** 2 / expected).sum() < scipy.stats.chi2.isf(1e-6, 63)
 
 
 def test_every_limb_of_every_secret_has_its_own_polynomial():

@@ -22,7 +22,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 from secagg_testing.manual_clock import run
 from secagg_testing.two_aggregators import TwoAggregators, noise_for, watched_noise
 
@@ -124,7 +124,7 @@ def test_what_is_left_without_the_noise_of_one_protects_as_stated(noises):
     for colluder in (of_helper, of_leader):
         left = released - colluder
         statistic, freedom = pearson(left, law(1))
-        assert statistic < stats.chi2.isf(FALSE_ALARM, freedom)
+        assert statistic < scipy.stats.chi2.isf(FALSE_ALARM, freedom)
         measured = lost(left, alone, 1)
         assert_no_more_than(DELTA, measured)
         # Nor is it much less than stated.
@@ -137,7 +137,7 @@ def test_what_is_left_without_the_noise_of_one_protects_as_stated(noises):
 def test_readers_face_the_noise_of_both(noises):
     released, of_helper, of_leader = noises
     statistic, freedom = pearson(released, law(2))
-    assert statistic < stats.chi2.isf(FALSE_ALARM, freedom)
+    assert statistic < scipy.stats.chi2.isf(FALSE_ALARM, freedom)
     measured = lost(released, stated().reader.epsilon, 2)
     assert_no_more_than(DELTA, measured)
     assert measured[0] + STANDARD_ERRORS * measured[1] >= DELTA

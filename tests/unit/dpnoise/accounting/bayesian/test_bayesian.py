@@ -8,7 +8,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from dpnoise.accounting.bayesian import (
     BayesianAccountant,
@@ -50,8 +50,8 @@ def spent(made, distances, rounds):
 def test_a_cost_is_the_divergence_of_the_mixture_by_quadrature(rate, order):
     distance, stddev = 0.7, 0.9
     x = np.linspace(-30, 40, 700_001)
-    base = stats.norm.logpdf(x, 0, stddev)
-    shifted = stats.norm.logpdf(x, distance, stddev)
+    base = scipy.stats.norm.logpdf(x, 0, stddev)
+    shifted = scipy.stats.norm.logpdf(x, distance, stddev)
     mixed = np.logaddexp(
         math.log(rate) + shifted,
         math.log1p(-rate) + base if rate < 1 else -np.inf,
@@ -66,7 +66,7 @@ def test_a_cost_is_the_divergence_of_the_mixture_by_quadrature(rate, order):
     squares = (distance / stddev) ** 2 / 2
     right = math.log(
         sum(
-            stats.binom.pmf(k, order, rate) * math.exp((k * k + k) * squares)
+            scipy.stats.binom.pmf(k, order, rate) * math.exp((k * k + k) * squares)
             for k in range(order + 1)
         )
     )
@@ -84,9 +84,9 @@ def test_people_at_the_clip_cost_the_worst_case_of_their_orders():
     assert stated.worst_case.delta == DELTA
     exact = math.sqrt(10) / 4  # one Gaussian release at this multiple of its clip
     epsilon = stated.worst_case.epsilon
-    delta = stats.norm.cdf(exact / 2 - epsilon / exact) - math.exp(
+    delta = scipy.stats.norm.cdf(exact / 2 - epsilon / exact) - math.exp(
         epsilon
-    ) * stats.norm.cdf(-exact / 2 - epsilon / exact)
+    ) * scipy.stats.norm.cdf(-exact / 2 - epsilon / exact)
     assert delta == pytest.approx(DELTA, rel=2e-2)
 
 
@@ -139,7 +139,9 @@ def true_failure(epsilon, loss_means, chances):
     total = 0.0
     for mean, chance in zip(loss_means, chances, strict=True):
         if mean > 0:
-            total += chance * stats.norm.sf((epsilon - mean) / math.sqrt(2 * mean))
+            total += chance * scipy.stats.norm.sf(
+                (epsilon - mean) / math.sqrt(2 * mean)
+            )
     return total
 
 
@@ -168,7 +170,7 @@ def test_students_interval_misses_rare_people_and_the_bounded_one_does_not():
     rare, size, failure = 1 / 200, 100, 0.01
     missed = dict.fromkeys(Interval, 0.0)
     for found in range(30):
-        chance = stats.binom.pmf(found, size, rare)
+        chance = scipy.stats.binom.pmf(found, size, rare)
         sample = np.array([1.0] * found + [0.0] * (size - found))
         for interval in (Interval.STUDENT, Interval.BOUNDED):
             if upper_mean(sample, failure=failure, interval=interval) < rare:
@@ -180,7 +182,7 @@ def test_students_interval_misses_rare_people_and_the_bounded_one_does_not():
 @pytest.mark.parametrize("mean", [0.02, 0.3, 0.5])
 def test_the_bounded_interval_covers_bernoulli_variables_of_every_mean(mean):
     missed = sum(
-        stats.binom.pmf(found, 40, mean)
+        scipy.stats.binom.pmf(found, 40, mean)
         for found in range(41)
         if upper_mean(
             np.repeat([1.0, 0.0], [found, 40 - found]),
@@ -195,8 +197,8 @@ def test_the_bounded_interval_covers_bernoulli_variables_of_every_mean(mean):
 def following_failure(epsilon, *, edge, first, second):
     """P(L1 + L2 ≥ ε) where only those with L1 ≥ edge are in the second release."""
     losses = np.linspace(first - 60, first + 90, 300_001)
-    density = stats.norm.pdf(losses, first, math.sqrt(2 * first))
-    later = stats.norm.sf((epsilon - losses - second) / math.sqrt(2 * second))
+    density = scipy.stats.norm.pdf(losses, first, math.sqrt(2 * first))
+    later = scipy.stats.norm.sf((epsilon - losses - second) / math.sqrt(2 * second))
     exceeds = np.where(losses >= edge, later, losses >= epsilon)
     return float(np.sum(density * exceeds) * (losses[1] - losses[0]))
 
@@ -204,7 +206,7 @@ def following_failure(epsilon, *, edge, first, second):
 def test_distances_that_follow_the_noise_break_the_average_but_not_the_quantile():
     # A client that the first release has shown most is the only one in the second.
     first, second, edge, delta = 18.4, 4.6, 40.0, 1e-8
-    picked = stats.norm.sf((edge - first) / math.sqrt(2 * first))
+    picked = scipy.stats.norm.sf((edge - first) / math.sqrt(2 * first))
     averaged = min(
         (
             order * (order + 1) * first
@@ -255,8 +257,8 @@ def test_the_quantile_of_a_sample_is_safe():
         sample, order=1.0, delta=0.5, share=share, failure=failure
     ) - math.log(2)
     left_out = size - int(stated)
-    assert stats.binom.cdf(left_out, size, share) <= failure
-    assert stats.binom.cdf(left_out + 1, size, share) > failure
+    assert scipy.stats.binom.cdf(left_out, size, share) <= failure
+    assert scipy.stats.binom.cdf(left_out + 1, size, share) > failure
     few = typical_epsilon(
         np.ones(10), order=1.0, delta=0.5, share=share, failure=failure
     )

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy.special import ive
+import scipy
 
 from dpnoise.accounting import make_accountant
 from dpnoise.accounting.calibration import calibrate
@@ -49,10 +49,10 @@ def laws(variance, x, reach=None):
     reach = reach or int(15 * variance**0.5 + 60 + abs(x))
     y = np.arange(-reach, reach + 1)
     whole = np.floor(x)
-    noise = ive(np.abs(y), variance)
+    noise = scipy.special.ive(np.abs(y), variance)
     share = x - whole
-    mixed = (1 - share) * ive(np.abs(y - whole), variance)
-    mixed += share * ive(np.abs(y - whole - 1), variance)
+    mixed = (1 - share) * scipy.special.ive(np.abs(y - whole), variance)
+    mixed += share * scipy.special.ive(np.abs(y - whole - 1), variance)
     keep = (noise > 1e-290) & (mixed > 1e-290)
     return mixed[keep], noise[keep]
 

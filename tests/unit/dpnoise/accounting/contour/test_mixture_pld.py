@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy.special import ive
+import scipy
 
 from dpnoise.accounting import make_accountant
 from dpnoise.accounting.calibration import calibrate
@@ -86,8 +86,8 @@ def loss_of_equal_coordinates(variance, x, copies, step=2e-4, size=1 << 18):
     """The loss law, under the vector's world, of `copies` coordinates equal to x."""
     reach = int(13 * variance**0.5 + 40)
     y = np.arange(-reach, reach + 1)
-    noise = ive(np.abs(y), variance)
-    mixed = (1 - x) * noise + x * ive(np.abs(y - 1), variance)
+    noise = scipy.special.ive(np.abs(y), variance)
+    mixed = (1 - x) * noise + x * scipy.special.ive(np.abs(y - 1), variance)
     grid = on_grid(np.log(mixed / noise), mixed, step, size)
     return signed_losses(step, size), power(grid, copies)
 

@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from scipy.special import ive
+import scipy
 
 from dpnoise.accounting.contour.lattice import ContourLattice
 from dpnoise.accounting.contour.moment_table import (
@@ -29,7 +29,9 @@ def log_moment_per_norm(variance, x, z, norm):
     reach = int(14 * variance**0.5 + 30 * abs(z.real) ** 0.5 + 80)
     y = np.arange(-reach, reach + 1)
     whole = np.floor(x)
-    weights = {j: ive(np.abs(y - j), variance) for j in (0, whole, whole + 1)}
+    weights = {
+        j: scipy.special.ive(np.abs(y - j), variance) for j in (0, whole, whole + 1)
+    }
     keep = weights[0] > 1e-290
     base = weights[0][keep]
     mixed = (1 - (x - whole)) * weights[whole] + (x - whole) * weights[whole + 1]
@@ -136,10 +138,10 @@ def test_cells_cover_the_range_and_never_straddle_an_integer(largest):
 def moment(variance, x, z):
     whole = np.floor(x)
     y = np.arange(-250, 251)
-    base = ive(np.abs(y), variance)
+    base = scipy.special.ive(np.abs(y), variance)
     keep = base > 1e-290
-    mixed = (1 - (x - whole)) * ive(np.abs(y - whole), variance)
-    mixed += (x - whole) * ive(np.abs(y - whole - 1), variance)
+    mixed = (1 - (x - whole)) * scipy.special.ive(np.abs(y - whole), variance)
+    mixed += (x - whole) * scipy.special.ive(np.abs(y - whole - 1), variance)
     return np.sum(base[keep] * np.exp(z * np.log(mixed[keep] / base[keep])))
 
 

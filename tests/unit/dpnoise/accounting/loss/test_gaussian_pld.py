@@ -6,8 +6,8 @@ from fractions import Fraction
 import dp_accounting
 import numpy as np
 import pytest
+import scipy
 from dp_accounting import pld
-from scipy.special import ndtr
 
 from dpnoise.accounting import make_accountant
 from dpnoise.accounting.gaussian import gaussian_delta, gaussian_epsilon
@@ -193,10 +193,13 @@ def convolved(shift, rate, count, epsilon, step=2e-3):
     ends = np.linspace(-9.0, 11.0, 200_001)
     loss = np.log1p(rate * np.expm1(shift * ends - 0.5 * shift**2))
     mass = sum(
-        weight * np.abs(np.diff(ndtr(np.where(ends > mean, mean - ends, ends - mean))))
+        weight
+        * np.abs(
+            np.diff(scipy.special.ndtr(np.where(ends > mean, mean - ends, ends - mean)))
+        )
         for mean, weight in ((0.0, 1.0 - rate), (shift, rate))
     )
-    beyond = count * ndtr(shift - ends[-1])  # may have any loss
+    beyond = count * scipy.special.ndtr(shift - ends[-1])  # may have any loss
     bounds = []
     for cells in (np.floor(loss[:-1] / step), np.ceil(loss[1:] / step)):
         index = cells.astype(int)

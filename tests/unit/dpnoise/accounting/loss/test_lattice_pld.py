@@ -12,7 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy import special
+import scipy
 
 from dpnoise.accounting import make_accountant
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev
@@ -58,7 +58,7 @@ def ones(count, variance, **fields):
 
 def skellam_law(variance, reach):
     outcomes = np.arange(-reach, reach + 1)
-    return special.ive(np.abs(outcomes), variance)
+    return scipy.special.ive(np.abs(outcomes), variance)
 
 
 def divergence(law, shifts, epsilon, *, rate=1.0):

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy.stats import binom, norm
+import scipy
 
 from dpnoise import plan
 from dpnoise.accounting import calibrate, make_accountant, to_dp_accounting
@@ -61,7 +61,7 @@ def increments(law, deviations):
     centre = len(law) // 2
     spread = math.sqrt(np.sum(law * (np.arange(len(law)) - centre) ** 2))
     above = np.cumsum(law[::-1])[::-1]
-    z = -norm.ppf(above[centre + 1 : centre + 2 + int(deviations * spread)])
+    z = -scipy.stats.norm.ppf(above[centre + 1 : centre + 2 + int(deviations * spread)])
     return np.concatenate([[2 * z[0]], np.diff(z)])
 
 
@@ -191,7 +191,7 @@ def test_a_single_share_is_a_discrete_gaussian():
 @pytest.mark.parametrize("coins", [400, 1001, 20_000])
 @pytest.mark.parametrize("shift", [1, 4, 20])
 def test_delta_of_selections_is_never_below_the_exact_one(coins, shift):
-    law = binom.pmf(np.arange(coins + 1), coins, 0.5)
+    law = scipy.stats.binom.pmf(np.arange(coins + 1), coins, 0.5)
     event = BinomialEvent(8, coins, float(shift), float(shift), shift)
     for epsilon in (0.0, 0.3, 1.0, 4.0):
         # The ends, where the loss is infinite, are in the exact figure, too.
@@ -201,7 +201,7 @@ def test_delta_of_selections_is_never_below_the_exact_one(coins, shift):
 def test_selections_keep_promises_of_a_large_epsilon():
     """The charge is multiplied by e^epsilon, so many coins must charge next to none."""
     coins, shift = 400_000, 2500
-    law = binom.pmf(np.arange(coins + 1), coins, 0.5)
+    law = scipy.stats.binom.pmf(np.arange(coins + 1), coins, 0.5)
     event = BinomialEvent(65536, coins, float(shift), float(shift), shift)
     exact, stated = exact_delta(law, shift, 40.0), account(event).delta(40.0)
     assert 0.01 < exact <= stated < 1.01 * exact
@@ -215,7 +215,7 @@ def test_the_charge_of_rounding_bits_covers_the_replaced_ends():
         bound = binomial_shift(coins)
         assert 0.0 < bound.tail < 2.0**-60
         within = math.sqrt(bound.tail)  # far inside the kept part
-        reach = norm.isf(within) * math.sqrt(coins) / 2
+        reach = scipy.stats.norm.isf(within) * math.sqrt(coins) / 2
         k = np.arange(coins // 2, coins // 2 + int(reach))
         curvature = np.log1p((coins + 1) / (k * (coins - k)))
         assert bound.unit_gdp**2 >= curvature.max()
@@ -250,7 +250,7 @@ def test_three_percent_less_noise_than_calibrated_breaks_the_promise(kind):
     def law(v):
         if kind == "coins":
             coins = math.floor(4 * v)
-            return binom.pmf(np.arange(coins + 1), coins, 0.5)
+            return scipy.stats.binom.pmf(np.arange(coins + 1), coins, 0.5)
         return sum_law(*((100, v / 100) if kind == "shares" else (1, v)))
 
     assert exact_delta(law(float(variance)), shift, 1.0) <= 1e-5

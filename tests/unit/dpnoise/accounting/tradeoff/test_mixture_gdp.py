@@ -6,8 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy.special import ive
-from scipy.stats import norm
+import scipy
 
 from dpnoise.accounting import calibrate, make_accountant
 from dpnoise.accounting.gaussian import gaussian_epsilon
@@ -39,7 +38,7 @@ def account(event, name="mixture-gdp", adversary=Adversary.SERVER):
 def noise_law(variance, reach):
     y = np.arange(-reach, reach + 1)
     if variance < 1e5:
-        return ive(np.abs(y), variance)
+        return scipy.special.ive(np.abs(y), variance)
     # Beyond the other library's range: invert the characteristic function.
     size = 1 << math.ceil(math.log2(4 * reach))
     angles = 2 * np.pi * np.arange(size) / size
@@ -64,7 +63,9 @@ def normal_quantiles(law):
     """Φ^(−1)(P(Y ≤ t)) for all t but the last, from the side where nothing cancels."""
     below = np.cumsum(law)[:-1]
     above = np.cumsum(law[:0:-1])[::-1]
-    return np.where(below < 0.5, norm.ppf(below), -norm.ppf(above))
+    return np.where(
+        below < 0.5, scipy.stats.norm.ppf(below), -scipy.stats.norm.ppf(above)
+    )
 
 
 def exact_delta(variance, xs, epsilon, *, forward=True):

@@ -6,7 +6,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from scipy.special import ive, logsumexp
+import scipy
 
 from dpnoise.accounting import calibrate, make_accountant
 from dpnoise.accounting.tradeoff.mixture_simple import (
@@ -81,12 +81,14 @@ def log_laws(variance, x):
     """Logarithms of the laws of a rounded coordinate with noise and of the noise."""
     reach = int(14 * math.sqrt(variance) + 60)
     y = np.arange(-reach, reach + 1)
-    noise, moved = (np.log(ive(np.abs(y - by), variance)) for by in (0, 1))
+    noise, moved = (
+        np.log(scipy.special.ive(np.abs(y - by), variance)) for by in (0, 1)
+    )
     return np.logaddexp(math.log1p(-x) + noise, math.log(x) + moved), noise
 
 
 def renyi(first, second, order):
-    return logsumexp(order * first - (order - 1) * second) / (order - 1)
+    return scipy.special.logsumexp(order * first - (order - 1) * second) / (order - 1)
 
 
 def test_a_tiny_coordinate_keeps_all_its_digits():
