@@ -1,6 +1,5 @@
 """The Gaussian profile against 60-digit arithmetic and dp-accounting."""
 
-import dp_accounting
 import mpmath
 import pytest
 
@@ -36,6 +35,8 @@ def test_delta_is_never_below_the_exact_value_and_close_to_it(
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
 @pytest.mark.parametrize("noise_multiplier", [0.5, 1.0, 10.0])
 def test_epsilon_agrees_with_dp_accounting(delta, noise_multiplier):
+    import dp_accounting  # noqa: PLC0415 - slow import, one test
+
     theirs = dp_accounting.get_epsilon_gaussian(noise_multiplier, delta)
     ours = gaussian_epsilon(delta, noise_multiplier=noise_multiplier)
     assert ours == pytest.approx(theirs, rel=1e-8, abs=1e-12)

@@ -295,7 +295,9 @@ def reference(size, digest=DIGEST, blob=Blob.ROSTER):
             if message in (Advert, Edges, Bundles, Upload, Shares)
         ),
         (update(kind=Roster.KIND), "neither|no message"),
-        (update(kind=Roster.KIND, message=LARGE), "message must have"),
+        pytest.param(
+            update(kind=Roster.KIND, message=LARGE), "message must have", id="large"
+        ),
         (update(kind=Survivors.KIND, reference=reference(2 << 20)), "no message"),
         (update(kind=Aborted.KIND, reference=reference(2 << 20)), "no message"),
         (update(kind=Roster.KIND, reference=reference(2 << 20, b"short")), "digest"),

@@ -3,11 +3,9 @@
 import math
 from fractions import Fraction
 
-import dp_accounting
 import numpy as np
 import pytest
 import scipy
-from dp_accounting import pld
 
 from dpnoise.accounting import make_accountant
 from dpnoise.accounting.gaussian import gaussian_delta, gaussian_epsilon
@@ -39,6 +37,9 @@ def account(*events, adversary=Adversary.MODEL_READER, adjacency=Adjacency.ZERO_
 
 
 def oracle(multiplier, rate, count, delta, interval):
+    import dp_accounting  # noqa: PLC0415 - slow import, which collecting shall not wait for
+    from dp_accounting import pld  # noqa: PLC0415 - the same
+
     event = dp_accounting.GaussianDpEvent(multiplier)
     if rate < 1.0:
         event = dp_accounting.PoissonSampledDpEvent(rate, event)
