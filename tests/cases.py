@@ -6,6 +6,7 @@ What pytest does around a test costs more than a tiny case.
 from itertools import product
 from pathlib import Path
 
+import pytest
 from secagg_testing.cohorts import (
     parameters_for,
     signing_parameters_for,
@@ -55,10 +56,29 @@ def each_of(*columns, name=str):
     return decorate
 
 
+def cells_from(parameters, first):
+    """Run a test on every graph, from this one on.
+
+    The order says which cell is the first, where tests/slow.toml leaves the default
+    suite one of four: tests that follow one another begin with different ones.
+
+    Args:
+        parameters: By graph, as `on_every_graph` returns them.
+        first: The first of them.
+    """
+    graphs = [*parameters]
+    at = graphs.index(first)
+    turned = graphs[at:] + graphs[:at]
+    return pytest.mark.parametrize(
+        "parameters", [parameters[graph] for graph in turned], ids=turned
+    )
+
+
 def on_every_graph(dimension):
     """Return parameters of exact sums for small cohorts, by graph or profile.
 
-    Four clients, and six on the ring: the first of them keep their names.
+    Four clients, and six where the graph is sparse: the first of them keep their names.
+    Each cohort tolerates the loss of one client.
     """
     return {
         "complete": parameters_for(4, dimension=dimension, threshold=3),
@@ -74,5 +94,5 @@ def on_every_graph(dimension):
             colluders=1,
         ),
         "signed": signing_parameters_for(4, dimension=dimension),
-        "drawn": sparse_parameters_for(4, dimension=dimension, degree=3),
+        "drawn": sparse_parameters_for(6, dimension=dimension, degree=3, losses=1),
     }

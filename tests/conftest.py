@@ -158,12 +158,15 @@ def pytest_collection_modifyitems(config, items):
 def _is_passed_over(item, seen):
     """Return whether a cell of a matrix is for `make test-all`; see slow.toml.
 
-    Cells come in the order of their lists, that of the outermost decorator fastest.
+    Cells come in the order of their lists, that of the outermost decorator fastest.  A
+    file stands for its tests over graphs which have no line of their own.
     """
     test, _, name = item.nodeid.partition("[")
-    if test not in _MATRICES:
+    matrix = _MATRICES.get(test)
+    if matrix is None and "parameters" in item.fixturenames:
+        matrix = _MATRICES.get(test.partition("::")[0])
+    if matrix is None:
         return False
-    matrix = _MATRICES[test]
     cell, places = seen[test], 0
     seen[test] += 1
     for mark in reversed([*item.iter_markers("parametrize")]):

@@ -7,11 +7,7 @@ from threading import Thread
 
 import pytest
 from secagg_testing.carrier import Carrier, memory_directory, step_client
-from secagg_testing.cohorts import (
-    parameters_for,
-    signing_parameters_for,
-    with_noise,
-)
+from secagg_testing.cohorts import with_noise
 
 from secagg.client.gate import Need
 from secagg.crypto.transcript import encode_set
@@ -24,14 +20,14 @@ from secagg.errors import (
 )
 from secagg.protocol.messages import Consistency, Round, Shares, Survivors
 from secagg.storage.queries import ListCharges
+from secagg.storage.sqlite import file as sqlite_file
 from secagg.storage.store import run_inline
-from tests.cases import on_every_graph
+from tests.cases import cells_from, on_every_graph
 
 NAMES = ("ann", "bob", "cleo", "dan")
-EXACT = parameters_for(4, dimension=5, threshold=3)
-SIGNED = signing_parameters_for(4, dimension=5)
 EVERY = on_every_graph(5)
-every_profile = pytest.mark.parametrize("parameters", EVERY.values(), ids=EVERY)
+EXACT = EVERY["complete"]
+every_profile = cells_from(EVERY, "complete")
 
 
 @pytest.fixture
@@ -40,23 +36,43 @@ def tmp_path():
         yield home
 
 
-def masked(parameters, home):
-    """Carry a session until all inputs are in."""
+def joining(parameters, home=None):
     names = (*NAMES, "eve", "fay")[: parameters.max_clients]
-    session = Carrier(parameters, names, home)
-    while session.server.round <= Round.MASKED_INPUT_COLLECTION:
-        for name in names:
+    return Carrier(parameters, names, home)
+
+
+def until(session, last):
+    """Carry a session until a round is open."""
+    while session.server.round is not last:
+        for name in session.names:
             session.turn(name)
         session.server.close_round()
     return session
 
 
-def survivors_of(parameters, *, but=()):
-    """Return an update that shows a set of survivors."""
-    count = parameters.max_clients
-    return bytes([Survivors.KIND]) + encode_set(
-        frozenset(range(count)) - set(but), count
-    )
+def masked(parameters, home):
+    """Carry a session until all inputs are in."""
+    session = until(joining(parameters, home), Round.MASKED_INPUT_COLLECTION)
+    for name in session.names:
+        session.turn(name)
+    session.server.close_round()
+    return session
+
+
+def asked(parameters, home):
+    """Carry a session until it asks "ann" for a vector."""
+    session = until(joining(parameters, home), Round.MASKED_INPUT_COLLECTION)
+    update = session.server.update_for("ann")
+    done = session.client("ann").step(session.server.offer, update)
+    assert done.needs == {Need.VECTOR}
+    return session
+
+
+def survivors(session, *, but=None):
+    """Return an update that shows a set of survivors: all, or all but one."""
+    places = session.server._state.cohort.index_of
+    shown = frozenset(place for name, place in places.items() if name != but)
+    return bytes([Survivors.KIND]) + encode_set(shown, len(places))
 
 
 def closed(session):
@@ -67,11 +83,11 @@ def closed(session):
 @every_profile
 def test_two_sets_of_survivors_get_one_answer(parameters, tmp_path):
     session = masked(parameters, tmp_path)
-    offer, first = session.server.offer, survivors_of(parameters)
+    offer, first = session.server.offer, survivors(session)
     said = session.client("ann").step(offer, first)
     assert session.client("ann").step(offer, first).messages == said.messages
     with pytest.raises(RemoteProtocolError) as caught:
-        session.client("ann").step(offer, survivors_of(parameters, but=(2,)))
+        session.client("ann").step(offer, survivors(session, but="cleo"))
     assert caught.value.code is ErrorCode.EQUIVOCATION
     with pytest.raises(SessionAbortedError) as again:
         session.client("ann").step(offer, first)
@@ -79,10 +95,11 @@ def test_two_sets_of_survivors_get_one_answer(parameters, tmp_path):
     session.close()
 
 
-@every_profile
+@cells_from(EVERY, "ring")
 def test_two_processes_with_two_sets_give_one_answer(parameters, tmp_path):
-    offer = closed(masked(parameters, tmp_path))
-    sets = (survivors_of(parameters), survivors_of(parameters, but=(2,)))
+    session = masked(parameters, tmp_path)
+    offer = closed(session)
+    sets = (survivors(session), survivors(session, but="cleo"))
     said, refused = [], []
 
     def ask(update):
@@ -108,7 +125,7 @@ def test_a_copy_of_the_state_gives_no_second_answer(parameters, place, tmp_path)
     offer = closed(session)
     shutil.copytree(tmp_path / "ann", tmp_path / "copy")
     with step_client("ann", parameters, tmp_path) as ann:
-        (answer,) = ann.step(offer, survivors_of(parameters)).messages
+        (answer,) = ann.step(offer, survivors(session)).messages
     assert answer[0] in {Shares.KIND, Consistency.KIND}
     if place == "restored":
         shutil.rmtree(tmp_path / "ann")
@@ -128,7 +145,7 @@ def test_a_copy_of_the_state_gives_no_second_answer(parameters, place, tmp_path)
     assert caught.value.code is ErrorCode.RESTORED_STATE
 
 
-@every_profile
+@cells_from(EVERY, "ring")
 def test_an_emptied_state_begins_no_second_life(parameters, tmp_path):
     masked(parameters, tmp_path).close()
     shutil.rmtree(tmp_path / "ann")
@@ -149,59 +166,64 @@ def test_a_restored_state_that_is_accepted_ends_its_sessions_as_summed(
     offer = closed(session)
     shutil.copytree(tmp_path / "ann", tmp_path / "old")
     with step_client("ann", noisy, tmp_path) as ann:
-        ann.step(offer, survivors_of(parameters))
+        ann.step(offer, survivors(session))
     shutil.rmtree(tmp_path / "ann")
     (tmp_path / "old").rename(tmp_path / "ann")
     with step_client("ann", noisy, tmp_path, accept_restored=True) as ann:
         with pytest.raises(SessionAbortedError) as caught:
-            ann.step(offer, survivors_of(parameters, but=(2,)))
+            ann.step(offer, survivors(session, but="cleo"))
         assert caught.value.code is ErrorCode.RESTORED_STATE
         assert ann.sessions_left("sums") == 0
     assert not list((tmp_path / "ann").glob("upload-*"))
 
 
-def test_the_second_process_is_told_which_one_is_first(tmp_path):
-    session = Carrier(EXACT, NAMES, tmp_path)
+@cells_from(EVERY, "signed")
+def test_the_second_process_is_told_which_one_is_first(parameters, tmp_path):
+    session = joining(parameters, tmp_path)
     session.turn("ann")
     with (
         pytest.raises(ServiceError, match=f"held by process {os.getpid()}") as caught,
-        step_client("ann", EXACT, tmp_path),
+        step_client("ann", parameters, tmp_path),
     ):
         pass
     assert caught.value.code is ErrorCode.STORAGE_FAILED
     session.close()
 
 
+@cells_from(EVERY, "drawn")
 def test_an_empty_state_elsewhere_is_another_client_unless_it_has_the_same_mark(
-    tmp_path,
+    parameters, tmp_path, monkeypatch
 ):
-    session = Carrier(EXACT, NAMES, tmp_path)
+    session = joining(parameters, tmp_path)
     session.turn("ann")
+    monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_SECONDS", 0.0)
     offer = session.server.offer
     elsewhere = {"state_dir": tmp_path / "elsewhere"}
     marked = elsewhere | {"rollback_mark": tmp_path / "marks" / "ann"}
     for code in (ErrorCode.STORAGE_FAILED, ErrorCode.RESTORED_STATE):
-        other = step_client("ann", EXACT, tmp_path, **marked)
+        other = step_client("ann", parameters, tmp_path, **marked)
         with pytest.raises(ServiceError) as caught, other:
             pass
         assert caught.value.code is code
         session.close()
     alone = elsewhere | {"rollback_mark": tmp_path / "marks" / "elsewhere"}
-    with step_client("ann", EXACT, tmp_path, **alone) as other:
+    with step_client("ann", parameters, tmp_path, **alone) as other:
         (advert,) = other.step(offer).messages
     assert advert not in session.said["ann"]
     with pytest.raises(RemoteProtocolError):  # the aggregator takes one for each name
         session.server.receive("ann", advert)
 
 
-def test_state_and_mark_that_are_restored_together_answer_twice(tmp_path):
+@cells_from(EVERY, "ring")
+def test_state_and_mark_that_are_restored_together_answer_twice(parameters, tmp_path):
     """What no file on the same disk can notice, and SECURITY.md says."""
-    offer = closed(masked(EXACT, tmp_path))
+    session = masked(parameters, tmp_path)
+    offer = closed(session)
     shutil.copytree(tmp_path, tmp_path.with_name(tmp_path.name + "-snapshot"))
     said = []
-    for but in ((), (2,)):
-        with step_client("ann", EXACT, tmp_path) as ann:
-            said += ann.step(offer, survivors_of(EXACT, but=but)).messages
+    for but in (None, "cleo"):
+        with step_client("ann", parameters, tmp_path) as ann:
+            said += ann.step(offer, survivors(session, but=but)).messages
         snapshot = tmp_path.with_name(tmp_path.name + "-snapshot")
         for part in ("ann", "marks"):
             shutil.rmtree(tmp_path / part)
@@ -220,19 +242,12 @@ def test_a_mark_beside_the_state_is_refused(tmp_path):
     assert caught.value.code is ErrorCode.BAD_SETTINGS
 
 
-def test_two_processes_that_made_two_vectors_send_one(tmp_path):
-    session = Carrier(EXACT, NAMES, tmp_path)
-    for _ in range(2):
-        for name in NAMES:
-            session.turn(name)
-        session.server.close_round()
-    update = session.server.update_for("ann")
-    asked = session.client("ann").step(session.server.offer, update)
-    assert asked.needs == {Need.VECTOR}
-    offer, said = closed(session), []
+@cells_from(EVERY, "ring")
+def test_two_processes_that_made_two_vectors_send_one(parameters, tmp_path):
+    offer, said = closed(asked(parameters, tmp_path)), []
 
     def give(number):
-        with step_client("ann", EXACT, tmp_path, lock_seconds=60.0) as ann:
+        with step_client("ann", parameters, tmp_path, lock_seconds=60.0) as ann:
             said.append(ann.step(offer, vector=[number] * 5).messages)
 
     threads = [Thread(target=give, args=(n,)) for n in (1, 2, 3)]
@@ -244,11 +259,12 @@ def test_two_processes_that_made_two_vectors_send_one(tmp_path):
     assert len(set(said)) == 1
 
 
-def test_a_released_sum_is_believed_by_members_alone(tmp_path):
-    session = masked(SIGNED, tmp_path)
+@pytest.mark.parametrize("graph", ["signed", "drawn"])
+def test_a_released_sum_is_believed_by_members_alone(graph, tmp_path):
+    session = masked(EVERY[graph], tmp_path)
     offer = session.server.offer
     for _ in range(2):
-        for name in NAMES[:3]:
+        for name in set(session.names) - {"dan"}:
             session.turn(name)
         session.server.close_round()
     release = session.server.update_for("ann")
@@ -263,14 +279,10 @@ def test_a_released_sum_is_believed_by_members_alone(tmp_path):
     session.close()
 
 
-def test_a_fork_sends_no_second_vector(tmp_path):
-    session = Carrier(EXACT, NAMES, tmp_path)
-    for _ in range(2):
-        for name in NAMES:
-            session.turn(name)
-        session.server.close_round()
+@cells_from(EVERY, "signed")
+def test_a_fork_sends_no_second_vector(parameters, tmp_path):
+    session = asked(parameters, tmp_path)
     offer, ann = session.server.offer, session.client("ann")
-    assert ann.step(offer, session.server.update_for("ann")).needs == {Need.VECTOR}
     child = os.fork()
     if child == 0:
         try:
@@ -285,7 +297,7 @@ def test_a_fork_sends_no_second_vector(tmp_path):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     said = ann.step(offer, vector=[2] * 5).messages
     session.close()
-    with step_client("ann", EXACT, tmp_path) as ann:
+    with step_client("ann", parameters, tmp_path) as ann:
         assert ann.step(offer, vector=[2] * 5).messages == said
 
 
@@ -302,13 +314,14 @@ def test_a_name_that_begins_another_one_does_not_end_its_session(tmp_path):
         assert longer.step(first.server.offer).messages == said
 
 
-def test_a_restored_state_is_accepted_once(tmp_path):
-    ann = step_client("ann", EXACT, tmp_path, accept_restored=True)
+@cells_from(EVERY, "drawn")
+def test_a_restored_state_is_accepted_once(parameters, tmp_path):
+    ann = step_client("ann", parameters, tmp_path, accept_restored=True)
     with ann:
         pass
     shutil.copytree(tmp_path / "ann", tmp_path / "old")
     with ann:
-        ann.step(Carrier(EXACT, NAMES).server.offer)
+        ann.step(joining(parameters).server.offer)
     shutil.rmtree(tmp_path / "ann")
     (tmp_path / "old").rename(tmp_path / "ann")
     with pytest.raises(ServiceError) as caught, ann:
