@@ -51,7 +51,7 @@ from secagg.client.participation import Participation
 from secagg.client.session_driver import ClientPhase, ClientProgress
 from secagg.distributed_dp import Plan
 from secagg.errors import LocalProtocolError
-from secagg.protocol.arguments import check_kind
+from secagg.protocol.arguments import check_kind, says_how_to_open
 from secagg.server.server import RunningTask
 from secagg.server.server import Server as AsyncServer
 from secagg.server.session.events import SessionPhase, SessionProgress
@@ -173,6 +173,7 @@ class _Loop:
                 has_ended.wait()
 
 
+@says_how_to_open
 class _Blocking(Generic[_Opened]):
     """Opens something asynchronous on a loop of its own."""
 

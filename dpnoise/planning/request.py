@@ -221,7 +221,6 @@ class PlanRequest:
                 value=self.clip_flag_amplitude,
                 nearest="0.0",
             )
-        _check_probability("sampling_rate", self.sampling_rate)
         self._check_sampling()
         self._check_selection()
         _check_probability("max_wrap_probability", self.max_wrap_probability)
@@ -275,7 +274,9 @@ class PlanRequest:
         """Refuse losses and colluders that leave some roster without a share."""
         for name in ("loss_fraction", "colluder_fraction"):
             part = getattr(self, name)
-            if part is not None and not 0.0 <= check_number(name, part) < 1.0:
+            if part is None and name == "loss_fraction":
+                continue
+            if not 0.0 <= check_number(name, part) < 1.0:
                 raise ParameterError(
                     f"{name} must lie in [0, 1), got {part!r}",
                     parameter=name,
@@ -312,7 +313,10 @@ class PlanRequest:
 
     def _check_sampling(self) -> None:
         """Refuse a sampling rate that the participants' own noise would reveal."""
-        if self.sampling_rate is None or self.sampling_rate == 1.0 or self.is_central:
+        if self.sampling_rate is None:
+            return
+        _check_probability("sampling_rate", self.sampling_rate)
+        if self.sampling_rate == 1.0 or self.is_central:
             return
         raise ParameterError(
             f"sampling_rate cannot be counted for {self.mechanism}: every participant "
@@ -525,10 +529,8 @@ class PlanRequest:
         return single if self.charges == 1 else Repeated(single, self.charges)
 
 
-def _check_probability(parameter: str, value: float | None) -> None:
-    """Refuse a probability outside of (0, 1]; None passes."""
-    if value is None:
-        return
+def _check_probability(parameter: str, value: float) -> None:
+    """Refuse a probability outside of (0, 1]."""
     number = check_number(parameter, value)
     if not 0.0 < number <= 1.0:
         raise ParameterError(

@@ -74,6 +74,7 @@ from secagg.protocol.arguments import (
     check_name,
     check_real,
     check_whole,
+    says_how_to_open,
     says_which_argument,
 )
 from secagg.protocol.descriptor import MAX_TASK_ID_BYTES
@@ -145,6 +146,7 @@ class _MadeVectors:
         """Nothing can be said of a vector that is not made."""
 
 
+@says_how_to_open
 @says_which_argument
 class Client:
     """One client of one task.

@@ -30,6 +30,7 @@ from secagg.errors import (
     SecAggError,
     ServiceError,
 )
+from secagg.protocol.arguments import says_how_to_open
 from secagg.protocol.enrolment.credential import ClientIdentity
 from secagg.protocol.messages import Envelope, Round
 from secagg.transport.address import Address
@@ -84,6 +85,7 @@ class _HTTPAnswer:
     body: bytes
 
 
+@says_how_to_open
 class EdgeConnection:
     """An `AggregatorConnection` to an HTTP edge.  Open it inside a running event loop.
 

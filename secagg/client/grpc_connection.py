@@ -20,6 +20,7 @@ import grpc.aio
 
 from secagg.errors import ErrorCode, LocalProtocolError, SecAggError
 from secagg.pki.expiry import ExpiryWarnings
+from secagg.protocol.arguments import says_how_to_open
 from secagg.protocol.messages import Envelope, Round
 from secagg.transport.address import Address
 from secagg.transport.channel_options import SERVICE, TEST_IDENTITY_KEY
@@ -56,6 +57,7 @@ class Traffic:
     bytes_received: int = 0
 
 
+@says_how_to_open
 class GrpcConnection:
     """An `AggregatorConnection` over gRPC.  Open it inside a running event loop.
 

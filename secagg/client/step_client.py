@@ -45,6 +45,7 @@ from secagg.protocol.arguments import (
     check_name,
     check_names,
     check_real,
+    says_how_to_open,
     says_which_argument,
 )
 from secagg.protocol.messages import MAX_IDENTITY_BYTES
@@ -57,6 +58,7 @@ from secagg.protocol.policy import (
 from secagg.storage.rows import Retention
 
 
+@says_how_to_open
 @says_which_argument
 class StepClient:
     """One client of one aggregator, for all of its tasks, driven by a carrier of bytes.

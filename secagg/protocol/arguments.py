@@ -21,6 +21,7 @@ from secagg.errors import LocalProtocolError
 _Called = TypeVar("_Called", bound=Callable[..., object])
 _Member = TypeVar("_Member", bound=Enum)
 _Kind = TypeVar("_Kind")
+_Opened = TypeVar("_Opened", bound=type)
 
 MAX_COUNT: Final = (1 << 63) - 1
 """The largest integer that every store can keep."""
@@ -256,6 +257,26 @@ def says_which_argument(called: _Called) -> _Called:
         called.__init__ = checked  # type: ignore[misc]  # the same signature
         return called
     return checked  # type: ignore[return-value]  # the same signature
+
+
+def says_how_to_open(opened: _Opened) -> _Opened:
+    """Make a class that opens in one kind of `with` refuse the other kind in words."""
+    way_out = "Write `with`, or use the asynchronous Client, Server or local of secagg."
+    right, wrong, names = "with", "async with", ("__aenter__", "__aexit__")
+    if hasattr(opened, "__aenter__"):
+        way_out = (
+            "Write `async with`, or use Client, Server or local of secagg.blocking."
+        )
+        right, wrong, names = wrong, right, ("__enter__", "__exit__")
+
+    def refuse(_: object, *_error: object) -> None:
+        raise LocalProtocolError(
+            f"it opens with `{right}`, and was opened with `{wrong}`", next_step=way_out
+        )
+
+    for name in names:
+        setattr(opened, name, refuse)
+    return opened
 
 
 def _check_annotation(name: str, annotation: object, value: object) -> None:

@@ -36,6 +36,7 @@ from secagg.protocol.arguments import (
     check_names,
     check_real,
     check_whole,
+    says_how_to_open,
     says_which_argument,
 )
 from secagg.protocol.descriptor import MAX_TASK_ID_BYTES, SessionDescriptor
@@ -252,6 +253,7 @@ class _Parts:
     aggregator: Aggregator
 
 
+@says_how_to_open
 @says_which_argument
 class Server:
     """Runs any number of tasks side by side.

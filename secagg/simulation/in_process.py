@@ -7,16 +7,21 @@ Rule 2: without a ledger everything is kept in memory and deleted at the end; ke
 """
 
 import asyncio
+import functools
 import itertools
 import logging
 import statistics
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+)
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, ParamSpec
 
 import numpy.typing as npt
 
@@ -35,7 +40,12 @@ from secagg.distributed_dp import NoisyTask, Plan
 from secagg.distributed_dp.plain_sums import encode_integers
 from secagg.errors import LocalProtocolError
 from secagg.pki.key_files import PublishedEnrolment
-from secagg.protocol.arguments import as_path, check_whole, says_which_argument
+from secagg.protocol.arguments import (
+    as_path,
+    check_whole,
+    says_how_to_open,
+    says_which_argument,
+)
 from secagg.protocol.enrolment.credential import (
     ClientIdentity,
     Credential,
@@ -56,6 +66,7 @@ from secagg.server.task.setup import PreparedTask
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
 _TASK: Final = "local"
+_Asked = ParamSpec("_Asked")
 _NAME_DIGITS: Final = 16
 # As long as a process may live.
 _FOR_EVER: Final = (1 << 63) - 1
@@ -271,7 +282,30 @@ def _clip_of(total: ReleasedSum, noised: NoisyTask | None) -> str:
     return f" (l2_clip = {total.l2_clip:.6g})"
 
 
+@says_how_to_open
+class _Opening(AsyncExitStack):
+    """Opens what a generator yields, and says so where it is opened by `with`."""
+
+    def __init__(self, opened: AbstractAsyncContextManager[InProcessCohort]) -> None:
+        super().__init__()
+        self._opened = opened
+
+    async def __aenter__(self) -> InProcessCohort:  # type: ignore[override]  # it is what is opened
+        return await self.enter_async_context(self._opened)
+
+
+def _opening(
+    opened: Callable[_Asked, AbstractAsyncContextManager[InProcessCohort]],
+) -> Callable[_Asked, AbstractAsyncContextManager[InProcessCohort]]:
+    @functools.wraps(opened)
+    def local(*args: _Asked.args, **kwargs: _Asked.kwargs) -> Any:  # noqa: ANN401 - as above
+        return _Opening(opened(*args, **kwargs))
+
+    return local
+
+
 @says_which_argument
+@_opening
 @asynccontextmanager
 async def local(  # noqa: PLR0913 - what server and clients are told
     prepared: Plan | PreparedTask,

@@ -44,7 +44,7 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.protocol.arguments import as_path, check_kind, check_name
+from secagg.protocol.arguments import as_path, check_kind, check_name, says_how_to_open
 from secagg.protocol.descriptor import MAX_TASK_ID_BYTES, SessionDescriptor
 from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Round
 from secagg.protocol.packing import pack, packed_size, unpack
@@ -126,6 +126,7 @@ def refuse_shared_key(leader_key: bytes, helper_key: bytes) -> None:
         )
 
 
+@says_how_to_open
 class TwoAggregatorClient:
     """A client of one task between two aggregators; contributes one vector at a time.
 

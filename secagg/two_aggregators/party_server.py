@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn, Self, TypeVar
 
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.pki.certificate_revocations import RevocationFile
+from secagg.protocol.arguments import says_how_to_open
 from secagg.protocol.messages import Envelope
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.server.admin.views import unknown_task
@@ -36,6 +37,7 @@ _Answer = TypeVar("_Answer")
 _REMEMBERED: Final = 4096
 
 
+@says_how_to_open
 class PartyServer:
     """The server of an aggregator's parties; use it as an asynchronous context manager.
 

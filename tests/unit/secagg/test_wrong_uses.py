@@ -6,6 +6,7 @@ of the next step. `dpnoise` has no codes: there the text says what to do.
 
 import asyncio
 import functools
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from dpnoise.errors import InputError as AnswerError
 from dpnoise.errors import ParameterError
 from secagg import advanced, blocking
 from secagg.learning import FederatedAveraging, Learner, LearningCurve, VectorSpec
+from secagg.storage.directories import FileLock
+from secagg.storage.sqlite import file as sqlite_file
 
 MISUSE, SETTINGS = secagg.ErrorCode.LOCAL_MISUSE, secagg.ErrorCode.BAD_SETTINGS
 INPUT = secagg.ErrorCode.BAD_INPUT
@@ -51,10 +54,14 @@ ASKED = {
 
 @dataclass(frozen=True)
 class World:
-    """What wrong uses are tried on: a plan, open clients, and a directory."""
+    """What wrong uses are tried on: a plan, open clients, and a directory.
+
+    The clients of `exact` are of a task without noise.
+    """
 
     plan: secagg.Plan
     people: blocking.BlockingCohort
+    exact: blocking.BlockingCohort
     home: Path
 
 
@@ -66,8 +73,16 @@ def exact_task():
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     plan = secagg.plan(**ASKED)
-    with blocking.local(plan, clients=3, privacy_limits=LIMITS) as people:
-        yield World(plan, people, tmp_path_factory.mktemp("wrong-uses"))
+    waiver = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        blocking.local(plan, clients=3, privacy_limits=LIMITS) as people,
+        blocking.local(exact_task(), privacy_limits=waiver, steps=40) as exact,
+    ):
+        # A directory that another object keeps is not waited for.
+        patched.setattr(FileLock, "is_taken_within", lambda lock, _: lock.take())
+        patched.setattr(sqlite_file, "LOCK_TIMEOUT_SECONDS", 0.0)
+        yield World(plan, people, exact, tmp_path_factory.mktemp("wrong-uses"))
         people.sum([GOOD] * 3)  # no mistake has used up a session, or stopped a client
 
 
@@ -172,7 +187,7 @@ def step_exact(vector):
     """Give a vector to a session without noise, which needs one."""
 
     def take(_):
-        waiver = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
+        waiver = secagg.ExactSumWaiver(NO_NOISE)
         clients = [
             secagg.StepClient(
                 name, aggregator="hub", privacy_limits=waiver, state_dir=None
@@ -337,6 +352,96 @@ def two_of_one_state(world):
     step(lambda *_: step(lock_seconds=0.0, **own)(world), **own)(world)
 
 
+async def two_servers_of_one_state(world):
+    async with (
+        secagg.Server(None, state_dir=world.home / "server"),
+        secagg.Server(None, state_dir=world.home / "server"),
+    ):
+        pass
+
+
+async def two_clients_of_one_state(world):
+    async with secagg.Server(None) as server:
+        await server.add_task("sums", world.plan)
+        own = {"task": "sums", "privacy_limits": LIMITS, "state_dir": world.home / "c"}
+        one, other = (secagg.Client(server.connection("ann"), **own) for _ in range(2))
+        async with one, other:
+            pass
+
+
+async def of_the_server(world):
+    home = world.home / "shared"
+    async with secagg.Server(None, state_dir=home) as server:
+        await server.add_task("sums", world.plan)
+        async with secagg.Client(
+            server.connection("ann"), task="sums", privacy_limits=LIMITS, state_dir=home
+        ):
+            pass
+
+
+def two_ledgers(world):
+    ledger = world.home / "ledger"
+    with (
+        blocking.local(world.plan, ledger=ledger),
+        blocking.local(world.plan, ledger=ledger),
+    ):
+        pass
+
+
+def interrupted(_):
+    raise KeyboardInterrupt
+
+
+def exact_sum(make):
+    """Let one of three functions fail; the cohort can be used all the same."""
+
+    def ask(world):
+        try:
+            world.exact.sum([make, lambda _: [1, 2], [1, 2]])
+        finally:
+            assert world.exact.sum([[1, 2]] * 3).values.tolist() == [3, 6]
+
+    return ask
+
+
+def opened(make, kind="async with"):
+    def ask(world):
+        if kind == "with":
+            with make(world):
+                pass
+
+        async def main():
+            async with make(world):
+                pass
+
+        asyncio.run(main())
+
+    return ask
+
+
+ASYNCHRONOUS = {
+    "local": lambda world: secagg.local(world.plan),
+    "server": lambda _: secagg.Server(None),
+    "client": lambda world: secagg.Client(
+        "hub:1",
+        task="sums",
+        privacy_limits=LIMITS,
+        identity=certificate(world.home / "called"),
+        state_dir=world.home / "unopened",
+    ),
+    "connection": lambda _: advanced.GrpcConnection(
+        advanced.Address("127.0.0.1", 1), insecure_for_tests="ann"
+    ),
+}
+BLOCKING = {
+    "StepClient": lambda _: secagg.StepClient(
+        "ann", aggregator="hub", privacy_limits=LIMITS, tasks=["sums"], state_dir=None
+    ),
+    "blocking local": lambda world: blocking.local(world.plan),
+    "blocking server": lambda _: blocking.Server(None),
+}
+
+
 class TwoOfThree:
     """Its length is not what it holds."""
 
@@ -395,6 +500,8 @@ ROWS = [
     ("no steps", plan(steps=0), LOCAL, SETTINGS, "steps must", "1"),
     ("5 of 4", plan(participations=5), LOCAL, SETTINGS, "participations", "4"),
     ("30 left", plan(min_survivors=30), LOCAL, SETTINGS, "min_survivors", "3"),
+    ("colluders", plan(colluder_fraction=None), LOCAL, SETTINGS, "a number", "Give co"),
+    ("wraps", plan(max_wrap_probability=None), LOCAL, SETTINGS, "a number", "Give max"),
     ("epsilonn", plan(epsilonn=1), LOCAL, SETTINGS, "no argument", "mean epsilon?"),
     ("clip=", plan(clip=1), LOCAL, SETTINGS, "no argument 'clip'", "mean l2_clip?"),
     (
@@ -522,6 +629,29 @@ ROWS = [
         *("no session", summed([lambda: GOOD] * 3), VECTOR, INPUT),
         *("with one session", "lambda session"),
     ),
+    # Functions that make vectors, where no noise hides that one is missing.
+    ("leaves", exact_sum(sys.exit), LOCAL, MISUSE, "raised SystemExit", "an Exc"),
+    ("Ctrl-C", exact_sum(interrupted), LOCAL, MISUSE, "raised KeyboardIn", "an Exc"),
+    ("ends", exact_sum(lambda _: next(iter(()))), LOCAL, MISUSE, "StopIter", "an Exc"),
+    ("nothing", exact_sum(lambda _: None), VECTOR, INPUT, "is None", "list of num"),
+    ("made NaN", exact_sum(lambda _: [0, np.nan]), VECTOR, INPUT, "NaN", "Replace"),
+    ("made short", exact_sum(lambda _: [1]), VECTOR, INPUT, "1 entries", "that length"),
+    ("made half", exact_sum(lambda _: [0.5, 1]), VECTOR, INPUT, "whole", "round it"),
+    ("yields", exact_sum(lambda _: iter((1, 2))), VECTOR, INPUT, "the vector", "list"),
+    ("late vector", exact_sum(late), VECTOR, INPUT, "asynchronous", "without async"),
+    (
+        *("given late", exact_sum(lambda info: late([info])), VECTOR, INPUT),
+        *("is a coroutine", "Await it"),
+    ),
+    # Opened by the other kind of `with`.
+    *(
+        (f"with {name}", opened(make, kind="with"), LOCAL, MISUSE, "`with`", "`async")
+        for name, make in ASYNCHRONOUS.items()
+    ),
+    *(
+        (f"async with {name}", opened(make), LOCAL, MISUSE, "`async with`", "`with`")
+        for name, make in BLOCKING.items()
+    ),
     # Servers.
     ("task ''", task(""), LOCAL, MISUSE, "1 to 256", "short name"),
     ("task lines", task("a\nb"), LOCAL, MISUSE, "printable", "short name"),
@@ -562,6 +692,12 @@ ROWS = [
     ("health", addressless(health_listen="x:1"), LOCAL, MISUSE, "an address", "listen"),
     ("closed", step_server_closed, LOCAL, MISUSE, "no open round", "result or failure"),
     # Clients.
+    (
+        *("server twice", served(two_servers_of_one_state), SERVICE, STORAGE),
+        *("the rollback mark", "Stop the other process"),
+    ),
+    ("server dir", served(of_the_server), SERVICE, STORAGE, "the rollback", "remove"),
+    ("ledger twice", two_ledgers, SERVICE, STORAGE, "the rollback mark", "Stop the"),
     ("dead", called("127.0.0.1:1"), SERVICE, UNREACHABLE, "nothing answers", "address"),
     ("no host", called("no.invalid:1"), SERVICE, UNREACHABLE, "no.invalid", "address"),
     (
@@ -572,6 +708,10 @@ ROWS = [
     (
         *("at the end", served(after_the_end), SERVICE, secagg.ErrorCode.TASK_OVER),
         *("has ended", "which tasks run"),
+    ),
+    (
+        *("client twice", served(two_clients_of_one_state), SERVICE, STORAGE),
+        *("held by process", "no other program"),
     ),
     ("held", two_of_one_state, SERVICE, STORAGE, "held by process", "no other program"),
     ("no certificate", networked("hub:1"), LOCAL, MISUSE, "identity", "TLSIdentity"),

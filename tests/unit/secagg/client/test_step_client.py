@@ -200,16 +200,22 @@ def test_a_stored_session_is_checked_again_and_left(parameters, tmp_path):
     parameters = with_noise(parameters)
     session = carrier(parameters, tmp_path)
     offer = session.server.offer
-    session.hand("ann")
+    limits = PrivacyLimits(max_epsilon=0.5, max_delta=1e-5)
+    stricter = {
+        "ann": {"cohort": replace(LENIENT_POLICY, min_clients=100)},
+        "bob": {"privacy_limits": limits, "tasks": ["sums"]},
+    }
+    for name in stricter:
+        session.hand(name)
     session.close()
-    strict = replace(LENIENT_POLICY, min_clients=100)
-    with step_client("ann", parameters, tmp_path, cohort=strict) as ann:
-        with pytest.raises(RemoteProtocolError) as caught:
-            ann.step(offer)
-        assert caught.value.code is ErrorCode.POLICY_VIOLATION
-        with pytest.raises(SessionAbortedError) as again:
-            ann.step(offer)
-        assert again.value.code is ErrorCode.POLICY_VIOLATION
+    for name, changes in stricter.items():
+        with step_client(name, parameters, tmp_path, **changes) as one:
+            with pytest.raises(RemoteProtocolError) as caught:
+                one.step(offer)
+            assert caught.value.code is ErrorCode.POLICY_VIOLATION
+            with pytest.raises(SessionAbortedError) as again:
+                one.step(offer)
+            assert again.value.code is ErrorCode.POLICY_VIOLATION
 
 
 @cells_from(EVERY, "ring")
