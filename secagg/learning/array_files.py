@@ -7,6 +7,7 @@ Rule 3: the same arrays give the same bytes.
 """
 
 import io
+import math
 import os
 import stat
 import zipfile
@@ -69,6 +70,12 @@ def read_arrays(data: bytes, *, max_bytes: int, what: str) -> dict[str, Array]:
         raise
     except Exception:  # noqa: BLE001 - zipfile and numpy raise many kinds
         raise _unreadable(what) from None
+
+
+def read_arrays_in(path: Path, *, max_bytes: int, what: str) -> dict[str, Array]:
+    """Return the arrays of a file; see `read_file` and `read_arrays`."""
+    data = read_file(path, max_bytes=max_bytes, what=what)
+    return read_arrays(data, max_bytes=max_bytes, what=what)
 
 
 def read_array(data: bytes, *, what: str) -> Array:
@@ -170,10 +177,7 @@ def _array(stream: IO[bytes], size: int) -> Array:
     if dtype.hasobject or dtype.kind not in "iufb":
         raise ValueError("it holds no numbers")
     body = stream.read(size)
-    count = 1
-    for side in shape:
-        count *= side
-    if len(body) != count * dtype.itemsize:
+    if len(body) != math.prod(shape) * dtype.itemsize:
         raise ValueError("it states another size")
     array = np.frombuffer(body, dtype)
     return array.reshape(shape[::-1]).T if is_fortran else array.reshape(shape)

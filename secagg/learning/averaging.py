@@ -314,13 +314,9 @@ class FederatedAveraging:
             steps = max(0, self._wanted - len(self._steps))
         for _ in range(check_whole("steps", steps, least=0)):
             made = self._updates(updates, self._private)
-            plain = None
-            if self._plain is not None:
-                plain = self._updates(updates, self._plain)
-            makers = [
-                partial(self._vector, update=update, weight=weight)
-                for update, weight in made
-            ]
+            beside = self._plain
+            plain = None if beside is None else self._updates(updates, beside)
+            makers = [partial(self._vector, update=u, weight=w) for u, w in made]
             try:
                 total = people.sum(makers)
             except ClippingWarning as warning:  # the sum is released, and is spent
@@ -354,22 +350,13 @@ class FederatedAveraging:
     def _updates(
         self, updates: Sequence[Train], moving: _Moving
     ) -> list[tuple[Flat, float]]:
-        """Train the plain model by the same clients, without noise."""
-        number = len(self._steps) + 1
-        return [
-            difference(
-                self.spec,
-                moving.model,
-                one(
-                    LearningStep(
-                        number,
-                        self.spec.restore(moving.model, like=self._like),
-                        self._config,
-                    )
-                ),
-            )
-            for one in updates
-        ]
+        """Let every function train a model of its own, a copy of this one."""
+
+        def step() -> LearningStep:
+            model = self.spec.restore(moving.model, like=self._like)
+            return LearningStep(len(self._steps) + 1, model, self._config)
+
+        return [difference(self.spec, moving.model, one(step())) for one in updates]
 
     def _taken(
         self, total: ReleasedSum, plain: list[tuple[Flat, float]] | None
@@ -388,10 +375,9 @@ class FederatedAveraging:
             l2_clip=total.l2_clip or 0.0,
         )
         error = total.standard_error / max(weight, 1.0)
-        private = (
-            self._moved(self._private, mean, error) if is_enough else self._private
-        )
-        beside = self._plain
+        private, beside = self._private, self._plain
+        if is_enough:
+            private = self._moved(private, mean, error)
         if beside is not None and plain is not None:
             beside = self._moved(beside, self._plain_mean(plain), 0.0)
         privacy = total.privacy

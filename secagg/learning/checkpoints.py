@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from secagg.errors import ErrorCode, InputError
-from secagg.learning.array_files import read_arrays, read_file, write_arrays
+from secagg.learning.array_files import read_arrays_in, read_file, write_arrays
 from secagg.learning.curve import TrainingStep
 from secagg.learning.vectors import Flat
 from secagg.runtime.files import disk, replace_file, sync_directory
@@ -100,10 +100,8 @@ class CheckpointDirectory:
             state = json.loads(
                 read_file(directory / _STATE, max_bytes=_MAX_BYTES, what=_STATE)
             )
-            arrays = read_arrays(
-                read_file(directory / _ARRAYS, max_bytes=_MAX_BYTES, what=_ARRAYS),
-                max_bytes=_MAX_BYTES,
-                what=_ARRAYS,
+            arrays = read_arrays_in(
+                directory / _ARRAYS, max_bytes=_MAX_BYTES, what=_ARRAYS
             )
             steps = tuple(TrainingStep(**step) for step in state["steps"])
             return Checkpoint(state["run"], state["sum_hash"], steps, arrays)

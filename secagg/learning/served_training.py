@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from secagg.errors import ErrorCode, InputError, LocalProtocolError
-from secagg.learning.array_files import read_arrays, read_file, write_arrays
+from secagg.learning.array_files import read_arrays_in, write_arrays
 from secagg.learning.averaging import FederatedAveraging
 from secagg.learning.curve import TrainingStep
 from secagg.learning.optimizers import Optimizer
-from secagg.learning.vectors import Array, Flat, Tree, VectorSpec
+from secagg.learning.vectors import Flat, Tree, VectorSpec
 from secagg.runtime.external_program import ExternalProgram
 from secagg.runtime.files import disk, replace_file
 from secagg.runtime.vector_files import write_bytes
@@ -38,16 +38,7 @@ def read_model(path: Path) -> Tree:
         InputError: It is no such file, or two names contradict each other.
     """
     what = f"the model {path}"
-    arrays = read_arrays(
-        read_file(path, max_bytes=_MOST_BYTES, what=what),
-        max_bytes=_MOST_BYTES,
-        what=what,
-    )
-    return _nested(arrays)
-
-
-def _nested(arrays: Mapping[str, Array]) -> Tree:
-    """Return arrays as a tree, by the parts of their names."""
+    arrays = read_arrays_in(path, max_bytes=_MOST_BYTES, what=what)
     tree: dict[str, Any] = {}
     for name, array in arrays.items():
         *parents, last = (
@@ -132,8 +123,7 @@ class ProgramOptimizer:
                 why="--update-seconds",
             )
             what = "the file of {next}"
-            data = read_file(paths[_NEXT], max_bytes=_MOST_BYTES, what=what)
-            written = read_arrays(data, max_bytes=_MOST_BYTES, what=what)
+            written = read_arrays_in(paths[_NEXT], max_bytes=_MOST_BYTES, what=what)
             return self._spec.flatten(written), {}
         except InputError as fault:
             raise InputError(

@@ -90,7 +90,7 @@ class VectorSpec:
         """
         entries = tuple(
             VectorEntry(name, array.shape, _dtype(name, array))
-            for name, array in sorted(arrays.items(), key=_by_name)
+            for name, array in sorted(arrays.items(), key=lambda item: item[0].encode())
         )
         if not 0 < sum(entry.size for entry in entries) <= _MAX_ENTRIES:
             raise InputError(
@@ -195,10 +195,6 @@ class VectorSpec:
                     f"the array {entry.name!r} {fault}",
                     next_step="Take smaller steps, or a wider type.",
                 )
-
-
-def _by_name(item: tuple[str, object]) -> bytes:
-    return item[0].encode()
 
 
 def _leaves(tree: Tree, select: Callable[[str], bool]) -> dict[str, Array]:

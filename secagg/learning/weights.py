@@ -121,8 +121,6 @@ class Weighting:
         Raises:
             LocalProtocolError: INFEASIBLE, with the cohort that would do.
         """
-        if not self.extra:
-            return
         one = self.kappa * l2_clip / self.stretch * _EXPECTED_WEIGHT
         if standard_error > _WORST_RELATIVE_ERROR * one * fewest:
             enough = math.ceil(standard_error / (_WORST_RELATIVE_ERROR * one))

@@ -28,27 +28,19 @@ _LENGTH: Final = struct.Struct(">Q")
 
 
 class WireArray(Protocol):
-    """An array as Flower's messages have it."""
+    """An array as Flower's messages have it.
 
-    @property
-    def dtype(self) -> str:
-        """Name of the type of its entries."""
-        ...
+    Attributes:
+        dtype: Name of the type of its entries.
+        shape: Its shape, as stated.
+        stype: How `data` is written.
+        data: The entries, as they travel.
+    """
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its shape, as stated."""
-        ...
-
-    @property
-    def stype(self) -> str:
-        """How `data` is written."""
-        ...
-
-    @property
-    def data(self) -> bytes:
-        """The entries, as they travel."""
-        ...
+    dtype: str
+    shape: tuple[int, ...]
+    stype: str
+    data: bytes
 
     def numpy(self) -> npt.NDArray[Any]:
         """Read them."""

@@ -10,20 +10,11 @@ Flower's own classes are not imported.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
 
 from secagg.errors import RemoteProtocolError
 from secagg.protocol.messages import Round
+from secagg.protocol.rounds import ROUNDS
 from secagg.server.step_server import StepServer
-
-_FIELD_OF_ROUND: Final = {
-    Round.ADVERTISE_KEYS: "advertise_keys",
-    Round.CHOOSE_EDGES: "choose_edges",
-    Round.SHARE_KEYS: "share_keys",
-    Round.MASKED_INPUT_COLLECTION: "masked_input",
-    Round.CONSISTENCY_CHECK: "consistency",
-    Round.UNMASKING: "unmasking",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +58,9 @@ class CarriedSession:
 
     @property
     def stage_seconds(self) -> float:
-        """How long the open stage may last."""
-        deadlines = dict(self._server.descriptor.parameters.deadlines)
-        name = _FIELD_OF_ROUND.get(self._server.round, "unmasking")
-        return float(deadlines[name])
+        """How long the open stage may last; after the end, as long as the last one."""
+        row = ROUNDS[Round.UNMASKING if self.is_over else self._server.round]
+        return float(row.seconds(self._server.descriptor.parameters.deadlines))
 
     @property
     def is_stage_full(self) -> bool:

@@ -386,17 +386,14 @@ def _check_strategy(strategy: object) -> None:
     Raises:
         LocalProtocolError: It may.
     """
-    flowers = [
-        kind for kind in type(strategy).__mro__ if kind.__module__.startswith("flwr.")
-    ]
-    base = flowers[0] if flowers else None
-    name = type(strategy).__name__
-    if base is None or base.__name__ not in _STRATEGIES:
+    kinds, name = type(strategy).__mro__, type(strategy).__name__
+    is_own = [not kind.__module__.startswith("flwr.") for kind in kinds]
+    own = kinds[: is_own.index(False)] if False in is_own else kinds
+    if own == kinds or kinds[len(own)].__name__ not in _STRATEGIES:
         raise LocalProtocolError(
             f"strategy {name} looks at single replies, and gets their mean alone",
             next_step=f"Use one of {', '.join(sorted(_STRATEGIES))}.",
         )
-    own = type(strategy).__mro__[: type(strategy).__mro__.index(base)]
     if any("aggregate_train" in vars(kind) for kind in own):
         raise LocalProtocolError(
             f"strategy {name} has an aggregate_train of its own, which would look at "

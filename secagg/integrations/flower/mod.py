@@ -8,13 +8,11 @@ Rule 3: a refusal tells the server a code.  Its text, which may name paths, goes
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from secagg.client.step_client import StepClient
 from secagg.errors import ErrorCode, InternalError, LocalProtocolError, SecAggError
 from secagg.integrations.flower.arrays import (
     Vector,
@@ -153,24 +151,14 @@ class SecAggMod:
                 payload_hash(message.metadata.message_type, records),
                 lambda: _difference(message, context, call_next, records, before),
             )
-        with self._client(terms, node_name(context.node_id)) as client:
+        # In a simulation the next message of a node may reach another process, so that
+        # this one closes its client, and with it the lock of its state, after each.
+        is_kept = self.simulation is None
+        opened = OPEN_CLIENTS.client if is_kept else NodeTerms.client
+        with opened(terms, node_name(context.node_id)) as client:
             reply = answer(client, instruction.offer, instruction.update, announced)
         _tell_owner(reply)
         return reply
-
-    @contextmanager
-    def _client(self, terms: NodeTerms, identity: str) -> Iterator[StepClient]:
-        """Yield the open client of a node.
-
-        In a simulation the next message of a node may reach another process, so that
-        this one closes it after each.
-        """
-        if self.simulation is None:
-            with OPEN_CLIENTS.client(terms, identity) as client:
-                yield client
-            return
-        with terms.client(identity) as client:
-            yield client
 
 
 def _check_kind(kind: str) -> None:

@@ -10,7 +10,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from secagg.client.step_client import StepClient
@@ -18,19 +17,12 @@ from secagg.errors import InternalError, ServiceError
 from secagg.integrations.flower.terms import NodeTerms
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    terms: NodeTerms
-    identity: str
-    client: StepClient
-
-
 class OpenClients:
     """Clients that stay open until their terms change, they fail, or all is closed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._entries: dict[Path, _Entry] = {}
+        self._entries: dict[Path, tuple[NodeTerms, str, StepClient]] = {}
         self._process = os.getpid()
 
     @contextmanager
@@ -44,11 +36,14 @@ class OpenClients:
         Raises:
             ServiceError: STORAGE_FAILED or RESTORED_STATE, as `StepClient`.
         """
-        entry = self._opened(terms, identity)
+        client = self._opened(terms, identity)
         try:
-            yield entry.client
+            yield client
         except (ServiceError, InternalError):
-            self._discard(entry)  # what is on the disk only a new object reads
+            with self._lock:  # what is on the disk only a new object reads
+                if self._entries.get(terms.state_dir) == (terms, identity, client):
+                    del self._entries[terms.state_dir]
+            client.close()
             raise
 
     def close(self) -> None:
@@ -56,28 +51,22 @@ class OpenClients:
         with self._lock:
             self._forget_those_of_a_parent()
             entries, self._entries = tuple(self._entries.values()), {}
-        for entry in entries:
-            entry.client.close()
+        for *_, client in entries:
+            client.close()
 
-    def _opened(self, terms: NodeTerms, identity: str) -> _Entry:
+    def _opened(self, terms: NodeTerms, identity: str) -> StepClient:
         """Return the open client of a state directory."""
         with self._lock:
             self._forget_those_of_a_parent()
-            entry = self._entries.get(terms.state_dir)
-            if entry is not None:
-                if entry.terms == terms and entry.identity == identity:
-                    return entry
+            if terms.state_dir in self._entries:
+                *of, client = self._entries[terms.state_dir]
+                if of == [terms, identity]:
+                    return client
                 del self._entries[terms.state_dir]
-                entry.client.close()
-            entry = _Entry(terms, identity, terms.client(identity).__enter__())
-            self._entries[terms.state_dir] = entry
-            return entry
-
-    def _discard(self, entry: _Entry) -> None:
-        with self._lock:
-            if self._entries.get(entry.terms.state_dir) is entry:
-                del self._entries[entry.terms.state_dir]
-        entry.client.close()
+                client.close()
+            client = terms.client(identity).__enter__()
+            self._entries[terms.state_dir] = (terms, identity, client)
+            return client
 
     def _forget_those_of_a_parent(self) -> None:
         """A fork must not use, nor close, what its parent has open."""
