@@ -28,7 +28,6 @@ export interface ProcessSettings {
   readonly task: string;
   readonly state: string;
   readonly profiles: readonly ProfileName[];
-  readonly ring: boolean;
   readonly requireNoise: boolean;
   readonly maxEpsilon: number;
   readonly enrolment: { identity: string; credential: string; enrolmentKey: string };

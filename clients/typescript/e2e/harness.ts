@@ -5,7 +5,7 @@ import { once } from 'node:events';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 import type { ProcessSettings } from './client.js';
@@ -60,6 +60,24 @@ async function freePort(): Promise<number> {
   await once(server, 'close');
   return port;
 }
+
+/** Clients' entries on the grid of a task of {@link GRID_TASK}: their vectors are not rounded. */
+export const GRID_DIM = 16_384;
+/** Sections of a task with noise whose sum shows the law of its noise. */
+export const GRID_TASK =
+  'epsilon = 50.0\ndelta = 1e-7\nl2_clip = 1.0\nscale_factor = 128.0\n' +
+  'rotation = "none"\naccountant = "mixture-simple"\n';
+
+/** A vector of norm 0.97 on the grid, with signs of its own for each client. */
+export const onGrid = (client: number): number[] =>
+  Array.from(
+    { length: GRID_DIM },
+    (_, i) => ((i * (client + 3)) % 17 === 0 ? 0 : (i >> client) % 3 === 0 ? -1 : 1) / 128,
+  );
+
+/** The sum of vectors, entry by entry. */
+export const sumOf = (vectors: readonly (readonly number[])[]): number[] =>
+  vectors[0]!.map((_, i) => vectors.reduce((total, vector) => total + vector[i]!, 0));
 
 /** What a TypeScript client has printed. */
 export interface Printed {
@@ -162,6 +180,15 @@ export class Deployment {
     return this.#start(SECAGG, args).ended;
   }
 
+  /** Judges the noise of the released sum of vectors on the grid; throws if it is wrong. */
+  async checkLaw(expected: readonly number[]): Promise<void> {
+    writeNpy(this.path('expected.npy'), expected, '<f8');
+    const program = fileURLToPath(new URL('../../e2e/law.py', import.meta.url));
+    const files = ['sums/sum-1.npy', 'sums/report-1.json', 'expected.npy'];
+    const judged = await this.#start(join(dirname(SECAGG), 'python'), [program, ...files]).ended;
+    if (judged.code !== 0) throw new Error(judged.errors);
+  }
+
   /** Starts an aggregator with one task, to run until the task is done. */
   async serve(toml: string, sections = ''): Promise<Ended> {
     // A list without a serial, so that every client of malicious-server reads one.
@@ -224,7 +251,6 @@ export class Deployment {
       task: 'task',
       state: this.path(name),
       profiles: ['honest-curious-server'],
-      ring: false,
       requireNoise: false,
       maxEpsilon: 4,
       trustDomain: 'secagg.local',

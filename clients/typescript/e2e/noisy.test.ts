@@ -1,11 +1,23 @@
-/** Sums with noise of mixed cohorts: estimates agree, and are as near as they are announced. */
+/**
+ * Sums with noise of mixed cohorts: all clients read the same estimate, it is as near as it is
+ * announced, and where the vectors lie on the grid the noise has its law.
+ */
 
 import assert from 'node:assert/strict';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { test } from 'node:test';
 
 import { fromHex } from '../src/index.js';
-import { Deployment, readNpy, SECAGG, type Printed } from './harness.js';
+import {
+  Deployment,
+  GRID_DIM,
+  GRID_TASK,
+  onGrid,
+  readNpy,
+  SECAGG,
+  sumOf,
+  type Printed,
+} from './harness.js';
 
 const missing = existsSync(SECAGG) ? false : `there is no ${SECAGG}`;
 const ROUNDS = 'advertise_keys = 300\nshare_keys = 300\nmasked_input = 300\nunmasking = 300\n';
@@ -21,8 +33,14 @@ interface Case {
   readonly name: string;
   readonly profile: 'honest-curious-server' | 'malicious-server';
   readonly dim: number;
-  readonly noise: string;
+  readonly graph: 'complete' | 'ring';
+  /** Beside epsilon, delta and clip; null for a task on the grid. */
+  readonly noise: string | null;
+  readonly ladder: string;
+  /** Where each TypeScript client kills itself; empty for one that does not. */
   readonly crashes: readonly string[];
+  /** As many of the last of these call the HTTP edge, the others gRPC. */
+  readonly atEdge: number;
 }
 
 const PYTHON_CLIENTS = 2;
@@ -31,15 +49,41 @@ const CASES: readonly Case[] = [
     name: 'hadamard with layers and a clip flag that moves',
     profile: 'honest-curious-server',
     dim: 100,
-    noise: 'clip_quantile = 0.9\nladder = 2\n',
+    graph: 'complete',
+    noise: 'clip_quantile = 0.9\n',
+    ladder: 'ladder = 2\n',
     crashes: ['', 'commit 3', 'commit 4', 'call UploadChunk'],
+    atEdge: 2,
   },
   {
     name: 'dft in the profile malicious-server',
     profile: 'malicious-server',
     dim: 90,
-    noise: 'rotation = "dft"\nladder = 2\ncolluder_fraction = 0.1\n',
+    graph: 'complete',
+    noise: 'rotation = "dft"\n',
+    ladder: 'ladder = 2\ncolluder_fraction = 0.1\n',
     crashes: ['', 'commit 4', 'commit 5', 'commit 6'],
+    atEdge: 0,
+  },
+  {
+    name: 'the law of noise on a ring',
+    profile: 'honest-curious-server',
+    dim: GRID_DIM,
+    graph: 'ring',
+    noise: null,
+    ladder: 'ladder = 2\n',
+    crashes: ['commit 2', 'commit 4', 'call RevealShares', 'commit 1', 'commit 3', 'commit 5'],
+    atEdge: 3,
+  },
+  {
+    name: 'the law of noise in the profile malicious-server',
+    profile: 'malicious-server',
+    dim: GRID_DIM,
+    graph: 'complete',
+    noise: null,
+    ladder: 'ladder = 2\ncolluder_fraction = 0.1\n',
+    crashes: ['commit 2', '', 'commit 4', 'commit 6', 'call UploadChunk'],
+    atEdge: 4,
   },
 ];
 
@@ -48,24 +92,37 @@ for (const one of CASES) {
     const size = PYTHON_CLIENTS + one.crashes.length;
     const deployment = await Deployment.make(size);
     try {
+      await deployment.openEdge();
+      const vectors = Array.from({ length: size }, (_, i) =>
+        one.noise === null ? onGrid(i) : vectorOf(i, one.dim),
+      );
+      const numbers =
+        one.noise === null
+          ? GRID_TASK
+          : `epsilon = 20.0\ndelta = 1e-7\nl2_clip = 1.0\naccountant = "mixture-simple"\n${one.noise}`;
+      const degree = one.graph === 'ring' ? 'degree = 4\nthreshold = 2\n' : '';
       const malicious = one.profile === 'malicious-server';
       const server = deployment.serve(
         `profile = "${one.profile}"\n[vector]\ndimension = ${one.dim}\n` +
           `[cohort]\nmin_clients = ${size}\nmax_clients = ${size}\nmin_survivors = ${size - 1}\n` +
-          `[noise]\nepsilon = 20.0\ndelta = 1e-6\nl2_clip = 1.0\naccountant = "mixture-simple"\n${one.noise}` +
+          `${degree}[noise]\n${numbers}${one.ladder}` +
           `[rounds]\n${ROUNDS}${malicious ? 'consistency = 300\n' : ''}`,
+        deployment.edgeSection(),
       );
-      const policy = `profiles = ["${one.profile}"]\nmax_epsilon = 20.0\nmax_delta = 1e-6\n`;
+      const policy =
+        `profiles = ["${one.profile}"]\ngraphs = ["${one.graph}"]\n` +
+        'max_epsilon = 50.0\nmax_delta = 1e-6\n';
       const python = Array.from({ length: PYTHON_CLIENTS }, (_, i) =>
-        deployment.python(`client-${i + 1}`, policy, vectorOf(i, one.dim), '<f8'),
+        deployment.python(`client-${i + 1}`, policy, vectors[i]!, '<f8'),
       );
       const typescript = one.crashes.map((crash, i) =>
         deployment.typescript(`client-${PYTHON_CLIENTS + i + 1}`, {
           crash,
           profiles: [one.profile],
           requireNoise: true,
-          maxEpsilon: 20,
-          vector: vectorOf(PYTHON_CLIENTS + i, one.dim),
+          maxEpsilon: 50,
+          vector: vectors[PYTHON_CLIENTS + i]!,
+          ...(i < one.crashes.length - one.atEdge ? {} : { edge: deployment.authority }),
         }),
       );
       const all = Promise.all([...typescript, ...python]);
@@ -95,12 +152,8 @@ for (const one of CASES) {
         });
         writeFileSync(deployment.path(`typescript-${i}.receipt.bin`), fromHex(client.receipt));
       });
-      const exact = Array.from({ length: one.dim }, (_, j) =>
-        Array.from({ length: size }, (_unused, i) => vectorOf(i, one.dim)[j]!).reduce(
-          (a, b) => a + b,
-          0,
-        ),
-      );
+      const exact = sumOf(vectors);
+      if (one.noise === null) await deployment.checkLaw(exact);
       const squares = released.reduce((sum, value, j) => sum + (value - exact[j]!) ** 2, 0);
       // The announced error is an upper bound. 1.5 times as much has, with 90 entries or
       // more, less than one chance in 10^9 (a chi-square variable 2.25 times its mean).
