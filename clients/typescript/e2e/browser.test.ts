@@ -9,36 +9,44 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 
 import { Browser, CHROMIUM, type Page } from './browser.js';
-import { Deployment, NO_NOISE, readNpy, SECAGG } from './harness.js';
+import { Deployment, GRID_TASK, NO_NOISE, onGrid, readNpy, SECAGG, sumOf } from './harness.js';
 
-const DIM = 6;
 const NAME = 'browser-1';
 const PYTHON = ['client-1', 'client-2'];
 /** The last two of these call the HTTP edge, as the page does; the first one gRPC. */
 const NODE = ['client-3', 'client-4', 'client-5'];
 const SIZE = PYTHON.length + NODE.length + 1;
-const vectorOf = (client: number): number[] =>
-  Array.from({ length: DIM }, (_, i) => 100 * (client + 1) - 7 * i);
-const TOTAL = vectorOf(0).map((_, i) =>
-  Array.from({ length: SIZE }, (_unused, client) => vectorOf(client)[i]!).reduce((a, b) => a + b),
-);
+const wholeNumbers = (client: number): number[] =>
+  Array.from({ length: 6 }, (_, i) => 100 * (client + 1) - 7 * i);
 /** Where pictures go; nowhere by default. */
 const PICTURES = process.env['PAGE_PICTURES'] ?? '';
 const PROFILE = 'malicious-server';
+const RING = 'degree = 4\nthreshold = 2\n';
 const CASES = [
   {
     profile: PROFILE,
     graph: 'complete',
-    cohort: '',
     modulusBits: 20,
     crashes: ['commit 5', 'commit 2', 'call UploadChunk'],
   },
   {
     profile: 'honest-curious-server',
     graph: 'ring',
-    cohort: 'degree = 4\nthreshold = 2\n',
     modulusBits: 33,
     crashes: ['call ShareKeys', 'commit 4', 'commit 5'],
+  },
+  // With noise, whose law is judged.
+  {
+    profile: PROFILE,
+    graph: 'complete',
+    modulusBits: null,
+    crashes: ['commit 3', 'call SignConsistency', 'commit 4'],
+  },
+  {
+    profile: 'honest-curious-server',
+    graph: 'complete',
+    modulusBits: null,
+    crashes: ['commit 4', 'commit 3', 'call ShareKeys'],
   },
 ] as const;
 
@@ -52,7 +60,7 @@ const COMMON = {
   graphs: ['complete'],
   direct: false,
   noise: false,
-  maxEpsilon: 1,
+  maxEpsilon: 50,
   maxDelta: 1e-6,
 };
 
@@ -133,10 +141,10 @@ class Application {
   }
 }
 
-async function contribute(page: Page): Promise<void> {
+async function contribute(page: Page, vector: readonly number[]): Promise<void> {
   await page.until(`document.body?.dataset.ready === 'yes'`);
   await page.evaluate(`(() => {
-    document.getElementById('vector').value = ${JSON.stringify(vectorOf(SIZE - 1).join(', '))};
+    document.getElementById('vector').value = ${JSON.stringify(vector.join(', '))};
     document.getElementById('go').click();
   })()`);
 }
@@ -147,9 +155,10 @@ async function takePicture(page: Page, name: string, dark: boolean): Promise<voi
   writeFileSync(join(PICTURES, `${name}.png`), await page.picture(820, 900, dark));
 }
 
-for (const { profile, graph, cohort, modulusBits, crashes } of CASES) {
+for (const { profile, graph, modulusBits, crashes } of CASES) {
+  const noisy = modulusBits === null;
   test(
-    `a page is killed after each commit, and the sum is exact, ${profile}, ${graph}`,
+    `a page is killed after each commit, and the sum is right, ${profile}, ${graph}, ${noisy ? 'noise' : 'exact'}`,
     { skip: missing },
     async () => {
       const signs = profile === PROFILE;
@@ -169,25 +178,35 @@ for (const { profile, graph, cohort, modulusBits, crashes } of CASES) {
         profile,
         graphs: [graph],
         direct: !signs, // no proxy stands before the edge here
+        noise: noisy,
       };
+      const vectors = Array.from({ length: SIZE }, (_, i) => (noisy ? onGrid(i) : wholeNumbers(i)));
       try {
         const rounds =
           'advertise_keys = 600\nshare_keys = 600\nmasked_input = 600\nunmasking = 600\n';
         const server = deployment.serve(
-          `profile = "${profile}"\n[vector]\ndimension = ${DIM}\nmodulus_bits = ${modulusBits}\n` +
-            `[cohort]\nmin_clients = ${SIZE}\nmax_clients = ${SIZE}\nmin_survivors = ${SIZE}\n${cohort}` +
-            `[noise]\nnone = "${NO_NOISE}"\n[rounds]\n${rounds}${signs ? 'consistency = 600\n' : ''}`,
+          `profile = "${profile}"\n[vector]\ndimension = ${vectors[0]!.length}\n` +
+            (noisy ? '' : `modulus_bits = ${modulusBits}\n`) +
+            `[cohort]\nmin_clients = ${SIZE}\nmax_clients = ${SIZE}\nmin_survivors = ${SIZE}\n` +
+            `${graph === 'ring' ? RING : ''}[noise]\n` +
+            (noisy ? GRID_TASK : `none = "${NO_NOISE}"\n`) +
+            `${noisy && signs ? 'colluder_fraction = 0.1\n' : ''}[rounds]\n${rounds}${signs ? 'consistency = 600\n' : ''}`,
           deployment.edgeSection(`origins = ["${origin}"]\n`),
         );
         const policy =
-          `require_noise = false\nmin_clients = ${SIZE}\n` +
+          (noisy ? 'max_epsilon = 50.0\nmax_delta = 1e-6\n' : 'require_noise = false\n') +
+          `min_clients = ${SIZE}\n` +
           `profiles = ["${profile}"]\ngraphs = ["${graph}"]\n`;
-        const python = PYTHON.map((name, i) => deployment.python(name, policy, vectorOf(i), '<i8'));
+        const python = PYTHON.map((name, i) =>
+          deployment.python(name, policy, vectors[i]!, noisy ? '<f8' : '<i8'),
+        );
         const node = NODE.map((name, i) =>
           deployment.typescript(name, {
             crash: crashes[i]!,
             profiles: [profile],
-            vector: vectorOf(PYTHON.length + i),
+            requireNoise: noisy,
+            maxEpsilon: 50,
+            vector: vectors[PYTHON.length + i]!,
             ...(i === 0 ? {} : { edge: deployment.authority }),
           }),
         );
@@ -200,7 +219,7 @@ for (const { profile, graph, cohort, modulusBits, crashes } of CASES) {
         const phases: string[] = [];
         while (phases.at(-1) !== 'ended') {
           const page = await start().open(origin);
-          await contribute(page);
+          await contribute(page, vectors.at(-1)!);
           const { commits, failed } = {
             commits: 'document.body.dataset.commits',
             failed: 'document.body.dataset.failed',
@@ -237,23 +256,29 @@ for (const { profile, graph, cohort, modulusBits, crashes } of CASES) {
         // The sum was never reported: the next process does it.
         application.halting = false;
         const page = await start().open(origin);
-        await contribute(page);
+        await contribute(page, vectors.at(-1)!);
         await page.until(`document.body.dataset.over || document.body.dataset.failed`);
-        assert.equal(
-          await page.evaluate(`document.getElementById('sum').textContent`),
-          TOTAL.join(', '),
-        );
+        // What all have read is what the aggregator has released, which holds all vectors.
+        const released = readNpy(deployment.path('sums/sum-1.npy'));
+        if (noisy) await deployment.checkLaw(sumOf(vectors));
+        else assert.deepEqual(released, sumOf(vectors));
+        const isReleased = (read: readonly number[]): void => {
+          read.forEach((value, j) => assert.ok(Math.abs(value - released[j]!) < 1e-9));
+        };
+        const shown = await page.evaluate<string>(`document.getElementById('sum').textContent`);
+        isReleased(shown.split(', …')[0]!.split(', ').map(Number));
         assert.equal(application.enrolments, 1);
         for (const { printed, starts } of await Promise.all(node)) {
           assert.equal(starts, 2);
-          assert.deepEqual(printed.sum, TOTAL);
+          assert.equal(printed.sum!.length, released.length);
+          isReleased(printed.sum!);
         }
         for (const [i, end] of (await Promise.all(python)).entries()) {
           assert.equal(end.code, 0, end.errors);
-          assert.deepEqual(readNpy(deployment.path(`${PYTHON[i]}-sum.npy`)), TOTAL);
+          isReleased(readNpy(deployment.path(`${PYTHON[i]}-sum.npy`)));
         }
-        if (signs) await takePicture(page, 'browser_client', false);
-        if (signs) await takePicture(page, 'browser_client_dark', true);
+        if (signs && !noisy) await takePicture(page, 'browser_client', false);
+        if (signs && !noisy) await takePicture(page, 'browser_client_dark', true);
         const first = await page.evaluate<string>(`document.querySelector('main p').innerText`);
         assert.match(first, /^Under malicious-server this page protects you only if another party/);
 
