@@ -217,7 +217,8 @@ def _check_size(
         Aborted: _ABORTED_BYTES,
     }[kind]
     name = kind.__name__
-    if blob is Blob.NEIGHBOURHOOD:
+    # On a graph without neighbourhoods the session refuses one, by its rule (R5.2-25).
+    if blob is Blob.NEIGHBOURHOOD and sizes.neighbourhood:
         largest, name = sizes.neighbourhood, "Neighbourhood"
     if size > largest:
         raise ErrorCode.PAYLOAD_MISMATCH.error(
