@@ -331,8 +331,8 @@ class ClientCalls:
 
         Raises:
             RemoteProtocolError: UNEXPECTED_MESSAGE for a large update of the past;
-                PAYLOAD_MISMATCH for one that is not what was announced, or too large
-                for the session.
+                PAYLOAD_MISMATCH for one that is not what was announced, or announced
+                too large for the session; BAD_ENCODING for one that is too large.
             ServiceError: Trying again will not help.
             SessionAbortedError: DEADLINE.
         """

@@ -165,7 +165,8 @@ class Reference:
         Raises:
             RemoteProtocolError: PAYLOAD_MISMATCH; nothing was fetched yet.
         """
-        _check_size(self.kind, self.size, sizes, self.blob)
+        mismatch = ErrorCode.PAYLOAD_MISMATCH
+        _check_size(self.kind, self.size, sizes, self.blob, mismatch)
 
 
 # The server's messages that grow with the cohort, by the names under which they are
@@ -197,16 +198,20 @@ def check_inline_size(update: Envelope, sizes: MessageSizes) -> None:
         sizes: Of the session that it is of.
 
     Raises:
-        RemoteProtocolError: PAYLOAD_MISMATCH; nothing of it was decoded.
+        RemoteProtocolError: BAD_ENCODING; nothing of it was decoded.
     """
     blob = Blob.NEIGHBOURHOOD if is_neighbourhood(update) else None
-    _check_size(update.kind, len(update.data), sizes, blob)
+    _check_size(update.kind, len(update.data), sizes, blob, ErrorCode.BAD_ENCODING)
 
 
 def _check_size(
-    kind: type[Message], size: int, sizes: MessageSizes, blob: Blob | None
+    kind: type[Message],
+    size: int,
+    sizes: MessageSizes,
+    blob: Blob | None,
+    code: ErrorCode,
 ) -> None:
-    """Refuse a referenced message larger than its kind has in this session."""
+    """Refuse a message larger than its kind has in this session."""
     largest = {
         Roster: sizes.roster,
         EdgesPublished: sizes.edges,
@@ -221,7 +226,7 @@ def _check_size(
     if blob is Blob.NEIGHBOURHOOD and sizes.neighbourhood:
         largest, name = sizes.neighbourhood, "Neighbourhood"
     if size > largest:
-        raise ErrorCode.PAYLOAD_MISMATCH.error(
+        raise code.error(
             f"the server sends a message {name} of {size} bytes; in this session one "
             f"has at most {largest}",
             fix="Tell the operator: the aggregator is broken or lies.",

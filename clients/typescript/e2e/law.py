@@ -3,14 +3,15 @@
     python law.py SUM.npy REPORT.json EXPECTED.npy
 
 The vectors must lie on the grid, and the task must have no rotation: the sum then holds
-them and draws of Skellam's law, and nothing is rounded.  Right noise is blamed less than
-three times in 10^9 sums, since none of the three tests blames it more than once.
+them and draws of Skellam's law, and nothing is rounded.  `secagg.conformance.noise_law`
+states how seldom right noise is blamed: less than once in ten million sums.
 """
 
 import json
 import sys
 from fractions import Fraction
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from secagg.conformance.noise_law import (
     missing_complaint,
 )
 
+# Far above the error of a float, far below a step.
+_EXACT: Final = 1e-6
+
 
 def main(sum_path: str, report_path: str, expected_path: str) -> str:
     """Return what is wrong with the noise, or ""."""
@@ -28,7 +32,7 @@ def main(sum_path: str, report_path: str, expected_path: str) -> str:
     scale = report["privacy"]["mechanism"]["scale_factor"]
     left = (np.load(sum_path) - expected) * scale
     noise = np.rint(left)
-    if np.max(np.abs(left - noise)) > 1e-6:
+    if np.max(np.abs(left - noise)) > _EXACT:
         return "the sum is not on the grid"
     variance = float(Fraction(report["receipt"]["noise"]["noise_total"]))
     return (

@@ -474,7 +474,7 @@ def test_an_update_received_whole_is_as_large_as_the_session_allows(
     assert manual_clock.run(lambda clock: heard(clock, update)) == update
     with pytest.raises(RemoteProtocolError, match="at most") as caught:
         manual_clock.run(lambda clock: heard(clock, too_large))
-    assert caught.value.code is ErrorCode.PAYLOAD_MISMATCH
+    assert caught.value.code is ErrorCode.BAD_ENCODING
 
 
 # --- whose answers (R5.0-6) -----------------------------------------------------------
