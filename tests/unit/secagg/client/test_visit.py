@@ -1,9 +1,13 @@
 """Clients that visit an aggregator now and then, and die between two visits."""
 
+import ast
 import asyncio
+import re
 import threading
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +26,7 @@ from secagg_testing.crash_points import (
 from secagg_testing.inline_store import inline_store
 from secagg_testing.lossy_connection import Fault, LossyConnection
 
+from secagg import advanced
 from secagg.client.visit import visit
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
@@ -95,6 +100,7 @@ class Phones:
     options: dict = field(default_factory=dict)
     fault_of: object = staticmethod(lambda _name, _call, _number: Fault.NONE)
     payload: bytes = b""
+    task: str = "sums"
 
     def __post_init__(self):
         workers = Workers(general=InlineExecutor())
@@ -121,7 +127,7 @@ class Phones:
             self.sums.append(released)
 
         task = TaskDefinition(
-            task_id="sums", parameters=self.parameters, max_attempts=attempts
+            task_id=self.task, parameters=self.parameters, max_attempts=attempts
         )
         return asyncio.ensure_future(
             self.aggregator.run_task(task, next_payload=next_payload, on_sum=on_sum)
@@ -139,7 +145,7 @@ class Phones:
 
     def make_vector(self, name):
         def make(info, payload):
-            assert info.descriptor.task_id == "sums"
+            assert info.descriptor.task_id == self.task
             assert payload == self.payload
             self.vectors[name] += 1
             return np.full(5, 1 + NAMES.index(name))
@@ -594,3 +600,37 @@ def test_each_round_says_how_long_it_lasts_to_those_alone_who_have_answered(prof
             await phones.sleep(1)
 
     scenario(test, PROFILES[profile])
+
+
+# --- the page -------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[4] / "docs" / "phones.md"
+
+
+def test_the_program_on_the_page_is_a_visit(monkeypatch):
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    program = compile(block, PAGE.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+    async def test(phones):
+        phones.start()
+        own = {"clock": phones.clock, "threads": InlineExecutor()}
+        monkeypatch.setattr(advanced, "visit", partial(visit, **own))
+
+        async def phone(name):
+            slept = []
+            names = {
+                "connection": phones.link(name),
+                "make_vector": phones.make_vector(name),
+                "schedule_next_wake_up": slept.append,
+            }
+            while "done" not in names or names["done"].contribution is None:
+                await phones.sleep(sum(slept))
+                slept.clear()
+                names["client"] = phones.client(name)
+                await eval(program, names)
+            return names["done"].contribution
+
+        for given in await asyncio.gather(*map(phone, NAMES)):
+            np.testing.assert_array_equal(given.values, np.full(5, 10))
+
+    scenario(test, task="steps")
