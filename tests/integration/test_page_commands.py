@@ -59,6 +59,8 @@ NOT_RUN = {
     r"flower-supernode .*": "takes Flower's link; flower/test_flower_page.py has one",
     r"(systemctl|useradd|chown) .*": "takes systemd or root; `make unit-check`",
     r"install .* -o 10001 .*": "takes root",
+    r"createdb .*": "takes PostgreSQL: the test of the marker services",
+    r"secagg server .* --store .*": "takes PostgreSQL: the same test",
     r"(docker|kubectl|helm) .*": "takes a daemon or a cluster; `make deploy-check`",
     r"secagg demo --profile malicious-server-sparse": "a minute of 40 processes; "
     "integration/test_demo_processes.py: the same command, smaller",
@@ -156,7 +158,8 @@ def steps(block):
         if found := re.search(r"<<'(\w+)'", command):
             after = rest.index(found[1]) + 1
             command, rest = "\n".join([command, *rest[:after]]), rest[after:]
-        yield machine, command, "".join(f"{row}\n" for row in rest)
+        shown = "\n".join(rest).rstrip()
+        yield machine, command, f"{shown}\n" if shown else ""
 
 
 def is_not_run(command):
@@ -200,8 +203,12 @@ class Page:
 class Machines:
     """Directories that stand for machines, and what runs in them."""
 
-    def __init__(self, programs, port, capsys, monkeypatch):
-        self.programs, self.port = programs, str(port)
+    def __init__(self, programs, ports, capsys, monkeypatch):
+        self.programs, self.port = programs, str(ports[0])
+        self.places = {
+            role: f"127.0.0.1:{port}"
+            for role, port in zip(("leader", "helper"), ports, strict=True)
+        }
         self.capsys, self.monkeypatch = capsys, monkeypatch
         self.directory = programs.directory
         self.running = []
@@ -366,12 +373,14 @@ class Machines:
 
     def finish(self, machine):
         """Wait for what ends by itself on a machine, and look at what it has printed."""
-        for program in [each for each in self.running if each[0] == machine]:
+        # A server waits for its clients, and is looked at last.
+        for program in [each for each in self.running[::-1] if each[0] == machine]:
             _, process, reader, said, ends, shown = program
             if not ends:
                 continue
             self.running.remove(program)
             reader.join(60)
+            assert not reader.is_alive(), "".join(said)
             assert process.wait(60) == 0, "".join(said)
             assert "zeros were given" not in "".join(said)
             if shown:
@@ -532,11 +541,11 @@ def claiming(machines):
 
     async def run():
         place.parent.mkdir(parents=True)
-        mark = machines.directory / "state-home/data.mark"
+        mark = machines.directory / "data.mark"
         store = await open_state(place, mark=mark)
         assert await store.commit(PutClaim(claim, after=0))
         await store.close()
-        mark = machines.directory / "state-home/client.mark"
+        mark = machines.directory / "client.mark"
         await (await open_state(machines.directory / "client-state", mark=mark)).close()
 
     asyncio.run(run())
@@ -558,6 +567,7 @@ def anew(machines):
         shutil.rmtree(machines.directory / name)
     for path in machines.directory.glob("*state*"):
         path.unlink() if path.is_file() else shutil.rmtree(path)
+    shutil.rmtree(os.environ["XDG_STATE_HOME"])  # marks belong to a directory
     machines.call("", "pki", "init", "pki", "--clients", "3", "--host", "127.0.0.1")
 
 
@@ -601,7 +611,8 @@ def operating(machines):
     joins(machines, "client.toml")
     server = machines.running[0][1]
     server.send_signal(signal.SIGSTOP)
-    shutil.copytree(place / "state", place / "backup")
+    sockets = shutil.ignore_patterns("*.sock")
+    shutil.copytree(place / "state", place / "backup", ignore=sockets)
     server.send_signal(signal.SIGCONT)
     joins(machines, "client.toml", "tls.certificate=pki/client-2.pem", "tls.key=pki/client-2.key", "client.state_dir=two")
     machines.stop(signal.SIGKILL)
@@ -628,20 +639,61 @@ def sharing(machines):
         (machines.directory / name).mkdir()
 
 
-def configured(machines, role):
-    """Write the settings of one of three, with what the others have told."""
-    other = {"leader": "helper", "helper": "leader"}.get(role, "")
-    sample = (SAMPLES / "two-aggregators" / f"{role}.toml").read_text()
-    for given, here in (
-        ("0.0.0.0:7400", "127.0.0.1:" + machines.ports[role]),
-        ("leader.example.org:7400", "127.0.0.1:" + machines.ports["leader"]),
-        ("helper.example.net:7400", "127.0.0.1:" + machines.ports["helper"]),
-        ("/etc/secagg/pki/", "pki/"),
-        ("/etc/secagg/", "../"),
-        ("/var/lib/secagg/", ""),
-    ):
-        sample = sample.replace(given, here)
-    return sample
+def configure(machines, *roles):
+    """Write the settings of some of three parties, with what the others have told."""
+    for role in roles:
+        text = (SAMPLES / "two-aggregators" / f"{role}.toml").read_text()
+        for given, here in (
+            ("0.0.0.0:7400", machines.places.get(role, "")),
+            ("leader.example.org:7400", machines.places["leader"]),
+            ("helper.example.net:7400", machines.places["helper"]),
+            ("/etc/secagg/pki/", "pki/"),
+            ("/etc/secagg/leader/", "../leader/pki/"),
+            ("/etc/secagg/helper/", "../helper/pki/"),
+            ("/var/lib/secagg/", ""),
+            ("min_survivors = 500", "min_survivors = 2"),
+            ("max_clients = 1000\n", "max_clients = 2\n"),
+        ):
+            text = text.replace(given, here)
+        for name in ("LEADER", "HELPER"):
+            of = text.index(f"[{name.lower()}]") if f"[{name.lower()}]" in text else None
+            key = machines.variables.get(name)
+            if of is not None and key is not None:
+                text = text[:of] + text[of:].replace("ed25519:...", key, 1)
+        (machines.directory / role / f"{role}.toml").write_text(text)
+
+
+def helping(machines):
+    for name in ("leader", "helper"):
+        machines.call(name, "pki", "client", "pki", "client-2")
+    configure(machines, "helper")
+
+
+def leading(machines):
+    machines.variables["HELPER"] = machines.keys["ed25519"]
+    configure(machines, "leader")
+
+
+def giving(machines):
+    """Have the vectors of two clients, once the first vector was given a second one."""
+    machines.finish("client")
+    machines.finish("client-2")
+    if "LEADER" in machines.variables:
+        return
+    machines.variables["LEADER"] = machines.keys["ed25519"]
+    configure(machines, "client")
+    text = (machines.directory / "client/client.toml").read_text()
+    (machines.directory / "client-2/client.toml").write_text(
+        text.replace("/client-1.", "/client-2.")
+    )
+    for name in ("client", "client-2"):
+        np.save(machines.directory / name / "x.npy", np.full(1000, 0.01))
+
+
+def auditing(machines):
+    machines.finish("client")
+    machines.finish("client-2")
+    shutil.copytree(machines.directory / "leader/sums", machines.directory / "auditor/sums")
 
 
 QUICK = {
@@ -687,6 +739,27 @@ LONG = {
     "deploy/README.md": Page(
         deploying, changes={"<name of the machine>": "127.0.0.1"}, lasting="."
     ),
+    "docs/operations.md": Page(
+        operating, changes={"sessions show 33": "sessions show 1"}
+    ),
+    "docs/two-aggregators.md": Page(
+        sharing,
+        changes={
+            r"--host \S+": "--host 127.0.0.1",
+            "--leader ed25519:… --helper ed25519:…": "--leader $LEADER --helper $HELPER",
+        },
+        before={
+            "two-aggregators helper": helping,
+            "two-aggregators leader": leading,
+            "two-aggregators client": giving,
+            "auditor|verify sums": auditing,
+        },
+        beside={
+            "two-aggregators client": lambda all_, command: all_.start(
+                "client-2", shlex.split(command)[1:], ""
+            )
+        },
+    ),
     "examples/sum_of_vectors/README.md": Page(
         summing,
         before={"^KEY=": anew},
@@ -700,14 +773,15 @@ PAGES = QUICK | LONG
 
 
 @pytest.fixture
-def machines(tmp_path, unused_tcp_port, capsys, monkeypatch):
+def machines(tmp_path, unused_tcp_port_factory, capsys, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
     # Programs of --exec are found as in an environment that is active.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     place = tmp_path / "m"
     place.mkdir()
     with Programs(place, {"PATH": path}) as programs:
-        yield Machines(programs, unused_tcp_port, capsys, monkeypatch)
+        ports = unused_tcp_port_factory(), unused_tcp_port_factory()
+        yield Machines(programs, ports, capsys, monkeypatch)
 
 
 @pytest.mark.parametrize("page", QUICK)
@@ -765,3 +839,21 @@ def test_a_shown_line_that_is_not_printed_is_noticed():
     assert pattern_of("[1.5 -2.5]\n").match("[ 58. -2.00e+01 ]\n")
     assert not pattern_of("first 2\nthird 3\n").match(printed)
     assert not pattern_of("…\nfourth\n").match(printed)
+
+
+def test_the_blocks_about_postgresql_do_what_the_page_says(machines, postgres_url):
+    with_certificates(machines)
+    (block,) = [
+        each
+        for _, _, each in blocks(text_of("docs/operations.md"))
+        if "createdb" in each
+    ]
+    user, place = re.fullmatch(r"postgresql://(\w+):@/\w+\?host=(.*)", postgres_url).groups()
+    machines.programs.environment |= {"PGUSER": user, "PGHOST": place}
+    pip, create, serve = [command for _, command, _ in steps(block)]
+    assert is_not_run(pip)
+    machines.shell("", create)
+    address = f"postgresql://{user}@/secagg?host={place}"
+    words = re.sub(r"'postgresql://\S+'", address, serve)
+    machines.start("", shlex.split(words)[1:], "")
+    machines.stop()
