@@ -2,6 +2,8 @@
 
 import ast
 import dataclasses
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,7 @@ from secagg.transport.handshake_limits import (
 from secagg.transport.peer_identity import PeerIdentity, Role
 from secagg.transport.relay import Rejection
 from secagg.transport.status import usual_error
+from secagg.transport.tls import identity_of, read_certificates
 from secagg.wire import limits
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "transport.md").read_text()
@@ -216,3 +219,21 @@ def test_both_layers_agree_on_streams():
 def test_every_reason_to_end_a_connection_is_on_the_page():
     for reason in Rejection:
         assert f"`{reason.value}`" in PAGE or reason is Rejection.STOPPING, reason
+
+
+def test_openssl_issues_a_certificate_with_the_names_of_the_page(tmp_path):
+    (extensions,) = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)
+    wanted = "[req]\ndistinguished_name = name\n[name]\n[wanted]\n"
+    (tmp_path / "openssl.cnf").write_text(wanted + extensions)
+    options = "-x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30"
+    subprocess.run(
+        ["openssl", "req", "-config", "openssl.cnf", "-extensions", "wanted"]
+        + [*options.split(), "-subj", "/CN=aggregator", "-keyout", "key.pem"]
+        + ["-out", "server.pem"],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
+    (certificate,) = read_certificates(tmp_path / "server.pem")
+    identity = identity_of(certificate)
+    assert identity == PeerIdentity("example.org", Role.SERVER, "aggregator")
