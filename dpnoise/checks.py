@@ -39,11 +39,7 @@ def check_number(parameter: str, value: object) -> float:
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise ParameterError(
-            f"{parameter} must be a finite number, got {number!r}",
-            parameter=parameter,
-            value=number,
-        )
+        raise ParameterError.of(parameter, number, "must be a finite number")
     return number
 
 
@@ -62,10 +58,10 @@ def check_positive(parameter: str, value: object) -> float:
     """
     number = check_number(parameter, value)
     if number <= 0.0:
-        raise ParameterError(
-            f"{parameter} must be greater than 0, got {number!r}",
-            parameter=parameter,
-            value=number,
+        raise ParameterError.of(
+            parameter,
+            number,
+            "must be greater than 0",
             nearest="any number above 0, such as 1.0",
         )
     return number
@@ -74,12 +70,7 @@ def check_positive(parameter: str, value: object) -> float:
 def check_non_negative(parameter: str, value: object) -> None:
     """Refuse what is no finite number of at least 0."""
     if check_number(parameter, value) < 0.0:
-        raise ParameterError(
-            f"{parameter} must be at least 0, got {value!r}",
-            parameter=parameter,
-            value=value,
-            nearest="0.0",
-        )
+        raise ParameterError.of(parameter, value, "must be at least 0", nearest="0.0")
 
 
 def check_integer(

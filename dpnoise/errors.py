@@ -12,6 +12,8 @@
 It holds no checks. The code that knows a limit checks it.
 """
 
+from typing import Self
+
 
 class DPNoiseError(Exception):
     """Root of every exception that dpnoise raises on purpose."""
@@ -39,6 +41,21 @@ class ParameterError(DPNoiseError, ValueError):
         self.parameter = parameter
         self.value = value
         self.nearest = nearest
+
+    @classmethod
+    def of(
+        cls, parameter: str, value: object, rule: str, *, nearest: str | None = None
+    ) -> Self:
+        """Build the error for a value that breaks one rule of its parameter.
+
+        Args:
+            parameter: Name of the parameter as the caller spelled it.
+            value: The value that was refused. It must be public: it is shown.
+            rule: What it must be, such as "must be greater than 0".
+            nearest: As above.
+        """
+        message = f"{parameter} {rule}, got {value!r}"
+        return cls(message, parameter=parameter, value=value, nearest=nearest)
 
     def __str__(self) -> str:
         """The message, followed by the nearest value that works when there is one."""

@@ -68,11 +68,8 @@ def check_variance(parameter: str, value: object) -> None:
 def check_distance(value: object) -> None:
     """Refuse what is no total variation distance below 1."""
     if not 0.0 <= check_number("sampler_distance", value) < 1.0:
-        raise ParameterError(
-            f"sampler_distance must lie in [0, 1), got {value!r}",
-            parameter="sampler_distance",
-            value=value,
-            nearest="0.0",
+        raise ParameterError.of(
+            "sampler_distance", value, "must lie in [0, 1)", nearest="0.0"
         )
 
 
@@ -435,10 +432,10 @@ class PoissonSampled:
     def __post_init__(self) -> None:
         rate = check_number("sampling_rate", self.sampling_rate)
         if not 0.0 < rate <= 1.0:
-            raise ParameterError(
-                f"sampling_rate must lie in (0, 1], got {rate!r}",
-                parameter="sampling_rate",
-                value=rate,
+            raise ParameterError.of(
+                "sampling_rate",
+                rate,
+                "must lie in (0, 1]",
                 nearest="1.0" if rate > 1.0 else None,
             )
         _check_single(
@@ -489,10 +486,10 @@ class SecretlySelected:
     def __post_init__(self) -> None:
         rate: object = self.selection_rate
         if not isinstance(rate, Fraction) or not 0 < rate <= 1:
-            raise ParameterError(
-                f"selection_rate must be a Fraction in (0, 1], got {rate!r}",
-                parameter="selection_rate",
-                value=rate,
+            raise ParameterError.of(
+                "selection_rate",
+                rate,
+                "must be a Fraction in (0, 1]",
                 nearest="Fraction(1)",
             )
         _check_single(

@@ -29,16 +29,9 @@ def student_quantile(tail: float, freedom: int) -> float:
         tests/unit/dpnoise/test_student_t.py
     """
     if not 0.0 < tail < 1.0:
-        raise ParameterError(
-            f"tail must lie in (0, 1), got {tail!r}", parameter="tail", value=tail
-        )
+        raise ParameterError.of("tail", tail, "must lie in (0, 1)")
     if freedom < 1:
-        raise ParameterError(
-            f"freedom must be at least 1, got {freedom!r}",
-            parameter="freedom",
-            value=freedom,
-            nearest="1",
-        )
+        raise ParameterError.of("freedom", freedom, "must be at least 1", nearest="1")
     if tail > _HALF:
         return -student_quantile(1.0 - tail, freedom)
     angle, _ = halve(

@@ -28,7 +28,7 @@ from required_noise import Budget, Setting, gaussian_variance
 from sum_experiment import Cohort, build_mechanism, measured_mse, predicted_mse
 
 from dpnoise.accounting.conversion import renyi_epsilon
-from dpnoise.accounting.renyi.skellam_lattice import vector_bound
+from dpnoise.accounting.renyi.skellam_rdp import vector_bound
 from dpnoise.encoding.rotation import encoded_dim
 from dpnoise.mechanisms import make_mechanism
 from dpnoise.mechanisms.base import Mechanism

@@ -20,7 +20,7 @@ from typing import Final
 from dpnoise.accounting import calibrate, make_accountant
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev
 from dpnoise.accounting.published.smm import largest_linf_bound
-from dpnoise.encoding.rounding import conditional_squared_bound
+from dpnoise.encoding.scaling import conditional_squared_bound
 from dpnoise.errors import TheoremNotApplicableError
 from dpnoise.events import (
     Adversary,

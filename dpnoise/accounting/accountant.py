@@ -69,10 +69,10 @@ def check_delta(delta: float) -> float:
     """
     number = _finite_or_nan(delta)
     if not 0.0 < number < 1.0:
-        raise ParameterError(
-            f"delta must lie strictly between 0 and 1, got {delta!r}",
-            parameter="delta",
-            value=delta,
+        raise ParameterError.of(
+            "delta",
+            delta,
+            "must lie strictly between 0 and 1",
             nearest=f"any number {'above 0' if number <= 0.0 else 'below 1'}, "
             "such as 1e-06",
         )
@@ -95,10 +95,10 @@ def check_epsilon(epsilon: float, *, allow_zero: bool = False) -> float:
     number = _finite_or_nan(epsilon)
     if not (0.0 < number < math.inf or (allow_zero and number == 0.0)):
         least = "at least 0" if allow_zero else "greater than 0"
-        raise ParameterError(
-            f"epsilon must be finite and {least}, got {epsilon!r}",
-            parameter="epsilon",
-            value=epsilon,
+        raise ParameterError.of(
+            "epsilon",
+            epsilon,
+            f"must be finite and {least}",
             nearest=str(MAX_EPSILON)
             if number == math.inf
             else "any number above 0, such as 1.0",

@@ -144,10 +144,8 @@ def analytic_gaussian_stddev(
     epsilon = check_epsilon(epsilon)
     delta = check_delta(delta)
     if not 0.0 <= l2_sensitivity < math.inf:
-        raise ParameterError(
-            f"l2_sensitivity must be finite and at least 0, got {l2_sensitivity!r}",
-            parameter="l2_sensitivity",
-            value=l2_sensitivity,
+        raise ParameterError.of(
+            "l2_sensitivity", l2_sensitivity, "must be finite and at least 0"
         )
 
     def is_enough(noise_multiplier: float) -> bool:
@@ -159,10 +157,8 @@ def analytic_gaussian_stddev(
 def _shift(noise_multiplier: float) -> float:
     """Return the distance of the two means in standard deviations."""
     if isinstance(noise_multiplier, bool) or not noise_multiplier > 0.0:
-        raise ParameterError(
-            f"noise_multiplier must be greater than 0, got {noise_multiplier!r}",
-            parameter="noise_multiplier",
-            value=noise_multiplier,
+        raise ParameterError.of(
+            "noise_multiplier", noise_multiplier, "must be greater than 0"
         )
     # Above this shift any two worlds are told apart in double precision anyway; the
     # cap keeps the Mills ratio inside its range.

@@ -38,11 +38,7 @@ def round_up_to_dyadic(number: float | Fraction) -> Fraction:
         ParameterError: The number is not finite and above 0.
     """
     if not 0 < number < math.inf:
-        raise ParameterError(
-            f"number must be finite and greater than 0, got {number!r}",
-            parameter="number",
-            value=number,
-        )
+        raise ParameterError.of("number", number, "must be finite and greater than 0")
     exact = Fraction(number)
     exponent = (
         exact.numerator.bit_length()

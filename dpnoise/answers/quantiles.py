@@ -86,12 +86,7 @@ class RankTally(Answer):
             ParameterError: The part is not in (0, 1).
         """
         if not 0.0 < part < 1.0:
-            raise ParameterError(
-                f"part must lie in (0, 1), got {part!r}",
-                parameter="part",
-                value=part,
-                nearest="0.5",
-            )
+            raise ParameterError.of("part", part, "must lie in (0, 1)", nearest="0.5")
         wanted = part * float(self.ranks[-1])
         # Rounding noise out of it: ranks only rise.
         rising = np.maximum.accumulate(self.ranks)

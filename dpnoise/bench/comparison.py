@@ -100,11 +100,8 @@ def compare(  # noqa: PLR0913 - the settings of an experiment
         check_choice("mechanism", name, mechanism_names())
     check_integer("repeats", repeats, 2, _MOST_REPEATS)
     if not 0.0 < confidence < 1.0:
-        raise ParameterError(
-            f"confidence must lie in (0, 1), got {confidence!r}",
-            parameter="confidence",
-            value=confidence,
-            nearest="0.95",
+        raise ParameterError.of(
+            "confidence", confidence, "must lie in (0, 1)", nearest="0.95"
         )
     common = plan_keywords(
         settings,

@@ -167,11 +167,8 @@ def clients(  # noqa: PLR0913 - what an error depends on
     """
     check_positive("mean_error", mean_error)
     if not 0.0 <= check_number("loss_fraction", loss_fraction) < 1.0:
-        raise ParameterError(
-            f"loss_fraction must lie in [0, 1), got {loss_fraction!r}",
-            parameter="loss_fraction",
-            value=loss_fraction,
-            nearest="0.0",
+        raise ParameterError.of(
+            "loss_fraction", loss_fraction, "must lie in [0, 1)", nearest="0.0"
         )
     keywords = plan_keywords(
         settings,

@@ -18,14 +18,15 @@ _MODULES: Final = {
         "make_rotation",
         "rotation_names",
     ),
-    ".rounding": (
+    ".scaling": (
+        "FixedPointVector",
         "conditional_norm_bound",
         "conditional_squared_bound",
         "round_conditional",
         "round_stochastic",
         "round_toward_zero",
+        "to_fixed_point",
     ),
-    ".scaling": ("FixedPointVector", "to_fixed_point"),
     ".wrapping": ("centre", "residue_dtype", "sum_residues", "wrap"),
 }
 

@@ -10,7 +10,7 @@ from dpnoise.encoding.rotation import (
     make_rotation as make_rotation,
     rotation_names as rotation_names,
 )
-from dpnoise.encoding.rounding import (
+from dpnoise.encoding.scaling import (
     conditional_norm_bound as conditional_norm_bound,
     conditional_squared_bound as conditional_squared_bound,
     round_conditional as round_conditional,

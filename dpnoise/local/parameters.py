@@ -57,11 +57,7 @@ class LocalParameters:
         check_integer("dim", self.dim, lowest, highest)
         check_positive("bound", self.bound)
         if not 1.0 / _LARGEST_BOUND <= self.bound <= _LARGEST_BOUND:
-            raise ParameterError(
-                f"bound must lie in [2^-400, 2^400], got {self.bound!r}",
-                parameter="bound",
-                value=self.bound,
-            )
+            raise ParameterError.of("bound", self.bound, "must lie in [2^-400, 2^400]")
         check_epsilon("epsilon", self.epsilon)
         splits = self.randomiser == "separated"
         if splits != (self.magnitude_epsilon is not None):

@@ -68,11 +68,7 @@ def epsilon_against_reconstruction(
     """
     wanted = check_number("probability", probability)
     if not 0.0 < wanted < 1.0:
-        raise ParameterError(
-            f"probability must lie in (0, 1), got {wanted!r}",
-            parameter="probability",
-            value=wanted,
-        )
+        raise ParameterError.of("probability", wanted, "must lie in (0, 1)")
     level = math.log(wanted) - _log_prior(features, cosine, prior_excess)
     if level < MIN_EPSILON:
         raise ParameterError(
@@ -90,9 +86,7 @@ def _log_prior(features: int, cosine: float, prior_excess: float) -> float:
     check_integer("features", features, 2, MAX_LOCAL_DIM)
     edge = check_number("cosine", cosine)
     if not 0.0 <= edge < 1.0:
-        raise ParameterError(
-            f"cosine must lie in [0, 1), got {edge!r}", parameter="cosine", value=edge
-        )
+        raise ParameterError.of("cosine", edge, "must lie in [0, 1)")
     excess = check_number("prior_excess", prior_excess)
     if excess < 0.0:
         raise ParameterError(

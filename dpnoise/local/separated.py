@@ -105,10 +105,8 @@ def best_magnitude_epsilon(
     """
     level = check_epsilon("epsilon", epsilon)
     if not 0.0 < typical_norm <= bound:
-        raise ParameterError(
-            f"typical_norm must lie in (0, {bound!r}], got {typical_norm!r}",
-            parameter="typical_norm",
-            value=typical_norm,
+        raise ParameterError.of(
+            "typical_norm", typical_norm, f"must lie in (0, {bound!r}]"
         )
     least = 2.0 * MIN_EPSILON
     if level < 2.0 * least:

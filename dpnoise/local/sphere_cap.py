@@ -182,10 +182,8 @@ def check_epsilon(parameter: str, epsilon: float) -> float:
         or not isinstance(kind, int | float)
         or not MIN_EPSILON <= epsilon <= MAX_EPSILON
     ):
-        raise ParameterError(
-            f"{parameter} must lie in [{MIN_EPSILON:g}, {MAX_EPSILON:g}], got {kind!r}",
-            parameter=parameter,
-            value=kind,
+        raise ParameterError.of(
+            parameter, kind, f"must lie in [{MIN_EPSILON:g}, {MAX_EPSILON:g}]"
         )
     return float(epsilon)
 

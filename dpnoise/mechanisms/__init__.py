@@ -6,7 +6,7 @@ from dpnoise.lazy_names import lazy_names
 
 _MODULES: Final = {
     "dpnoise.encoding.wrapping": ("Residues",),
-    ".adaptive_clipping": ("ClippingSchedule", "suggest_flag_amplitude"),
+    ".clip_flag": ("ClippingSchedule", "suggest_flag_amplitude"),
     ".base": ("CentralMechanism", "Encoded", "Mechanism"),
     ".discrete_gaussian": ("fixed_point_parameters",),
     ".error_forecast": ("ErrorForecast",),

@@ -1,5 +1,5 @@
 from dpnoise.encoding.wrapping import Residues as Residues
-from dpnoise.mechanisms.adaptive_clipping import (
+from dpnoise.mechanisms.clip_flag import (
     ClippingSchedule as ClippingSchedule,
     suggest_flag_amplitude as suggest_flag_amplitude,
 )

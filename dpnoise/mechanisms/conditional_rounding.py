@@ -43,8 +43,11 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dpnoise.encoding.rounding import conditional_squared_bound, round_conditional
-from dpnoise.encoding.scaling import FixedPointVector
+from dpnoise.encoding.scaling import (
+    FixedPointVector,
+    conditional_squared_bound,
+    round_conditional,
+)
 from dpnoise.errors import ParameterError
 from dpnoise.events import BinomialEvent, DistributedDiscreteGaussianEvent, NoiseEvent
 from dpnoise.mechanisms.base import Mechanism, NoiseSource

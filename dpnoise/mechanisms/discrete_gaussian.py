@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpnoise.checks import check_integer, check_positive
-from dpnoise.encoding.rounding import round_toward_zero
-from dpnoise.encoding.scaling import FixedPointVector
+from dpnoise.encoding.scaling import FixedPointVector, round_toward_zero
 from dpnoise.errors import ParameterError
 from dpnoise.events import Adjacency, DiscreteGaussianEvent, NoiseEvent
 from dpnoise.mechanisms.base import CentralMechanism, NoiseSource

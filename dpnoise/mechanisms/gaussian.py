@@ -17,8 +17,7 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dpnoise.encoding.rounding import round_stochastic
-from dpnoise.encoding.scaling import FixedPointVector
+from dpnoise.encoding.scaling import FixedPointVector, round_stochastic
 from dpnoise.events import GaussianEvent, NoiseEvent
 from dpnoise.mechanisms.base import CentralMechanism
 from dpnoise.mechanisms.error_forecast import Rounding

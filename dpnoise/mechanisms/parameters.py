@@ -198,11 +198,8 @@ class MechanismParameters:
         """Refuse a clip, in grid steps, outside of what the encoding can hold."""
         amplitude = check_number("clip_flag_amplitude", self.clip_flag_amplitude)
         if amplitude < 0.0:
-            raise ParameterError(
-                f"clip_flag_amplitude must be at least 0, got {amplitude!r}",
-                parameter="clip_flag_amplitude",
-                value=amplitude,
-                nearest="0.0",
+            raise ParameterError.of(
+                "clip_flag_amplitude", amplitude, "must be at least 0", nearest="0.0"
             )
         steps = self.scale_factor * math.hypot(self.l2_clip, amplitude)
         # Below one part in 2^20 of a grid step nothing survives the rounding. Squares
@@ -270,10 +267,10 @@ def check_rounding_bias(rounding_bias: object) -> float:
     """
     bias = check_number("rounding_bias", rounding_bias)
     if not 0.0 <= bias < 1.0:
-        raise ParameterError(
-            f"rounding_bias must lie in [0, 1), got {bias!r}",
-            parameter="rounding_bias",
-            value=bias,
+        raise ParameterError.of(
+            "rounding_bias",
+            bias,
+            "must lie in [0, 1)",
             nearest="0.0" if bias < 0.0 else repr(1.0 - 2.0**-53),
         )
     return bias

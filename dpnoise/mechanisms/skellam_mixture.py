@@ -18,8 +18,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpnoise.encoding.rounding import round_stochastic
-from dpnoise.encoding.scaling import FixedPointVector
+from dpnoise.encoding.scaling import FixedPointVector, round_stochastic
 from dpnoise.events import NoiseEvent, SkellamMixtureEvent
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.error_forecast import Rounding

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from dpnoise.encoding.clipping import clip_l2
 from dpnoise.encoding.mixture_clipping import MAX_LINF_BOUND, clip_mixture
-from dpnoise.encoding.rounding import round_stochastic
-from dpnoise.encoding.scaling import FixedPointVector
+from dpnoise.encoding.scaling import FixedPointVector, round_stochastic
 from dpnoise.errors import ParameterError, TheoremNotApplicableError
 from dpnoise.events import NoiseEvent, SkellamMixtureClippedEvent
 from dpnoise.mechanisms.base import Mechanism

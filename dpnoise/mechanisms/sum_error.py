@@ -162,21 +162,16 @@ def _normal_reach(confidence: float, counts: int) -> float:
 
 def _check_variance(noise_variance: float) -> None:
     if not 0.0 < noise_variance < math.inf:
-        raise ParameterError(
-            f"noise_variance must be above 0 and finite, got {noise_variance!r}",
-            parameter="noise_variance",
-            value=noise_variance,
+        raise ParameterError.of(
+            "noise_variance", noise_variance, "must be above 0 and finite"
         )
 
 
 def _check_confidence(confidence: float) -> None:
     """Refuse a confidence outside of (0, 1)."""
     if not 0.0 < confidence < 1.0:
-        raise ParameterError(
-            f"confidence must lie in (0, 1), got {confidence!r}",
-            parameter="confidence",
-            value=confidence,
-            nearest="0.95",
+        raise ParameterError.of(
+            "confidence", confidence, "must lie in (0, 1)", nearest="0.95"
         )
 
 

@@ -30,8 +30,8 @@ from dpnoise.events import (
     Repeated,
     SecretlySelected,
 )
-from dpnoise.mechanisms.adaptive_clipping import suggest_flag_amplitude
 from dpnoise.mechanisms.base import Mechanism
+from dpnoise.mechanisms.clip_flag import suggest_flag_amplitude
 from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding
 from dpnoise.mechanisms.noise_share import MAX_CLIENTS, MAX_LADDER, NoiseRule
 from dpnoise.mechanisms.parameter_checks import check_choice, check_length, plain_number
@@ -252,10 +252,10 @@ class PlanRequest:
     def _check_adjacency(self) -> None:
         """Refuse worlds that no theorem makes alike, and words that name none."""
         if not isinstance(self.adjacency, Adjacency):
-            raise ParameterError(
-                f"adjacency must be a dpnoise.Adjacency, got {self.adjacency!r}",
-                parameter="adjacency",
-                value=self.adjacency,
+            raise ParameterError.of(
+                "adjacency",
+                self.adjacency,
+                "must be a dpnoise.Adjacency",
                 nearest="Adjacency.ZERO_OUT or Adjacency.REPLACE_ONE",
             )
         rounds_at_random = self.mechanism_class.rounding is Rounding.STOCHASTIC
@@ -277,10 +277,10 @@ class PlanRequest:
             if part is None and name == "loss_fraction":
                 continue
             if not 0.0 <= check_number(name, part) < 1.0:
-                raise ParameterError(
-                    f"{name} must lie in [0, 1), got {part!r}",
-                    parameter=name,
-                    value=part,
+                raise ParameterError.of(
+                    name,
+                    part,
+                    "must lie in [0, 1)",
                     nearest="0.0" if part < 0.0 else "0.99",
                 )
         kind = self.mechanism_class
@@ -533,10 +533,10 @@ def _check_probability(parameter: str, value: float) -> None:
     """Refuse a probability outside of (0, 1]."""
     number = check_number(parameter, value)
     if not 0.0 < number <= 1.0:
-        raise ParameterError(
-            f"{parameter} must lie in (0, 1], got {number!r}",
-            parameter=parameter,
-            value=number,
+        raise ParameterError.of(
+            parameter,
+            number,
+            "must lie in (0, 1]",
             nearest="1.0" if number > 1.0 else "any number above 0, such as 0.01",
         )
 

@@ -27,8 +27,7 @@ import numpy as np
 
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev
 from dpnoise.encoding.rotation import encoded_dim, flatness
-from dpnoise.encoding.rounding import conditional_squared_bound
-from dpnoise.encoding.scaling import natural_coordinate_cap
+from dpnoise.encoding.scaling import conditional_squared_bound, natural_coordinate_cap
 from dpnoise.floats import FloatArray
 from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding, forecast_error
 from dpnoise.mechanisms.smm import largest_linf_bound, smallest_noise_variance

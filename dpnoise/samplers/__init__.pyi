@@ -7,11 +7,7 @@ from dpnoise.samplers.bit_source import (
 from dpnoise.samplers.discrete_gaussian import (
     discrete_gaussian_table as discrete_gaussian_table,
 )
-from dpnoise.samplers.discrete_laplace import (
-    discrete_laplace_table as discrete_laplace_table,
-)
 from dpnoise.samplers.inversion_table import InversionTable as InversionTable
-from dpnoise.samplers.poisson import poisson_table as poisson_table
 from dpnoise.samplers.skellam import skellam_table as skellam_table
 from dpnoise.samplers.summed_draws import (
     AddedDraws as AddedDraws,

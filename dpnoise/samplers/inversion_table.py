@@ -76,7 +76,7 @@ class InversionTable:
     Attributes:
         name: The law, such as "skellam".
         parameters: Its exact parameters.
-        variance: For Skellam, binomial and Poisson the exact variance of the law. For
+        variance: For Skellam and binomial the exact variance of the law. For
             the others, whose variance is irrational, the exact variance of the table.
         first: The smallest outcome.
         last: The largest outcome.

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpnoise.accounting import calibrate, make_accountant
-from dpnoise.accounting.renyi.skellam_lattice import (
+from dpnoise.accounting.renyi.skellam_rdp import (
     integer_l1_sensitivity,
     scaled_vector_bound,
     shift_bound,

@@ -15,10 +15,9 @@ from secagg_testing import reference_samplers as reference
 from dpnoise.samplers import (
     binomial_table,
     discrete_gaussian_table,
-    discrete_laplace_table,
-    poisson_table,
     skellam_table,
 )
+from tests.table_laws import discrete_laplace_table, poisson_table
 
 FALSE_ALARM = 1e-6
 COUNT = 1 << 20

@@ -12,15 +12,13 @@ from dpnoise.lazy_names import lazy_names
 _MODULES: Final = {
     ".accountant": (
         "BayesianAccountant",
+        "Interval",
         "Level",
         "PopulationStatement",
         "SampledGaussian",
-    ),
-    ".interval": (
-        "Interval",
+        "typical_epsilon",
         "upper_mean",
     ),
-    ".typical": ("typical_epsilon",),
 }
 
 __all__, __getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -4,8 +4,8 @@ from dpnoise.accounting.bayesian.accountant import (
     PopulationStatement as PopulationStatement,
     SampledGaussian as SampledGaussian,
 )
-from dpnoise.accounting.bayesian.interval import (
+from dpnoise.accounting.bayesian.accountant import (
     Interval as Interval,
     upper_mean as upper_mean,
 )
-from dpnoise.accounting.bayesian.typical import typical_epsilon as typical_epsilon
+from dpnoise.accounting.bayesian.accountant import typical_epsilon as typical_epsilon

@@ -31,7 +31,33 @@ and sampling at rate q,
 
 exactly. Source: [TF19] Theorem 3, its left cost. The right cost bounds the other
 direction from far above. The left one is never smaller than that direction itself
-([MTZ19]; laws with Gaussian noise are mirrored, see `renyi.curve`).
+([MTZ19]; laws with Gaussian noise are mirrored, see `renyi.accountant`).
+
+Upper bounds of a mean that was estimated from some of a population.
+
+`BOUNDED` assumes nothing of the law but its range [0, 1]. With M the mean of n draws,
+the mean lies below the larger root μ of n·kl(M‖μ) = log(1/failure), except with
+probability `failure` (Hoeffding 1963, Theorem 1). Section 6 there covers draws without
+replacement. Here kl is the relative entropy of two Bernoulli laws.
+
+`STUDENT` is the interval of [TF19] equation (5). It holds for normal draws. Those here
+are exponentials of squares. Where a few people are far from the rest, most samples miss
+them. The interval then lies below the mean much more often than it states. It is here
+to be compared with.
+
+What all but a share of the people lose, however the releases followed each other.
+
+Fix an order λ before the first release. For every person i, with C_i the sum of the
+divergences D_(λ+1) of the releases that really took place, λ(L_i − C_i) is the
+logarithm of a martingale of mean 1: whatever was released next, it was chosen by what
+was seen before. So P(L_i ≥ C_i + log(1/δ)/λ) ≤ δ, by Markov. Draw a person at random:
+the probability that C_i is among the largest share β of them is β. Hence
+
+    P(L ≥ B + log(1/δ)/λ) ≤ δ + β,   B the (1 − β)-quantile of C_1, …, C_N,
+
+for adaptive releases, without a planned number of them, and with people that differ.
+With fewer than 1/β people, B is the largest C_i, so it covers every person.
+Source: ours; a Rényi odometer of one order ([MTZ19] for divergences), and a quantile.
 """
 
 import enum
@@ -43,12 +69,73 @@ from typing import Final, Self
 import numpy as np
 
 from dpnoise.accounting.accountant import check_delta
-from dpnoise.accounting.bayesian.interval import Interval, upper_mean
 from dpnoise.accounting.loss.gaussian_pld import GaussianPLDAccountant
 from dpnoise.accounting.statement import PrivacyStatement
 from dpnoise.errors import InputError, ParameterError
 from dpnoise.events import Adversary, GaussianEvent, PoissonSampled, Repeated
 from dpnoise.floats import FloatArray, text_above
+from dpnoise.searches import halve
+from dpnoise.student_t import student_quantile
+
+
+class Interval(enum.StrEnum):
+    """How the mean of a population is bounded from a sample."""
+
+    BOUNDED = "bounded"
+    """For every law on a known range."""
+
+    STUDENT = "student"
+    """As published, for comparisons only: fails where rare people are far away."""
+
+    ALL_CLIENTS = "all-clients"
+    """The whole population was counted: its mean is known."""
+
+
+def upper_mean(shares: FloatArray, *, failure: float, interval: Interval) -> float:
+    """Bound the mean of a population from above.
+
+    Args:
+        shares: Draws in [0, 1], shape (n,).
+        failure: Probability that the mean lies above the bound, in (0, 1).
+        interval: Which bound.
+
+    Returns:
+        The bound; at most 1 but for `STUDENT`.
+
+    Raises:
+        InputError: The sample is empty, or a draw lies outside of [0, 1].
+        ParameterError: `failure` is out of range.
+    """
+    if shares.size == 0 or not np.all((shares >= 0.0) & (shares <= 1.0)):
+        raise InputError("shares are at least one number between 0 and 1")
+    if not 0.0 < failure < 1.0:
+        raise ParameterError.of("failure", failure, "must lie in (0, 1)")
+    mean = math.fsum(shares.tolist()) / shares.size
+    if interval is Interval.ALL_CLIENTS:
+        return mean
+    if interval is Interval.STUDENT:
+        return _student(shares, mean, failure)
+    wanted = -math.log(failure) / shares.size
+    return halve(lambda other: _entropy(mean, other) >= wanted, mean, 1.0)[1]
+
+
+def _entropy(mean: float, other: float) -> float:
+    """Relative entropy of a Bernoulli law of the first mean to one of the second."""
+    total = 0.0
+    if mean > 0.0:
+        total += mean * math.log(mean / other)
+    if mean < 1.0:
+        total += (1.0 - mean) * (math.log1p(-mean) - math.log1p(-other))
+    return total
+
+
+def _student(shares: FloatArray, mean: float, failure: float) -> float:
+    """M + F^-1(1 − failure, n − 1)·S/√(n − 1), S with divisor n: [TF19] (5)."""
+    freedom = shares.size - 1
+    if freedom < 1:
+        raise InputError("Student's interval needs at least two draws")
+    spread = float(np.std(shares))
+    return mean + student_quantile(failure, freedom) * spread / math.sqrt(freedom)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +157,12 @@ class SampledGaussian:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.noise_stddev < math.inf:
-            raise ParameterError(
-                f"noise_stddev must be greater than 0, got {self.noise_stddev!r}",
-                parameter="noise_stddev",
-                value=self.noise_stddev,
+            raise ParameterError.of(
+                "noise_stddev", self.noise_stddev, "must be greater than 0"
             )
         if not 0.0 < self.sampling_rate <= 1.0:
-            raise ParameterError(
-                f"sampling_rate must lie in (0, 1], got {self.sampling_rate!r}",
-                parameter="sampling_rate",
-                value=self.sampling_rate,
+            raise ParameterError.of(
+                "sampling_rate", self.sampling_rate, "must lie in (0, 1]"
             )
 
     @classmethod
@@ -98,11 +181,8 @@ class SampledGaussian:
             sampling_rate: As for the class.
         """
         if honest_shares < 1:
-            raise ParameterError(
-                f"honest_shares must be at least 1, got {honest_shares!r}",
-                parameter="honest_shares",
-                value=honest_shares,
-                nearest="1",
+            raise ParameterError.of(
+                "honest_shares", honest_shares, "must be at least 1", nearest="1"
             )
         return cls(share_stddev * math.sqrt(honest_shares), sampling_rate)
 
@@ -263,17 +343,11 @@ class BayesianAccountant:
         interval: Interval = Interval.BOUNDED,
     ) -> None:
         if not 1 <= rounds <= _MAX_ROUNDS:
-            raise ParameterError(
-                f"rounds must lie between 1 and {_MAX_ROUNDS}, got {rounds!r}",
-                parameter="rounds",
-                value=rounds,
+            raise ParameterError.of(
+                "rounds", rounds, f"must lie between 1 and {_MAX_ROUNDS}"
             )
         if not 0.0 < l2_clip < math.inf:
-            raise ParameterError(
-                f"l2_clip must be greater than 0, got {l2_clip!r}",
-                parameter="l2_clip",
-                value=l2_clip,
-            )
+            raise ParameterError.of("l2_clip", l2_clip, "must be greater than 0")
         self._failure = check_delta(failure)
         self._noise, self._clip, self._rounds = release_noise, l2_clip, rounds
         self._level, self._interval = level, interval
@@ -392,3 +466,69 @@ class BayesianAccountant:
         release = PoissonSampled(event, rate) if reader else event
         accountant.compose(Repeated(release, max(self._releases, 1)))
         return accountant.statement(delta)
+
+
+def typical_epsilon(
+    divergences: FloatArray,
+    *,
+    order: float,
+    delta: float,
+    share: float,
+    failure: float | None = None,
+) -> float:
+    """Return a bound on the loss of a person drawn at random.
+
+    Args:
+        divergences: Sum of D_(λ+1) over all releases, person by person, nats, shape
+            (people,).
+        order: λ, fixed before the first release, greater than 0.
+        delta: Failure probability of the noise, in (0, 1).
+        share: Part of the people that may lose more, in (0, 1).
+        failure: Probability that the sample misses the quantile; None if `divergences`
+            are those of the whole population.
+
+    Returns:
+        Epsilon in nats; it fails with a probability of `delta` + `share` + `failure` at
+        most. Infinite if the sample is too small to see such a share.
+
+    Raises:
+        InputError: A divergence is negative or none.
+        ParameterError: A number is out of range.
+    """
+    if divergences.size == 0 or not np.all(divergences >= 0.0):
+        raise InputError("divergences are at least one number, none negative")
+    if not 0.0 < order < math.inf:
+        raise ParameterError.of("order", order, "must be greater than 0")
+    people = divergences.size
+    ordered = np.sort(divergences)
+    part = check_delta(share)
+    if failure is None:
+        excluded = math.floor(part * people)
+    else:
+        excluded = _safely_excluded(people, part, check_delta(failure))
+        if excluded < 0:
+            return math.inf
+    quantile = float(ordered[people - 1 - min(excluded, people - 1)])
+    return quantile - math.log(check_delta(delta)) / order
+
+
+def _safely_excluded(people: int, share: float, failure: float) -> int:
+    """Return how many largest values a sample may lack, or −1 if not even zero.
+
+    Excluding k of n is wrong if the (1 − share)-quantile lies above the rest. Then at
+    most k of n draws fell among the share: a binomial tail.
+    """
+    total, most = 0.0, -1
+    for missed in range(people):
+        log_chance = (
+            math.lgamma(people + 1)
+            - math.lgamma(missed + 1)
+            - math.lgamma(people - missed + 1)
+            + missed * math.log(share)
+            + (people - missed) * math.log1p(-share)
+        )
+        total += math.exp(log_chance)
+        if total > failure:
+            break
+        most = missed
+    return most

@@ -8,7 +8,7 @@
 * Only elementary facts are used: r_k decreases in k, stays below one, and satisfies
   r_{k-1} = 1 / (2k/v + r_k).
 
-The Rényi sums have a lattice of their own (`renyi.skellam_lattice`). They add positive
+The Rényi sums have a lattice of their own (`renyi.skellam_rdp`). They add positive
 terms, so floats with a margin are enough, and they need thousands of orders quickly.
 
 It depends on no rounding, contour or privacy parameter.

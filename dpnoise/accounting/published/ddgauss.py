@@ -12,9 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dpnoise.accounting.renyi.accountant import RenyiAccountant
-from dpnoise.accounting.renyi.curve import RenyiCurve
-from dpnoise.accounting.renyi.skellam_lattice import sensitivities_of
+from dpnoise.accounting.renyi.accountant import RenyiAccountant, RenyiCurve
+from dpnoise.accounting.renyi.skellam_rdp import sensitivities_of
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.events import (
     Adjacency,

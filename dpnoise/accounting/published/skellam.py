@@ -1,16 +1,15 @@
 """The Skellam mechanism's accountant as published.
 
 It applies Corollary 3.6 of [Aga21] literally, with the amplification of its authors.
-The formulas are in `renyi.skellam_lattice`, because exact accountants use them as a
+The formulas are in `renyi.skellam_rdp`, because exact accountants use them as a
 fallback too.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dpnoise.accounting.renyi.accountant import RenyiAccountant
-from dpnoise.accounting.renyi.curve import RenyiCurve
-from dpnoise.accounting.renyi.skellam_lattice import sensitivities_of, vector_bound
+from dpnoise.accounting.renyi.accountant import RenyiAccountant, RenyiCurve
+from dpnoise.accounting.renyi.skellam_rdp import sensitivities_of, vector_bound
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.events import (
     Adjacency,

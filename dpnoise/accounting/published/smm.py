@@ -18,8 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpnoise.accounting.renyi.accountant import RenyiAccountant
-from dpnoise.accounting.renyi.curve import RenyiCurve
+from dpnoise.accounting.renyi.accountant import RenyiAccountant, RenyiCurve
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.errors import TheoremNotApplicableError
 from dpnoise.events import (

@@ -18,7 +18,7 @@ Rule 3: Next to zero, A − 1 = O(x²) by Taylor: with u = dQ_1/dQ, A(p) − 1 �
         max(1, its value at x0).
 Rule 4: On the first cell the mixture against the noise is Poisson subsampling of a unit
         shift at rate p. The laws of the shift are mirror images, so the other
-        direction is dominated (`renyi.curve`, rule 2) and need not be summed.
+        direction is dominated (`renyi.accountant`, rule 2) and need not be summed.
 Rule 5: Above the largest tabulated variance, the first cell is subsampling of the
         published shift bound. On later cells, from a smaller variance on, noise is
         split into two independent parts, one for the shift by k and one for the rest p,
@@ -44,16 +44,17 @@ import numpy as np
 
 from dpnoise.accounting.accountant import ReleaseSize
 from dpnoise.accounting.conversion import renyi_epsilons
-from dpnoise.accounting.renyi.accountant import RenyiAccountant
-from dpnoise.accounting.renyi.curve import MAX_SAMPLED_ORDER, RenyiCurve
-from dpnoise.accounting.renyi.skellam_lattice import (
+from dpnoise.accounting.renyi.accountant import (
+    MAX_SAMPLED_ORDER,
+    RenyiAccountant,
+    RenyiCurve,
+)
+from dpnoise.accounting.renyi.skellam_rdp import (
     MAX_LATTICE_VARIANCE,
     SUM_MARGIN,
     SkellamLattice,
-    lattice_for,
-)
-from dpnoise.accounting.renyi.skellam_rdp import (
     exact_skellam_curve,
+    lattice_for,
     published_shift_bound,
 )
 from dpnoise.accounting.statement import Proof, Status
@@ -423,7 +424,7 @@ class MixtureRDPAccountant(RenyiAccountant):
     """Exact Rényi divergence of the Skellam mixture under a plain L2 clip.
 
     Source:
-        This project; proof in the module, behind a selection in `renyi.curve`.
+        This project; proof in the module, behind a selection in `renyi.accountant`.
     """
 
     name = "mixture-rdp"

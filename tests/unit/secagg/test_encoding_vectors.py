@@ -13,8 +13,12 @@ import pytest
 from secagg_testing.cohorts import parameters_for
 
 from dpnoise.encoding.rotation import make_rotation
-from dpnoise.encoding.rounding import round_conditional, round_stochastic
-from dpnoise.encoding.scaling import FixedPointVector, natural_coordinate_cap
+from dpnoise.encoding.scaling import (
+    FixedPointVector,
+    natural_coordinate_cap,
+    round_conditional,
+    round_stochastic,
+)
 from dpnoise.encoding.wrapping import residue_dtype
 from dpnoise.mechanisms import is_selected
 from dpnoise.mechanisms.base import LAYER_LABEL, NOISE_LABEL, ROUNDING_LABEL

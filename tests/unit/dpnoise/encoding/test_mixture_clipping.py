@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpnoise.encoding.mixture_clipping import clip_mixture, mixture_norm
-from dpnoise.encoding.rounding import round_stochastic
-from dpnoise.encoding.scaling import FixedPointVector
+from dpnoise.encoding.scaling import FixedPointVector, round_stochastic
 from dpnoise.errors import InputError, ParameterError
 from dpnoise.samplers import BitSource
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from dpnoise.encoding.clipping import integer_squared_norm
-from dpnoise.encoding.rounding import (
+from dpnoise.encoding.scaling import (
     MAX_ROUNDING_ATTEMPTS,
+    FixedPointVector,
     conditional_norm_bound,
     conditional_squared_bound,
     round_conditional,
     round_stochastic,
     round_toward_zero,
 )
-from dpnoise.encoding.scaling import FixedPointVector
 from dpnoise.errors import ParameterError
 from dpnoise.samplers import BitSource
 

@@ -18,12 +18,11 @@ from dpnoise.samplers import (
     InversionTable,
     binomial_table,
     discrete_gaussian_table,
-    discrete_laplace_table,
     inversion_table,
-    poisson_table,
     skellam_table,
 )
 from dpnoise.samplers.inversion_table import MAX_COORDINATE
+from tests.table_laws import discrete_laplace_table, poisson_table
 
 SEED = bytes(range(32))
 WHOLE = 1 << 256

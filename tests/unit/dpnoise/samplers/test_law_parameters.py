@@ -8,10 +8,9 @@ from dpnoise.errors import ParameterError
 from dpnoise.samplers import (
     binomial_table,
     discrete_gaussian_table,
-    discrete_laplace_table,
-    poisson_table,
     skellam_table,
 )
+from tests.table_laws import discrete_laplace_table, poisson_table
 
 RATIONAL = [
     (skellam_table, "noise_variance"),

@@ -12,8 +12,6 @@ from dpnoise.errors import CertificateError
 from dpnoise.samplers import (
     binomial_table,
     discrete_gaussian_table,
-    discrete_laplace_table,
-    poisson_table,
     skellam_table,
 )
 from dpnoise.samplers.tail_bounds import (
@@ -23,6 +21,7 @@ from dpnoise.samplers.tail_bounds import (
     geometric_rest,
     rounded_tails,
 )
+from tests.table_laws import discrete_laplace_table, poisson_table
 
 WHOLE = 1 << 256
 DIGITS = 110

@@ -16,7 +16,7 @@ import scipy
 
 from dpnoise.accounting import make_accountant
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev
-from dpnoise.accounting.loss.lattice_pair import (
+from dpnoise.accounting.loss.lattice_pld import (
     IntegerLaw,
     ShiftBounds,
     envelope_pair,

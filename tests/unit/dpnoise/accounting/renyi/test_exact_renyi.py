@@ -12,9 +12,10 @@ from dpnoise.accounting.renyi import mixture_rdp as mixture_module
 from dpnoise.accounting.renyi.mixture_rdp import (
     mixture_divergence_per_square,
 )
-from dpnoise.accounting.renyi.skellam_lattice import MAX_LATTICE_VARIANCE, lattice_for
 from dpnoise.accounting.renyi.skellam_rdp import (
+    MAX_LATTICE_VARIANCE,
     integer_shift_divergence,
+    lattice_for,
     published_shift_bound,
 )
 from dpnoise.errors import ParameterError

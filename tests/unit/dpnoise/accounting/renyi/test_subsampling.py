@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dpnoise.accounting.renyi.accountant import ConcentratedCurve
-from dpnoise.accounting.renyi.curve import sampled_divergences
+from dpnoise.accounting.renyi.accountant import ConcentratedCurve, sampled_divergences
 from dpnoise.accounting.renyi.mixture_rdp import ExactMixtureCurve
 from dpnoise.accounting.renyi.skellam_rdp import ExactSkellamCurve
 
