@@ -65,7 +65,7 @@ from secagg.server.telemetry.measures import RefusalCounts, measured_call
 from secagg.storage.changes import Touch
 from secagg.storage.leases import Heartbeat
 from secagg.storage.rows import Replica
-from secagg.storage.spool import PAYLOAD, SUM, Spool
+from secagg.storage.spool import PAYLOAD, SUM, UploadSpool
 from secagg.storage.store import STORE_RETRY_SECONDS, Store, StoreUnavailableError
 from secagg.transport.connection import UNCERTIFIED_AGGREGATOR
 from secagg.wire.calls import (
@@ -270,7 +270,7 @@ class Aggregator:
     def __init__(  # noqa: PLR0913 - every part can be exchanged
         self,
         store: Store,
-        spool: Spool,
+        spool: UploadSpool,
         *,
         name: str = UNCERTIFIED_AGGREGATOR,
         clock: Clock | None = None,

@@ -11,7 +11,7 @@ from secagg.runtime.workers import Workers
 from secagg.server.engine.mask_removal import MaskExecutor
 from secagg.server.rpc.limits import UploadSlots
 from secagg.server.session.events import SessionProgress
-from secagg.storage.spool import Spool
+from secagg.storage.spool import UploadSpool
 from secagg.storage.store import Store
 
 
@@ -26,7 +26,7 @@ class ServerDependencies:
     """
 
     store: Store
-    spool: Spool
+    spool: UploadSpool
     workers: Workers
     masks: MaskExecutor
     clock: Clock

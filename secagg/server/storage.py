@@ -28,7 +28,7 @@ from secagg.storage.open_store import open_state
 from secagg.storage.queries import ReadClock, ReadTally
 from secagg.storage.retention import purge_once
 from secagg.storage.rows import Retention
-from secagg.storage.spool import Spool, UploadSpool
+from secagg.storage.spool import UploadSpool
 from secagg.storage.store import Store
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
@@ -47,7 +47,7 @@ class ServerStorage:
     """
 
     store: Store
-    spool: Spool
+    spool: UploadSpool
 
     async def close(self) -> None:
         """Release the directory."""

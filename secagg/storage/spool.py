@@ -33,7 +33,7 @@ from collections import Counter
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.runtime import log_events as telemetry
@@ -70,98 +70,10 @@ SHORT_CHUNKS: Final = 16
 _OFFSET_DIGITS: Final = 12
 
 
-class Spool(Protocol):
-    """Stores large objects of sessions by name, and resumable uploads by sender."""
-
-    def received(self, session_id: bytes, sender: str) -> int:
-        """Return how many bytes of a sender's unfinished upload have arrived."""
-
-    def append(  # noqa: PLR0913 - one chunk of one upload
-        self,
-        session_id: bytes,
-        sender: str,
-        digest: bytes,
-        *,
-        offset: int,
-        total_size: int,
-        data: bytes,
-    ) -> int:
-        """Add a chunk; bytes that were stored before are skipped.
-
-        Returns:
-            The number of bytes that have arrived.
-
-        Raises:
-            RemoteProtocolError: UPLOAD_CORRUPT for a chunk beyond the total size, and
-                for too many that are short; EQUIVOCATION while another upload of the
-                sender is in progress.
-            ServiceError: UPLOAD_CORRUPT for a gap: the caller asks where to continue;
-                for a whole upload also when the digest differs.  STORAGE_FAILED when
-                the disk is full.
-        """
-
-    def commit(self, session_id: bytes, sender: str, digest: bytes) -> None:
-        """Check the digest of a complete upload and make it visible, durably.
-
-        Raises:
-            RemoteProtocolError: EQUIVOCATION; the sender has begun another upload.
-            ServiceError: UPLOAD_CORRUPT when the digest differs; the received bytes are
-                discarded and the upload begins again.  STORAGE_FAILED.
-        """
-
-    def discard(self, session_id: bytes, sender: str, digest: bytes) -> None:
-        """Delete an upload whose bytes are invalid; do nothing without one."""
-
-    def missing_uploads(
-        self, session_id: bytes, digests: AbstractSet[bytes], size: int
-    ) -> frozenset[bytes]:
-        """Return the uploads that are not stored with all their bytes.
-
-        Args:
-            session_id: The session.
-            digests: Digests of committed uploads.
-            size: Bytes of each upload.
-
-        Raises:
-            ServiceError: STORAGE_FAILED.
-        """
-
-    def read_upload(
-        self, session_id: bytes, digest: bytes, offset: int, size: int
-    ) -> bytes:
-        """Read exactly `size` bytes of a stored upload.
-
-        Raises:
-            ServiceError: STORAGE_FAILED.
-        """
-
-    def put(self, session_id: bytes, name: str, data: bytes) -> None:
-        """Store a payload or a sum under its name, durably and in one step.
-
-        Raises:
-            ServiceError: STORAGE_FAILED; also where other bytes have this name.
-        """
-
-    def read(
-        self, session_id: bytes, name: str, offset: int, max_bytes: int | None = None
-    ) -> tuple[bytes, int] | None:
-        """Return a piece of a payload or sum and its total size, or None."""
-
-    def drop_uploads(self, session_id: bytes) -> None:
-        """Remove all uploads of a session: no party may need or read them again."""
-
-    def remove(self, session_id: bytes) -> None:
-        """Remove all objects of a session."""
-
-    def session_ids(self) -> tuple[bytes, ...]:
-        """Return the sessions with stored objects."""
-
-    def age_seconds(self, session_id: bytes) -> float:
-        """Return how long ago an object was stored for a session."""
-
-
 class UploadSpool:
-    """Implements `Spool` over a store of blobs; can be sent to other processes.
+    """Keeps uploads, payloads and sums of sessions over a store of blobs.
+
+    It can be sent to other processes.
 
     Args:
         blobs: Keeps the bytes.  Several processes may share them.
@@ -200,7 +112,19 @@ class UploadSpool:
         total_size: int,
         data: bytes,
     ) -> int:
-        """Add a chunk; bytes that were stored before are skipped."""
+        """Add a chunk; bytes that were stored before are skipped.
+
+        Returns:
+            The number of bytes that have arrived.
+
+        Raises:
+            RemoteProtocolError: UPLOAD_CORRUPT for a chunk beyond the total size, and
+                for too many that are short; EQUIVOCATION while another upload of the
+                sender is in progress.
+            ServiceError: UPLOAD_CORRUPT for a gap: the caller asks where to continue;
+                for a whole upload also when the digest differs.  STORAGE_FAILED when
+                the disk is full.
+        """
         bound, chunks = self._arrived(session_id, sender)
         received = _size(chunks)
         fresh = _fresh_bytes(received, offset, total_size, data)
@@ -226,7 +150,13 @@ class UploadSpool:
         return self.received(session_id, sender)
 
     def commit(self, session_id: bytes, sender: str, digest: bytes) -> None:
-        """Check the digest of a complete upload and make it visible, durably."""
+        """Check the digest of a complete upload and make it visible, durably.
+
+        Raises:
+            RemoteProtocolError: EQUIVOCATION; the sender has begun another upload.
+            ServiceError: UPLOAD_CORRUPT when the digest differs; the received bytes are
+                discarded and the upload begins again.  STORAGE_FAILED.
+        """
         brought = self._brought.get(session_id, {}).get(sender)
         if brought == digest and digest in self._chunks.get(session_id, {}):
             self._blobs.sync(_whole(session_id, digest))
@@ -252,7 +182,7 @@ class UploadSpool:
         self._blobs.sync(place)
 
     def discard(self, session_id: bytes, sender: str, digest: bytes) -> None:
-        """Delete an upload whose bytes are invalid."""
+        """Delete an upload whose bytes are invalid; do nothing without one."""
         self._blobs.remove(_whole(session_id, digest))
         self._blobs.remove(_of_digest(session_id, digest))
         self._blobs.remove(_of_upload(session_id, _named(sender), digest))
@@ -262,7 +192,16 @@ class UploadSpool:
     def missing_uploads(
         self, session_id: bytes, digests: AbstractSet[bytes], size: int
     ) -> frozenset[bytes]:
-        """Return the uploads that are not stored with all their bytes."""
+        """Return the uploads that are not stored with all their bytes.
+
+        Args:
+            session_id: The session.
+            digests: Digests of committed uploads.
+            size: Bytes of each upload.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
         sizes: dict[str, int] = {}
         ends: Counter[str] = Counter()
         for blob in self._blobs.below(f"{session_id.hex()}/{_UPLOADS}"):
@@ -289,7 +228,11 @@ class UploadSpool:
     def read_upload(
         self, session_id: bytes, digest: bytes, offset: int, size: int
     ) -> bytes:
-        """Read exactly `size` bytes of a stored upload."""
+        """Read exactly `size` bytes of a stored upload.
+
+        Raises:
+            ServiceError: STORAGE_FAILED.
+        """
         pieces, end = [], offset + size
         for chunk in self._chunks_of(session_id, digest):
             if chunk.start < end and offset < chunk.end:
@@ -301,7 +244,11 @@ class UploadSpool:
         return _exactly((data, len(data)), size)
 
     def put(self, session_id: bytes, name: str, data: bytes) -> None:
-        """Store a payload or a sum under its name, durably and in one step."""
+        """Store a payload or a sum under its name, durably and in one step.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; also where other bytes have this name.
+        """
         place = f"{session_id.hex()}/{name}"
         if not self._blobs.create(place, data) and self._blobs.read(place) != (
             data,
@@ -320,7 +267,7 @@ class UploadSpool:
         return self._blobs.read(f"{session_id.hex()}/{name}", offset, max_bytes)
 
     def drop_uploads(self, session_id: bytes) -> None:
-        """Remove all uploads of a session."""
+        """Remove all uploads of a session: no party may need or read them again."""
         self._blobs.remove(f"{session_id.hex()}/{_UPLOADS}")
         self._forget(session_id)
 

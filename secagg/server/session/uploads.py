@@ -32,7 +32,7 @@ from secagg.protocol.parameters import ProtocolParameters
 from secagg.runtime.workers import Workers
 from secagg.server.engine.mask_removal import check_packed_vector
 from secagg.server.rpc.limits import RETRY_SECONDS, UploadSlots
-from secagg.storage.spool import HASH_BLOCK_BYTES, Spool
+from secagg.storage.spool import HASH_BLOCK_BYTES, UploadSpool
 from secagg.wire.calls import UploadChunk, UploadStatus
 
 
@@ -60,7 +60,7 @@ class UploadReceiver:
         session_id: bytes,
         parameters: ProtocolParameters,
         *,
-        spool: Spool,
+        spool: UploadSpool,
         workers: Workers,
         slots: UploadSlots,
         arrived: Callable[[], None],
@@ -222,7 +222,9 @@ class UploadReceiver:
             self._busy.discard(sender)
 
 
-def _check_digest(spool: Spool, session_id: bytes, digest: bytes, size: int) -> None:
+def _check_digest(
+    spool: UploadSpool, session_id: bytes, digest: bytes, size: int
+) -> None:
     """Refuse an upload whose stored bytes do not have its digest."""
     hasher = sha256()
     for offset in range(0, size, HASH_BLOCK_BYTES):

@@ -21,7 +21,7 @@ from secagg.storage.changes import (
     PutTask,
     RecordRevocations,
 )
-from secagg.storage.spool import Spool
+from secagg.storage.spool import UploadSpool
 from secagg.storage.store import Store
 from secagg.testbed.connections import ConnectionAround
 from secagg.transport.connection import AggregatorConnection
@@ -133,55 +133,39 @@ def _name_of(command: Command[Any]) -> str | None:
 
 
 class CrashingSpool:
-    """A `Spool` whose writes are crash points."""
+    """A `UploadSpool` whose writes are crash points."""
 
-    def __init__(self, inner: Spool, switch: CrashSwitch) -> None:
+    def __init__(self, inner: UploadSpool, switch: CrashSwitch) -> None:
         self._inner = inner
         self._switch = switch
 
-    def append(  # noqa: PLR0913 - one chunk of one upload
-        self,
-        session_id: bytes,
-        sender: str,
-        digest: bytes,
-        *,
-        offset: int,
-        total_size: int,
-        data: bytes,
-    ) -> int:
-        """See `Spool.append`."""
+    def append(self, *chunk: Any, **more: Any) -> int:
+        """See `UploadSpool.append`."""
         with self._switch.around("chunk"):
-            return self._inner.append(
-                session_id,
-                sender,
-                digest,
-                offset=offset,
-                total_size=total_size,
-                data=data,
-            )
+            return self._inner.append(*chunk, **more)
 
     def commit(self, session_id: bytes, sender: str, digest: bytes) -> None:
-        """See `Spool.commit`."""
+        """See `UploadSpool.commit`."""
         with self._switch.around("commit"):
             self._inner.commit(session_id, sender, digest)
 
     def discard(self, session_id: bytes, sender: str, digest: bytes) -> None:
-        """See `Spool.discard`."""
+        """See `UploadSpool.discard`."""
         with self._switch.around("discard"):
             self._inner.discard(session_id, sender, digest)
 
     def put(self, session_id: bytes, name: str, data: bytes) -> None:
-        """See `Spool.put`."""
+        """See `UploadSpool.put`."""
         with self._switch.around(f"put {name}"):
             self._inner.put(session_id, name, data)
 
     def drop_uploads(self, session_id: bytes) -> None:
-        """See `Spool.drop_uploads`."""
+        """See `UploadSpool.drop_uploads`."""
         with self._switch.around("drop uploads"):
             self._inner.drop_uploads(session_id)
 
     def remove(self, session_id: bytes) -> None:
-        """See `Spool.remove`."""
+        """See `UploadSpool.remove`."""
         with self._switch.around("remove"):
             self._inner.remove(session_id)
 

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -46,7 +46,7 @@ from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.client_store import ClientStore
 from secagg.storage.queries import ListCharges
-from secagg.storage.spool import Spool, UploadSpool
+from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.storage.store import Store
 from secagg.transport.connection import AggregatorConnection, InMemoryConnection
@@ -145,7 +145,7 @@ class Deployment:
 
     observer: TaskObserver = field(default_factory=TaskObserver)
     server_store: Store = field(default_factory=inline_store)
-    spool: Spool = field(default_factory=lambda: UploadSpool(MemoryBlobs()))
+    spool: UploadSpool = field(default_factory=lambda: UploadSpool(MemoryBlobs()))
     client_stores: dict[int, ClientStore] = field(default_factory=dict)
     links: dict[int, LossyConnection] = field(default_factory=dict)
     aggregator: Aggregator | None = None
@@ -199,7 +199,7 @@ class Deployment:
         workers = Workers(general=InlineExecutor())
         aggregator = Aggregator(
             CrashingStore(self.server_store, switch),
-            CrashingSpool(self.spool, switch),
+            cast(Any, CrashingSpool(self.spool, switch)),
             clock=self.server_clock or self.clock,
             entropy=entropy_of(f"server {self.server_restarts}"),
             workers=workers,

@@ -6,6 +6,7 @@ crash points of their own, come back, and may be cut off from the store for a wh
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.runtime.workers import Workers
@@ -104,7 +105,7 @@ class Replicas(Deployment):
             cutting = asyncio.ensure_future(asyncio.sleep(0))
         aggregator = Aggregator(
             CrashingStore(store, switch),
-            CrashingSpool(self.spool, switch),
+            cast(Any, CrashingSpool(self.spool, switch)),
             clock=self.clock,
             entropy=entropy_of(label),
             workers=workers,

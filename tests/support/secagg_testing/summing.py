@@ -11,7 +11,7 @@ from secagg.protocol.events import ComputeSum
 from secagg.protocol.messages import Round
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.simulation import InProcessSession
-from secagg.storage.spool import Spool
+from secagg.storage.spool import UploadSpool
 from secagg_testing.cohorts import one_hot, parameters_for
 
 
@@ -52,7 +52,9 @@ def summing_session(
     return session, jobs[0]
 
 
-def spool_uploads(session: InProcessSession, job: ComputeSum, spool: Spool) -> None:
+def spool_uploads(
+    session: InProcessSession, job: ComputeSum, spool: UploadSpool
+) -> None:
     """Put the uploads of a session into a spool."""
     for index, digest in job.uploads:
         packed = session.uploads[digest]
