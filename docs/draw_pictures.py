@@ -24,7 +24,7 @@ from typing import Any, Final
 import dpnoise
 from dpnoise.errors import DPNoiseError
 from dpnoise.mechanisms.noise_share import NoiseRule
-from secagg.testbed.demo.picture import accuracy_picture, demo_title
+from secagg.testbed.demo.run import accuracy_picture, demo_title
 
 PICTURES: Final = Path(__file__).with_name("pictures")
 DATA: Final = PICTURES / "error_by_bits_and_epsilon.json"

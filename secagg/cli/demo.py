@@ -166,7 +166,7 @@ def _check_drawing(path: Path) -> None:
 def _draw(result: "DemoResult", epsilon: float, path: Path) -> None:
     """Draw the accuracy of each step into a file."""
     from secagg.runtime.files import disk
-    from secagg.testbed.demo.picture import accuracy_picture, demo_title
+    from secagg.testbed.demo.run import accuracy_picture, demo_title
 
     drawn = accuracy_picture(
         demo_title(result.planned.clients, epsilon, result.clients_lost),

@@ -95,7 +95,7 @@ def load(  # noqa: PLR0913 - one parameter per flag
     Example: secagg load --clients 1000 --dimension 10000 --degree 64 --lost 0.05
     """
     from secagg.testbed.load.database import OWN_DATABASE, database_of
-    from secagg.testbed.load.plan import LoadPlan
+    from secagg.testbed.load.result import LoadPlan
     from secagg.testbed.load.run import run_load
 
     output = Output(as_json=as_json)

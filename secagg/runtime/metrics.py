@@ -7,7 +7,7 @@ Rule 2: a label is a task or one word of a short list, never a client, a session
         stays small however long the process runs.
 Rule 3: measuring changes nothing: no call waits for it or fails by it.
 
-This module knows no metrics backend: those are `secagg.server.telemetry.prometheus` and
+This module knows no metrics backend: those are `secagg.server.telemetry.measures` and
 `secagg.server.telemetry.open_telemetry`.
 """
 

@@ -85,8 +85,8 @@ from secagg.server.storage import open_storage
 from secagg.server.supervisor import TaskSupervisor
 from secagg.server.task.outputs import ReleasedSum
 from secagg.server.task.setup import PreparedTask, settle_task
+from secagg.server.telemetry.measures import CONTENT_TYPE, PrometheusMeter
 from secagg.server.telemetry.open_telemetry import OpenTelemetry
-from secagg.server.telemetry.prometheus import CONTENT_TYPE, PrometheusMeter
 from secagg.storage.rows import Retention
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role

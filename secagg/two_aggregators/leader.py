@@ -51,7 +51,7 @@ from secagg.runtime.log_events import SESSION_ABORTED, SESSION_COMPLETED, SESSIO
 from secagg.server.rpc.limits import UploadSlots
 from secagg.server.session.uploads import UploadReceiver
 from secagg.server.task.history import TaskHistory
-from secagg.server.telemetry.prometheus import GaugeSample
+from secagg.server.telemetry.measures import GaugeSample
 from secagg.storage.change import NewSession, Record, Side
 from secagg.storage.integrity_check import SpoolUse
 from secagg.storage.queries import ListSessions, ReadTally

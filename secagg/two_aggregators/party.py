@@ -54,16 +54,15 @@ from secagg.server.task.stored import (
     refuse_other_version,
     row_of,
 )
-from secagg.server.telemetry.measures import Measures, measured_call
-from secagg.server.telemetry.prometheus import GaugeSample
+from secagg.server.telemetry.measures import GaugeSample, Measures, measured_call
 from secagg.storage.change import Side
 from secagg.storage.changes import PutTask
+from secagg.storage.leases import refuse_sessions_of_another
 from secagg.storage.queries import ListSessions, LoadSession, ReadTally
 from secagg.storage.retention import purge_once
 from secagg.storage.rows import Retention, StoredSession, Task, TaskState
 from secagg.storage.spool import SUM
 from secagg.storage.store import Store
-from secagg.storage.store_identity import refuse_sessions_of_another
 from secagg.two_aggregators.offers import check_terms
 from secagg.two_aggregators.refusals import no_such_call, no_such_session, no_such_task
 from secagg.wire.calls import (

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from secagg.config.schedule import CONTINUOUS
+from secagg.config.task import CONTINUOUS
 from secagg.distributed_dp import AggregatorNoise
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import Aborted
@@ -24,7 +24,7 @@ from secagg.server.admin.views import (
 from secagg.server.session.events import LiveSession
 from secagg.server.task.history import TaskHistory
 from secagg.server.task.stored import row_of
-from secagg.server.telemetry.prometheus import GaugeSample
+from secagg.server.telemetry.measures import GaugeSample
 from secagg.storage.change import Side
 from secagg.storage.queries import ListSessions, ReadTally
 from secagg.storage.rows import SessionTally, TaskState

@@ -187,7 +187,7 @@ async def check_sums(server: ServerSection, owner: str | None) -> str | Caution:
 
 async def check_replicas(host: HostSettings) -> str | None:
     """Compare names with the aggregators that share the store."""
-    from secagg.storage.store_identity import refuse_other_names
+    from secagg.storage.leases import refuse_other_names
 
     server = host.server
     if server.store is None or server.blobs is None:

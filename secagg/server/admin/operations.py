@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from secagg.server.http_edge.listener import HttpEdge
     from secagg.server.rpc.grpc_server import GrpcServer
     from secagg.server.session.events import LiveSession, SessionProgress
-    from secagg.server.telemetry.prometheus import GaugeSample
+    from secagg.server.telemetry.measures import GaugeSample
     from secagg.storage.store import Store
     from secagg.transport.tls import TLSIdentity
 

@@ -114,7 +114,7 @@ def _now(task: _Answer) -> str:
 
 def _waiting(task: _Answer) -> str:
     """Return when the next session of a task may open, if that is known."""
-    from secagg.config.schedule import Schedule
+    from secagg.config.task import Schedule
 
     now = datetime.now(UTC)
     slot = Schedule.parse(task["schedule"], task["window"]).slot(now.timestamp())

@@ -20,7 +20,7 @@ from secagg.server.admin.operations import (
     Sources,
     View,
 )
-from secagg.server.telemetry.prometheus import GaugeSample
+from secagg.server.telemetry.measures import GaugeSample
 from secagg.transport.relay import Relay
 
 

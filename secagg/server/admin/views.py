@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from secagg.config import TaskSettings
-from secagg.config.schedule import Schedule
+from secagg.config.task import Schedule
 from secagg.distributed_dp import NoisyTask
 from secagg.distributed_dp.report_cache import privacy_report
 from secagg.errors import ErrorCode, SecAggError, ServiceError
@@ -33,7 +33,7 @@ from secagg.server.session.report import (
 )
 from secagg.server.task.history import TaskHistory
 from secagg.server.task.stored import StoredTask, decode_settings, privacy_folder_of
-from secagg.server.telemetry.prometheus import GaugeSample
+from secagg.server.telemetry.measures import GaugeSample
 from secagg.storage.change import Side
 from secagg.storage.queries import ListReplicas, ListSessions, ListTasks, LoadSession
 from secagg.storage.rows import SessionRow, SessionState, TaskRow, TaskState

@@ -60,6 +60,7 @@ from secagg.storage.change import (
     Side,
 )
 from secagg.storage.changes import PutFacts
+from secagg.storage.leases import refuse_sessions_of_another
 from secagg.storage.queries import (
     ListSessions,
     ListTasks,
@@ -69,7 +70,6 @@ from secagg.storage.queries import (
 )
 from secagg.storage.rows import SessionState, StoredSession
 from secagg.storage.spool import PAYLOAD, SUM
-from secagg.storage.store_identity import refuse_sessions_of_another
 
 _NONCE_BYTES: Final = 32
 # Payloads are stored before their sessions: a younger one may belong to a session that

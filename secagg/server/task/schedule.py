@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from secagg.config.schedule import Schedule
+from secagg.config.task import Schedule
 from secagg.runtime.clock import Clock
 
 # Machines sleep and dates are corrected, so the date is read at this interval, in

@@ -16,8 +16,7 @@ from typing import Final, Self
 from urllib.parse import quote
 
 from secagg.config import TaskSettings, task_from_document
-from secagg.config.schedule import CONTINUOUS
-from secagg.config.task import EnrolmentSection
+from secagg.config.task import CONTINUOUS, EnrolmentSection
 from secagg.crypto.canonical import Reader
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.parameters import ProtocolParameters

@@ -14,9 +14,9 @@ Rule 4: heartbeats come one at a time, so of two replicas that begin under diffe
 from typing import Final
 
 from secagg.storage.change import Lease
+from secagg.storage.leases import refuse_other_names
 from secagg.storage.postgres.migrations import Database
 from secagg.storage.rows import Replica, ReplicaRow
-from secagg.storage.store_identity import refuse_other_names
 from secagg.storage.tables import MILLISECONDS
 
 CHANNEL: Final = "secagg"

@@ -20,7 +20,7 @@ from secagg.server.session.events import SessionProgress
 from secagg.server.task.outputs import ReleasedSum
 from secagg.testbed.aggregator import serve_run, tell_progress
 from secagg.testbed.child_process import run_process, say
-from secagg.testbed.load.plan import LoadLayout
+from secagg.testbed.load.result import LoadLayout
 from secagg.transport.address import Address
 
 _SAMPLE_SECONDS: Final = 0.5

@@ -38,7 +38,7 @@ from secagg.advanced import (
 )
 from secagg.testbed.child_process import run_process, say, say_failed
 from secagg.testbed.connections import SpreadConnection
-from secagg.testbed.load.plan import TASK_ID, LoadLayout, LoadPlan, vector_of
+from secagg.testbed.load.result import TASK_ID, LoadLayout, LoadPlan, vector_of
 from secagg.testbed.run_folder import client_name
 from secagg.transport.handshake_limits import raise_file_limit
 

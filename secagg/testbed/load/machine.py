@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from secagg.errors import ErrorCode, SecAggError
 from secagg.storage.spool import MIN_FREE_BYTES
-from secagg.testbed.load.plan import LoadPlan
+from secagg.testbed.load.result import LoadPlan
 from secagg.transport.handshake_limits import raise_file_limit
 
 # One event loop serves these without making them wait for each other; more processes

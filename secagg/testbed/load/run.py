@@ -27,8 +27,14 @@ from secagg.testbed.child_process import Event, Listener
 from secagg.testbed.director import ChildProgram, Director
 from secagg.testbed.load.database import Database
 from secagg.testbed.load.machine import Machine, check_machine, pools_of
-from secagg.testbed.load.plan import LoadLayout, LoadPlan, expected_sum
-from secagg.testbed.load.result import Heard, LoadResult, mean_traffic
+from secagg.testbed.load.result import (
+    Heard,
+    LoadLayout,
+    LoadPlan,
+    LoadResult,
+    expected_sum,
+    mean_traffic,
+)
 from secagg.testbed.run_folder import client_name
 
 ALLOCATOR: Final = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "131072"}

@@ -1,6 +1,6 @@
 import pytest
 
-from secagg.config.schedule import Schedule, Slot, seconds_of
+from secagg.config.task import Schedule, Slot, seconds_of
 from secagg.errors import ErrorCode, ServiceError
 
 

@@ -10,7 +10,7 @@ from secagg_testing.cohorts import LENIENT_POLICY, parameters_for
 from secagg_testing.held_executor import HeldExecutor
 from secagg_testing.inline_store import inline_store
 
-from secagg.config.schedule import Schedule
+from secagg.config.task import Schedule
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import (

@@ -18,7 +18,7 @@ from secagg.server.service import (
     serve,
 )
 from secagg.server.task.history import TaskHistory
-from secagg.testbed.load.plan import LoadLayout, LoadPlan
+from secagg.testbed.load.result import LoadLayout, LoadPlan
 
 
 async def test_sigusr1_asks_to_finish_sessions_first_and_only_while_a_server_listens():

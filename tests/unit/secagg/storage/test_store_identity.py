@@ -3,8 +3,8 @@
 import pytest
 
 from secagg.errors import ErrorCode, ServiceError
+from secagg.storage.leases import refuse_other_names
 from secagg.storage.rows import Replica, ReplicaRow
-from secagg.storage.store_identity import refuse_other_names
 
 
 def row(name, aggregator, silent=1.0):

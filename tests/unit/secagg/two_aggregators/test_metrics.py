@@ -9,7 +9,7 @@ from secagg_testing.manual_clock import run
 from secagg_testing.two_aggregators import TASK, Between, TwoAggregators, noise_for
 
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
-from secagg.server.telemetry.prometheus import PrometheusMeter
+from secagg.server.telemetry.measures import PrometheusMeter
 from secagg.storage.rows import TaskState
 from secagg.transport.connection import InMemoryConnection
 from secagg.wire.calls import GetOffer, UploadChunk

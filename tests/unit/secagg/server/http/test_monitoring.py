@@ -37,7 +37,7 @@ from secagg.server.http.readiness import PROBE_EVERY_SECONDS, Readiness
 from secagg.server.server import OperatedServer
 from secagg.server.service import meter_of, page_address, watching
 from secagg.server.supervisor import TaskSupervisor
-from secagg.server.telemetry.prometheus import PrometheusMeter
+from secagg.server.telemetry.measures import PrometheusMeter
 from secagg.storage.changes import Touch
 from secagg.storage.queries import ListTasks, ReadClock
 from secagg.transport.address import Address

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from secagg_testing.manual_clock import STARTED_AT, DeadlockError, ManualClock, run
 
-from secagg.config.schedule import Schedule
+from secagg.config.task import Schedule
 from secagg.server.task.schedule import TaskSchedule
 
 HOURLY = Schedule(3600, 600)

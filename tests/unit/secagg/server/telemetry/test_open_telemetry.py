@@ -29,8 +29,8 @@ from secagg.server.server import OperatedServer
 from secagg.server.service import exporter_of
 from secagg.server.task.setup import Cohort, PreparedTask
 from secagg.server.telemetry import open_telemetry
+from secagg.server.telemetry.measures import PrometheusMeter
 from secagg.server.telemetry.open_telemetry import OpenTelemetry
-from secagg.server.telemetry.prometheus import PrometheusMeter
 
 LOG = logging.getLogger(telemetry.SERVER_LOGGER)
 WAIVER = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from secagg.testbed.demo.picture import accuracy_picture, demo_title
+from secagg.testbed.demo.run import accuracy_picture, demo_title
 
 SVG = "{http://www.w3.org/2000/svg}"
 LOW, HIGH = [0.05, 0.2, 0.21], [0.5, 0.9, 0.93]

@@ -39,14 +39,17 @@ from secagg.testbed.load.database import (
     database_of,
 )
 from secagg.testbed.load.machine import Machine, check_machine, pools_of
-from secagg.testbed.load.plan import LoadLayout, LoadPlan, expected_sum, vector_of
 from secagg.testbed.load.result import (
     CallTraffic,
     ClosedRound,
     Heard,
+    LoadLayout,
+    LoadPlan,
     LoadResult,
     ServerCost,
+    expected_sum,
     mean_traffic,
+    vector_of,
 )
 from secagg.testbed.load.run import ALLOCATOR, is_exact, run_load
 from secagg.testbed.run_folder import client_name
