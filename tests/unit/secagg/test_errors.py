@@ -10,6 +10,7 @@ import pytest
 import secagg
 from secagg.errors import (
     ErrorCode,
+    InputError,
     InternalError,
     LocalProtocolError,
     RemoteProtocolError,
@@ -48,7 +49,9 @@ def test_a_traceback_shows_the_next_step():
         (ErrorCode.DEADLINE, SessionAbortedError),
         (ErrorCode.OVERLOADED, ServiceError),
         (ErrorCode.UNAUTHENTICATED, RemoteProtocolError),
-        (ErrorCode.BAD_INPUT, LocalProtocolError),
+        (ErrorCode.BAD_INPUT, InputError),
+        (ErrorCode.INTERNAL, InternalError),
+        (ErrorCode.LOCAL_MISUSE, LocalProtocolError),
         (ErrorCode.BAD_SETTINGS, ServiceError),
     ],
 )

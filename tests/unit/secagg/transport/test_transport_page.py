@@ -182,26 +182,14 @@ def raised():
     package = Path(secagg.__file__).parent
     for path in (p for pattern in ANSWERING for p in sorted(package.glob(pattern))):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                codes = [k.value for k in node.keywords if k.arg == "code"]
-                for named in (part for code in codes for part in ast.walk(code)):
-                    if isinstance(named, ast.Attribute) and named.attr.isupper():
-                        yield named.attr, node.func.id
-            elif isinstance(node, ast.Call) and made_by_code(node):
-                kinds = [k.value.id for k in node.keywords if k.arg == "kind"]
-                name = node.func.value.attr
-                yield name, (kinds or [type(ErrorCode[name].error("")).__name__])[0]
-
-
-def made_by_code(call):
-    """Whether a call is `ErrorCode.X.error(...)`."""
-    maker = call.func
-    return (
-        isinstance(maker, ast.Attribute)
-        and maker.attr == "error"
-        and isinstance(maker.value, ast.Attribute)
-        and getattr(maker.value.value, "id", "") == "ErrorCode"
-    )
+            maker = getattr(node, "func", None)
+            if not isinstance(maker, ast.Attribute) or maker.attr != "error":
+                continue
+            kinds = [k.value.id for k in node.keywords if k.arg == "kind"]
+            for named in ast.walk(maker.value):
+                if isinstance(named, ast.Attribute) and named.attr.isupper():
+                    usual = type(ErrorCode[named.attr].error("")).__name__
+                    yield named.attr, (kinds or [usual])[0]
 
 
 def test_whose_fault_a_number_is_agrees_with_what_raises_it():
