@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import secagg
-from secagg.errors import ErrorCode
+from secagg.errors import FIRST_LOCAL, ErrorCode
 from secagg.pki.expiry import WARNED_BEFORE
 from secagg.protocol.messages import BUNDLE_BYTES
 from secagg.protocol.profiles import RoundDeadlines
@@ -196,7 +196,9 @@ def test_whose_fault_a_number_is_agrees_with_what_raises_it():
     found = set(raised())
     assert len(found) > 15
     assert found >= UNUSUAL
-    for name, kind in found - UNUSUAL:
+    # Numbers of this host never travel.
+    travel = {each for each in found - UNUSUAL if ErrorCode[each[0]] < FIRST_LOCAL}
+    for name, kind in travel:
         assert type(usual_error(ErrorCode[name])).__name__ == kind, name
 
 
