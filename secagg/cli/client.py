@@ -12,6 +12,8 @@ from secagg.cli.options import (
     JSONOption,
     SetOption,
     ShowSettingsOption,
+    accepts_restored,
+    restored_option,
     warn_if_experimental,
 )
 from secagg.cli.output import Output
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
 # The largest number of sessions that a client can be set to take part in.
 _WITHOUT_END = 1_000_000
 _RENEW_BEFORE_DAYS = 30
-
-RESTORED_ACKNOWLEDGEMENT = "I accept that this client may answer twice"
 
 
 def client(  # noqa: PLR0913 - one parameter per flag
@@ -148,12 +148,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
     ] = None,
     restored: Annotated[
         str | None,
-        typer.Option(
-            "--restored",
-            metavar="SENTENCE",
-            help="Continue, this once, from a restored state. The sentence: "
-            "I accept that this client may answer twice",
-        ),
+        restored_option("Continue, this once, from a restored state."),
     ] = None,
     overrides: SetOption = None,
     show_settings: ShowSettingsOption = False,
@@ -326,19 +321,6 @@ class _Files:
                 ("payload", self.payload_path and self.payload_path.of(session_number)),
             )
         }
-
-
-def accepts_restored(sentence: str | None) -> bool:
-    """Return whether the option accepts a restored state, in its sentence."""
-    from secagg.errors import ErrorCode, LocalProtocolError
-
-    if sentence is not None and sentence != RESTORED_ACKNOWLEDGEMENT:
-        raise ErrorCode.BAD_SETTINGS.error(
-            "--restored takes one sentence, and this is another",
-            kind=LocalProtocolError,
-            fix=f'Write --restored "{RESTORED_ACKNOWLEDGEMENT}" if it is true.',
-        )
-    return sentence is not None
 
 
 def _payload(

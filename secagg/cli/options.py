@@ -1,7 +1,7 @@
 """Options that several verbs share, so that they read the same everywhere."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -54,6 +54,35 @@ ProfileOption = Annotated[
         "unreviewed.",
     ),
 ]
+
+
+RESTORED_ACKNOWLEDGEMENT: Final = "I accept that this client may answer twice"
+
+
+def restored_option(why: str) -> Any:  # noqa: ANN401 - what typer makes of an option
+    """Return the option by which a client accepts a restored state, in one sentence.
+
+    Args:
+        why: Its help, before the sentence.
+    """
+    return typer.Option(
+        "--restored",
+        metavar="SENTENCE",
+        help=f"{why} The sentence: {RESTORED_ACKNOWLEDGEMENT}",
+    )
+
+
+def accepts_restored(sentence: str | None) -> bool:
+    """Return whether the option accepts a restored state, in its sentence."""
+    from secagg.errors import ErrorCode, LocalProtocolError
+
+    if sentence is not None and sentence != RESTORED_ACKNOWLEDGEMENT:
+        raise ErrorCode.BAD_SETTINGS.error(
+            "--restored takes one sentence, and this is another",
+            kind=LocalProtocolError,
+            fix=f'Write --restored "{RESTORED_ACKNOWLEDGEMENT}" if it is true.',
+        )
+    return sentence is not None
 
 
 def named_profile(label: str) -> "Profile":

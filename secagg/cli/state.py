@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from secagg.cli.operator import EitherFileOption, server_file
-from secagg.cli.options import JSONOption, SetOption
+from secagg.cli.options import (
+    JSONOption,
+    SetOption,
+    accepts_restored,
+    restored_option,
+)
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode
 
@@ -160,12 +165,7 @@ def forget(
     overrides: SetOption = None,
     restored: Annotated[
         str | None,
-        typer.Option(
-            "--restored",
-            metavar="SENTENCE",
-            help="For a client whose data have a total, and without --config. The "
-            "sentence: I accept that this client may answer twice",
-        ),
+        restored_option("For a client whose data have a total, and without --config."),
     ] = None,
     as_json: JSONOption = False,
 ) -> None:
@@ -177,7 +177,6 @@ def forget(
     """
     from functools import partial
 
-    from secagg.cli.client import accepts_restored
     from secagg.storage.rollback_mark import RollbackMark, default_mark
 
     output = Output(as_json=as_json)

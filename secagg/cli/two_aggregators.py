@@ -10,6 +10,8 @@ from secagg.cli.options import (
     JSONOption,
     SetOption,
     ShowSettingsOption,
+    accepts_restored,
+    restored_option,
 )
 from secagg.cli.output import Output
 
@@ -120,12 +122,9 @@ def client(  # noqa: PLR0913 - one parameter per flag
     overrides: SetOption = None,
     restored: Annotated[
         str | None,
-        typer.Option(
-            "--restored",
-            metavar="SENTENCE",
-            help="Continue, this once, from a restored state: what was spent "
-            "since is not known. The sentence: I accept that this client may answer "
-            "twice",
+        restored_option(
+            "Continue, this once, from a restored state: what was spent since is not "
+            "known."
         ),
     ] = None,
     show_settings: ShowSettingsOption = False,
@@ -146,7 +145,6 @@ def client(  # noqa: PLR0913 - one parameter per flag
     from secagg.cli.checks.preflight import show_checked
     from secagg.cli.checks.setup_checks import require_start, shown_results
     from secagg.cli.checks.setups import SharingSetup
-    from secagg.cli.client import accepts_restored
     from secagg.cli.output import log_to_stderr
     from secagg.client.input_files import FileInput
     from secagg.config.two_aggregators import (

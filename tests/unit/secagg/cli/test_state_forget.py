@@ -6,7 +6,7 @@ import json
 import pytest
 
 from secagg.cli import main
-from secagg.cli.client import RESTORED_ACKNOWLEDGEMENT
+from secagg.cli.options import RESTORED_ACKNOWLEDGEMENT
 from secagg.errors import ErrorCode, ServiceError
 from secagg.storage.open_store import open_state
 from secagg.storage.rollback_mark import RollbackMark
