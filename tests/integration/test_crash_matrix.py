@@ -34,7 +34,7 @@ from secagg.storage.journal import decode_ending
 from secagg.storage.queries import ListSessions, LoadSession
 from secagg.storage.rows import SessionState
 from secagg.wire.calls import GetUploadStatus, UploadChunk
-from tests.cases import recorded_points
+from tests.cases import on_every_graph, recorded_points
 
 CLIENTS = 4
 CRASHING = 2
@@ -53,13 +53,21 @@ SPARSE = sparse_parameters_for(
 ).under(PUBLISHED.trust)
 
 
+# Graphs on which not all clients share with one another.
+GRAPHS = on_every_graph(7)
+OTHER_GRAPHS = {
+    "ring": GRAPHS["ring"],
+    "drawn": GRAPHS["drawn"].under(PUBLISHED.trust),
+}
+
+
 def run(parameters=HONEST, **options):
     if parameters.trust is not None:
         options["revocations"] = PUBLISHED.revocations
 
     async def main(clock):
         deployment = Deployment(
-            clock, parameters, CLIENTS, payload=b"a query", **options
+            clock, parameters, parameters.max_clients, payload=b"a query", **options
         )
         return deployment, await deployment.run()
 
@@ -233,6 +241,31 @@ def test_a_client_killed_anywhere_never_contradicts_itself(parameters, at):
             assert isinstance(outcome, client_states.Completed)
         else:
             assert isinstance(ending, SessionOutcome)
+
+
+@pytest.mark.parametrize("first", range(24))
+@pytest.mark.parametrize("who", ["server", "client"])
+@pytest.mark.parametrize("graph", OTHER_GRAPHS)
+def test_a_process_killed_anywhere_on_a_sparse_graph(graph, who, first):
+    """At every 24th point from the `first`, in runs that follow one another."""
+    parameters, at = OTHER_GRAPHS[graph], first
+    everyone = range(parameters.max_clients)
+    while True:
+        switch = CrashSwitch(at)
+        dying = {"server_crash": switch}
+        if who == "client":
+            dying = {"client_crash": {CRASHING: switch}}
+        if parameters.colluders:
+            dying["corrupt"] = {at % len(everyone)}
+        deployment, endings = run(parameters, **dying)
+        assert_safe_and_exact(deployment, everyone)
+        if not switch.is_dead:
+            break
+        has_finished = who == "client" and switch.points[-1] == "after end"
+        outcomes = [e for e in endings.values() if isinstance(e, SessionOutcome)]
+        assert len(outcomes) == len(everyone) - has_finished
+        at += 24
+    assert at > first
 
 
 def test_a_restarted_client_with_another_input_is_refused_and_sends_nothing():

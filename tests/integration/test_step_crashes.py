@@ -21,6 +21,7 @@ from secagg_testing.crash_points import CrashSwitch, SimulatedCrashError
 
 from secagg.client.gate import Need
 from secagg.errors import RemoteProtocolError
+from secagg.integrations.flower.node import Announced, answer
 from secagg.protocol.messages import Upload
 from secagg.storage.sqlite.file import SQLiteFile
 from tests.cases import on_every_graph
@@ -29,6 +30,7 @@ NAMES = ("ann", "bob", "cleo", "dan", "emil", "fay")
 VICTIM = "ann"
 DIMENSION = 3
 PROFILES = on_every_graph(DIMENSION)
+OF_FLOWER = ("complete", "ring")  # of the one profile that it carries
 
 
 @pytest.fixture
@@ -102,22 +104,35 @@ class Victim:
             client = step_client(VICTIM, self.parameters, self.home)
             self.client = self._entered(client)
         self.stores = [self.client._client._opened.store]
+        return self._stepped(offer, update)
+
+    def _stepped(self, offer, update):
         done = self.client.step(offer, update)
         if Need.VECTOR in done.needs:
-            self.vectors += 1
-            vector = np.full(DIMENSION, 100 * self.vectors)
-            done = self.client.step(offer, vector=vector)
+            done = self.client.step(offer, vector=self.made())
         return done
+
+    def made(self):
+        self.vectors += 1
+        return np.full(DIMENSION, 100 * self.vectors)
 
     def _entered(self, client):
         return client.__enter__()
 
 
-def crashed(parameters, home, at):
+class Node(Victim):
+    """The same, as a node of Flower: the app is called for the vector."""
+
+    def _stepped(self, offer, update):
+        announced = Announced(DIMENSION, b"", self.made)
+        return answer(self.client, offer, update, announced).step
+
+
+def crashed(parameters, home, at, kind=Victim):
     """Run a session whose victim dies at one point; return it and what it has said."""
     session = Carrier(parameters, NAMES[: parameters.max_clients], None)
     others = [name for name in session.names if name != VICTIM]
-    victim, said, last = Victim(parameters, home, at), [], None
+    victim, said, last = kind(parameters, home, at), [], None
     while not session.server.is_over:
         for name in others:
             session.turn(name)
@@ -134,13 +149,20 @@ def crashed(parameters, home, at):
 
 
 @pytest.mark.parametrize("first", range(14))
-@pytest.mark.parametrize("parameters", PROFILES.values(), ids=PROFILES)
-def test_a_crash_at_every_write_gives_no_second_answer(parameters, first, tmp_path):
-    _, whole, _, _ = crashed(parameters, tmp_path / "whole", None)
+@pytest.mark.parametrize(
+    ("kind", "parameters"),
+    [(Victim, each) for each in PROFILES.values()]
+    + [(Node, PROFILES[graph]) for graph in OF_FLOWER],
+    ids=[*PROFILES, *(f"flower {graph}" for graph in OF_FLOWER)],
+)
+def test_a_crash_at_every_write_gives_no_second_answer(
+    kind, parameters, first, tmp_path
+):
+    _, whole, _, _ = crashed(parameters, tmp_path / "whole", None, kind)
     points = len(whole.switch.points)
     assert points > 60
     for at in range(first, points, 14):
-        session, victim, said, ended = crashed(parameters, tmp_path / str(at), at)
+        session, victim, said, ended = crashed(parameters, tmp_path / str(at), at, kind)
         assert victim.deaths == 1, at
         kinds = [message[0] for message in said]
         assert len(set(said)) == len(set(kinds)), at

@@ -40,7 +40,7 @@ from secagg.errors import (
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Roster
 from secagg.protocol.profiles import Profile, RoundDeadlines
-from secagg.protocol.rounds import rounds_of
+from secagg.protocol.rounds import ROUNDS, rounds_of
 from secagg.runtime.workers import Workers
 from secagg.server.aggregator import Aggregator
 from secagg.server.engine.mask_removal import MaskExecutor
@@ -65,9 +65,11 @@ from secagg.wire.calls import (
     UploadChunk,
     Wait,
 )
+from tests.cases import cells_from, on_every_graph
 
 DAY = 86_400
 NAMES = ("ann", "bob", "cleo", "dan")
+MORE_NAMES = (*NAMES, "eve", "fay")
 LONG = {
     "advertise_keys": DAY,
     "share_keys": 2 * DAY,
@@ -148,7 +150,7 @@ class Phones:
             assert info.descriptor.task_id == self.task
             assert payload == self.payload
             self.vectors[name] += 1
-            return np.full(5, 1 + NAMES.index(name))
+            return np.full(5, 1 + MORE_NAMES.index(name))
 
         return make
 
@@ -248,9 +250,14 @@ def test_a_phone_with_noise_pays_once():
 
 
 @pytest.mark.parametrize("first", range(4))
-def test_a_phone_is_killed_at_each_of_its_calls_and_the_sum_is_exact(first):
+@cells_from(on_every_graph(5), "signed")
+def test_a_phone_is_killed_at_each_of_its_calls_and_the_sum_is_exact(parameters, first):
     """At every fourth call from the `first`, in runs that follow one another."""
-    points = first
+    points, profile = first, parameters.profile
+    names = MORE_NAMES[: parameters.max_clients]
+    rounds = {ROUNDS[each].deadline for each in rounds_of(profile)} - {""}
+    deadlines = RoundDeadlines.of(profile, **dict.fromkeys(rounds, 2 * DAY))
+    parameters = replace(parameters, deadlines=deadlines)
 
     async def test(phones):
         nonlocal points
@@ -258,14 +265,15 @@ def test_a_phone_is_killed_at_each_of_its_calls_and_the_sum_is_exact(first):
         phones.start()
         given = await asyncio.gather(
             come_back_until_the_sum(phones, "ann", crash=switch),
-            *(come_back_until_the_sum(phones, name) for name in NAMES[1:]),
+            *(come_back_until_the_sum(phones, name) for name in names[1:]),
         )
         points = points + 4 if switch.is_dead else -1
+        total = sum(range(1, len(names) + 1))
         for contribution, _ in given:
-            np.testing.assert_array_equal(contribution.values, np.full(5, 10))
+            np.testing.assert_array_equal(contribution.values, np.full(5, total))
 
     while points >= 0:
-        scenario(test, PROFILES["malicious"])
+        scenario(test, parameters)
 
 
 def test_what_was_said_is_said_again_with_the_same_bytes():
