@@ -129,10 +129,18 @@ class _Loop:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
-            target=self._loop.run_forever, name="secagg-loop", daemon=True
+            target=self._run, name="secagg-loop", daemon=True
         )
         self._thread.start()
         self._process = os.getpid()
+
+    def _run(self) -> None:
+        """Run until it is stopped; what ends a program comes out of its own call."""
+        while True:
+            try:
+                return self._loop.run_forever()
+            except (KeyboardInterrupt, SystemExit):
+                continue
 
     def close(self) -> None:
         """End loop and thread; a fork has neither."""

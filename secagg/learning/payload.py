@@ -71,8 +71,7 @@ class StepPayload:
         """
         if not is_step(data):
             raise _bad("is not the model of a training task")
-        magic_to_length = _HEAD.unpack_from(data)
-        _, version, step, digest, max_weight, kappa, length = magic_to_length
+        _, version, step, digest, max_weight, kappa, length = _HEAD.unpack_from(data)
         begin = _HEAD.size + length
         if version != _VERSION or length > MAX_CONFIG_BYTES or begin > len(data):
             raise _bad("has another version, or a damaged head")

@@ -127,7 +127,8 @@ def harmless(
         try:
             if callback is not None:
                 callback(moment)
-        except Exception as error:  # noqa: BLE001 - of the program, and no session's
+        # Of the program, and no session's; the last two would end the event loop.
+        except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - as above
             asyncio.get_running_loop().call_exception_handler(
                 {"message": "on_progress has raised", "exception": error}
             )

@@ -15,6 +15,7 @@ import pytest
 import secagg
 from secagg import advanced, blocking
 from secagg.client.session_driver import ClientPhase, ClientProgress
+from secagg.protocol.rounds import rounds_of
 
 WAIVER = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
 COHORT = secagg.Cohort(min_clients=3, max_clients=3, min_survivors=3)
@@ -109,6 +110,41 @@ def test_what_an_interrupt_ended_continues_with_the_next_call():
         total = people.sum([[1, 2]] * 3)
     assert (total.session_number, total.inputs) == (1, 3)
     np.testing.assert_array_equal(total.values, [3, 6])
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("phase", rounds_of(secagg.Profile.HONEST_CURIOUS_SERVER))
+def test_an_interrupt_in_any_round_leaves_all_directories_usable(phase, tmp_path):
+    """While it opens, too: the first round is open then."""
+    sent = []
+
+    def interrupt(progress):
+        if not sent and progress.round is phase:
+            sent.append(progress)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    def add_up(**more):
+        shared = {"privacy_limits": WAIVER, "ledger": tmp_path, "steps": 2} | more
+        with blocking.local(EXACT, **shared) as people:
+            return people.sum([[1, 2]] * 3)
+
+    with pytest.raises(KeyboardInterrupt):
+        add_up(on_progress=interrupt)
+    np.testing.assert_array_equal(add_up().values, [3, 6])
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_a_callback_that_ends_the_program_hangs_nothing(kind):
+    def leave(_):
+        raise kind
+
+    told = {"privacy_limits": WAIVER}
+    with blocking.local(EXACT, **told, on_progress=leave) as people:
+        assert people.sum([[1, 2]] * 3).inputs == 3
+    handed_out = blocking.local(EXACT, **told, payload=leave)
+    with pytest.raises(kind), handed_out as people:
+        people.sum([[1, 2]] * 3)
+    assert "secagg-loop" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_what_would_wait_for_ever_is_refused():
