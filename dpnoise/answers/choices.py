@@ -3,6 +3,7 @@
 import bisect
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,8 +131,8 @@ class Histogram(CountQuestion[Tally]):
     edges: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        steps = zip(self.edges, self.edges[1:], strict=False)
-        rising = all(low < high for low, high in steps)  # NaN is not below anything
+        # NaN is not below anything.
+        rising = all(low < high for low, high in pairwise(self.edges))
         if len(self.edges) < 2 or not rising or not all(map(math.isfinite, self.edges)):  # noqa: PLR2004 - two borders make a bucket
             raise ParameterError(
                 "edges must be at least two finite numbers, each above the last",
@@ -152,10 +153,7 @@ class Histogram(CountQuestion[Tally]):
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of the buckets: "18 to 30"."""
-        return tuple(
-            f"{low:g} to {high:g}"
-            for low, high in zip(self.edges, self.edges[1:], strict=False)
-        )
+        return tuple(f"{low:g} to {high:g}" for low, high in pairwise(self.edges))
 
     def encode(self, value: float) -> NDArray[np.int64]:
         """Turn one person's number into a vector.

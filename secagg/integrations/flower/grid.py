@@ -23,11 +23,7 @@ from secagg.errors import (
     SessionAbortedError,
     printable,
 )
-from secagg.integrations.flower.arrays import (
-    flatten,
-    payload_hash,
-    restored,
-)
+from secagg.integrations.flower.arrays import flatten, payload_hash, restored
 from secagg.integrations.flower.carried_session import CarriedSession, NodeRequest
 from secagg.integrations.flower.task import SecureTask
 from secagg.integrations.flower.terms import AGGREGATOR, node_name
