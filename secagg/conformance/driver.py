@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -242,14 +242,26 @@ def _number(entry: str) -> int | float:
     return float(entry) if "." in entry else int(entry)
 
 
-def main() -> None:
-    """Answer line after line until the input ends."""
+class AnswersLines(Protocol):
+    """A program under test without its pipes."""
+
+    def answer(self, line: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer to one line."""
+        ...
+
+
+def answer_lines(make: Callable[[Path], AnswersLines]) -> None:
+    """Answer line after line until the input ends.
+
+    Args:
+        make: Makes the program of the lines, given the directory of its state.
+    """
     with TemporaryDirectory() as own:
-        driver = Driver(Path(os.environ.get(STATE_VARIABLE) or own))
+        program = make(Path(os.environ.get(STATE_VARIABLE) or own))
         for line in sys.stdin:
-            sys.stdout.write(json.dumps(driver.answer(json.loads(line))) + "\n")
+            sys.stdout.write(json.dumps(program.answer(json.loads(line))) + "\n")
             sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    main()
+    answer_lines(Driver)

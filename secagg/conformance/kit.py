@@ -304,7 +304,7 @@ def _lied_offer(case: Case, run: Run) -> None:
     if not isinstance(offer, bytes):
         raise TypeError("an offer is bytes")
     answer = run.begin(offer)
-    check_left(answer, case.codes, run)
+    run.check_left(answer, case.codes)
 
 
 def _lied(case: Case, run: Run, update: bytes) -> None:
@@ -315,13 +315,13 @@ def _lied(case: Case, run: Run, update: bytes) -> None:
         run.give(run.restart() if act == RESTART else run.update(_bytes(act)))
     answer = run.restart() if last == RESTART else run.update(_bytes(last))
     if case.codes:
-        check_left(answer, case.codes, run)
+        run.check_left(answer, case.codes)
         _check_quiet(run, update)
     elif case.ended:
         if answer.ended != case.ended or answer.messages:
             raise BrokenRuleError(
                 f"the session is over with {case.ended}, and the program says "
-                f"{_told(answer)}"
+                f"{answer.in_words}"
             )
         _check_quiet(run, update)
     else:
@@ -332,31 +332,6 @@ def _bytes(act: bytes | str) -> bytes:
     if isinstance(act, str):
         raise TypeError(f"no act is called {act}")
     return act
-
-
-def check_left(answer: ProgramAnswer, codes: Iterable[str], run: Run) -> None:
-    """Check that the program has left with one of some codes.
-
-    Raises:
-        BrokenRuleError: It has not, or has said something besides.
-    """
-    wanted = sorted(codes)
-    if run.news(answer) or answer.view or answer.left not in wanted:
-        raise BrokenRuleError(
-            f"it must leave with {' or '.join(wanted)}, and says {_told(answer)}"
-        )
-
-
-def _told(answer: ProgramAnswer) -> str:
-    """Return an answer of the program in words."""
-    if answer.left:
-        return f"left {answer.left}"
-    if answer.ended:
-        return f"ended {answer.ended}"
-    if answer.released:
-        return "released"
-    kinds = [message[0] for message in answer.messages if message]
-    return f"messages {kinds}" + (" and a view" if answer.view else "")
 
 
 def _check_quiet(run: Run, update: bytes) -> None:

@@ -47,15 +47,6 @@ def _play(make: Play) -> Play:
     return make
 
 
-def _left(answer: ProgramAnswer, case: PlayedCase, run: Run) -> None:
-    codes = sorted(case.codes)
-    if answer.left not in codes or run.news(answer) or answer.view:
-        raise BrokenRuleError(
-            f"it must leave with {' or '.join(codes)}, and says "
-            f"{answer.left or answer.ended or 'something else'}"
-        )
-
-
 def _end(run: Run, fate: int = 0) -> None:
     """End a session without a sum."""
     (ending,) = LIES["aborted"](run, b"", fate, "CANCELLED")
@@ -76,7 +67,7 @@ def same_number(make: Make, case: PlayedCase) -> None:
     _through(make())
     again = make(seed=bytes(31) + b"\1")
     again.line["forget"] = False
-    _left(again.begin(), case, again)
+    again.check_left(again.begin(), case.codes)
 
 
 @_play
@@ -87,7 +78,7 @@ def smaller_number(make: Make, case: PlayedCase) -> None:
     first.join()
     _end(first)
     run = make(number=8)
-    _left(run.begin(), case, run)
+    run.check_left(run.begin(), case.codes)
 
 
 @_play
@@ -102,7 +93,7 @@ def offer_then_list(make: Make, case: PlayedCase) -> None:
     """An offer with a lying list is refused, and locks the program out of nothing."""
     run = make()
     (offer,) = LIES["trust"](run, run.server.offer, *case.lie)
-    _left(run.begin(offer if isinstance(offer, bytes) else b""), case, run)
+    run.check_left(run.begin(offer if isinstance(offer, bytes) else b""), case.codes)
     second = make(number=2)
     _through(second)
 
@@ -120,7 +111,7 @@ def older_list(make: Make, case: PlayedCase) -> None:
     )
     offer = replace(run.offer, parameters=parameters).encode()
     run.line["revocations"] = ""
-    _left(run.begin(offer), case, run)
+    run.check_left(run.begin(offer), case.codes)
 
 
 @_play
@@ -197,7 +188,7 @@ def restart_at_another(make: Make, case: PlayedCase) -> None:
 def another_name(make: Make, case: PlayedCase) -> None:
     """The offer is of another aggregator than the one that is connected."""
     run = make(aggregator="another")
-    _left(run.begin(), case, run)
+    run.check_left(run.begin(), case.codes)
 
 
 @_play
@@ -213,7 +204,7 @@ def view_refused(make: Make, case: PlayedCase) -> None:
     ):
         raise BrokenRuleError("it does not show its view before its vector is bound")
     refused = run.ask({"do": "refused", "code": "VIEW_DIFFERS", "now": run.now})
-    _left(refused, case, run)
+    run.check_left(refused, case.codes)
     again = run.update(update)
     if run.news(again) or again.view:
         raise BrokenRuleError("it continues after its view was refused")
@@ -247,7 +238,7 @@ def late(make: Make, case: PlayedCase) -> None:
 def clock(make: Make, case: PlayedCase) -> None:
     """The program's clock says that the session is over, or ends too late."""
     run = make(now=NOW + case.lie[0])
-    _left(run.begin(), case, run)
+    run.check_left(run.begin(), case.codes)
 
 
 @_play
@@ -339,19 +330,14 @@ def other_noise(make: Make, case: PlayedCase) -> None:
     """A task that was charged comes back with another noise block."""
     _through(make())
     run = make(number=2, scene=case.lie[0])
-    _left(run.begin(), case, run)
+    run.check_left(run.begin(), case.codes)
 
 
 @_play
-def restart_keeps_the_charge(make: Make, case: PlayedCase) -> None:
+def restart_keeps_the_charge(make: Make, _: PlayedCase) -> None:
     """A budget that was spent before a restart is spent after it."""
-    run = make()
-    run.join()
-    run.finish()
-    run.restart()
-    second = make(number=2)
-    _refused(second.begin())
-    del case
+    _through(make()).restart()
+    _refused(make(number=2).begin())
 
 
 @_play

@@ -4,7 +4,7 @@ Rule 1: the aggregator is `StepServer`; it checks all that the tested program sa
 Rule 2: a message that the program repeats is a no-op, as it is for every aggregator.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
@@ -127,6 +127,18 @@ class ProgramAnswer:
         raise ProgramFailedError(
             f"the program's answer is not of the contract: {str(content)[:100]}"
         )
+
+    @property
+    def in_words(self) -> str:
+        """What it says, for a sentence about it."""
+        if self.left:
+            return f"left {self.left}"
+        if self.ended:
+            return f"ended {self.ended}"
+        if self.released:
+            return "released"
+        kinds = [message[0] for message in self.messages if message]
+        return f"messages {kinds}" + (" and a view" if self.view else "")
 
 
 def _integer(entry: object) -> int:
@@ -313,6 +325,18 @@ class Run:
         bound = self.ask({"do": "bind", "now": self.now})
         self.deliver(bound)
         return bound
+
+    def check_left(self, answer: ProgramAnswer, codes: Iterable[str]) -> None:
+        """Check that the program has left with one of some codes.
+
+        Raises:
+            BrokenRuleError: It has not, or has said something besides.
+        """
+        wanted = sorted(codes)
+        if self.news(answer) or answer.view or answer.left not in wanted:
+            raise BrokenRuleError(
+                f"it must leave with {' or '.join(wanted)}, and says {answer.in_words}"
+            )
 
     # --- the session ------------------------------------------------------------------
 

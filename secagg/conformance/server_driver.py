@@ -6,14 +6,11 @@ Rule 2: after a restart the stored lines are played again, with the same random 
 
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping
-from importlib import metadata
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from secagg.conformance.program import STATE_VARIABLE
+from secagg.conformance.driver import Driver, answer_lines
 from secagg.crypto.canonical import Reader
 from secagg.crypto.entropy import SEED_SIZE, SeededEntropy, SystemEntropy
 from secagg.crypto.secret_bytes import SecretBytes
@@ -53,14 +50,8 @@ class ServerDriver:
     @staticmethod
     def hello() -> dict[str, Any]:
         """Say what this aggregator can do."""
-        return {
-            "name": "secagg.StepServer",
-            "version": metadata.version("secagg"),
-            "profiles": [1, 2],
-            "graphs": ["complete", "ring"],
-            "mechanisms": ["skellam-mixture", "skellam", "skellam-counts"],
-            "restart": "process",
-        }
+        own = {"name": "secagg.StepServer", "restart": "process"}
+        return Driver.hello() | own
 
     @property
     def server(self) -> StepServer:
@@ -145,14 +136,5 @@ class ServerDriver:
         return {"packed": (self.server.packed_sum or b"").hex()}
 
 
-def main() -> None:
-    """Answer line after line until the input ends."""
-    with TemporaryDirectory() as own:
-        driver = ServerDriver(Path(os.environ.get(STATE_VARIABLE) or own))
-        for line in sys.stdin:
-            sys.stdout.write(json.dumps(driver.answer(json.loads(line))) + "\n")
-            sys.stdout.flush()
-
-
 if __name__ == "__main__":
-    main()
+    answer_lines(ServerDriver)
