@@ -210,10 +210,10 @@ class ClientCommand:
             case "update":
                 await self._tell(bytes.fromhex(line["update"]))
             case "bind":
-                self._reply("view", UploadStatus(0))
+                await self._reply("view", UploadStatus(0))
             case "refused":
                 code = ErrorCode[line["code"]]
-                self._reply("view", code.error("the kit refuses the view"))
+                await self._reply("view", code.error("the kit refuses the view"))
             case "sum":
                 return await self._sum(bytes.fromhex(line["packed"]))
         return await self._next()
@@ -227,10 +227,10 @@ class ClientCommand:
             await self._start(is_offered=False)
             await self._next()
         if self._waits_for("view"):
-            self._reply("view", self._aggregator.upload_status())
+            await self._reply("view", self._aggregator.upload_status())
             await self._next()
         kind: Any = SimpleNamespace(KIND=update[0])
-        self._reply("update", Envelope(kind, update[1:]))
+        await self._reply("update", Envelope(kind, update[1:]))
 
     def _set_date(self, now: float) -> None:
         written = self._home / "date.new"
@@ -344,8 +344,11 @@ class ClientCommand:
     def _waits_for(self, what: str) -> bool:
         return self._waiting is not None and self._waiting[0] == what
 
-    def _reply(self, what: str, answer: object) -> None:
+    async def _reply(self, what: str, answer: object) -> None:
         """Answer what the process waits for; nothing if it waits for something else."""
+        while self._waiting is not None and self._waiting[1].cancelled():
+            # On a machine under load a call runs out of time, and is repeated.
+            self._waiting = await self._aggregator.moments.get()
         if self._waiting is None or not self._waits_for(what):
             return
         future, self._waiting = self._waiting[1], None
@@ -374,7 +377,7 @@ class ClientCommand:
             if self._waiting[0] != "gone":
                 return self._said()
             # The session is over for it: what became of it stands in its receipt.
-            self._reply("gone", ErrorCode.TASK_OVER.error("the kit has no other"))
+            await self._reply("gone", ErrorCode.TASK_OVER.error("the kit has no other"))
             await process.wait()
         else:
             moment.cancel()
@@ -402,7 +405,7 @@ class ClientCommand:
         return str(json.loads(lines[-1])["error"]["name"])
 
     async def _sum(self, packed: bytes) -> dict[str, Any]:
-        self._reply("sum", packed)
+        await self._reply("sum", packed)
         if self._process is not None:
             async with asyncio.timeout(_PROMPT_SECONDS):
                 await self._process.wait()
