@@ -49,6 +49,8 @@ _MADE: Final = frozenset({"build", "dist", "node_modules", "__pycache__"})
 _ENDINGS: Final = frozenset({"toml", "md", "py", "json", "bin", "txt", "seed"})
 # Fields of the noise block in an offer, which are named like settings.
 _MODULES: Final = frozenset({"secagg_testing", "secagg_service", "secagg_mod"})
+# Keys of a table in the file of `secagg client --tasks`; its sections name tasks.
+_TASK: Final = frozenset({"input", "exec", "output", "payload_out", "sessions"})
 _BLOCK: Final = frozenset({"noise.counted_variance", "noise.min_survivors"})
 
 _FENCE: Final = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
@@ -246,7 +248,7 @@ def _block_faults(text: str) -> Iterator[str]:
     """Say which settings and commands in blocks of a page do not exist."""
     for block in _TOML.findall(text):
         for section, keys in tomllib.loads(block).items():
-            unknown = keys.keys() - settings().get(section, frozenset())
+            unknown = keys.keys() - settings().get(section, _TASK)
             yield from (f"no such setting: {section}.{key}" for key in unknown)
     for block in _CONSOLE.findall(text):
         for line in _PROMPT.findall(block.replace("\\\n", " ")):

@@ -37,7 +37,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, Final, NoReturn, Self, TypeVar
+from typing import IO, Any, Final, Self, TypeVar
 
 from secagg.errors import ErrorCode, SecAggError
 
@@ -144,10 +144,18 @@ class StopSignals:
             for number in _LIKE_CTRL_C:
                 if signal.getsignal(number) is signal.SIG_DFL:
                     self._before[number] = signal.signal(number, self._stop)
+            if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+                # A background job of a shell: SIGINT stays unheard, yet has the
+                # handler in whose place asyncio puts its own.
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+                before = signal.signal(signal.SIGINT, signal.default_int_handler)
+                self._before[signal.SIGINT] = before
         return self
 
     def __exit__(self, *_: object) -> None:
         _handle(self._before)
+        if signal.SIGINT in self._before:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         """Note the signal, and interrupt the program as Ctrl-C does."""
@@ -157,9 +165,6 @@ class StopSignals:
         interrupt = signal.getsignal(signal.SIGINT)
         if callable(interrupt):
             interrupt(number, frame)
-        else:
-            # A background job of a shell: SIGINT is ignored, this signal is not.
-            _interrupt()
 
     def end(self, *, as_json: bool) -> int:
         """Print that the command was stopped.
@@ -243,17 +248,3 @@ def removed_directory(
 def _handle(handlers: Mapping[signal.Signals, Any]) -> None:
     for number, handler in handlers.items():
         signal.signal(number, handler)
-
-
-def _interrupt() -> None:
-    """End the loop that runs, or what runs without one."""
-    try:
-        loop = sys.modules["asyncio"].get_running_loop()
-    except (KeyError, RuntimeError):  # asyncio is not loaded, or no loop runs
-        raise KeyboardInterrupt from None
-    # Deferred: a finaliser may run now, and an exception in it would be lost.
-    loop.call_soon_threadsafe(_raise)
-
-
-def _raise() -> NoReturn:
-    raise KeyboardInterrupt

@@ -527,6 +527,8 @@ async def run_until_signalled(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    # A command in the background of a shell blocks SIGINT; an aggregator hears it.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     worker = loop.create_task(work)
     try:
         if await ends_before(worker, asked):

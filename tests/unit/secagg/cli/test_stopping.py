@@ -39,6 +39,34 @@ def test_a_signal_that_meets_a_finaliser_is_heard():
 
 
 @pytest.mark.usefixtures("in_the_background")
+def test_a_signal_cancels_the_main_task_alone():
+    """As Ctrl-C does: it ends the others, in the order that it needs."""
+
+    async def work():
+        other = asyncio.create_task(asyncio.Event().wait())
+        try:
+            signal.raise_signal(signal.SIGTERM)
+            async with asyncio.timeout(60):
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            stopped.append(other.cancelling())
+            raise
+
+    stopped = []
+    with StopSignals(), pytest.raises(KeyboardInterrupt):
+        asyncio.run(work())
+    assert stopped == [0]
+
+
+@pytest.mark.usefixtures("in_the_background")
+def test_an_ignored_interrupt_stays_unheard():
+    with StopSignals():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+@pytest.mark.usefixtures("in_the_background")
 def test_a_signal_that_meets_a_command_without_a_loop_is_heard():
     with StopSignals(), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGTERM)

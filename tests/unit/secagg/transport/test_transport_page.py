@@ -215,11 +215,12 @@ def test_openssl_issues_a_certificate_with_the_names_of_the_page(tmp_path):
     (extensions,) = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)
     wanted = "[req]\ndistinguished_name = name\n[name]\n[wanted]\n"
     (tmp_path / "openssl.cnf").write_text(wanted + extensions)
-    options = "-x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30"
+    options = (
+        "-x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 "
+        "-extensions wanted -subj /CN=aggregator -keyout key.pem -out server.pem"
+    )
     subprocess.run(
-        ["openssl", "req", "-config", "openssl.cnf", "-extensions", "wanted"]
-        + [*options.split(), "-subj", "/CN=aggregator", "-keyout", "key.pem"]
-        + ["-out", "server.pem"],
+        ["openssl", "req", "-config", "openssl.cnf", *options.split()],
         cwd=tmp_path,
         check=True,
         capture_output=True,
