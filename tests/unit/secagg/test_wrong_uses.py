@@ -469,6 +469,8 @@ class Row:
 MASKED = np.ma.masked_array(np.ones(4), mask=[0, 1, 0, 0])
 OTHER = secagg.ExactSumWaiver
 NO_NOISE = advanced.NO_NOISE_ACKNOWLEDGEMENT
+AGES, QUANTILES = dpnoise.Histogram((0, 18, 65)), dpnoise.Quantiles(0, 120, 3)
+PETS, VOTES = dpnoise.Choice(("cat", "dog")), dpnoise.Votes(("coffee", "tea"))
 ROWS = [
     # Planning.
     ("epsilon 0", plan(epsilon=0), LOCAL, SETTINGS, "epsilon must", "above 0"),
@@ -497,6 +499,7 @@ ROWS = [
         *("tiny", plan(steps=10_000, epsilon=1e-6), LOCAL, SETTINGS),
         *("no grid needs less", "epsilon a value"),
     ),
+    ("all lost", plan(loss_fraction=1), LOCAL, SETTINGS, "[0, 1)", "works: 0.99"),
     ("no steps", plan(steps=0), LOCAL, SETTINGS, "steps must", "1"),
     ("5 of 4", plan(participations=5), LOCAL, SETTINGS, "participations", "4"),
     ("30 left", plan(min_survivors=30), LOCAL, SETTINGS, "min_survivors", "3"),
@@ -714,6 +717,10 @@ ROWS = [
         *("held by process", "no other program"),
     ),
     ("held", two_of_one_state, SERVICE, STORAGE, "held by process", "no other program"),
+    (
+        *("limitless", lambda _: secagg.Client("hub:1", task="sums"), LOCAL, MISUSE),
+        *("limits of privacy", "PrivacyLimits("),
+    ),
     ("no certificate", networked("hub:1"), LOCAL, MISUSE, "identity", "TLSIdentity"),
     (
         *("URL", networked("https://hub:1", identity=object(), state_dir="x"), SERVICE),
@@ -870,6 +877,26 @@ ROWS = [
         *("one edge", lambda _: dpnoise.Histogram((1,)), ParameterError, None),
         *("at least two finite", ""),
     ),
+    ("range", lambda _: dpnoise.Mean(1, 0), ParameterError, None, "finite ends", ""),
+    (
+        *("how many", lambda _: QUANTILES.decode(np.ones(14), noise_variance=1.0)),
+        *(AnswerError, None, "say of how many", ""),
+    ),
+    (
+        "exact?",
+        lambda _: AGES.decode(np.ones(2)),
+        AnswerError,
+        None,
+        "give the rel",
+        "",
+    ),
+    (
+        *("3 of 2", lambda _: AGES.decode(np.ones(3), noise_variance=1.0)),
+        *(AnswerError, None, "must be 2 finite numbers", ""),
+    ),
+    ("vote", lambda _: VOTES.encode([1]), AnswerError, None, "2 votes are needed", ""),
+    ("other", lambda _: PETS.encode("c"), AnswerError, None, "one of the options", ""),
+    ("1 repeat", compare(repeats=1), ParameterError, None, "works: 2)", ""),
     ("no repeats", compare(repeats=0), ParameterError, None, "between 2 and", ""),
     ("short seed", compare(seed=b"x"), ParameterError, None, "of length 32, got 1", ""),
     ("answers", histogram(np.ones(3)), AnswerError, None, "one number at", ""),

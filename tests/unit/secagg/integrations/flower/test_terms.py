@@ -22,6 +22,7 @@ from secagg.integrations.flower.terms import (
 )
 from secagg.protocol.policy import ExactSumWaiver
 from secagg.protocol.profiles import Profile
+from secagg.storage.directories import FileLock
 
 FILE = """
 [node]
@@ -180,6 +181,24 @@ def test_only_a_client_whose_disk_has_failed_is_made_again(home):
     with opened.client(terms, "a") as client:
         assert client is not failed
     opened.close()
+
+
+def test_a_second_process_of_a_node_is_refused_while_the_first_has_its_state(
+    home, monkeypatch
+):
+    monkeypatch.setattr(FileLock, "is_taken_within", lambda lock, _: lock.take())
+    opened, other, terms = OpenClients(), OpenClients(), terms_in(home)
+    with (
+        opened.client(terms, "a"),
+        pytest.raises(ServiceError, match="held by process") as caught,
+        other.client(terms, "a"),
+    ):
+        pass
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
+    opened.close()
+    with other.client(terms, "a") as client:
+        assert client.sessions_left("digits") is None
+    other.close()
 
 
 def test_a_fork_uses_nothing_that_its_parent_has_open(home, monkeypatch):
