@@ -15,7 +15,7 @@ FEW = (
     "roster-as-a-neighbourhood",
     "restart-with-another-vector",
 )
-PARTS = 8
+PARTS = 24  # so that each ends in time
 
 
 class Behind:
