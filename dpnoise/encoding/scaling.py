@@ -38,7 +38,7 @@ from dpnoise.encoding.clipping import (
     squared_norm_bound,
 )
 from dpnoise.errors import CertificateError, ParameterError
-from dpnoise.samplers.bit_source import PositionedBits
+from dpnoise.samplers.bit_source import BitSource
 
 FRACTIONAL_BITS: Final = 32
 """Bits after the binary point: one 32-bit word rounds a coordinate without error."""
@@ -190,7 +190,7 @@ _SHIFT: Final = np.int64(FRACTIONAL_BITS)
 
 
 def round_stochastic(
-    fixed: FixedPointVector, bits: PositionedBits, *, start: int = 0
+    fixed: FixedPointVector, bits: BitSource, *, start: int = 0
 ) -> npt.NDArray[np.int64]:
     """Round every coordinate up or down at random, without bias.
 
@@ -226,7 +226,7 @@ def round_toward_zero(fixed: FixedPointVector) -> npt.NDArray[np.int64]:
 
 
 def round_conditional(
-    fixed: FixedPointVector, bits: PositionedBits, max_squared_norm: int
+    fixed: FixedPointVector, bits: BitSource, max_squared_norm: int
 ) -> npt.NDArray[np.int64]:
     """Repeat stochastic rounding until the result lies inside a ball.
 

@@ -16,7 +16,7 @@ The caller gives every purpose of a seed a label of its own.
 """
 
 import os
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -48,19 +48,6 @@ def fresh_seed() -> bytes:
         releases under one seed carry the same noise, and their difference cancels it.
     """
     return os.urandom(SEED_BYTES)
-
-
-class PositionedBits(Protocol):
-    """What a sampler needs from a stream: words and blocks at fixed positions."""
-
-    def uint16(self, start: int, count: int) -> npt.NDArray[np.uint16]:
-        """Words `start` to `start + count − 1` of 16 bits."""
-
-    def uint32(self, start: int, count: int) -> npt.NDArray[np.uint32]:
-        """Words `start` to `start + count − 1` of 32 bits."""
-
-    def block_words(self, blocks: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        """Both 64-bit words of each numbered 16-byte block, shape (n, 2)."""
 
 
 class BitSource:

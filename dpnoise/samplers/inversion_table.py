@@ -49,7 +49,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpnoise.errors import CertificateError, ParameterError
-from dpnoise.samplers.bit_source import BitSource, PositionedBits
+from dpnoise.samplers.bit_source import BitSource
 from dpnoise.samplers.tail_bounds import CDF_BITS, TAIL_BITS, Weights, rounded_tails
 
 MAX_COORDINATE: Final = 1 << 48
@@ -271,8 +271,8 @@ class InversionTable:
 
     def fill_from(
         self,
-        cells: PositionedBits,
-        refinement: PositionedBits,
+        cells: BitSource,
+        refinement: BitSource,
         samples: npt.NDArray[np.int64],
         *,
         start: int = 0,
@@ -290,7 +290,7 @@ class InversionTable:
             part[:] = self._block(cells, refinement, start + low, part.size)
 
     def _block(
-        self, cells: PositionedBits, refinement: PositionedBits, start: int, count: int
+        self, cells: BitSource, refinement: BitSource, start: int, count: int
     ) -> _Guide:
         """Samples of one block, in the guide's narrow integer type."""
         leading = self._leading_bits(cells, start, count)
@@ -307,7 +307,7 @@ class InversionTable:
         return values
 
     def _leading_bits(
-        self, cells: PositionedBits, start: int, count: int
+        self, cells: BitSource, start: int, count: int
     ) -> npt.NDArray[np.uint16] | npt.NDArray[np.uint32]:
         """The guide cells of a range of coordinates."""
         if self._guide_bits == _NARROW_BITS:
@@ -330,7 +330,7 @@ class InversionTable:
 
     def _refine(
         self,
-        refinement: PositionedBits,
+        refinement: BitSource,
         leading: npt.NDArray[np.uint64],
         coordinates: npt.NDArray[np.uint64],
     ) -> npt.NDArray[np.int64]:
