@@ -38,6 +38,8 @@ _PRIVATE: Final = 0o600
 _DIGEST_BYTES: Final = 32
 # Their answers depend on no clock: a client's session has no deadline in the store.
 _LASTING: Final = (ListCharges, ListSessions, LoadSession, ReadTally)
+# A session asks for fewer; a server that lies chooses which sessions are asked for.
+_MOST_ANSWERS: Final = 32
 
 
 class ClientRecords(StoreReader, Protocol):
@@ -139,7 +141,7 @@ class ClientStore:
             with self._transactions.file.reading():  # refuses a fork
                 return cast(_Answer, self._answers[query])
         answer = self._transactions.read(query)
-        if isinstance(query, _LASTING):
+        if isinstance(query, _LASTING) and len(self._answers) < _MOST_ANSWERS:
             self._answers[query] = answer
         return answer
 

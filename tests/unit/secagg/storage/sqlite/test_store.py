@@ -972,6 +972,9 @@ async def test_a_client_reads_once_until_its_next_command(monkeypatch):
     assert len(statements) == 1
     await claim(7)
     assert (await store.read(query)).highest_number == 7
+    for number in range(100):
+        assert await store.read(LoadSession(f"of a liar {number}")) is None
+    assert len(store._answers) < 50
     # A fork is refused, whatever it could have answered.
     monkeypatch.setattr(os, "getpid", lambda: 1)
     with pytest.raises(ServiceError, match="is a fork of it"):
