@@ -8,7 +8,7 @@ from measurement import cpu_seconds, emit
 from secagg_testing.cohorts import one_hot, parameters_for
 
 from secagg.crypto.modular import bit_width
-from secagg.protocol import masking
+from secagg.protocol import packing
 from secagg.protocol.client import machine as client_machine
 from secagg.protocol.client import states as client
 from secagg.protocol.events import MaskAndUpload, Received
@@ -86,7 +86,7 @@ def _mask_seconds(outputs: tuple[object, ...], modulus: int) -> float:
     (upload,) = (output for output in outputs if isinstance(output, MaskAndUpload))
 
     def mask() -> None:
-        masked = masking.mask_input(upload.vector.residues, upload.job)
+        masked = packing.mask_input(upload.vector.residues, upload.job)
         pack(masked, bit_width(modulus))
 
     return cpu_seconds(mask, repeats=3)

@@ -21,7 +21,7 @@ from secagg_testing.scripted_service import ScriptedService
 
 from secagg.client.edge_connection import EdgeConnection
 from secagg.client.grpc_connection import GrpcConnection
-from secagg.protocol.enrolment.credential import ClientIdentity
+from secagg.protocol.enrolment import ClientIdentity
 from secagg.runtime.clock import SystemClock
 from secagg.server.call_guards import CallGuards, CallLimits
 from secagg.server.http_edge.listener import HttpEdge

@@ -17,7 +17,7 @@ from secagg.protocol.agreement import (
     sign_bundles,
     sign_context,
 )
-from secagg.protocol.enrolment.verification import EnrolmentRules
+from secagg.protocol.enrolment import EnrolmentRules
 from secagg.protocol.membership import (
     Member,
     check_adverts,
@@ -25,7 +25,7 @@ from secagg.protocol.membership import (
     signed_advert,
 )
 from secagg.protocol.messages import Advert, Quorum, RosterProof
-from secagg.simulation.enrolled import issued_to, simulated_trust
+from secagg.simulation.driver import issued_to, simulated_trust
 
 _SUITE = CipherSuite.AES_256_CTR
 _CONTEXT = bytes(32)

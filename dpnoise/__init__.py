@@ -8,43 +8,6 @@ decodes, `make_accountant` says what was spent. `Histogram`, `Choice`, `Votes`,
 with their error.
 """
 
-from typing import Final
-
 from dpnoise.lazy_names import lazy_names
 
-_MODULES: Final = {
-    ".accounting": (
-        "Accountant",
-        "PrivacyStatement",
-        "accountant_names",
-        "make_accountant",
-        "register_accountant",
-    ),
-    ".answers": ("Choice", "Histogram", "Mean", "Quantiles", "Votes"),
-    ".errors": ("DPNoiseError",),
-    ".events": ("Adjacency", "Adversary"),
-    ".mechanisms": (
-        "Mechanism",
-        "MechanismParameters",
-        "make_mechanism",
-        "mechanism_names",
-        "register_mechanism",
-    ),
-    ".planning": ("Plan", "plan"),
-    ".samplers": ("fresh_seed",),
-}
-
-_SUBMODULES: Final = (
-    "accounting",
-    "answers",
-    "bench",
-    "encoding",
-    "errors",
-    "events",
-    "local",
-    "mechanisms",
-    "planning",
-    "samplers",
-)
-
-__all__, __getattr__, __dir__ = lazy_names(__name__, _MODULES, _SUBMODULES)
+__all__, __getattr__, __dir__ = lazy_names(__name__)

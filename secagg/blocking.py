@@ -45,9 +45,8 @@ import numpy.typing as npt
 
 from secagg.client.client import Client as AsyncClient
 from secagg.client.client import VectorMaker
-from secagg.client.contribution import Contribution
+from secagg.client.contribution import Contribution, Participation
 from secagg.client.gate import SessionInfo
-from secagg.client.participation import Participation
 from secagg.client.session_driver import ClientPhase, ClientProgress
 from secagg.distributed_dp import Plan
 from secagg.errors import LocalProtocolError

@@ -5,17 +5,6 @@ A question turns one person's answer into a vector: integers for the mechanism
 its error.
 """
 
-from typing import Final
-
 from dpnoise.lazy_names import lazy_names
 
-_MODULES: Final = {
-    ".answer": ("Answer", "Estimate"),
-    ".choices": ("Choice", "Histogram", "Tally"),
-    ".means": ("Mean", "MeanEstimate"),
-    ".quantiles": ("Quantiles", "RankTally"),
-    ".question": ("CountBounds", "NoisySum", "Question", "VectorBounds"),
-    ".votes": ("VoteTally", "Votes"),
-}
-
-__all__, __getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__all__, __getattr__, __dir__ = lazy_names(__name__)

@@ -7,21 +7,6 @@ how many people an error needs.
 Callers pass the seeds, so that runs repeat. Never use them to protect real data.
 """
 
-from typing import Final
-
 from dpnoise.lazy_names import lazy_names
 
-_MODULES: Final = {
-    ".comparison": ("compare",),
-    ".inverse": (
-        "budget",
-        "clients",
-    ),
-    ".table": (
-        "Comparison",
-        "Row",
-    ),
-    ".trial": ("noisy_sum",),
-}
-
-__all__, __getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__all__, __getattr__, __dir__ = lazy_names(__name__)

@@ -11,14 +11,12 @@ from dpnoise.encoding.rotation import (
     rotation_names as rotation_names,
 )
 from dpnoise.encoding.scaling import (
+    FixedPointVector as FixedPointVector,
     conditional_norm_bound as conditional_norm_bound,
     conditional_squared_bound as conditional_squared_bound,
     round_conditional as round_conditional,
     round_stochastic as round_stochastic,
     round_toward_zero as round_toward_zero,
-)
-from dpnoise.encoding.scaling import (
-    FixedPointVector as FixedPointVector,
     to_fixed_point as to_fixed_point,
 )
 from dpnoise.encoding.wrapping import (

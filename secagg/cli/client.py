@@ -17,15 +17,14 @@ from secagg.cli.options import (
     warn_if_experimental,
 )
 from secagg.cli.output import Output
-from secagg.client.session_paths import SessionPath
+from secagg.runtime.files import SessionPath
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
     from secagg.cli.client_inputs import GivenInput, Source
     from secagg.client.client import Client
-    from secagg.client.contribution import Contribution
-    from secagg.client.participation import Participation
+    from secagg.client.contribution import Contribution, Participation
     from secagg.client.service import CertificateRenewal
     from secagg.client.session_driver import ClientProgress
     from secagg.client.step_client import StepClient

@@ -15,7 +15,7 @@ from secagg.cli.output import Output, moment
 
 if TYPE_CHECKING:
     from secagg.pki.credential_issuer import Issued
-    from secagg.protocol.enrolment.credential import CredentialRequest, IssuedCredential
+    from secagg.protocol.enrolment import CredentialRequest, IssuedCredential
 
 enrol = typer.Typer(
     help="Run an issuer: sign, renew, revoke and list credentials.",

@@ -7,9 +7,9 @@ the messages themselves, if no client drops out.
 from dataclasses import dataclass, replace
 from typing import Final
 
-from secagg.crypto.merkle import NODE_SIZE
 from secagg.crypto.shamir import SHARE_SIZE
-from secagg.protocol.enrolment.credential import Credential
+from secagg.crypto.transcript import NODE_SIZE
+from secagg.protocol.enrolment import Credential
 from secagg.protocol.graphs.choice import GraphChoice
 from secagg.protocol.messages import (
     BUNDLE_BYTES,

@@ -192,7 +192,7 @@ def _is_shared(data: bytes) -> bool:
 def _checked_shared(file: Path, data: bytes, keys: _Keys) -> _Checked:
     """Verify the receipt of two aggregators."""
     from secagg.pki.key_files import parse_key
-    from secagg.two_aggregators.verification import (
+    from secagg.two_aggregators.receipt import (
         shown_between_two,
         verify_shared_receipt,
     )

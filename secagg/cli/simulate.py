@@ -188,7 +188,7 @@ def _parameters_for(  # noqa: PLR0913 - one argument per option
         RoundDeadlines,
         check_supported,
     )
-    from secagg.simulation.enrolled import simulated_trust
+    from secagg.simulation.driver import simulated_trust
 
     is_drawn = profile is Profile.MALICIOUS_SERVER_SPARSE
     if is_drawn and degree == 0:
@@ -336,7 +336,7 @@ def _drawn(
 
     from secagg.protocol.graphs.bounds import edge_bound, server_demand
     from secagg.protocol.profiles import RoundDeadlines, SparseParameters
-    from secagg.simulation.enrolled import simulated_trust
+    from secagg.simulation.driver import simulated_trust
 
     clients, degree = parameters.max_clients, parameters.degree
     bounds = [

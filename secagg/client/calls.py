@@ -31,11 +31,15 @@ from secagg.runtime.workers import Workers
 from secagg.transport.connection import AggregatorConnection
 from secagg.transport.handshake import UnexpectedPeerError
 from secagg.wire.calls import (
+    LEAST_QUIET_SECONDS,
+    MAX_HELD_MS,
+    MAX_QUIET_SECONDS,
     Blob,
     FetchChunk,
     GetOffer,
     GetUpdate,
     GetUploadStatus,
+    MessageSizes,
     Reference,
     Request,
     UploadChunk,
@@ -43,12 +47,6 @@ from secagg.wire.calls import (
     Wait,
     WatchSession,
     check_inline_size,
-)
-from secagg.wire.limits import (
-    LEAST_QUIET_SECONDS,
-    MAX_HELD_MS,
-    MAX_QUIET_SECONDS,
-    MessageSizes,
 )
 
 RETRYABLE: Final = frozenset(

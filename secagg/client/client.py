@@ -33,8 +33,13 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.client.application import Application
-from secagg.client.contribution import Contribution
-from secagg.client.data_usage import DataUsage
+from secagg.client.budget import DataUsage
+from secagg.client.contribution import (
+    Contribution,
+    Participation,
+    last_part,
+    receipt_of,
+)
 from secagg.client.durable_client import DurableClient, check_terms
 from secagg.client.enrolment import ClientEnrolment, EnrolledClient, EnrolledIdentity
 from secagg.client.gate import SessionInfo
@@ -44,7 +49,6 @@ from secagg.client.open_client import (
     OpenClient,
     encode_input,
 )
-from secagg.client.participation import Participation, last_part, receipt_of
 from secagg.client.retry_policy import AttemptCounter, Backoff
 from secagg.client.runner import ClientRunner
 from secagg.client.session import ClientSession
@@ -58,7 +62,7 @@ from secagg.client.session_driver import (
 from secagg.client.step_client import StepClient, check_peer, state_of
 from secagg.crypto.entropy import SystemEntropy
 from secagg.distributed_dp import NoisyTask, Unusable, UnusableKind
-from secagg.distributed_dp.plain_sums import encode_integers
+from secagg.distributed_dp.units import encode_integers
 from secagg.errors import (
     ErrorCode,
     InputError,
@@ -70,6 +74,7 @@ from secagg.errors import (
 )
 from secagg.protocol.arguments import (
     as_path,
+    as_vector,
     check_kind,
     check_name,
     check_real,
@@ -84,7 +89,6 @@ from secagg.protocol.policy import (
     PrivacyLimits,
     TotalBudget,
 )
-from secagg.protocol.vectors import as_vector
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import SystemClock
 from secagg.runtime.workers import Workers

@@ -1,14 +1,29 @@
-"""What a client gets for its part in a session, from its own record and the sum."""
+"""What a client gets for its part in a session, and can show of it later.
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+Its own receipt is made from what it has stored:
+
+Rule 1: a receipt is made of the public bytes that this client received and accepted,
+        and of its offer.  While a session runs they are its records on the disk, and
+        nothing of them is kept in memory.
+Rule 2: when the keys are erased, the records go with them.  What stays is `seen`:
+        the same public bytes without a single bundle or share (PROTOCOL §12).
+Rule 3: a client vouches for the sum of sets that it has answered for.  A sum that was
+        released without its answer is the server's word about sets that it was not
+        shown, or that no quorum has shown it; its receipt says that the session was
+        over for it.
+
+A client that is started again after the end of its task has not failed: its work was
+done by an earlier process.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from secagg.client.client_receipt import certificate_of
 from secagg.crypto.modular import BadVectorError
 from secagg.distributed_dp import (
     EXACT,
@@ -16,15 +31,147 @@ from secagg.distributed_dp import (
     PrivacyReport,
     SumError,
     SumEstimate,
+    certify,
 )
-from secagg.distributed_dp.plain_sums import decode_integers
+from secagg.distributed_dp.units import decode_integers
 from secagg.errors import ErrorCode
+from secagg.protocol import context
+from secagg.protocol.client.states import Completed, Failed
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.messages import Released
+from secagg.protocol.events import ClientEvent, Received
+from secagg.protocol.messages import (
+    Delivery,
+    EdgesPublished,
+    Fate,
+    Quorum,
+    Released,
+    Roster,
+    RosterFrame,
+    Survivors,
+)
 from secagg.protocol.noise_terms import NoiseCertificate
 from secagg.protocol.packing import packed_size, unpack
 from secagg.protocol.parameters import ProtocolParameters
-from secagg.protocol.receipts.receipt import AuditReceipt, Outcome
+from secagg.protocol.receipts.receipt import (
+    AuditReceipt,
+    Outcome,
+    RosterCommitment,
+    WrittenBy,
+)
+from secagg.storage.change import Side
+from secagg.storage.client_store import ClientRecords
+from secagg.storage.journal import decode_ending
+from secagg.storage.queries import ListSessions, LoadSession
+from secagg.storage.rows import SessionState
+
+
+def seen_at_offer(descriptor: SessionDescriptor) -> AuditReceipt:
+    """Return the receipt of a client that has only been offered a session."""
+    return AuditReceipt(
+        writer=WrittenBy.CLIENT, offer=descriptor.encode(), outcome=Outcome.ABORTED
+    )
+
+
+def seen_with(
+    seen: AuditReceipt, descriptor: SessionDescriptor, events: Iterable[ClientEvent]
+) -> AuditReceipt:
+    """Add to a receipt what a client has received and accepted since.
+
+    Args:
+        seen: What was seen before.
+        descriptor: The offer.
+        events: As they were accepted, in their order.
+
+    Returns:
+        The receipt of a session that has not ended yet: how it ends is open.
+    """
+    for event in events:
+        if not isinstance(event, Received):
+            continue
+        envelope = event.envelope
+        if envelope.kind is Roster:
+            seen = replace(seen, view=_view(descriptor, envelope.data))
+        elif envelope.kind is EdgesPublished:
+            shown = EdgesPublished.decode(envelope.data)
+            seen = replace(seen, edge_root=shown.edge_root)
+        elif envelope.kind is Delivery:
+            share_holders = Delivery.decode(envelope.data).share_holders
+            seen = replace(seen, share_holders=share_holders)
+        elif envelope.kind is Survivors:
+            seen = replace(seen, survivors=envelope.data)
+        elif envelope.kind is Quorum:
+            seen = replace(seen, quorum=envelope.data)
+    return seen
+
+
+def concluded(
+    seen: AuditReceipt,
+    descriptor: SessionDescriptor,
+    ended: Completed | Failed,
+    *,
+    has_answered: bool,
+) -> AuditReceipt:
+    """Return the receipt of a session that has ended for this client.
+
+    Args:
+        seen: All that was seen of it.
+        descriptor: The offer.
+        ended: How it ended.
+        has_answered: This client has given the shares that its sets ask for.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; a noise block that this client answered for
+            has no certificate for its own sets.
+    """
+    if isinstance(ended, Failed):
+        return replace(seen, code=ended.code)
+    if not has_answered:
+        return replace(seen, code=ErrorCode.SESSION_OVER)
+    parameters, certificate = descriptor.parameters, b""
+    if parameters.noise_layers:
+        certificate = certificate_of(parameters, seen).encode()
+    return replace(
+        seen,
+        outcome=Outcome.RELEASED,
+        sum_hash=ended.outcome.sum_hash,
+        size=ended.outcome.size,
+        certificate=certificate,
+    )
+
+
+def certificate_of(
+    parameters: ProtocolParameters, seen: AuditReceipt
+) -> NoiseCertificate:
+    """Return what noise a sum holds whose sets this client has answered for.
+
+    Args:
+        parameters: Of the session, with a noise block.
+        seen: With a view and both sets.
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; the block has no answer for these sets.
+    """
+    if isinstance(seen.view, RosterCommitment):
+        clients = seen.view.clients
+    else:
+        clients = RosterFrame.decode(seen.view or b"").size
+    share_holders, survivors = _size(seen.share_holders), _size(seen.survivors)
+    return certify(parameters, clients, share_holders, survivors)
+
+
+def _view(descriptor: SessionDescriptor, data: bytes) -> bytes | RosterCommitment:
+    """Return what a roster is in a receipt, whole or as its reader knows it."""
+    frame = RosterFrame.decode(data)
+    if frame.reader is None:
+        return data
+    ctx0 = context.session_context(descriptor)
+    top = context.roster_top(ctx0, frame, descriptor.parameters.suite)
+    return RosterCommitment(frame.size, top, frame.graph_seed)
+
+
+def _size(bitmap: bytes) -> int:
+    return int.from_bytes(bitmap, "big").bit_count()
+
 
 Residues = npt.NDArray[np.unsignedinteger[Any]]
 
@@ -198,3 +345,62 @@ def check_hash_of_sum(released: Released, packed: bytes) -> None:
             "the sum is not the one that the session has released",
             fix="Fetch it again; if it differs again, tell the operator.",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Participation:
+    """A session whose sum holds this client's input.
+
+    Attributes:
+        session_number: Its number within the task.
+        inputs: How many vectors the sum adds up, this client's included.
+    """
+
+    session_number: int
+    inputs: int
+
+
+async def last_part(store: ClientRecords, task_id: str) -> Participation | None:
+    """Return the latest session of a task whose sum holds this client's input.
+
+    Args:
+        store: The client's.
+        task_id: Name of the task.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+    for row in await store.read(
+        ListSessions(role=Side.CLIENT, task=task_id, state=SessionState.ENDED)
+    ):
+        stored = await store.read(LoadSession(row.key))
+        if stored is None or stored.receipt is None:
+            continue
+        ending = decode_ending(stored.receipt).state
+        if isinstance(ending, Completed) and ending.outcome.fate is Fate.INCLUDED:
+            return Participation(row.number, ending.outcome.survivors)
+    return None
+
+
+async def receipt_of(
+    store: ClientRecords, task_id: str, session_number: int
+) -> bytes | None:
+    """Return the receipt of a session that is over for this client, or None.
+
+    Args:
+        store: The client's.
+        task_id: Name of the task.
+        session_number: Of the session; of two aggregators' the newer one counts.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+    for row in await store.read(
+        ListSessions(role=Side.CLIENT, task=task_id, state=SessionState.ENDED)
+    ):
+        if row.number != session_number:
+            continue
+        stored = await store.read(LoadSession(row.key))
+        if stored is not None and stored.receipt is not None:
+            return decode_ending(stored.receipt).audit
+    return None

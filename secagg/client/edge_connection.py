@@ -31,7 +31,7 @@ from secagg.errors import (
     ServiceError,
 )
 from secagg.protocol.arguments import says_how_to_open
-from secagg.protocol.enrolment.credential import ClientIdentity
+from secagg.protocol.enrolment import ClientIdentity
 from secagg.protocol.messages import Envelope, Round
 from secagg.transport.address import Address
 from secagg.transport.connection import CallDeadlines
@@ -42,6 +42,8 @@ from secagg.transport.request_proof import (
 )
 from secagg.wire.calls import (
     CALLS,
+    LEAST_QUIET_SECONDS,
+    MAX_MESSAGE_BYTES,
     GetUpdate,
     Reference,
     Request,
@@ -49,7 +51,6 @@ from secagg.wire.calls import (
     WatchSession,
 )
 from secagg.wire.errors import decode_error
-from secagg.wire.limits import LEAST_QUIET_SECONDS, MAX_MESSAGE_BYTES
 
 _Answer = TypeVar("_Answer")
 

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from secagg.client.gate import OwnEnrolment
 from secagg.errors import SecAggError
-from secagg.protocol.enrolment.credential import ClientIdentity
-from secagg.protocol.enrolment.verification import VerifiedCredentials
+from secagg.protocol.enrolment import ClientIdentity, VerifiedCredentials
 from secagg.protocol.profiles import Trust
 from secagg.storage.changes import RecordRevocations
 from secagg.storage.client_store import ClientRecords

@@ -11,7 +11,7 @@ from secagg.client.enrolment import (
 from secagg.pki.client_identity import load_client_identity
 from secagg.pki.expiry import Expiry, ExpiryWarnings
 from secagg.pki.key_files import parse_key
-from secagg.protocol.enrolment.credential import ClientIdentity
+from secagg.protocol.enrolment import ClientIdentity
 
 _SECONDS_PER_DAY: Final = 86_400.0
 

@@ -24,8 +24,8 @@ import numpy.typing as npt
 
 from secagg.client.client import check_given
 from secagg.client.gate import SessionInfo
-from secagg.client.session_paths import SessionPath
 from secagg.errors import ErrorCode
+from secagg.runtime.files import SessionPath
 from secagg.runtime.vector_files import load_vector, write_bytes, write_json
 
 _NAME: Final = "given-files.json"

@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Final
 
 from secagg.client.admission import Admission
-from secagg.client.budget import peer_of
+from secagg.client.budget import DataUsage, peer_of
 from secagg.client.contribution import (
     Contribution,
     SessionOutcome,
@@ -22,7 +22,6 @@ from secagg.client.contribution import (
     contribution_of,
     read_residues,
 )
-from secagg.client.data_usage import DataUsage
 from secagg.client.gate import AdmittedSession, KnownFacts, Need, SessionInfo
 from secagg.client.session import (
     UNKNOWN_PAST,
@@ -36,7 +35,7 @@ from secagg.client.total_ledger import TotalLedger
 from secagg.crypto.entropy import Entropy
 from secagg.crypto.transcript import ClientBitmap
 from secagg.distributed_dp import NoisyTask, Unusable, encode_or_zeros
-from secagg.distributed_dp.plain_sums import encode_integers
+from secagg.distributed_dp.units import encode_integers
 from secagg.errors import (
     ErrorCode,
     InputError,
@@ -62,7 +61,6 @@ from secagg.protocol.events import (
     Send,
 )
 from secagg.protocol.graphs.ring_safety import is_worst_case_safe
-from secagg.protocol.masking import mask_input
 from secagg.protocol.messages import (
     KINDS,
     Aborted,
@@ -72,7 +70,7 @@ from secagg.protocol.messages import (
     Round,
     Upload,
 )
-from secagg.protocol.packing import pack
+from secagg.protocol.packing import mask_input, pack
 from secagg.runtime import log_events as telemetry
 from secagg.storage.budget_ledger import BudgetKey, ChargeState, Settlement, budget_of
 from secagg.storage.change import Change, Side

@@ -52,7 +52,7 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.revocation_list import MAX_REVOCATION_BYTES
+from secagg.protocol.enrolment import MAX_REVOCATION_BYTES
 from secagg.protocol.messages import Round
 from secagg.protocol.profiles import Trust
 from secagg.runtime import log_events as telemetry

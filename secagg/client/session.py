@@ -28,7 +28,7 @@ from dataclasses import replace
 from typing import Final, Self
 
 from secagg.client.budget import charge_of, max_rosters_of, peer_of, settlement_of
-from secagg.client.client_receipt import concluded, seen_at_offer, seen_with
+from secagg.client.contribution import concluded, seen_at_offer, seen_with
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.total_ledger import TotalLedger
 from secagg.crypto.entropy import SEED_SIZE, Entropy

@@ -65,8 +65,7 @@ from secagg.protocol.profiles import RoundDeadlines
 from secagg.protocol.rounds import DUE_PART, ROUNDS
 from secagg.runtime.clock import Clock
 from secagg.runtime.workers import Workers
-from secagg.wire.calls import Blob, GetUploadStatus, Wait, carrier_of
-from secagg.wire.limits import message_sizes
+from secagg.wire.calls import Blob, GetUploadStatus, Wait, carrier_of, message_sizes
 
 # The client holds a payload in memory: a model of 2^28 float32, and no more unless its
 # owner says so.

@@ -29,13 +29,17 @@ from typing import Self
 
 import numpy.typing as npt
 
-from secagg.client.contribution import Contribution
-from secagg.client.data_usage import DataUsage
+from secagg.client.budget import DataUsage
+from secagg.client.contribution import (
+    Contribution,
+    Participation,
+    last_part,
+    receipt_of,
+)
 from secagg.client.durable_client import LOCK_SECONDS, DurableClient, check_terms
 from secagg.client.enrolment import EnrolledClient, EnrolledIdentity
 from secagg.client.gate import Need, SessionInfo
 from secagg.client.open_client import ClientStep, GivenVector, TaskPlace, opened
-from secagg.client.participation import Participation, last_part, receipt_of
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.distributed_dp import Unusable, UnusableKind
 from secagg.errors import ErrorCode, LocalProtocolError, SessionAbortedError

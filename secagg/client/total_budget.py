@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from secagg.client.data_usage import DataUsage, use_of
+from secagg.client.budget import DataUsage, use_of
 from secagg.client.total_ledger import turn_at_claims
 from secagg.protocol.policy import TotalBudget
 from secagg.storage.directories import STORE_FILE

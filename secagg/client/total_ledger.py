@@ -27,15 +27,16 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
-from secagg.client.data_usage import DataUsage, use_of
-from secagg.client.gate_checks import check_claim
-from secagg.client.storage import ClientStorage
-from secagg.client.total_claim import (
+from secagg.client.budget import (
+    DataUsage,
     OwnTotal,
     adversary_of,
     claim_for,
     loss_of_session,
+    use_of,
 )
+from secagg.client.gate import check_claim
+from secagg.client.storage import ClientStorage
 from secagg.crypto.entropy import SystemEntropy
 from secagg.distributed_dp import BudgetSpent, TaskLoss, text_above
 from secagg.errors import ErrorCode, InternalError, ServiceError

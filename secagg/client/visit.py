@@ -38,27 +38,28 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.protocol.arguments import check_real, check_whole
+from secagg.protocol.arguments import as_vector, check_real, check_whole
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.revocation_list import MAX_REVOCATION_BYTES
+from secagg.protocol.enrolment import MAX_REVOCATION_BYTES
 from secagg.protocol.messages import KINDS, Envelope, Released, Round, Upload
 from secagg.protocol.rounds import DUE_PART, ROUNDS, rounds_of
-from secagg.protocol.vectors import as_vector
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.workers import Workers
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.transport.connection import AggregatorConnection
 from secagg.wire.calls import (
+    MAX_HELD_MS,
     Blob,
     GetOffer,
     GetUpdate,
     GetUploadStatus,
+    MessageSizes,
     Reference,
     Wait,
     carrier_of,
     check_inline_size,
+    message_sizes,
 )
-from secagg.wire.limits import MAX_HELD_MS, MessageSizes, message_sizes
 
 _Answer = TypeVar("_Answer")
 

@@ -24,7 +24,7 @@ from secagg.conformance.program import STATE_VARIABLE
 from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey
-from secagg.distributed_dp.plain_sums import encode_integers
+from secagg.distributed_dp.units import encode_integers
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
@@ -32,7 +32,7 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.credential import ClientIdentity, IssuedCredential
+from secagg.protocol.enrolment import ClientIdentity, IssuedCredential
 from secagg.protocol.messages import Aborted
 from secagg.protocol.parameters import Graph
 from secagg.protocol.policy import (

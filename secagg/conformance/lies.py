@@ -22,7 +22,7 @@ from secagg.errors import ErrorCode
 from secagg.protocol.client import states
 from secagg.protocol.context import session_context
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.credential import Credential
+from secagg.protocol.enrolment import Credential
 from secagg.protocol.membership import Member, signed_advert
 from secagg.protocol.messages import (
     Aborted,
@@ -36,7 +36,7 @@ from secagg.protocol.messages import (
     RosterProof,
     Survivors,
 )
-from secagg.simulation.enrolled import identity_in_simulation, issued_to, membership_of
+from secagg.simulation.driver import identity_in_simulation, issued_to, membership_of
 
 BUNDLE: Final = 96
 _SIGNATURE_ORDER: Final = (1 << 252) + 27742317777372353535851937790883648493

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import NoisyTask, plan, read_noise_terms, subtract_layers
-from secagg.distributed_dp.plain_sums import encode_integers
+from secagg.distributed_dp.units import encode_integers
 from secagg.protocol.client import machine, states
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import (
@@ -31,10 +31,9 @@ from secagg.protocol.events import (
     Send,
     SessionOffered,
 )
-from secagg.protocol.masking import mask_input
 from secagg.protocol.messages import KINDS, Envelope, Upload
 from secagg.protocol.noise_terms import NoiseSecrets
-from secagg.protocol.packing import pack
+from secagg.protocol.packing import mask_input, pack
 from secagg.protocol.parameters import Graph, ProtocolParameters
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.profiles import (
@@ -45,7 +44,7 @@ from secagg.protocol.profiles import (
     Trust,
 )
 from secagg.server.task.setup import PreparedTask
-from secagg.simulation.enrolled import (
+from secagg.simulation.driver import (
     TRUST_DOMAIN,
     identity_in_simulation,
     membership_of,

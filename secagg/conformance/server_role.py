@@ -34,7 +34,7 @@ from secagg.errors import RemoteProtocolError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Aborted, Advert, Bundles, Upload
 from secagg.protocol.packing import unpack
-from secagg.simulation.enrolled import issued_to
+from secagg.simulation.driver import issued_to
 
 _FIRST: Final = "client-a"
 _TASK: Final = "kit-task"

@@ -62,12 +62,6 @@ from secagg.distributed_dp.reader import (
     subtract_layers as subtract_layers,
     table_hashes as table_hashes,
 )
-from secagg.distributed_dp.replacement import (
-    ReplacedInput as ReplacedInput,
-    Unusable as Unusable,
-    UnusableKind as UnusableKind,
-    encode_or_zeros as encode_or_zeros,
-)
 from secagg.distributed_dp.report import (
     LocalPrivacy as LocalPrivacy,
     PrivacyReport as PrivacyReport,
@@ -76,5 +70,12 @@ from secagg.distributed_dp.report import (
     randomised_mse as randomised_mse,
     randomised_sum as randomised_sum,
 )
-from secagg.distributed_dp.task import NoisyInput as NoisyInput, NoisyTask as NoisyTask
+from secagg.distributed_dp.task import (
+    NoisyInput as NoisyInput,
+    NoisyTask as NoisyTask,
+    ReplacedInput as ReplacedInput,
+    Unusable as Unusable,
+    UnusableKind as UnusableKind,
+    encode_or_zeros as encode_or_zeros,
+)
 from secagg.distributed_dp.units import UnitBounds as UnitBounds

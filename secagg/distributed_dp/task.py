@@ -1,8 +1,18 @@
-"""A task with distributed noise: protocol parameters and mechanism, joined."""
+"""A task with distributed noise: protocol parameters and mechanism, joined.
+
+Zeros with the whole noise take the place of a vector that cannot be used (R3.5-5). A
+client that knows the payload of a session stays in it, whatever its data are.
+Otherwise the published number of inputs would tell a server that chose the payload one
+bit about the data, without noise.
+
+Zeros take the path of every vector, `NoisyTask.encode`.  They fit every clip, so that
+no privacy statement changes.  After a restart the digest of the bound input decides.
+"""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum, unique
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -46,8 +56,9 @@ from secagg.distributed_dp.report import (
 )
 from secagg.distributed_dp.units import UnitBounds, read_unit
 from secagg.errors import ErrorCode, InputError
+from secagg.protocol.arguments import as_vector
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.events import NoisyVector
+from secagg.protocol.events import NoisyVector, input_digest
 from secagg.protocol.noise_terms import NoiseCertificate, NoiseSecrets
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.policy import PrivacyLimits
@@ -786,3 +797,97 @@ def _magnified(vector: npt.NDArray[Any], factor: float) -> npt.NDArray[np.float6
 def _rotation_seed(session_id: bytes, suite: CipherSuite) -> bytes:
     # Public and fresh per session: no input can be prepared for a known rotation.
     return hash_parts("rotation", session_id, suite=suite)
+
+
+@unique
+class UnusableKind(StrEnum):
+    """Why a vector cannot be used, as one word for logs."""
+
+    INVALID = "invalid"
+    """It is not a vector of the task."""
+    RAISED = "raised"
+    """The function that returns it raised an exception."""
+    LATE = "late"
+    """It was not ready in time."""
+    BUSY = "busy"
+    """The function is still running for an earlier session."""
+    BOUND = "bound"
+    """Zeros were bound to the session before a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """Why there is no vector.
+
+    Attributes:
+        kind: The reason as one word.
+        reason: The reason as a clause after "zeros were given: ", for the owner of the
+            vector alone.
+    """
+
+    kind: UnusableKind
+    reason: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedInput:
+    """An encoded input of a session.
+
+    Attributes:
+        encoded: The vector or zeros, with the whole noise.
+        replaced: Why it is zeros; None for the vector.
+    """
+
+    encoded: NoisyInput
+    replaced: Unusable | None
+
+
+def encode_or_zeros(
+    task: NoisyTask,
+    given: object,
+    *,
+    session_id: bytes,
+    secrets: NoiseSecrets,
+    bound: bytes = b"",
+) -> ReplacedInput:
+    """Encode a vector, or zeros if it cannot be encoded (R3.5-5).
+
+    Args:
+        task: Task of the session.
+        given: The vector, shape (dim,), caller's units; or why it is missing.
+        session_id: Id of the session.
+        secrets: The secrets from which the noise is drawn.
+        bound: Digest of the input that the session accepted before a restart; b""
+            before one is bound.
+
+    Returns:
+        The input. With `bound`, whichever of vector and zeros has this digest; if
+            neither has, an input that the session refuses (R5.3-2).
+
+    Raises:
+        RemoteProtocolError: BAD_CONFIG; for so many share holders there is no noise.
+    """
+    encoded, why = None, given if isinstance(given, Unusable) else None
+    if why is None:
+        try:
+            vector = as_vector(given, task.dim, noisy=True)
+            encoded = task.encode(vector, session_id=session_id, secrets=secrets)
+        except InputError as error:
+            why = Unusable(UnusableKind.INVALID, str(error))
+        except Exception as error:  # noqa: BLE001 - if data caused it, an abort would reveal that
+            kind = type(error).__name__
+            why = Unusable(UnusableKind.INVALID, f"encoding it ended in {kind}")
+    if encoded is not None and bound in {b"", input_digest(encoded.vector)}:
+        return ReplacedInput(encoded, None)
+    zeros = task.encode(
+        np.zeros(task.dim), session_id=session_id, secrets=secrets
+    )  # an error that the data did not cause is raised here
+    if bound and bound != input_digest(zeros.vector):
+        return ReplacedInput(zeros if encoded is None else encoded, None)
+    return ReplacedInput(
+        zeros,
+        why
+        or Unusable(
+            UnusableKind.BOUND, "they were bound to the session before a restart"
+        ),
+    )

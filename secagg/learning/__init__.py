@@ -5,16 +5,6 @@ their updates moves it.  Models are trees of arrays: of numpy, PyTorch, JAX, or 
 scikit-learn has fitted.  docs/learning.md shows it.
 """
 
-from typing import Final
-
 from dpnoise.lazy_names import lazy_names
 
-_MODULES: Final = {
-    ".averaging": ("FederatedAveraging",),
-    ".curve": ("LearningCurve", "TrainingStep"),
-    ".learner": ("Learner", "LearningStep", "Update"),
-    ".optimizers": ("Optimizer", "ServerOptimizer"),
-    ".vectors": ("VectorEntry", "VectorSpec"),
-}
-
-__all__, __getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__all__, __getattr__, __dir__ = lazy_names(__name__)

@@ -26,7 +26,7 @@ from secagg.errors import ErrorCode, InputError, ServiceError
 from secagg.learning.array_files import read_array, read_arrays, read_file, write_arrays
 from secagg.learning.learner import Update, check_session, clip_of, difference
 from secagg.learning.payload import StepPayload, is_step
-from secagg.protocol.vectors import as_vector
+from secagg.protocol.arguments import as_vector
 from secagg.runtime.external_program import ExternalProgram
 from secagg.runtime.files import disk, replace_file
 

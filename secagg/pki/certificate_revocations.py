@@ -13,7 +13,7 @@ Rule 4: numbers only grow, also over restarts: the highest of each authority is 
 Rule 5: a list ends at its nextUpdate, or earlier by the limit of the settings.  With a
         list that has ended no certificate is accepted: later revocations are unknown.
 
-The members of a session use `secagg.protocol.enrolment.revocation_list` about each
+The members of a session use `secagg.protocol.enrolment` about each
 other.
 """
 

@@ -11,14 +11,15 @@ from secagg.crypto.entropy import Entropy
 from secagg.crypto.signature import IdentityKey
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
 from secagg.pki.key_files import read_key, write_key
-from secagg.protocol.enrolment.credential import (
+from secagg.protocol.enrolment import (
     ClientIdentity,
     CredentialRequest,
+    EnrolmentRules,
     IssuedCredential,
+    check_credential,
     is_name,
     not_a_name,
 )
-from secagg.protocol.enrolment.verification import EnrolmentRules, check_credential
 from secagg.runtime.files import disk, read_small, replace_file
 
 IDENTITY_SEED: Final = "identity.seed"

@@ -17,7 +17,7 @@ whole is not detected here, but by clients that have seen a newer list.
 
 The record holds every credential and every revocation.
 
-Rule 6: the file only grows (`secagg.runtime.json_lines`).
+Rule 6: the file only grows (`secagg.runtime.files`).
 Rule 7: opening verifies the whole file: the order of serials and lists, and the
         enrolment key's signature under every credential.
 
@@ -37,16 +37,15 @@ from secagg.crypto.signature import IdentityKey, verify
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
 from secagg.pki.key_files import is_readable_by_others, key_text, read_key, write_key
 from secagg.protocol.descriptor import CLOCK_TOLERANCE_SECONDS
-from secagg.protocol.enrolment.credential import (
+from secagg.protocol.enrolment import (
     Credential,
     CredentialRequest,
     IssuedCredential,
+    RevocationList,
     is_name,
     not_a_name,
 )
-from secagg.protocol.enrolment.revocation_list import RevocationList
-from secagg.runtime.files import disk, replace_file
-from secagg.runtime.json_lines import DurableLines
+from secagg.runtime.files import DurableLines, disk, replace_file
 
 _ALGORITHM: Final = "ed25519:"
 _MAX_TIME: Final = (1 << 64) - 1

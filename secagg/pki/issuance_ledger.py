@@ -43,8 +43,7 @@ from secagg.pki.certificate_authority import (
     new_key,
     spki_of,
 )
-from secagg.runtime.files import disk, replace_file
-from secagg.runtime.json_lines import DurableLines
+from secagg.runtime.files import DurableLines, disk, replace_file
 from secagg.transport.peer_identity import PeerIdentity, Role
 
 _AUTHORITY_STEM: Final = "ca"

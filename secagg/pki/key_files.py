@@ -22,7 +22,7 @@ from secagg.crypto.signature import (
     check_identity,
 )
 from secagg.errors import ErrorCode, SecAggError
-from secagg.protocol.enrolment.revocation_list import (
+from secagg.protocol.enrolment import (
     MAX_REVOCATION_BYTES,
     RevocationList,
 )

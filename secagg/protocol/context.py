@@ -7,9 +7,8 @@ reads a context from a message (R4-1).
 """
 
 from secagg.crypto.cipher_suite import CipherSuite
-from secagg.crypto.merkle import MerkleTree, ProofError, proven_top
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.crypto.transcript import hash_parts
+from secagg.crypto.transcript import MerkleTree, ProofError, hash_parts, proven_top
 from secagg.errors import ErrorCode
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import RosterFrame, advert_parts

@@ -8,6 +8,7 @@ memory.
 Names of outputs are imperatives; the runner of the machine carries them out.
 """
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -167,6 +168,13 @@ class InputBound:
 
 
 ClientEvent = SessionOffered | Received | InputReady | InputBound | AbortRequested
+
+
+def input_digest(vector: PlainVector | NoisyVector) -> bytes:
+    """Return 32 bytes that bind an input to a session (PROTOCOL §12)."""
+    residues = vector.residues
+    little_endian = residues.astype(residues.dtype.newbyteorder("<"), copy=False)
+    return hashlib.sha256(little_endian.tobytes()).digest()
 
 
 # --- outputs of the server ----------------------------------------------------------

@@ -28,7 +28,7 @@ from typing import ClassVar, Final, Self, TypeVar
 from secagg.crypto.canonical import Reader, Writer
 from secagg.crypto.transcript import domain_tag
 from secagg.errors import ErrorCode, error_code, printable
-from secagg.protocol.enrolment.credential import CREDENTIAL_BYTES, Credential
+from secagg.protocol.enrolment import CREDENTIAL_BYTES, Credential
 from secagg.protocol.parameters import MAX_CLIENTS, MAX_NOISE_LAYERS, MAX_SPARSE_CLIENTS
 
 DIGEST_BYTES: Final = 32

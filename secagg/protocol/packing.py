@@ -1,4 +1,6 @@
-"""Packed vectors over Z_m: b = ⌈log2 m⌉ bits for each entry, without padding between.
+"""Vectors on their way to the server: their masks, and their packing into bytes.
+
+Packed vectors over Z_m have b = ⌈log2 m⌉ bits for each entry, without padding between.
 
 Rule 1: a vector of d entries takes exactly ⌈d·b/8⌉ bytes.
 Rule 2: the layout, for a second implementer.  Let w be the bits of the word of the
@@ -24,6 +26,20 @@ Rows, not columns, are contiguous, so that every step is one shift over a long r
 Other modules send and hash.
 
 Source: PROTOCOL §8; the time per entry is measured by benchmarks/bench_packing.py.
+
+An input is masked before, and its sum is cleared of the masks:
+
+masked_u = x_u + self_u + sum over neighbours v of D(u, v) * mask(u, v)   (mod m)
+
+with D = +1 for the lower index of a pair and -1 for the higher (PROTOCOL §6).  In a
+sum over U3 the pairwise masks between survivors cancel.  The self masks of U3 and the
+masks between U3 and U2 minus U3 remain; `removal_masks` lists them.
+
+Key agreement takes tens of microseconds per pair, so call these functions outside an
+event loop.
+
+Source:
+    [Bon17] section 4; signs as in PROTOCOL §6.2 ([Bon17] uses the opposite ones).
 """
 
 import io
@@ -33,6 +49,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from secagg.crypto.key_agreement import KeyPair
+from secagg.crypto.key_derivation import pair_mask_key, self_mask_key
 from secagg.crypto.modular import (
     BadVectorError,
     UnsignedArray,
@@ -40,6 +58,8 @@ from secagg.crypto.modular import (
     is_power_of_two,
     word_dtype,
 )
+from secagg.crypto.prg import Mask, add_masks
+from secagg.protocol.events import ComputeSum, MaskJob
 
 # One chunk of an upload or of a fetched object.  Smaller chunks pay more for calls
 # than for bytes; larger ones lose more when a link breaks.
@@ -260,3 +280,89 @@ def _values_of(flags: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint64
     spread = flags.reshape(-1, bits).astype(np.uint64) << places
     joined: npt.NDArray[np.uint64] = np.bitwise_or.reduce(spread, axis=1)
     return joined
+
+
+Residues = npt.NDArray[np.unsignedinteger[Any]]
+
+
+def input_masks(job: MaskJob) -> list[Mask]:
+    """List the masks of one client: its self mask and one per neighbour in U2."""
+    key, iv = self_mask_key(
+        job.self_mask_seed,
+        session_id=job.session_id,
+        context=job.mask_context,
+        client=job.index,
+        suite=job.suite,
+    )
+    masks = [Mask(key, iv, +1)]
+    pair = KeyPair.from_private_bytes(job.mask_private_key)
+    masks += [
+        _pair_mask(job, pair, own=job.index, peer=peer, peer_key=peer_key)
+        for peer, peer_key in job.peers
+    ]
+    return masks
+
+
+def mask_input(residues: Residues, job: MaskJob) -> Residues:
+    """Return the masked input.
+
+    Args:
+        residues: The input, words of the modulus, shape (d,), entries in [0, m).
+        job: Keys and neighbours, as the state machine put them out.
+
+    Returns:
+        A new array of the same shape and dtype, entries in [0, m).
+    """
+    masked = residues.copy()
+    add_masks(masked, input_masks(job), job.modulus)
+    return masked
+
+
+def removal_masks(job: ComputeSum) -> list[Mask]:
+    """List the masks that turn the sum of all uploads into the sum of all inputs.
+
+    Args:
+        job: Reconstructed secrets, as the state machine put them out.
+
+    Returns:
+        Masks with signs: the sum of uploads plus these is the clean sum.
+    """
+    masks = []
+    for survivor in job.survivor_seeds:
+        key, iv = self_mask_key(
+            survivor.seed,
+            session_id=job.session_id,
+            context=job.mask_context,
+            client=survivor.index,
+            suite=job.suite,
+        )
+        masks.append(Mask(key, iv, -1))
+    for lost in job.dropped_keys:
+        pair = KeyPair.from_private_bytes(lost.private_key)
+        # The mask of a dropped client has the opposite sign of its survivor's, and it
+        # never arrived: adding it cancels the survivor's.
+        masks += [
+            _pair_mask(job, pair, own=lost.index, peer=peer, peer_key=peer_key)
+            for peer, peer_key in lost.peers
+        ]
+    return masks
+
+
+def _pair_mask(
+    job: MaskJob | ComputeSum,
+    pair: KeyPair,
+    *,
+    own: int,
+    peer: int,
+    peer_key: bytes,
+) -> Mask:
+    """Return the mask that two clients share, with its sign for this one."""
+    key, iv = pair_mask_key(
+        pair.agree(peer_key),
+        session_id=job.session_id,
+        context=job.mask_context,
+        low=min(own, peer),
+        high=max(own, peer),
+        suite=job.suite,
+    )
+    return Mask(key, iv, +1 if own < peer else -1)

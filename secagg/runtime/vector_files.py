@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.errors import ErrorCode, InputError
-from secagg.protocol.vectors import as_vector
+from secagg.protocol.arguments import as_vector
 from secagg.runtime.files import PUBLIC, replace_with
 
 _PRIVATE: Final = 0o600

@@ -69,6 +69,7 @@ from secagg.storage.spool import PAYLOAD, SUM, UploadSpool
 from secagg.storage.store import STORE_RETRY_SECONDS, Store, StoreUnavailableError
 from secagg.transport.connection import UNCERTIFIED_AGGREGATOR
 from secagg.wire.calls import (
+    MAX_INLINE_BYTES,
     AdvertiseKeys,
     Blob,
     BlobChunk,
@@ -88,9 +89,8 @@ from secagg.wire.calls import (
     UploadStatus,
     Wait,
     WatchSession,
+    refuse,
 )
-from secagg.wire.codec import refuse
-from secagg.wire.limits import MAX_INLINE_BYTES
 
 _Answer = TypeVar("_Answer")
 _MILLISECONDS: Final = 1000

@@ -32,7 +32,7 @@ from secagg.runtime.log_events import (
     log_event,
 )
 from secagg.transport.tls import CertificateNumber
-from secagg.wire.codec import refuse
+from secagg.wire.calls import refuse
 
 # A caller that is refused comes back when many of the earlier ones are done.
 _LONG_SECONDS: Final = 5.0

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from secagg.crypto.entropy import Entropy
-from secagg.protocol.enrolment.verification import VerifiedCredentials
+from secagg.protocol.enrolment import VerifiedCredentials
 from secagg.runtime.clock import Clock
 from secagg.runtime.metrics import Meter, SilentMeter
 from secagg.runtime.workers import Workers

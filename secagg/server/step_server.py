@@ -51,7 +51,6 @@ from secagg.protocol.events import (
     ServerEvent,
     SumComputed,
 )
-from secagg.protocol.masking import removal_masks
 from secagg.protocol.messages import (
     KINDS,
     MAX_IDENTITY_BYTES,
@@ -60,7 +59,7 @@ from secagg.protocol.messages import (
     Round,
     Upload,
 )
-from secagg.protocol.packing import pack, packed_size, unpack
+from secagg.protocol.packing import pack, packed_size, removal_masks, unpack
 from secagg.protocol.server import machine as server_machine
 from secagg.protocol.server import states as server
 from secagg.server.session.report import SessionFacts, SessionReceipt

@@ -15,6 +15,10 @@ Rule 5: its memory is O(d) beside the clients' keys.  An upload is added to the 
 Rule 6: dropouts are spread evenly over the rounds in which a client sends a message, so
         that every round has some.  A plan of them is data: the same entropy gives the
         same plan.
+
+Clients are enrolled by an issuer whose key is public. Keys derive from public labels,
+so that a simulated cohort is the same in every process. Only simulations and tests
+trust this issuer.
 """
 
 import hashlib
@@ -22,23 +26,22 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import cache
+from hashlib import sha256
 from typing import Any, Final, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from secagg.crypto.entropy import Entropy
-from secagg.crypto.modular import (
-    UnsignedArray,
-    add_into,
-    reduce_in_place,
-    zeros,
-)
+from secagg.crypto.modular import UnsignedArray, add_into, reduce_in_place, zeros
 from secagg.crypto.prg import add_masks
 from secagg.crypto.secret_bytes import SecretBytes
+from secagg.crypto.signature import IdentityKey
 from secagg.distributed_dp import NoisyTask, read_noise_terms, subtract_layers
 from secagg.errors import ErrorCode, InternalError, SessionAbortedError
-from secagg.protocol import masking
+from secagg.pki.key_files import PublishedEnrolment
+from secagg.protocol import packing
 from secagg.protocol.client import machine as client
 from secagg.protocol.client.states import (
     ClientState,
@@ -50,6 +53,12 @@ from secagg.protocol.client.states import (
 )
 from secagg.protocol.context import view_of
 from secagg.protocol.descriptor import SessionDescriptor
+from secagg.protocol.enrolment import (
+    ClientIdentity,
+    Credential,
+    IssuedCredential,
+    RevocationList,
+)
 from secagg.protocol.events import (
     ClientEvent,
     ClientOutput,
@@ -73,13 +82,89 @@ from secagg.protocol.noise_terms import NoiseCertificate, NoiseReader, NoiseSecr
 from secagg.protocol.packing import pack, packed_size, unpack
 from secagg.protocol.parameters import Graph, ProtocolParameters
 from secagg.protocol.policy import ClientPolicy
-from secagg.protocol.profiles import Profile
+from secagg.protocol.profiles import Profile, Trust
 from secagg.protocol.rounds import ROUNDS, rounds_of
 from secagg.protocol.server import machine as server_machine
 from secagg.protocol.server import states as server
 from secagg.protocol.server.states import RosterFixed
-from secagg.simulation.enrolled import membership_of
 from secagg.simulation.measurement import CostReport, SimulationMeter, held_bytes
+
+TRUST_DOMAIN: Final = "simulation"
+# From 2020 to 2100: as long as no test is about time.
+_NOT_BEFORE: Final = 1_577_836_800
+_NOT_AFTER: Final = 4_102_444_800
+
+
+def _key(label: str) -> IdentityKey:
+    return IdentityKey.from_bytes(SecretBytes(sha256(label.encode()).digest()))
+
+
+@cache
+def _issuer() -> IdentityKey:
+    return _key("the issuer of simulations")
+
+
+def simulated_trust() -> Trust:
+    """Return the enrolment part of a simulated session's parameters."""
+    return Trust(TRUST_DOMAIN, _issuer().public_bytes)
+
+
+def published_in_simulation(
+    number: int = 0, *serials: int, made_at: int = _NOT_BEFORE
+) -> PublishedEnrolment:
+    """Return what a simulated aggregator publishes.
+
+    Args:
+        number: Of the revocation list; 0 for none.
+        serials: Revoked, ascending.
+        made_at: When the list was made, in Unix seconds.
+    """
+    data = b""
+    if number:
+        found = RevocationList(
+            trust_domain=TRUST_DOMAIN, number=number, made_at=made_at, serials=serials
+        )
+        data = found.signed_by(_issuer()).encode()
+    return PublishedEnrolment(TRUST_DOMAIN, _issuer().public_bytes, data)
+
+
+def identity_in_simulation(name: str, serial: int) -> ClientIdentity:
+    """Return a simulated client's key and credential, as from its own files."""
+    return ClientIdentity(
+        _key(f"identity of {name}"),
+        IssuedCredential(TRUST_DOMAIN, issued_to(name, serial)),
+        _issuer().public_bytes,
+    )
+
+
+def issued_to(
+    name: str,
+    serial: int,
+    *,
+    not_before: int = _NOT_BEFORE,
+    not_after: int = _NOT_AFTER,
+) -> Credential:
+    """Return the credential of a simulated client."""
+    credential = Credential(
+        name=name,
+        identity_key=_key(f"identity of {name}").public_bytes,
+        not_before=not_before,
+        not_after=not_after,
+        serial=serial,
+    )
+    return credential.signed_by(_issuer(), TRUST_DOMAIN)
+
+
+@cache
+def membership_of(name: str, serial: int) -> Membership:
+    """Return the membership of a simulated client."""
+    return Membership(
+        trust_domain=TRUST_DOMAIN,
+        enrolment_key=_issuer().public_bytes,
+        key=_key(f"identity of {name}"),
+        credential=issued_to(name, serial),
+    )
+
 
 Residues = npt.NDArray[np.unsignedinteger[Any]]
 
@@ -224,7 +309,7 @@ class InProcessSession:
         total = zeros(job.dimension, job.modulus)
         for _, digest in job.uploads:
             add_into(total, self.unpacked(self.uploads[digest]), job.modulus)
-        add_masks(total, masking.removal_masks(job), job.modulus)
+        add_masks(total, packing.removal_masks(job), job.modulus)
         subtract_layers(total, job.noise)
         return reduce_in_place(total, job.modulus)
 
@@ -282,7 +367,7 @@ class InProcessSession:
             case Send():
                 envelope = output.envelope
             case MaskAndUpload():
-                masked = masking.mask_input(output.vector.residues, output.job)
+                masked = packing.mask_input(output.vector.residues, output.job)
                 packed = pack(masked, self.parameters.bits)
                 digest = hashlib.sha256(packed).digest()
                 self.uploads[digest] = packed
@@ -623,7 +708,7 @@ class _MeasuredSession(InProcessSession):
     def compute_sum(self, job: ComputeSum) -> Residues:
         """Remove masks and noise layers from the running sum."""
         with self._charged():
-            add_masks(self.sum, masking.removal_masks(job), job.modulus)
+            add_masks(self.sum, packing.removal_masks(job), job.modulus)
             subtract_layers(self.sum, job.noise)
             total = reduce_in_place(self.sum, job.modulus)
         if job.noise is not None:

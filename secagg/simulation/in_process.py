@@ -37,16 +37,17 @@ from secagg.config.task import shortfall_of
 from secagg.crypto.entropy import SystemEntropy
 from secagg.crypto.signature import IdentityKey
 from secagg.distributed_dp import NoisyTask, Plan
-from secagg.distributed_dp.plain_sums import encode_integers
+from secagg.distributed_dp.units import encode_integers
 from secagg.errors import LocalProtocolError
 from secagg.pki.key_files import PublishedEnrolment
 from secagg.protocol.arguments import (
     as_path,
+    as_vector,
     check_whole,
     says_how_to_open,
     says_which_argument,
 )
-from secagg.protocol.enrolment.credential import (
+from secagg.protocol.enrolment import (
     ClientIdentity,
     Credential,
     IssuedCredential,
@@ -57,7 +58,6 @@ from secagg.protocol.policy import (
     PrivacyLimits,
     TotalBudget,
 )
-from secagg.protocol.vectors import as_vector
 from secagg.runtime import log_events as telemetry
 from secagg.server.server import RunningTask, Server
 from secagg.server.session.events import SessionProgress

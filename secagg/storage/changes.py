@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from secagg.errors import InternalError
-from secagg.protocol.enrolment.revocation_list import refuse_older
+from secagg.protocol.enrolment import refuse_older
 from secagg.protocol.profiles import Trust
 from secagg.storage.budget_ledger import (
     Charge,

@@ -27,8 +27,7 @@ from secagg.errors import (
 from secagg.protocol.client.machine import resume_answered
 from secagg.protocol.client.states import Answered, Completed, Failed
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.credential import ClientIdentity, Credential
-from secagg.protocol.enrolment.verification import VerifiedCredentials
+from secagg.protocol.enrolment import ClientIdentity, Credential, VerifiedCredentials
 from secagg.protocol.events import (
     AbortRequested,
     ClientEvent,

@@ -12,7 +12,7 @@ docs/transport.md has the same numbers in one table; a test compares them.
 import json
 from typing import Final
 
-from secagg.wire.limits import MAX_MESSAGE_BYTES
+from secagg.wire.calls import MAX_MESSAGE_BYTES
 
 SERVICE: Final = "secagg.v1.SecAggService"
 HEALTH_SERVICE: Final = "grpc.health.v1.Health"

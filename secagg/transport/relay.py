@@ -25,6 +25,7 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import math
 import os
 import socket
 import struct
@@ -34,7 +35,6 @@ from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Final, Self
 
-from secagg.runtime.limited_log import LimitedLog
 from secagg.runtime.log_events import (
     FILE_DESCRIPTORS_EXHAUSTED,
     HANDSHAKE_REFUSED,
@@ -45,6 +45,59 @@ from secagg.runtime.log_events import (
 from secagg.transport.address import Address, address_group
 from secagg.transport.handshake_limits import AdmissionLimits
 from secagg.transport.tls import CertificateNumber
+
+# And one with the number of the others.
+_LINES_PER_SECOND: Final = 9
+
+
+class LimitedLog:
+    """Writes a line for each event, while there are few.
+
+    A second begins with a line.  If lines were not written, it ends with their number:
+    that is its last line, and the only one beyond nine.
+
+    Args:
+        loop: The running loop.
+        write_count: Writes the line with the number of the others.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, write_count: Callable[[int], None]
+    ) -> None:
+        self._loop = loop
+        self._write_count = write_count
+        self._ends = -math.inf
+        self._lines = 0
+        self._unwritten = 0
+        self._at_end: asyncio.TimerHandle | None = None
+
+    def write(self, write_line: Callable[[], None]) -> None:
+        """Write a line, or count it.
+
+        Args:
+            write_line: Writes it.
+        """
+        now = self._loop.time()
+        if now >= self._ends:
+            self.flush()
+            self._ends, self._lines = now + 1.0, 0
+        if self._lines >= _LINES_PER_SECOND:
+            if self._at_end is None:
+                self._at_end = self._loop.call_at(self._ends, self.flush)
+            self._unwritten += 1
+            return
+        self._lines += 1
+        write_line()
+
+    def flush(self) -> None:
+        """End this second; write how many lines were not written."""
+        self._ends = -math.inf
+        if self._at_end is not None:
+            self._at_end.cancel()
+            self._at_end = None
+            self._write_count(self._unwritten)
+            self._unwritten = 0
+
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 

@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import Final
 
 from secagg.crypto.signature import SIGNATURE_SIZE, IdentityKey
-from secagg.protocol.enrolment.credential import IssuedCredential
+from secagg.protocol.enrolment import IssuedCredential
 from secagg.transport.channel_options import SERVICE
 
 CONTENT_TYPE: Final = "application/proto"

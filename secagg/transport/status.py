@@ -22,6 +22,7 @@ from secagg.errors import (
     SessionAbortedError,
     printable,
 )
+from secagg.wire.calls import MAX_ERROR_TEXT_BYTES
 from secagg.wire.errors import (
     STATUS_KEY,
     decode_error,
@@ -29,7 +30,6 @@ from secagg.wire.errors import (
     encode_google_status,
     seen_by_peer,
 )
-from secagg.wire.limits import MAX_ERROR_TEXT_BYTES
 
 # The suffix makes it a binary header in gRPC.
 DETAIL_KEY: Final = "secagg-error-bin"

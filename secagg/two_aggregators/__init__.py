@@ -26,7 +26,7 @@ from secagg.two_aggregators.leader_outcome import TwoAggregatorSum
 from secagg.two_aggregators.offers import cohort_parameters
 from secagg.two_aggregators.party import receipt_key_in
 from secagg.two_aggregators.party_server import PartyServer
-from secagg.two_aggregators.verification import (
+from secagg.two_aggregators.receipt import (
     TwoAggregatorVerdict,
     verify_shared_receipt,
 )

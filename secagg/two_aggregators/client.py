@@ -44,27 +44,30 @@ from secagg.errors import (
     ServiceError,
     SessionAbortedError,
 )
-from secagg.protocol.arguments import as_path, check_kind, check_name, says_how_to_open
+from secagg.protocol.arguments import (
+    as_path,
+    as_vector,
+    check_kind,
+    check_name,
+    says_how_to_open,
+)
 from secagg.protocol.descriptor import MAX_TASK_ID_BYTES, SessionDescriptor
 from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Round
 from secagg.protocol.packing import pack, packed_size, unpack
 from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
-from secagg.protocol.vectors import as_vector
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.workers import Workers
 from secagg.storage.budget_ledger import Charge, ClaimAdversary
 from secagg.storage.change import Change, Committed, NewSession, Side
 from secagg.transport.connection import AggregatorConnection
 from secagg.two_aggregators.gate import PairRequest, PairRules, admit_pair
-from secagg.two_aggregators.messages import HelperShare
+from secagg.two_aggregators.messages import HelperShare, leader_share
 from secagg.two_aggregators.receipt import (
     MAX_CLIENT_RECEIPT_BYTES,
     TwoAggregatorReceipt,
+    verify_shared_receipt,
 )
-from secagg.two_aggregators.shares import leader_share
-from secagg.two_aggregators.verification import verify_shared_receipt
-from secagg.wire.calls import Blob
-from secagg.wire.limits import message_sizes
+from secagg.wire.calls import Blob, message_sizes
 
 _Answer = TypeVar("_Answer")
 

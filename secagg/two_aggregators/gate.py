@@ -10,16 +10,19 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Final
 
-from secagg.client.budget import budget_key_of
-from secagg.client.gate import GateCheck, GateStage, KnownFacts, Need, run_checks
-from secagg.client.gate_checks import (
+from secagg.client.budget import OwnTotal, budget_key_of, claim_for
+from secagg.client.gate import (
+    GateCheck,
+    GateStage,
+    KnownFacts,
+    Need,
     check_aggregator,
     check_budget,
     check_claim,
     check_clock,
     check_number,
+    run_checks,
 )
-from secagg.client.total_claim import OwnTotal, claim_for
 from secagg.distributed_dp import AggregatorNoise, TwoAggregatorReport
 from secagg.errors import ErrorCode, InternalError, SecAggError
 from secagg.protocol.descriptor import SessionDescriptor

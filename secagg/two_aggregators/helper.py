@@ -42,19 +42,21 @@ from secagg.two_aggregators.messages import (
     HelperShare,
     NoisyShare,
     read_names,
+    sum_of_seeds,
     write_names,
 )
 from secagg.two_aggregators.offers import MAX_AHEAD, check_pair, highest_accepted
-from secagg.two_aggregators.party import Party, PartyOptions
-from secagg.two_aggregators.receipt import COMMITMENT_BYTES, NameList, PartStatement
-from secagg.two_aggregators.refusals import (
+from secagg.two_aggregators.party import (
+    Party,
+    PartyOptions,
+    SessionLog,
     no_such_call,
     no_such_session,
     second_upload,
 )
-from secagg.two_aggregators.session_log import SessionLog
-from secagg.two_aggregators.shares import sum_of_seeds
+from secagg.two_aggregators.receipt import COMMITMENT_BYTES, NameList, PartStatement
 from secagg.wire.calls import (
+    MAX_DESCRIPTOR_BYTES,
     Blob,
     FetchChunk,
     GetOffer,
@@ -64,7 +66,6 @@ from secagg.wire.calls import (
     UploadStatus,
     Wait,
 )
-from secagg.wire.limits import MAX_DESCRIPTOR_BYTES
 
 _Result = TypeVar("_Result")
 

@@ -58,19 +58,27 @@ from secagg.storage.queries import ListSessions, ReadTally
 from secagg.storage.rows import SessionRow, SessionState, SessionTally, StoredSession
 from secagg.storage.spool import SUM
 from secagg.transport.connection import AggregatorConnection
-from secagg.two_aggregators.helper_answer import AgreedAnswer, HelperAnswer
-from secagg.two_aggregators.leader_outcome import LeaderOutcome, TwoAggregatorSum
+from secagg.two_aggregators.leader_outcome import (
+    AgreedAnswer,
+    HelperAnswer,
+    LeaderOutcome,
+    TwoAggregatorSum,
+)
 from secagg.two_aggregators.messages import (
     MAX_PART_BYTES,
     AcceptedShares,
     read_names,
+    sum_of_uploads,
     write_names,
 )
 from secagg.two_aggregators.offers import check_pair, highest_accepted
-from secagg.two_aggregators.party import POLL_SECONDS, Party, PartyOptions
-from secagg.two_aggregators.refusals import (
+from secagg.two_aggregators.party import (
     FINAL_REFUSALS,
+    POLL_SECONDS,
     UNAVAILABLE_CODES,
+    Party,
+    PartyOptions,
+    SessionLog,
     no_more_sums,
     no_such_call,
     no_such_session,
@@ -79,9 +87,8 @@ from secagg.two_aggregators.refusals import (
     refused_by_helper,
     second_upload,
 )
-from secagg.two_aggregators.session_log import SessionLog
-from secagg.two_aggregators.shares import sum_of_uploads
 from secagg.wire.calls import (
+    MAX_DESCRIPTOR_BYTES,
     Blob,
     BlobChunk,
     FetchChunk,
@@ -93,7 +100,6 @@ from secagg.wire.calls import (
     UploadStatus,
     Wait,
 )
-from secagg.wire.limits import MAX_DESCRIPTOR_BYTES
 
 _Read = TypeVar("_Read")
 

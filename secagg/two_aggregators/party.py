@@ -5,6 +5,9 @@ Rule 1: after a restart the newest session is resumed. Other open sessions, and 
 Rule 2: an offer is returned while its session accepts shares, and not after its end.
 Rule 3: a failed commit may or may not have been applied. The store is read again before
         the next commit.
+
+Beside it stand the log of one session, through which all its writes go, and the errors
+of calls that are refused.
 """
 
 import asyncio
@@ -21,6 +24,7 @@ from typing import (
     Generic,
     Protocol,
     Required,
+    Self,
     TypedDict,
     TypeVar,
     Unpack,
@@ -31,7 +35,13 @@ from secagg.config.two_aggregators import refuse_database
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.crypto.signature import IdentityKey
 from secagg.distributed_dp import AggregatorNoise
-from secagg.errors import ErrorCode, LocalProtocolError, SecAggError, printable
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    SecAggError,
+    SessionAbortedError,
+    printable,
+)
 from secagg.pki.key_files import read_key, write_key
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import MAX_REASON_BYTES, Envelope, Round
@@ -55,7 +65,7 @@ from secagg.server.task.stored import (
     row_of,
 )
 from secagg.server.telemetry.measures import GaugeSample, Measures, measured_call
-from secagg.storage.change import Side
+from secagg.storage.change import Change, Committed, NewSession, Record, Side
 from secagg.storage.changes import PutTask
 from secagg.storage.leases import refuse_sessions_of_another
 from secagg.storage.queries import ListSessions, LoadSession, ReadTally
@@ -64,7 +74,6 @@ from secagg.storage.rows import Retention, StoredSession, Task, TaskState
 from secagg.storage.spool import SUM
 from secagg.storage.store import Store
 from secagg.two_aggregators.offers import check_terms
-from secagg.two_aggregators.refusals import no_such_call, no_such_session, no_such_task
 from secagg.wire.calls import (
     BlobChunk,
     FetchChunk,
@@ -75,6 +84,90 @@ from secagg.wire.calls import (
     Wait,
     WatchSession,
 )
+
+UNAVAILABLE_CODES: Final = frozenset(
+    {
+        ErrorCode.UNREACHABLE,
+        ErrorCode.DEADLINE,
+        ErrorCode.UNAUTHENTICATED,
+        ErrorCode.OVERLOADED,
+        ErrorCode.SHUTTING_DOWN,
+        ErrorCode.STORAGE_FAILED,
+    }
+)
+"""Codes that show no answer of the helper: it is unreachable or refuses all calls."""
+
+FINAL_REFUSALS: Final = frozenset({ErrorCode.TASK_OVER, ErrorCode.POLICY_VIOLATION})
+"""Codes with which a helper refuses every further session of a task."""
+
+
+def no_more_sums(task: str) -> SecAggError:
+    """Return the error for a task whose budget is spent."""
+    return ErrorCode.TASK_OVER.error(
+        f"task {task!r} has released all its sums",
+        fix="Agree on a new task id, which has a budget of its own.",
+    )
+
+
+def nothing_offered(helper: str) -> SessionAbortedError:
+    """Return the error for a helper that answered, but offered no session in time."""
+    return ErrorCode.DEADLINE.error(
+        f"{helper!r} answers, but offers no session",
+        kind=SessionAbortedError,
+        fix="Ask the helper's operator whether it drains, or pauses the task.",
+    )
+
+
+def participations_given(identity: str, *, given: int, most: int) -> SecAggError:
+    """Return the error for a client that has used all its participations."""
+    return ErrorCode.TASK_OVER.error(
+        f"the task is over for {identity!r}: it has used {given} of {most} "
+        "participations",
+        fix="Do nothing; other clients contribute to the remaining sums.",
+    )
+
+
+def no_such_call(identity: str, request: Request[Any]) -> SecAggError:
+    """Return the error for a call that has no meaning between two aggregators."""
+    return ErrorCode.UNEXPECTED_MESSAGE.error(
+        f"{identity!r} may not call {type(request).__name__} in a session between two "
+        "aggregators",
+        sender=identity,
+        fix="Take part with secagg.two_aggregators.TwoAggregatorClient.",
+    )
+
+
+def no_such_session() -> SecAggError:
+    """Return the error for a session that is over, or never existed."""
+    return ErrorCode.UNKNOWN_SESSION.error(
+        "the session is over, or does not belong to this aggregator",
+        fix="Ask for the next offer.",
+    )
+
+
+def no_such_task(task: str) -> SecAggError:
+    """Return the error for a task that this aggregator does not run."""
+    return ErrorCode.TASK_OVER.error(
+        f"this aggregator has no task {task!r}",
+        fix="Compare the name of the task with the aggregators' settings.",
+    )
+
+
+def refused_by_helper(error: SecAggError) -> SessionAbortedError:
+    """Return the error of a session that the helper refuses to continue."""
+    return SessionAbortedError(
+        f"the helper refuses: {error}", code=error.code, next_step=error.next_step
+    )
+
+
+def second_upload(identity: str) -> SecAggError:
+    """Return the error for an upload that differs from an earlier one."""
+    return ErrorCode.EQUIVOCATION.error(
+        f"{identity!r} has sent a different upload in this session before",
+        sender=identity,
+        fix="Wait for the next session.",
+    )
+
 
 _LOG: Final = logging.getLogger(SERVER_LOGGER)
 _RECEIPT_KEY_FILE: Final = "receipt.key"
@@ -498,4 +591,109 @@ def receipt_key_in(directory: Path, *, entropy: Entropy | None = None) -> Identi
         path,
         remedy="Restore the file from a copy. Or move it away: the next start "
         "generates another key, which every client, auditor and peer needs.",
+    )
+
+
+class SessionLog:
+    """Appends records, one commit at a time; make it with `create` or `resume`.
+
+    Args:
+        store: Store of the task.
+        key: Name of the session.
+        sequence: Number of records.
+        chain: Hash chain value after the last record.
+        measures: Measures the duration of commits.
+    """
+
+    def __init__(
+        self, store: Store, key: str, sequence: int, chain: bytes, measures: Measures
+    ) -> None:
+        self.key: Final = key
+        self._store = store
+        self._sequence = sequence
+        self._chain = chain
+        self._measures = measures
+        self._lock = asyncio.Lock()
+
+    @classmethod
+    async def create(
+        cls,
+        store: Store,
+        key: str,
+        new: NewSession,
+        measures: Measures,
+        *,
+        facts: bytes | None = None,
+    ) -> Self:
+        """Begin a session.
+
+        Raises:
+            SessionsSpentError: The task has used all sessions of its budget.
+            ServiceError: STORAGE_FAILED.
+        """
+        with measures.commit():
+            begun = await store.commit(Change(key=key, create=new, facts=facts))
+        if not isinstance(begun, Committed):
+            raise _written_by_another(key)
+        return cls(store, key, begun.sequence, begun.chain, measures)
+
+    @classmethod
+    def resume(cls, store: Store, stored: StoredSession, measures: Measures) -> Self:
+        """Resume a session of an earlier process."""
+        return cls(store, stored.key, stored.sequence, stored.chain, measures)
+
+    async def append(self, record: Record, *, spend: bool = False) -> None:
+        """Append one record; returns when it is durable.
+
+        Args:
+            record: The record.
+            spend: Count the session against the task's budget.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; the commit may or may not be durable.
+        """
+        await self._commit(records=(record,), spend=spend)
+
+    async def end(self, receipt: bytes, *, facts: bytes | None = None) -> None:
+        """End the session: overwrite its header and records, and keep a receipt.
+
+        Args:
+            receipt: What is kept of the session.
+            facts: New facts of the task; None keeps the old ones.
+
+        Raises:
+            ServiceError: STORAGE_FAILED; the commit may or may not be durable.
+        """
+        await self._commit(end=receipt, facts=facts)
+
+    async def _commit(
+        self,
+        *,
+        records: tuple[Record, ...] = (),
+        spend: bool = False,
+        end: bytes | None = None,
+        facts: bytes | None = None,
+    ) -> None:
+        """Store one step, and refuse a session that another process has written."""
+        async with self._lock:
+            change = Change(
+                key=self.key,
+                expect=self._sequence,
+                previous=self._chain,
+                records=records,
+                spend=spend,
+                end=end,
+                facts=facts,
+            )
+            with self._measures.commit():
+                done = await self._store.commit(change)
+            if not isinstance(done, Committed):
+                raise _written_by_another(self.key)
+            self._sequence, self._chain = done.sequence, done.chain
+
+
+def _written_by_another(key: str) -> SecAggError:
+    return ErrorCode.STORAGE_FAILED.error(
+        f"session {key} was written by another process",
+        fix="Run one process for each store, then start this one again.",
     )

@@ -62,8 +62,7 @@ from secagg.two_aggregators.leader import Leader
 from secagg.two_aggregators.leader_outcome import TwoAggregatorSum
 from secagg.two_aggregators.offers import cohort_parameters
 from secagg.two_aggregators.party import PartyOptions, receipt_key_in
-from secagg.two_aggregators.party_server import PartyServer
-from secagg.two_aggregators.views import PartyTask, PartyViews
+from secagg.two_aggregators.party_server import PartyServer, PartyTask, PartyViews
 
 _PAUSE_SECONDS: Final = 5.0
 """Pause after a session without a sum."""

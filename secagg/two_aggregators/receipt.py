@@ -1,4 +1,4 @@
-"""The receipt of a session between two aggregators, signed by both.
+"""Receipts of sums between two aggregators, and how they are verified.
 
 Rule 1: both sign both offers, the names of the clients whose shares the leader held,
         and the names in the sum. The helper also signs the digest of its part, and the
@@ -8,6 +8,14 @@ Rule 2: a signature covers a list of names by the top of a tree over it. The ope
         top, and no other name. Both have the same signatures over the same bytes.
 Rule 3: receipts hold public bytes only, no seed and no share. Signing is deterministic,
         so a restarted aggregator signs the same bytes.
+
+They are verified without network or state:
+
+Rule 4: the caller provides both keys, because a receipt cannot prove its own.
+Rule 5: an error names the first step that fails. A valid receipt shows that both have
+        signed the same offers, roster and survivors, and that the noise stated there
+        achieves the claimed epsilon. It does not show that the noise was drawn, or that
+        the sum is right.
 """
 
 from dataclasses import dataclass, field, replace
@@ -16,15 +24,34 @@ from typing import Final, Self, TypeAlias
 
 from secagg.crypto.canonical import Reader, Writer
 from secagg.crypto.cipher_suite import CipherSuite
-from secagg.crypto.merkle import NODE_SIZE, MerkleTree, proven_top
-from secagg.crypto.signature import IDENTITY_SIZE, SIGNATURE_SIZE
-from secagg.crypto.transcript import domain_tag, hash_parts
-from secagg.errors import ErrorCode, SecAggError
+from secagg.crypto.signature import (
+    IDENTITY_SIZE,
+    SIGNATURE_SIZE,
+    SignatureError,
+    verify,
+)
+from secagg.crypto.transcript import (
+    NODE_SIZE,
+    MerkleTree,
+    domain_tag,
+    hash_parts,
+    proven_top,
+)
+from secagg.distributed_dp import AggregatorNoise, TwoAggregatorReport
+from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
+from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import MAX_IDENTITY_BYTES, decode
+from secagg.protocol.packing import packed_size
 from secagg.protocol.parameters import MAX_CLIENTS
 from secagg.protocol.receipts.receipt import SHARED_MAGIC, Outcome
+from secagg.protocol.receipts.verifier import (
+    ShownSession,
+    VerificationStep,
+    naming_step,
+)
 from secagg.two_aggregators.messages import MAX_NAMES_BYTES, read_names, write_names
-from secagg.wire.limits import MAX_DESCRIPTOR_BYTES
+from secagg.two_aggregators.offers import check_pair
+from secagg.wire.calls import MAX_DESCRIPTOR_BYTES
 
 COMMITMENT_BYTES: Final = 4 + NODE_SIZE
 """Size of the commitment to a list of names."""
@@ -298,3 +325,231 @@ def _leaf(place: int, name: str, session_id: bytes, suite: CipherSuite) -> bytes
     return hash_parts(
         "shared name", session_id, place.to_bytes(4, "big"), name.encode(), suite=suite
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TwoAggregatorVerdict:
+    """What a valid receipt shows.
+
+    Attributes:
+        receipt: Its fields.
+        leader: The leader's offer.
+        helper: The helper's offer.
+        roster: Number of shares that the leader held.
+        survivors: Number of vectors in the sum; 0 without a sum.
+        is_included: In a client's receipt, True if both have signed that its own name
+            is among the survivors. False proves nothing: the leader can omit the proof,
+            and no signature shows that a client is *not* in the sum. None in an
+            operator's receipt.
+        privacy: Privacy cost of the whole task, recomputed from the signed offers.
+        statement: The statement that both have signed.
+    """
+
+    receipt: TwoAggregatorReceipt
+    leader: SessionDescriptor
+    helper: SessionDescriptor
+    roster: int
+    survivors: int
+    is_included: bool | None
+    privacy: TwoAggregatorReport
+    statement: PartStatement
+
+    @property
+    def is_released(self) -> bool:
+        """Whether both have signed a sum; else the leader alone signed the outcome."""
+        return self.receipt.outcome is Outcome.RELEASED
+
+
+def verify_shared_receipt(
+    data: bytes, *, leader_key: bytes, helper_key: bytes
+) -> TwoAggregatorVerdict:
+    """Verify a receipt of a session between two aggregators.
+
+    Args:
+        data: Bytes of the receipt.
+        leader_key: Receipt key of the leader, 32 bytes.
+        helper_key: Receipt key of the helper, 32 bytes.
+
+    Returns:
+        What the receipt shows.
+
+    Raises:
+        ReceiptError: The receipt is invalid; names the first step that fails.
+    """
+    with naming_step(VerificationStep.ENCODING):
+        receipt = TwoAggregatorReceipt.decode(data)
+    with naming_step(VerificationStep.OFFER):
+        leader = SessionDescriptor.decode(receipt.leader_offer)
+        helper = SessionDescriptor.decode(receipt.helper_offer)
+        check_pair(leader, helper)
+    with naming_step(VerificationStep.VIEW):
+        statement, sizes = _stated(receipt, leader)
+    with naming_step(VerificationStep.CREDENTIALS):
+        _require(leader_key != helper_key, "one key cannot sign for both aggregators")
+        _check_keys(receipt, leader_key=leader_key, helper_key=helper_key)
+    with naming_step(VerificationStep.SETS):
+        noise = AggregatorNoise.from_parameters(leader.parameters)
+        _check_sets(receipt, leader, sizes)
+    with naming_step(VerificationStep.SIGNATURES):
+        _check_signatures(receipt, statement, leader)
+    with naming_step(VerificationStep.OUTCOME):
+        _check_outcome(receipt, leader)
+    with naming_step(VerificationStep.CLAIM):
+        privacy = noise.kept_claim()
+    shown = receipt.survivors
+    is_included = shown.place is not None if isinstance(shown, NamePath) else None
+    return TwoAggregatorVerdict(
+        receipt, leader, helper, *sizes, is_included, privacy, statement
+    )
+
+
+def shown_between_two(verdict: TwoAggregatorVerdict, *, source: str) -> ShownSession:
+    """Return the facts of a receipt that are compared with other receipts.
+
+    An honest aggregator signs one statement for each session, so an operator's receipt
+    and those of all clients agree in every entry.
+
+    Args:
+        verdict: Verdict of a valid receipt.
+        source: Origin of the receipt.
+    """
+    receipt, statement = verdict.receipt, verdict.statement
+    is_released = verdict.is_released
+    return ShownSession(
+        source,
+        verdict.leader.session_id,
+        {
+            "roster": statement.roster,
+            "outcome": receipt.outcome.name.encode(),
+            "U": statement.survivors if is_released else b"",
+            "part of the helper": receipt.part_digest if is_released else b"",
+            "sum": receipt.sum_hash if is_released else b"",
+        },
+    )
+
+
+def _stated(
+    receipt: TwoAggregatorReceipt, leader: SessionDescriptor
+) -> tuple[PartStatement, tuple[int, int]]:
+    """Return the statement that both must have signed, and the sizes of both lists."""
+    roster, survivors = (
+        _commitment(names, receipt.reader, leader)
+        for names in (receipt.roster, receipt.survivors)
+    )
+    statement = PartStatement(
+        receipt.leader_offer,
+        receipt.helper_offer,
+        roster,
+        survivors,
+        receipt.part_digest,
+    )
+    return statement, (_count(receipt.roster), _count(receipt.survivors))
+
+
+def _commitment(names: Names, reader: str, leader: SessionDescriptor) -> bytes:
+    session_id, suite = leader.session_id, leader.parameters.suite
+    if isinstance(names, NamePath):
+        return names.commitment(reader, session_id, suite)
+    return NameList(names, session_id, suite).commitment
+
+
+def _count(names: Names) -> int:
+    return names.count if isinstance(names, NamePath) else len(names)
+
+
+def _check_keys(
+    receipt: TwoAggregatorReceipt, *, leader_key: bytes, helper_key: bytes
+) -> None:
+    """Refuse keys other than those that the verifier was given."""
+    pairs = [("leader", receipt.leader_key, leader_key)]
+    if receipt.helper_signature:
+        pairs.append(("helper", receipt.helper_key, helper_key))
+    for part, stated, expected in pairs:
+        _require(
+            stated == expected,
+            f"the {part} signs as ed25519:{stated.hex()}, which is not the key that "
+            "this verifier was given",
+        )
+
+
+def _check_sets(
+    receipt: TwoAggregatorReceipt, leader: SessionDescriptor, sizes: tuple[int, int]
+) -> None:
+    """Refuse roster and survivors that the offers do not allow."""
+    parameters, (roster, survivors) = leader.parameters, sizes
+    _require(
+        roster <= parameters.max_clients,
+        f"the leader held {roster} shares, more than {parameters.max_clients}",
+    )
+    if receipt.outcome is Outcome.RELEASED:
+        _require(
+            parameters.min_survivors <= survivors <= roster,
+            f"a sum of {survivors} of {roster} vectors, at least "
+            f"{parameters.min_survivors} are needed",
+        )
+    else:
+        _require(survivors == 0, "survivors are listed without a sum")
+    held, summed = receipt.roster, receipt.survivors
+    if isinstance(held, NamePath) and isinstance(summed, NamePath):
+        is_subset = summed.place is None or held.place is not None
+    else:
+        is_subset = set(_listed_names(summed)) <= set(_listed_names(held))
+    _require(is_subset, "the sum includes a client whose share the leader did not hold")
+
+
+def _listed_names(names: Names) -> tuple[str, ...]:
+    return names if isinstance(names, tuple) else ()
+
+
+def _check_signatures(
+    receipt: TwoAggregatorReceipt, statement: PartStatement, leader: SessionDescriptor
+) -> None:
+    """Refuse a receipt that its aggregators have not signed."""
+    suite = leader.parameters.suite
+    signed = [
+        (
+            "leader",
+            receipt.leader_key,
+            receipt.to_sign(statement, suite),
+            receipt.leader_signature,
+        )
+    ]
+    if receipt.outcome is Outcome.RELEASED:
+        helper = receipt.helper_key, statement.to_sign(suite), receipt.helper_signature
+        signed.append(("helper", *helper))
+    for part, key, message, signature in signed:
+        try:
+            verify(key, message, signature)
+        except SignatureError as error:
+            raise _fault(
+                f"the {part} has not signed this: {error}", ErrorCode.BAD_SIGNATURE
+            ) from None
+
+
+def _check_outcome(receipt: TwoAggregatorReceipt, leader: SessionDescriptor) -> None:
+    """Refuse facts that contradict the stated outcome."""
+    parameters = leader.parameters
+    if receipt.outcome is Outcome.RELEASED:
+        size = packed_size(parameters.dimension, parameters.bits)
+        _require(receipt.code == 0, "a released sum has an abort code")
+        _require(receipt.size == size, f"a sum has {size} bytes, not {receipt.size}")
+        return
+    _require(receipt.outcome is Outcome.ABORTED, "the outcome is unknown")
+    _require(receipt.code != 0, "an aborted session has no abort code")
+    rest = (receipt.size, any(receipt.sum_hash), any(receipt.part_digest))
+    _require(not any(rest), "an aborted session has facts of a sum")
+    _require(
+        not receipt.helper_signature and not receipt.helper_key,
+        "the helper has signed a part of an aborted session",
+    )
+
+
+def _require(holds: bool, complaint: str) -> None:  # noqa: FBT001 - the checked value
+    if not holds:
+        raise _fault(complaint)
+
+
+def _fault(
+    complaint: str, code: ErrorCode = ErrorCode.POLICY_VIOLATION
+) -> RemoteProtocolError:
+    return RemoteProtocolError(complaint, code=code)

@@ -32,7 +32,7 @@ from secagg.errors import (
 )
 from secagg.protocol.messages import MAX_IDENTITY_BYTES
 from secagg.v1 import errors_pb2, google_status_pb2
-from secagg.wire.limits import (
+from secagg.wire.calls import (
     MAX_DETAIL_BYTES,
     MAX_ERROR_TEXT_BYTES,
     MAX_NEXT_STEP_BYTES,

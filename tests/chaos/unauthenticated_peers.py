@@ -47,7 +47,7 @@ from secagg.transport.address import Address
 from secagg.transport.channel_options import SERVICE
 from secagg.transport.handshake_limits import AdmissionLimits
 from secagg.transport.relay import Relay
-from secagg.wire.limits import MAX_MESSAGE_BYTES
+from secagg.wire.calls import MAX_MESSAGE_BYTES
 
 FILES = 1024
 MOST_SECONDS = 5.0

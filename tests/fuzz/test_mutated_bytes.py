@@ -41,8 +41,7 @@ from secagg.errors import (
 from secagg.protocol.client import machine as client_machine
 from secagg.protocol.client import states as client
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.credential import Credential, CredentialRequest
-from secagg.protocol.enrolment.revocation_list import RevocationList
+from secagg.protocol.enrolment import Credential, CredentialRequest, RevocationList
 from secagg.protocol.events import Finish, NoisyVector, Received, SessionOffered
 from secagg.protocol.messages import (
     KINDS,
@@ -68,8 +67,7 @@ from secagg.protocol.server import machine as server
 from secagg.server.session.record import SessionRecord
 from secagg.server.session.report import SessionReceipt
 from secagg.server.task.history import TaskHistory
-from secagg.simulation.driver import accepting, identity_of
-from secagg.simulation.enrolled import issued_to, simulated_trust
+from secagg.simulation.driver import accepting, identity_of, issued_to, simulated_trust
 from secagg.storage import journal
 from secagg.storage.change import Record
 from secagg.transport import status

@@ -34,7 +34,7 @@ from secagg.protocol.messages import (
 from secagg.runtime import log_events as telemetry
 from secagg.server.session.report import SessionReceipt
 from secagg.simulation import identity_of
-from secagg.simulation.enrolled import identity_in_simulation
+from secagg.simulation.driver import identity_in_simulation
 from secagg.storage.change import Side
 from secagg.storage.queries import ListSessions, LoadSession
 from secagg.storage.rows import SessionState

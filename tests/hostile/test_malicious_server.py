@@ -20,9 +20,8 @@ from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol import agreement
 from secagg.protocol.client import machine as client_machine
 from secagg.protocol.client import states as client
-from secagg.protocol.client.handlers import input_digest
 from secagg.protocol.client.states import Answered, Masked, Signed
-from secagg.protocol.enrolment.credential import Credential
+from secagg.protocol.enrolment import Credential
 from secagg.protocol.events import (
     Finish,
     InputBound,
@@ -30,6 +29,7 @@ from secagg.protocol.events import (
     Received,
     Send,
     SessionOffered,
+    input_digest,
 )
 from secagg.protocol.membership import Member, signed_advert
 from secagg.protocol.messages import (
@@ -54,13 +54,13 @@ from secagg.protocol.profiles import MaliciousParameters
 from secagg.protocol.refund import ChargeOutcome
 from secagg.protocol.rounds import rounds_of
 from secagg.protocol.server import machine as server
-from secagg.simulation import OFFERED_AT, enrolled, identity_of
+from secagg.simulation import OFFERED_AT, driver, identity_of
 from secagg.simulation.driver import accepting
 
 CLIENTS, COLLUDER = 6, 5
 HONEST = range(COLLUDER)
 MODULUS = 1 << 20
-ISSUER = enrolled._issuer()
+ISSUER = driver._issuer()
 
 
 def session_of(number=1, **overrides):
@@ -123,7 +123,7 @@ def keys(label):
 
 def identity(label):
     """Return an identity key that the adversary has."""
-    return enrolled._key(label)
+    return driver._key(label)
 
 
 def resigned(session, advert, *, key=None, credential=None, **changes):
@@ -207,7 +207,7 @@ def enrolled_as(name, key, **changes):
         not_after=OFFERED_AT * 2,
         serial=99,
     )
-    return replace(credential, **changes).signed_by(ISSUER, enrolled.TRUST_DOMAIN)
+    return replace(credential, **changes).signed_by(ISSUER, driver.TRUST_DOMAIN)
 
 
 def copies():
@@ -265,7 +265,7 @@ def test_invented_clients_have_no_issuer():
     session, roster = advertised()
     key, issuer = identity("a new client"), identity("another issuer")
     name = roster.adverts[COLLUDER].identity
-    credential = enrolled_as(name, key).signed_by(issuer, enrolled.TRUST_DOMAIN)
+    credential = enrolled_as(name, key).signed_by(issuer, driver.TRUST_DOMAIN)
     invented = resigned(
         session, roster.adverts[COLLUDER], key=key, credential=credential
     )
@@ -396,7 +396,7 @@ def offered(trust):
 
 
 def test_another_issuer_or_trust_domain_is_refused_before_a_key_is_made():
-    trust = enrolled.simulated_trust()
+    trust = driver.simulated_trust()
     for change in (
         {"enrolment_key": identity("another issuer").public_bytes},
         {"trust_domain": "elsewhere"},

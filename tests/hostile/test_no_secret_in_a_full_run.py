@@ -41,8 +41,8 @@ from secagg.protocol.client import machine as client_machine
 from secagg.protocol.client import states as client
 from secagg.protocol.client.handlers import _own_secrets
 from secagg.protocol.client.states import ReadyForInput
-from secagg.protocol.masking import input_masks
 from secagg.protocol.messages import Round
+from secagg.protocol.packing import input_masks
 from secagg.protocol.parameters import Graph
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.profiles import Profile
@@ -52,7 +52,7 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.task.definition import TaskDefinition
 from secagg.server.task.setup import Cohort
-from secagg.simulation.enrolled import (
+from secagg.simulation.driver import (
     TRUST_DOMAIN,
     identity_in_simulation,
     published_in_simulation,

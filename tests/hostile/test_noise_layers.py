@@ -24,8 +24,7 @@ from secagg.protocol.profiles import MaliciousParameters, RoundDeadlines
 from secagg.protocol.rounds import DropReason
 from secagg.protocol.server import states as server_states
 from secagg.simulation import InProcessSession, run_session
-from secagg.simulation.driver import identity_of
-from secagg.simulation.enrolled import simulated_trust
+from secagg.simulation.driver import identity_of, simulated_trust
 
 CLIENTS, DIM, LADDER, BITS = 10, 1000, 4, 20
 MODULUS = 1 << BITS

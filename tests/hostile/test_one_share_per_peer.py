@@ -16,9 +16,8 @@ from secagg.crypto.shamir import SHARE_SIZE
 from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode
 from secagg.protocol.client import machine as client
-from secagg.protocol.client.handlers import input_digest
 from secagg.protocol.client.states import Answered, Failed, Masked
-from secagg.protocol.events import InputBound, InputReady, Received, Send
+from secagg.protocol.events import InputBound, InputReady, Received, Send, input_digest
 from secagg.protocol.messages import Envelope, Round, Shares, Survivors, rank_key
 from secagg.simulation.driver import accepting, identity_of
 

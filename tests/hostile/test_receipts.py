@@ -65,8 +65,9 @@ from secagg.protocol.receipts.verifier import (
     verify_receipt,
 )
 from secagg.simulation import driver
-from secagg.simulation.driver import InProcessSession, accepting
-from secagg.simulation.enrolled import (
+from secagg.simulation.driver import (
+    InProcessSession,
+    accepting,
     membership_of,
     published_in_simulation,
     simulated_trust,

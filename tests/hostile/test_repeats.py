@@ -16,7 +16,6 @@ from secagg_testing.cohorts import (
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.client import machine as client_machine
 from secagg.protocol.client import states as client
-from secagg.protocol.client.handlers import input_digest
 from secagg.protocol.events import (
     AbortRequested,
     InputBound,
@@ -26,6 +25,7 @@ from secagg.protocol.events import (
     PlainVector,
     Received,
     RoundClosed,
+    input_digest,
 )
 from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Round, Shares
 from secagg.protocol.refund import ChargeOutcome

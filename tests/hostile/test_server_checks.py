@@ -11,9 +11,7 @@ from secagg_testing.observed_session import ObservedSession
 
 from secagg.crypto.shamir import SHARE_SIZE
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
-from secagg.protocol import reconstruction
 from secagg.protocol.client import machine as client
-from secagg.protocol.disputes import excluded
 from secagg.protocol.events import (
     AbortRequested,
     DealerFailed,
@@ -22,6 +20,7 @@ from secagg.protocol.events import (
     ShareDisputed,
     SumComputed,
 )
+from secagg.protocol.membership import excluded
 from secagg.protocol.messages import (
     BUNDLE_BYTES,
     KINDS,
@@ -39,6 +38,7 @@ from secagg.protocol.parameters import Profile
 from secagg.protocol.rounds import DropReason, rounds_of
 from secagg.protocol.server import machine as server_machine
 from secagg.protocol.server import states as server
+from secagg.protocol.server import unmasking
 from secagg.simulation import identity_of
 
 CLIENT_ROUNDS = rounds_of(Profile.HONEST_CURIOUS_SERVER)
@@ -371,7 +371,7 @@ def test_a_dealer_with_inconsistent_shares_is_named():
 def test_no_work_across_clients_is_done_below_the_minimum(which, monkeypatch):
     """A37: reconstruction, the only work quadratic in clients, needs the threshold."""
     calls = []
-    monkeypatch.setattr(reconstruction, "rebuild", lambda *_, **__: calls.append(1))
+    monkeypatch.setattr(unmasking, "rebuild", lambda *_, **__: calls.append(1))
     session = new_session(threshold=4)
     run_until(
         session,

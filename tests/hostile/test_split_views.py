@@ -28,10 +28,16 @@ from secagg.protocol.agreement import sign_context
 from secagg.protocol.client import checks
 from secagg.protocol.client import machine as client_machine
 from secagg.protocol.client import states as client
-from secagg.protocol.client.handlers import input_digest
 from secagg.protocol.client.states import Failed, Masked, Signed
 from secagg.protocol.context import unmask_context
-from secagg.protocol.events import InputBound, InputReady, Received, Send, Step
+from secagg.protocol.events import (
+    InputBound,
+    InputReady,
+    Received,
+    Send,
+    Step,
+    input_digest,
+)
 from secagg.protocol.messages import (
     Consistency,
     Envelope,
@@ -43,8 +49,7 @@ from secagg.protocol.messages import (
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.profiles import Profile
 from secagg.simulation import identity_of
-from secagg.simulation.driver import accepting
-from secagg.simulation.enrolled import membership_of
+from secagg.simulation.driver import accepting, membership_of
 
 DIMENSION = 2
 # Clients and colluders: all cohorts in which an honest client has an honest peer.

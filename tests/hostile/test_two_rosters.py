@@ -29,7 +29,7 @@ from secagg.crypto.modular import word_dtype
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.transcript import encode_set
 from secagg.errors import ErrorCode
-from secagg.protocol import agreement, masking
+from secagg.protocol import agreement, packing
 from secagg.protocol.agreement import sign_context
 from secagg.protocol.client import machine as client_machine
 from secagg.protocol.client import states as client
@@ -66,8 +66,12 @@ from secagg.protocol.receipts.verifier import (
     verify_receipt,
 )
 from secagg.protocol.refund import ChargeOutcome
-from secagg.simulation.driver import OFFERED_AT, accepting
-from secagg.simulation.enrolled import membership_of, simulated_trust
+from secagg.simulation.driver import (
+    OFFERED_AT,
+    accepting,
+    membership_of,
+    simulated_trust,
+)
 
 DIMENSION = 2
 WEST, EAST = "west", "east"
@@ -231,7 +235,7 @@ class LyingServer:
         self.states[name, which] = result.state
         (output,) = result.outputs
         assert isinstance(output, MaskAndUpload)
-        masked = masking.mask_input(vector.residues, output.job)
+        masked = packing.mask_input(vector.residues, output.job)
         self.facts.heard_vector(self.session_id, name, masked)
         self.masked.add((name, which))
 

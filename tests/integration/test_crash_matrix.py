@@ -22,13 +22,12 @@ from secagg_testing.deployment import TASK_ID, Deployment, one_hot_input
 from secagg_testing.inline_store import ask
 from secagg_testing.lossy_connection import Fault
 
-from secagg.client.contribution import SessionOutcome
-from secagg.client.participation import receipt_of
+from secagg.client.contribution import SessionOutcome, receipt_of
 from secagg.protocol.client import states as client_states
 from secagg.protocol.events import PlainVector
 from secagg.protocol.profiles import MaliciousParameters
 from secagg.protocol.rounds import rounds_of
-from secagg.simulation.enrolled import published_in_simulation
+from secagg.simulation.driver import published_in_simulation
 from secagg.storage.change import Side
 from secagg.storage.journal import decode_ending
 from secagg.storage.queries import ListSessions, LoadSession

@@ -24,7 +24,7 @@ from secagg_testing.manual_clock import ManualClock
 from secagg_testing.scripted_service import ScriptedService
 
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError, ServiceError
-from secagg.protocol.enrolment.revocation_list import RevocationList
+from secagg.protocol.enrolment import RevocationList
 from secagg.server.rpc.certificates import LOOK_EVERY_SECONDS
 from secagg.transport.address import Address
 from secagg.transport.handshake_limits import AdmissionLimits

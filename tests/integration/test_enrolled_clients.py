@@ -19,8 +19,7 @@ from secagg_testing.lossy_connection import Fault
 from secagg_testing.lying_connection import LyingConnection, instead
 from secagg_testing.replicas import Replicas
 
-from secagg.client.contribution import SessionOutcome
-from secagg.client.participation import receipt_of
+from secagg.client.contribution import SessionOutcome, receipt_of
 from secagg.client.retry_policy import ErrorStage, NextAction, after_error
 from secagg.client.session_driver import SessionSettings
 from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
@@ -30,7 +29,7 @@ from secagg.protocol.receipts.receipt import AuditReceipt
 from secagg.protocol.receipts.verifier import Finding, verify_receipt
 from secagg.server.session.report import SessionReceipt
 from secagg.simulation import identity_of
-from secagg.simulation.enrolled import (
+from secagg.simulation.driver import (
     TRUST_DOMAIN,
     identity_in_simulation,
     issued_to,

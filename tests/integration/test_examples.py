@@ -19,7 +19,7 @@ import secagg
 from secagg import advanced
 from secagg.crypto.entropy import SystemEntropy
 from secagg.crypto.signature import IdentityKey
-from secagg.protocol.enrolment.credential import CredentialRequest, IssuedCredential
+from secagg.protocol.enrolment import CredentialRequest, IssuedCredential
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -34,13 +34,13 @@ from secagg.transport.connection import CallDeadlines
 from secagg.transport.handshake_limits import AdmissionLimits
 from secagg.transport.status import error_of
 from secagg.wire.calls import (
+    MAX_MESSAGE_BYTES,
     AdvertiseKeys,
     ShareKeys,
     UploadChunk,
     UploadStatus,
     WatchSession,
 )
-from secagg.wire.limits import MAX_MESSAGE_BYTES
 
 SESSION = bytes(32)
 ROSTER = Envelope(Roster, b"r")

@@ -19,9 +19,12 @@ from secagg_testing.inline_store import ask
 from secagg_testing.lossy_connection import Fault
 from secagg_testing.lying_connection import LyingConnection, instead
 
-from secagg.client.client_receipt import concluded, seen_at_offer
-from secagg.client.contribution import SessionOutcome
-from secagg.client.participation import receipt_of
+from secagg.client.contribution import (
+    SessionOutcome,
+    concluded,
+    receipt_of,
+    seen_at_offer,
+)
 from secagg.distributed_dp import TaskNoiseVerifier, certify
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol import context, refund
@@ -54,7 +57,7 @@ from secagg.protocol.receipts.verifier import (
 )
 from secagg.server.task.outputs import SumWriter
 from secagg.server.task.setup import PreparedTask
-from secagg.simulation.enrolled import published_in_simulation
+from secagg.simulation.driver import published_in_simulation
 from secagg.storage.change import Change
 from secagg.storage.journal import decode_client_event, decode_offer
 from secagg.wire.calls import GetUpdate, UploadChunk, WatchSession

@@ -18,14 +18,13 @@ from secagg_testing.inline_store import ask
 from secagg_testing.lossy_connection import Fault
 from secagg_testing.lying_connection import LyingConnection, instead
 
-from secagg.client.contribution import SessionOutcome
-from secagg.client.participation import receipt_of
+from secagg.client.contribution import SessionOutcome, receipt_of
 from secagg.errors import ErrorCode
 from secagg.protocol.messages import EdgesPublished, Envelope, Roster
 from secagg.protocol.receipts.receipt import WrittenBy
 from secagg.protocol.receipts.verifier import Finding, verify_receipt
 from secagg.server import aggregator as client_desk
-from secagg.simulation.enrolled import published_in_simulation
+from secagg.simulation.driver import published_in_simulation
 from secagg.wire.calls import Blob, ChooseEdges, FetchChunk, GetUpdate, WatchSession
 
 CLIENTS, CRASHING = 5, 2

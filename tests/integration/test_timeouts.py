@@ -12,8 +12,7 @@ from secagg_testing.deployment import TASK_ID, Deployment
 from secagg_testing.lossy_connection import Fault
 from secagg_testing.lying_connection import LyingConnection
 
-from secagg.client.contribution import SessionOutcome
-from secagg.client.participation import Participation, last_part
+from secagg.client.contribution import Participation, SessionOutcome, last_part
 from secagg.client.retry_policy import (
     AttemptCounter,
     Backoff,

@@ -24,20 +24,20 @@ from secagg_testing.cohorts import (
 )
 from secagg_testing.observed_session import ObservedSession
 
-from secagg.client.client_receipt import concluded, seen_at_offer, seen_with
+from secagg.client.contribution import concluded, seen_at_offer, seen_with
 from secagg.crypto.modular import add_into, reduce_in_place, zeros
 from secagg.crypto.shamir import SHARE_SIZE
 from secagg.distributed_dp import TaskNoiseVerifier, subtract_layers
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.client import machine as client_machine
 from secagg.protocol.client import states as client
-from secagg.protocol.client.handlers import input_digest
 from secagg.protocol.events import (
     ComputeSum,
     InputBound,
     InputReady,
     NoisyVector,
     Received,
+    input_digest,
 )
 from secagg.protocol.messages import (
     Complaint,

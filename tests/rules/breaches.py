@@ -13,7 +13,7 @@ from typing import Any, Final
 from secagg_testing.cohorts import offer_of, parameters_for, report_of
 from secagg_testing.two_aggregators import TASK, noise_for
 
-from secagg.client.budget import budget_key_of
+from secagg.client.budget import OwnTotal, budget_key_of
 from secagg.client.gate import (
     GateRequest,
     GateStage,
@@ -21,13 +21,12 @@ from secagg.client.gate import (
     OwnEnrolment,
     OwnRules,
 )
-from secagg.client.total_claim import OwnTotal
 from secagg.distributed_dp import TaskLoss
 from secagg.errors import ErrorCode
 from secagg.pki.client_identity import load_client_identity
 from secagg.pki.key_files import parse_key
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.credential import ClientIdentity
+from secagg.protocol.enrolment import ClientIdentity
 from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
 from secagg.protocol.profiles import Trust
 from secagg.storage.budget_ledger import ChargeRow, ChargeState, ClaimAdversary

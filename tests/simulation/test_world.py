@@ -19,7 +19,7 @@ from secagg_testing.world.run import simulate, simulate_plan
 from secagg_testing.world.tasks import Kind, parameters_of
 
 from secagg.client.calls import ClientCalls
-from secagg.client.client_receipt import seen_with
+from secagg.client.contribution import seen_with
 from secagg.client.open_client import OpenClient
 from secagg.client.service import ClientService
 from secagg.client.session import ClientSession

@@ -26,8 +26,7 @@ from secagg.protocol.profiles import (
 )
 from secagg.protocol.server import states as server_states
 from secagg.simulation import InProcessSession, run_session
-from secagg.simulation.driver import identity_of
-from secagg.simulation.enrolled import simulated_trust
+from secagg.simulation.driver import identity_of, simulated_trust
 
 FALSE_ALARM = 1e-6
 CLIENTS, SURVIVORS, DIM, LADDER = 10, 6, 1 << 18, 4

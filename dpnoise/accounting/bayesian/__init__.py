@@ -5,20 +5,6 @@
 * Nothing that plans, encodes, adds or refuses noise imports this package.
 """
 
-from typing import Final
-
 from dpnoise.lazy_names import lazy_names
 
-_MODULES: Final = {
-    ".accountant": (
-        "BayesianAccountant",
-        "Interval",
-        "Level",
-        "PopulationStatement",
-        "SampledGaussian",
-        "typical_epsilon",
-        "upper_mean",
-    ),
-}
-
-__all__, __getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__all__, __getattr__, __dir__ = lazy_names(__name__)

@@ -1,11 +1,9 @@
 from dpnoise.accounting.bayesian.accountant import (
     BayesianAccountant as BayesianAccountant,
+    Interval as Interval,
     Level as Level,
     PopulationStatement as PopulationStatement,
     SampledGaussian as SampledGaussian,
-)
-from dpnoise.accounting.bayesian.accountant import (
-    Interval as Interval,
+    typical_epsilon as typical_epsilon,
     upper_mean as upper_mean,
 )
-from dpnoise.accounting.bayesian.accountant import typical_epsilon as typical_epsilon

@@ -34,7 +34,7 @@ from secagg.config.server import HostSection
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.pki.expiry import expiries_of, level_of
 from secagg.pki.key_files import PublishedEnrolment, is_readable_by_others, parse_key
-from secagg.protocol.enrolment.revocation_list import read_revocations
+from secagg.protocol.enrolment import read_revocations
 from secagg.protocol.packing import packed_size
 from secagg.runtime.files import SESSION_PLACE, nearest_place
 from secagg.transport.address import Address

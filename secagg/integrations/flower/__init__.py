@@ -5,14 +5,6 @@ A strategy gets one reply for each round: the mean of all updates, with noise.  
 node accepts is in a file of the node (`secagg.integrations.flower.terms`).
 """
 
-from typing import Final
-
 from dpnoise.lazy_names import lazy_names
 
-_MODULES: Final = {
-    ".grid": ("SecureGrid",),
-    ".mod": ("secagg_mod",),
-    ".task": ("SecureTask",),
-}
-
-__all__, __getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__all__, __getattr__, __dir__ = lazy_names(__name__)

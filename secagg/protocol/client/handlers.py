@@ -4,7 +4,6 @@ A handler runs its checks first.  A `RemoteProtocolError` that it raises ends th
 session for this client with that code.
 """
 
-import hashlib
 from dataclasses import replace
 
 import numpy as np
@@ -52,7 +51,7 @@ from secagg.protocol.client.states import (
     Signed,
 )
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.verification import check_credential
+from secagg.protocol.enrolment import check_credential
 from secagg.protocol.events import (
     InputBound,
     InputReady,
@@ -64,6 +63,7 @@ from secagg.protocol.events import (
     Send,
     SessionOffered,
     Step,
+    input_digest,
 )
 from secagg.protocol.graphs.edge_selection import (
     check_published,
@@ -85,14 +85,6 @@ from secagg.protocol.noise_terms import noise_terms
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.profiles import HonestCuriousParameters
-
-
-def input_digest(vector: PlainVector | NoisyVector) -> bytes:
-    """Return 32 bytes that bind an input to a session (PROTOCOL §12)."""
-    residues = vector.residues
-    little_endian = residues.astype(residues.dtype.newbyteorder("<"), copy=False)
-    return hashlib.sha256(little_endian.tobytes()).digest()
-
 
 # --- AdvertiseKeys ------------------------------------------------------------------
 

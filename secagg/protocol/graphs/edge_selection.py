@@ -22,9 +22,14 @@ from typing import Final
 from secagg.crypto.canonical import Writer
 from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.entropy import Entropy
-from secagg.crypto.merkle import MerkleTree, ProofError, proven_top
 from secagg.crypto.signature import IdentityKey
-from secagg.crypto.transcript import domain_tag, hash_parts
+from secagg.crypto.transcript import (
+    MerkleTree,
+    ProofError,
+    domain_tag,
+    hash_parts,
+    proven_top,
+)
 from secagg.errors import ErrorCode, InternalError
 from secagg.protocol.agreement import Signers, check_signed
 from secagg.protocol.graphs.neighbours import DrawnGraph

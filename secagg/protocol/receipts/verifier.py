@@ -46,7 +46,7 @@ from secagg.protocol.client.checks import (
     check_survivors,
 )
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.revocation_list import read_revocations
+from secagg.protocol.enrolment import read_revocations
 from secagg.protocol.graphs.neighbours import SharingGraph, sharing_graph
 from secagg.protocol.membership import check_adverts, enrolment_rules
 from secagg.protocol.messages import DIGEST_BYTES, Advert, Quorum, Roster, RosterFrame

@@ -4,7 +4,7 @@ A handler checks first and writes last.  It raises `RemoteProtocolError` for a m
 that it refuses, and then leaves the state as before.
 
 `secagg.protocol.server.unmasking` has the handlers behind U3,
-`secagg.protocol.server.outcomes` those of the session's end.
+`secagg.protocol.server.states` those of the session's end.
 """
 
 from collections import Counter
@@ -52,7 +52,6 @@ from secagg.protocol.messages import (
 from secagg.protocol.noise_terms import noise_terms
 from secagg.protocol.parameters import Graph, ProtocolParameters
 from secagg.protocol.rounds import DropReason
-from secagg.protocol.server.outcomes import abort, dropped_for, too_few
 from secagg.protocol.server.states import (
     AdvertiseKeys,
     ChooseEdges,
@@ -63,6 +62,9 @@ from secagg.protocol.server.states import (
     ServerStep,
     ShareKeys,
     Unmasking,
+    abort,
+    dropped_for,
+    too_few,
 )
 
 _SEED_BYTES: Final = 32

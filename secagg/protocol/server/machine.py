@@ -32,7 +32,7 @@ from secagg.errors import (
     RemoteProtocolError,
 )
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.verification import VerifiedCredentials
+from secagg.protocol.enrolment import VerifiedCredentials
 from secagg.protocol.events import (
     AbortRequested,
     Received,
@@ -76,7 +76,6 @@ from secagg.protocol.server.handlers import (
     record_edges,
     record_upload,
 )
-from secagg.protocol.server.outcomes import abort_requested, abort_summing, complete
 from secagg.protocol.server.states import (
     AdvertiseKeys,
     ChooseEdges,
@@ -92,6 +91,9 @@ from secagg.protocol.server.states import (
     ShareKeys,
     Summing,
     Unmasking,
+    abort_requested,
+    abort_summing,
+    complete,
 )
 from secagg.protocol.server.unmasking import (
     close_consistency,

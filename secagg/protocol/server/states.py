@@ -1,7 +1,11 @@
-"""The states of the server's side: one frozen value for each round.
+"""The states of the server's side, one frozen value for each round, and their outcomes.
 
 A state holds only what its round needs.  The only mutable parts are the collectors of
 the open round, written by the last statement of a handler.
+
+Behind the states stand the handlers of `server.TRANSITIONS` for its last rows, dropouts
+on the way, and the end of a round without enough clients.  A handler that aborts
+returns the result of `too_few` or `abort`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,12 +13,19 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Self
 
-from secagg.crypto.merkle import MerkleTree
-from secagg.errors import ErrorCode
+from secagg.crypto.transcript import MerkleTree
+from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.protocol.agreement import Signers
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.verification import EnrolmentRules, VerifiedCredentials
-from secagg.protocol.events import ComputeSum, ServerOutput, Step
+from secagg.protocol.enrolment import EnrolmentRules, VerifiedCredentials
+from secagg.protocol.events import (
+    AbortRequested,
+    ComputeSum,
+    DropClient,
+    ServerOutput,
+    Step,
+    SumComputed,
+)
 from secagg.protocol.graphs.edge_selection import EdgeTrees
 from secagg.protocol.graphs.neighbours import SharingGraph
 from secagg.protocol.messages import (
@@ -25,6 +36,7 @@ from secagg.protocol.messages import (
     Consistency,
     Edges,
     Envelope,
+    Fate,
     Message,
     Released,
     Roster,
@@ -35,6 +47,7 @@ from secagg.protocol.messages import (
     Upload,
 )
 from secagg.protocol.noise_terms import NoiseReader, NoiseTerms, no_noise
+from secagg.protocol.rounds import DropReason
 from secagg.protocol.share_bundles import SharesAnswer
 
 _NAME_OF: Final[Mapping[type[Message], str]] = {
@@ -348,3 +361,86 @@ ServerState = (
     | Failed
 )
 ServerStep = Step[ServerState, ServerOutput]
+
+
+def complete(state: Summing, event: SumComputed) -> ServerStep:
+    """Release the sum."""
+    survivors = state.cohort.names_of(state.survivors)
+    released = Released(
+        Fate.INCLUDED, event.sum_hash, event.size, len(survivors), event.kept_until
+    )
+    return Step(
+        Completed(state.session, state.cohort, outcome=released, survivors=survivors)
+    )
+
+
+def abort_requested(state: ServerState, event: AbortRequested) -> ServerStep:
+    """End the session on request of the operator or the runner."""
+    # PROTOCOL §5.6: from U3 on, the end costs its members their charge.
+    survivors = (
+        state.cohort.names_of(state.survivors)
+        if isinstance(state, ConsistencyCheck | Unmasking)
+        else frozenset[str]()
+    )
+    return abort(state.session, event.code, event.reason, survivors=survivors)
+
+
+def abort_summing(state: Summing, event: AbortRequested) -> ServerStep:
+    """Discard a sum that may be known already, if that is requested explicitly."""
+    if not event.discard_unmasked:
+        raise LocalProtocolError(
+            "the session is being summed: its clients are charged whether or not the "
+            "sum is released",
+            next_step="Wait for the sum, or discard it explicitly.",
+        )
+    survivors = state.cohort.names_of(state.survivors)
+    failed = Failed(
+        state.session,
+        Aborted(Fate.NOT_INCLUDED, event.code, event.reason),
+        survivors,
+        was_unmasked=True,
+    )
+    return Step(failed)
+
+
+def too_few(  # noqa: PLR0913, PLR0917 - one sentence and what it is about
+    session: Session,
+    alive: int,
+    needed: int,
+    did: str,
+    code: ErrorCode,
+    drops: tuple[ServerOutput, ...] = (),
+    *,
+    survivors: frozenset[str] = frozenset(),
+) -> ServerStep:
+    """End the session because too few clients completed a round."""
+    reason = f"{alive} clients {did}, {needed} are needed"
+    return abort(session, code, reason, drops, survivors=survivors)
+
+
+def abort(
+    session: Session,
+    code: ErrorCode,
+    reason: str,
+    drops: tuple[ServerOutput, ...] = (),
+    *,
+    survivors: frozenset[str] = frozenset(),
+) -> ServerStep:
+    """End the session without a sum.
+
+    Args:
+        session: Which.
+        code: Why.
+        reason: The same as a sentence for the operator.
+        drops: The dropouts of the round that ends.
+        survivors: U3 by name, once it is fixed: its end costs them their charge.
+    """
+    fate = Fate.NOT_INCLUDED if survivors else Fate.NEVER_FIXED
+    return Step(Failed(session, Aborted(fate, code, reason), survivors), drops)
+
+
+def dropped_for(
+    cohort: FixedCohort, indices: AbstractSet[int], reason: DropReason
+) -> tuple[ServerOutput, ...]:
+    """Record dropouts by roster index, with the reason."""
+    return tuple(DropClient(cohort.name_of(index), reason) for index in sorted(indices))

@@ -34,8 +34,7 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import subtract_layers
 from secagg.errors import InternalError
 from secagg.protocol.events import ComputeSum, NoiseRemoval
-from secagg.protocol.masking import removal_masks
-from secagg.protocol.packing import chunks, pack, unpack
+from secagg.protocol.packing import chunks, pack, removal_masks, unpack
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.metrics import ENGINE_JOBS, MASK_COORDINATES, Meter, SilentMeter
 from secagg.runtime.workers import Workers

@@ -39,7 +39,6 @@ from secagg.errors import (
     SecAggError,
     ServiceError,
 )
-from secagg.runtime.limited_log import LimitedLog
 from secagg.runtime.log_events import (
     CALL_FAILED,
     EDGE_REQUEST_REFUSED,
@@ -51,10 +50,10 @@ from secagg.runtime.log_events import (
 from secagg.server.call_guards import Caller, CallGuards, OpenCalls, note_caller
 from secagg.server.http_edge.proof import RequestProof
 from secagg.transport.connection import AggregatorService
+from secagg.transport.relay import LimitedLog
 from secagg.transport.request_proof import CONTENT_TYPE, content_digest, path_of
 from secagg.transport.status import DETAIL_KEY, status_of
-from secagg.wire.calls import CALLS, Call, UploadChunk
-from secagg.wire.limits import MAX_MESSAGE_BYTES
+from secagg.wire.calls import CALLS, MAX_MESSAGE_BYTES, Call, UploadChunk
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 

@@ -37,7 +37,7 @@ from secagg.errors import (
 from secagg.pki.expiry import Expiry, ExpiryWarnings
 from secagg.pki.key_files import PublishedEnrolment
 from secagg.protocol.arguments import says_which_argument
-from secagg.protocol.enrolment.revocation_list import RevocationList
+from secagg.protocol.enrolment import RevocationList
 from secagg.protocol.profiles import Profile, Trust
 from secagg.runtime.clock import Clock
 from secagg.runtime.log_events import (

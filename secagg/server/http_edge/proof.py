@@ -16,9 +16,9 @@ from typing import Final
 
 from secagg.crypto.signature import SignatureError, verify
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
-from secagg.protocol.enrolment.credential import IssuedCredential
-from secagg.protocol.enrolment.verification import (
+from secagg.protocol.enrolment import (
     EnrolmentRules,
+    IssuedCredential,
     VerifiedCredentials,
     check_signing_credential,
 )

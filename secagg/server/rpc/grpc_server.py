@@ -69,8 +69,7 @@ from secagg.transport.handshake_limits import (
 )
 from secagg.transport.relay import Relay, begins_http2, begins_tls
 from secagg.transport.tls import ReloadingIdentity, TLSIdentity
-from secagg.wire.calls import CALLS, Call, UploadChunk, WatchSession
-from secagg.wire.codec import parse
+from secagg.wire.calls import CALLS, Call, UploadChunk, WatchSession, parse
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 

@@ -13,11 +13,11 @@ from secagg.crypto.canonical import Reader, Writer
 from secagg.distributed_dp import read_noise_terms
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.revocation_list import (
+from secagg.protocol.enrolment import (
     MAX_REVOCATION_BYTES,
+    VerifiedCredentials,
     read_revocations,
 )
-from secagg.protocol.enrolment.verification import VerifiedCredentials
 from secagg.protocol.messages import MAX_IDENTITY_BYTES
 from secagg.protocol.packing import packed_size
 from secagg.protocol.server import machine as server_machine

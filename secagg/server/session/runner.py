@@ -99,6 +99,7 @@ from secagg.storage.queries import ReadClock
 from secagg.storage.spool import SUM
 from secagg.storage.store import StoreFailoverError
 from secagg.wire.calls import (
+    LEAST_QUIET_SECONDS,
     Blob,
     BlobChunk,
     FetchChunk,
@@ -106,7 +107,6 @@ from secagg.wire.calls import (
     UploadStatus,
     Wait,
 )
-from secagg.wire.limits import LEAST_QUIET_SECONDS
 
 # How often a sum may end its aggregator.  Once may be another program's fault, twice a
 # lack of memory; the third time it is the sum's fault.

@@ -42,8 +42,7 @@ from secagg.protocol.server.states import RosterFixed
 from secagg.runtime.clock import Clock, SystemClock, is_set_before
 from secagg.server.session.state import DurableState, patiently
 from secagg.storage.change import Change
-from secagg.wire.calls import Wait
-from secagg.wire.limits import LEAST_QUIET_SECONDS, MAX_QUIET_SECONDS
+from secagg.wire.calls import LEAST_QUIET_SECONDS, MAX_QUIET_SECONDS, Wait
 
 # Machines sleep and dates are corrected, so the date is read at this interval, in
 # seconds.

@@ -30,8 +30,7 @@ from secagg.protocol.server import states as server
 from secagg.protocol.server.handlers import check_view
 from secagg.protocol.server.machine import ending_for
 from secagg.server.session.report import SessionReceipt
-from secagg.wire.calls import Blob, BlobChunk, FetchChunk, Wait
-from secagg.wire.codec import refuse
+from secagg.wire.calls import Blob, BlobChunk, FetchChunk, Wait, refuse
 
 # Clients fetch pieces concurrently.  The largest delivery, of 65 535 clients on the
 # complete graph, has 6.3 MB.

@@ -21,7 +21,7 @@ from secagg.errors import (
     SecAggError,
 )
 from secagg.protocol.descriptor import MAX_NOISE_TERMS_BYTES
-from secagg.protocol.disputes import excluded
+from secagg.protocol.membership import excluded
 from secagg.protocol.messages import MAX_IDENTITY_BYTES, Released
 from secagg.server.session.report import SessionReceipt
 

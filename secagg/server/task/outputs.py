@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.distributed_dp import EXACT, NoisyTask, PrivacyReport, SumError, SumEstimate
-from secagg.distributed_dp.plain_sums import decode_integers
+from secagg.distributed_dp.units import decode_integers
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.graphs.choice import failure_bounds_of

@@ -73,7 +73,7 @@ from secagg.server.task.stored import (
 from secagg.storage.changes import PutTask
 from secagg.storage.rows import Task, TaskState
 from secagg.storage.store import Store
-from secagg.wire.limits import check_transportable
+from secagg.wire.calls import check_transportable
 
 # Sums of a thousand clients with entries up to four million stay exact.
 _DEFAULT_BITS_WITHOUT_NOISE: Final = 32

@@ -24,7 +24,7 @@ from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT, ExactSumWaiver
 from secagg.server.step_server import StepServer
 from secagg.server.task.setup import PreparedTask
-from secagg.simulation.enrolled import identity_in_simulation
+from secagg.simulation.driver import identity_in_simulation
 from secagg_testing.cohorts import LENIENT_POLICY, report_of
 
 NOW = 1_800_000_000.0

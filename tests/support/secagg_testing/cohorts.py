@@ -25,8 +25,7 @@ from secagg.protocol.profiles import (
     RoundDeadlines,
     SparseParameters,
 )
-from secagg.simulation.driver import InProcessSession
-from secagg.simulation.enrolled import simulated_trust
+from secagg.simulation.driver import InProcessSession, simulated_trust
 
 # For tests that are not about policy: every floor at its lowest.
 LENIENT_POLICY = ClientPolicy(

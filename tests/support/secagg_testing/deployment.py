@@ -29,7 +29,7 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.credential import ClientIdentity
+from secagg.protocol.enrolment import ClientIdentity
 from secagg.protocol.events import NoisyVector, PlainVector
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.parameters import ProtocolParameters
@@ -40,8 +40,7 @@ from secagg.server.aggregator import Aggregator
 from secagg.server.engine.mask_removal import MaskExecutor
 from secagg.server.rpc.limits import AggregatorLimits
 from secagg.server.task.definition import OnEnded, SessionSum, TaskDefinition
-from secagg.simulation.driver import identity_of
-from secagg.simulation.enrolled import identity_in_simulation
+from secagg.simulation.driver import identity_in_simulation, identity_of
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.budget_ledger import ChargeState
 from secagg.storage.client_store import ClientStore

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from secagg.client.edge_connection import EdgeConnection
-from secagg.protocol.enrolment.credential import ClientIdentity
+from secagg.protocol.enrolment import ClientIdentity
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.server.call_guards import CallGuards, CallLimits
 from secagg.server.http_edge.listener import EdgeOptions, HttpEdge

@@ -13,7 +13,7 @@ from typing import Any
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey
 from secagg.errors import ErrorCode, SecAggError
-from secagg.protocol.enrolment.credential import (
+from secagg.protocol.enrolment import (
     ClientIdentity,
     Credential,
     IssuedCredential,

@@ -31,8 +31,7 @@ from secagg.errors import (
     ServiceError,
 )
 from secagg.protocol.client import states as client_states
-from secagg.protocol.client.handlers import input_digest
-from secagg.protocol.events import NoisyVector
+from secagg.protocol.events import NoisyVector, input_digest
 from secagg.protocol.messages import Round
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.policy import PrivacyLimits

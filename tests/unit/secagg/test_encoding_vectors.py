@@ -29,8 +29,8 @@ from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import NoisyTask
 from secagg.distributed_dp.noise_block import check_sampler
-from secagg.distributed_dp.plain_sums import decode_integers, encode_integers
 from secagg.distributed_dp.task import _rotation_seed
+from secagg.distributed_dp.units import decode_integers, encode_integers
 from secagg.errors import ErrorCode, InputError, RemoteProtocolError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.noise_terms import NoiseSecrets

@@ -11,12 +11,13 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey, SignatureError, verify
 from secagg.errors import RemoteProtocolError, SecAggError
 from secagg.pki.client_identity import load_client_identity
-from secagg.protocol.enrolment.credential import Credential, CredentialRequest
-from secagg.protocol.enrolment.revocation_list import read_revocations
-from secagg.protocol.enrolment.verification import (
+from secagg.protocol.enrolment import (
+    Credential,
+    CredentialRequest,
     EnrolmentRules,
     VerifiedCredentials,
     check_credential,
+    read_revocations,
 )
 from secagg.protocol.profiles import Trust
 

@@ -11,8 +11,8 @@ from secagg_testing.cohorts import offer_of
 
 import secagg
 from secagg import advanced
+from secagg.client.budget import TotalBudgetExceededError
 from secagg.client.client import Client
-from secagg.client.total_claim import TotalBudgetExceededError
 from secagg.config import load_server_settings
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import NoisyTask, randomised_mse

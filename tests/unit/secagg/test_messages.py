@@ -7,7 +7,7 @@ import pytest
 from secagg.crypto.canonical import Writer
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol import messages
-from secagg.protocol.enrolment.credential import Credential
+from secagg.protocol.enrolment import Credential
 from secagg.protocol.messages import (
     KINDS,
     Aborted,

@@ -38,8 +38,7 @@ from secagg.crypto.transcript import (
 )
 from secagg.protocol import context
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.credential import Credential
-from secagg.protocol.enrolment.verification import EnrolmentRules
+from secagg.protocol.enrolment import Credential, EnrolmentRules
 from secagg.protocol.graphs.neighbours import sharing_graph
 from secagg.protocol.membership import Member, signed_advert
 from secagg.protocol.messages import Advert, Roster, RosterFrame

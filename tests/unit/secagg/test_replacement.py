@@ -10,7 +10,7 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import NoisyTask, Unusable, UnusableKind, encode_or_zeros
 from secagg.distributed_dp.units import unit_terms
 from secagg.errors import InputError
-from secagg.protocol.client.handlers import input_digest
+from secagg.protocol.events import input_digest
 from secagg.protocol.noise_terms import NoiseSecrets
 
 CLIENTS, DIM = 4, 6

@@ -29,16 +29,16 @@ from secagg.crypto.prg import add_masks
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.protocol import context, masking, rounds
+from secagg.protocol import context, packing, rounds
 from secagg.protocol.client import machine as client_machine
 from secagg.protocol.client import states as client
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.credential import (
+from secagg.protocol.enrolment import (
     ClientIdentity,
     Credential,
     IssuedCredential,
+    read_revocations,
 )
-from secagg.protocol.enrolment.revocation_list import read_revocations
 from secagg.protocol.events import (
     ComputeSum,
     DropClient,
@@ -184,7 +184,7 @@ class VectorClient:
         (output,) = self.supply_input()
         assert isinstance(output, MaskAndUpload)
         assert output.view == bytes_of(self.session, "view")
-        masked = masking.mask_input(output.vector.residues, output.job)
+        masked = packing.mask_input(output.vector.residues, output.job)
         return pack(masked, self.parameters.bits)
 
     def supply_input(self):
@@ -527,7 +527,7 @@ def clean_sum(session, job):
     for _, digest in job.uploads:
         upload = unpack(uploads[digest], job.dimension, bits, job.modulus)
         add_into(total, upload, job.modulus)
-    add_masks(total, masking.removal_masks(job), job.modulus)
+    add_masks(total, packing.removal_masks(job), job.modulus)
     return total
 
 

@@ -14,7 +14,7 @@ from secagg.crypto.modular import UnsignedArray, zeros
 from secagg.errors import LocalProtocolError, SecAggError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import NoisyVector, PlainVector
-from secagg.simulation.enrolled import identity_in_simulation
+from secagg.simulation.driver import identity_in_simulation
 from secagg.transport.connection import AggregatorConnection
 from secagg_testing.cohorts import LENIENT_POLICY
 from secagg_testing.world.tasks import WorldTask, privacy_limits_of

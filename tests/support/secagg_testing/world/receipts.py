@@ -17,7 +17,7 @@ from secagg.protocol.graphs.edge_selection import EdgeTrees
 from secagg.protocol.messages import Consistency, Edges, RosterFrame, Round
 from secagg.protocol.parameters import Graph
 from secagg.protocol.receipts.verifier import Finding, Verdict, verify_receipt
-from secagg.simulation.enrolled import simulated_trust
+from secagg.simulation.driver import simulated_trust
 from secagg_testing.world.journals import Journal
 
 

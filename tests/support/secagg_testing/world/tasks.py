@@ -18,7 +18,7 @@ from secagg.protocol.policy import (
     PrivacyLimits,
 )
 from secagg.server.task.setup import PreparedTask, prepare_task
-from secagg.simulation.enrolled import published_in_simulation
+from secagg.simulation.driver import published_in_simulation
 from secagg_testing.cohorts import (
     parameters_for,
     signing_parameters_for,

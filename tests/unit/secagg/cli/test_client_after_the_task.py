@@ -10,13 +10,13 @@ from secagg.cli import client as command
 from secagg.cli.output import Output
 from secagg.client.client import Client
 from secagg.client.input_files import FileInput
-from secagg.client.session_paths import SessionPath
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
     ExactSumWaiver,
 )
+from secagg.runtime.files import SessionPath
 from secagg.server.server import Server
 from secagg.server.task.setup import Cohort, PreparedTask
 

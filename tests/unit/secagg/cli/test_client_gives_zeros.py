@@ -13,9 +13,9 @@ from secagg.cli import client as command
 from secagg.cli.output import Output
 from secagg.client.client import Client
 from secagg.client.input_files import FileInput
-from secagg.client.session_paths import SessionPath
 from secagg.errors import InputError
 from secagg.protocol.policy import ClientPolicy, PrivacyLimits
+from secagg.runtime.files import SessionPath
 from secagg.runtime.log_events import CLIENT_LOGGER, SERVICE_BACKOFF
 from secagg.server.server import Server
 from secagg.testbed.connections import PausingConnection

@@ -11,12 +11,12 @@ from secagg.cli import main
 from secagg.cli.output import Output
 from secagg.client.client import Client
 from secagg.client.input_files import FileInput
-from secagg.client.session_paths import SessionPath
 from secagg.protocol.policy import (
     NO_NOISE_ACKNOWLEDGEMENT,
     ClientPolicy,
     ExactSumWaiver,
 )
+from secagg.runtime.files import SessionPath
 from secagg.runtime.log_events import CLIENT_LOGGER, SERVICE_BACKOFF
 from secagg.server.server import Server
 from secagg.server.task.setup import Cohort, PreparedTask

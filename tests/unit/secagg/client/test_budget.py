@@ -11,7 +11,7 @@ from secagg.client.budget import (
     max_rosters_of,
     settlement_of,
 )
-from secagg.client.gate_checks import check_budget
+from secagg.client.gate import check_budget
 from secagg.errors import ErrorCode
 from secagg.protocol.profiles import HonestCuriousParameters
 from secagg.protocol.refund import ChargeOutcome

@@ -8,9 +8,8 @@ import pytest
 from secagg_testing.cohorts import offer_of, parameters_for, with_noise
 from secagg_testing.inline_store import inline_store
 
-from secagg.client.budget import charge_of
+from secagg.client.budget import TotalBudgetExceededError, charge_of
 from secagg.client.client import Client
-from secagg.client.total_claim import TotalBudgetExceededError
 from secagg.errors import ErrorCode
 from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
 from secagg.server.aggregator import Aggregator

@@ -41,6 +41,7 @@ from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.transport.connection import InMemoryConnection
 from secagg.transport.handshake import UnexpectedPeerError
 from secagg.wire.calls import (
+    MAX_INLINE_BYTES,
     Blob,
     BlobChunk,
     FetchChunk,
@@ -48,8 +49,8 @@ from secagg.wire.calls import (
     GetUpdate,
     Reference,
     Wait,
+    message_sizes,
 )
-from secagg.wire.limits import MAX_INLINE_BYTES, message_sizes
 
 WHOLE = bytes(range(250))
 SIZES = message_sizes(parameters_for(4, dimension=4, threshold=3))

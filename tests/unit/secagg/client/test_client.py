@@ -12,7 +12,7 @@ from secagg_testing.lossy_connection import LossyConnection
 from secagg_testing.offers_only import OffersOnly
 
 from secagg.client.client import Client
-from secagg.client.participation import Participation
+from secagg.client.contribution import Participation
 from secagg.client.runner import ClientRunner
 from secagg.distributed_dp import NoisyTask, task
 from secagg.errors import (

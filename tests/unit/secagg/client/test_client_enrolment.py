@@ -27,13 +27,13 @@ from secagg.pki.client_identity import (
 )
 from secagg.pki.credential_issuer import Issuer
 from secagg.pki.key_files import key_text
-from secagg.protocol.enrolment.credential import (
+from secagg.protocol.enrolment import (
     ClientIdentity,
     Credential,
     IssuedCredential,
+    RevocationList,
+    check_credential,
 )
-from secagg.protocol.enrolment.revocation_list import RevocationList
-from secagg.protocol.enrolment.verification import check_credential
 from secagg.protocol.profiles import MaliciousParameters, Trust
 from secagg.storage.open_store import open_store
 from secagg.storage.queries import ReadRevocations

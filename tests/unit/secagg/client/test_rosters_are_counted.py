@@ -20,8 +20,12 @@ from secagg.protocol.client import states as client_states
 from secagg.protocol.events import AbortRequested, Received
 from secagg.protocol.messages import Round
 from secagg.simulation import identity_of
-from secagg.simulation.driver import OFFERED_AT, InProcessSession, accepting
-from secagg.simulation.enrolled import membership_of
+from secagg.simulation.driver import (
+    OFFERED_AT,
+    InProcessSession,
+    accepting,
+    membership_of,
+)
 from secagg.storage.change import Side
 from secagg.storage.queries import ReadTally
 

@@ -17,10 +17,10 @@ from secagg_testing.carrier import (
 )
 from secagg_testing.cohorts import LENIENT_POLICY, with_noise
 
+from secagg.client.budget import TotalBudgetExceededError
 from secagg.client.gate import Need
 from secagg.client.open_client import HEARING_SECONDS
 from secagg.client.step_client import StepClient
-from secagg.client.total_claim import TotalBudgetExceededError
 from secagg.errors import (
     ErrorCode,
     InputError,
@@ -35,7 +35,7 @@ from secagg.protocol.policy import PrivacyLimits, TotalBudget
 from secagg.protocol.profiles import Profile
 from secagg.protocol.receipts.receipt import AuditReceipt, Outcome
 from secagg.protocol.rounds import rounds_of
-from secagg.simulation.enrolled import published_in_simulation
+from secagg.simulation.driver import published_in_simulation
 from secagg.storage.change import Side
 from secagg.storage.queries import ReadTally
 from secagg.storage.rows import Retention

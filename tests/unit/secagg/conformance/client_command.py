@@ -34,7 +34,7 @@ from secagg.protocol.messages import Envelope, Upload
 from secagg.protocol.profiles import Profile
 from secagg.protocol.receipts.receipt import AuditReceipt
 from secagg.server.rpc.grpc_server import GrpcServer
-from secagg.simulation.enrolled import TRUST_DOMAIN
+from secagg.simulation.driver import TRUST_DOMAIN
 from secagg.testbed.child_process import child_environment
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role

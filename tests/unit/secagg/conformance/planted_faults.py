@@ -20,10 +20,9 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import report as privacy_report
 from secagg.distributed_dp.task import NoisyTask
 from secagg.errors import RemoteProtocolError
-from secagg.protocol import agreement, membership, share_bundles
+from secagg.protocol import agreement, enrolment, membership, share_bundles
 from secagg.protocol.client import checks, handlers, machine
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment import verification
 from secagg.protocol.messages import Advert, Upload
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.policy import ClientPolicy
@@ -218,7 +217,7 @@ def _reduced(verify, key, message, signature, *rest):
 
 instead("S is reduced in adverts", "R6.6-1", membership, "verify")(_reduced)
 instead("S is reduced in quorums", "R6.6-1", agreement, "verify")(_reduced)
-instead("S is reduced in credentials", "R6.6-1", verification, "verify")(_reduced)
+instead("S is reduced in credentials", "R6.6-1", enrolment, "verify")(_reduced)
 
 
 @instead("blocks that do not fit", "R3.5-6", NoisyTask, "validate")

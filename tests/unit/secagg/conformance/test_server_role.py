@@ -19,10 +19,9 @@ from secagg.conformance.server_driver import ServerDriver
 from secagg.conformance.server_role import server_cases
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.protocol import reconstruction
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.packing import pack, unpack
-from secagg.protocol.server import handlers
+from secagg.protocol.server import handlers, unmasking
 from secagg.server import step_server
 from secagg.server.step_server import StepServer
 
@@ -328,7 +327,7 @@ def counts_no_holders(found):
 
 @fault("server-wrong-share-located")
 def locates_no_wrong_share(found):
-    unchecked(found, reconstruction, "_corrected")
+    unchecked(found, unmasking, "_corrected")
 
 
 def restarting(found: Fault, forget: Callable[[list[bytes]], list[bytes]]) -> None:

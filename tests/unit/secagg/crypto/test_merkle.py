@@ -4,8 +4,7 @@ from hypothesis import strategies as st
 
 from secagg.conformance import read_vectors
 from secagg.crypto.cipher_suite import CipherSuite
-from secagg.crypto.merkle import MerkleTree, ProofError, proven_top
-from secagg.crypto.transcript import hash_parts
+from secagg.crypto.transcript import MerkleTree, ProofError, hash_parts, proven_top
 
 SUITE = CipherSuite(1)
 ENCODINGS = read_vectors("encodings")

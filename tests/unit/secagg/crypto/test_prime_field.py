@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from secagg.crypto import prime_field
-from secagg.crypto.prime_field import (
+from secagg.crypto import shamir
+from secagg.crypto.shamir import (
     MAX_ABSCISSA,
     PRIME,
     check_abscissae,
@@ -43,7 +43,7 @@ def lagrange_plainly(points):
 
 @pytest.mark.parametrize("limit", [1 << 22, 64])
 def test_evaluation_is_horners_whether_cached_or_in_blocks(monkeypatch, limit):
-    monkeypatch.setattr(prime_field, "_MAX_ENTRIES", limit)
+    monkeypatch.setattr(shamir, "_MAX_ENTRIES", limit)
     points = some_points(40)
     coefficients = np.array([[PRIME - 1, 0, 3], [PRIME - 1, 1, 4], [PRIME - 1, 2, 5]])
     values = evaluate(points, coefficients)
@@ -63,8 +63,8 @@ def test_the_largest_products_are_exact():
 @pytest.mark.parametrize("count", [1, 2, 3, 17, 60])
 @pytest.mark.parametrize("limit", [1 << 17, 64])
 def test_interpolation_weights_are_lagranges(monkeypatch, count, limit):
-    monkeypatch.setattr(prime_field, "_CACHED_ENTRIES", limit)
-    prime_field._lagrange_cached.cache_clear()
+    monkeypatch.setattr(shamir, "_CACHED_ENTRIES", limit)
+    shamir._lagrange_cached.cache_clear()
     points = some_points(count)
     expected = lagrange_plainly(points.tolist())
     assert lagrange_at_zero(points).astype(int).tolist() == expected
@@ -92,7 +92,7 @@ def test_weighed_bytes_are_exact_at_the_extremes(rows):
 
 @pytest.mark.parametrize("limit", [1 << 22, 64])
 def test_syndromes_vanish_exactly_on_code_words(monkeypatch, limit):
-    monkeypatch.setattr(prime_field, "_MAX_ENTRIES", limit)
+    monkeypatch.setattr(shamir, "_MAX_ENTRIES", limit)
     points = some_points(30)
     coefficients = np.arange(1, 41).reshape(20, 2)
     values = evaluate(points, coefficients)

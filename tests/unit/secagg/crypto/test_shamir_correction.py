@@ -1,8 +1,13 @@
 import numpy as np
 import pytest
 
-from secagg.crypto.prime_field import PRIME, evaluate, parity_check
-from secagg.crypto.shamir import UncorrectableError, find_faulty
+from secagg.crypto.shamir import (
+    PRIME,
+    UncorrectableError,
+    evaluate,
+    find_faulty,
+    parity_check,
+)
 
 POINTS = np.arange(3, 33)
 

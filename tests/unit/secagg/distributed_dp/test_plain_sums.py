@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from secagg_testing.cohorts import parameters_for
 
-from secagg.distributed_dp.plain_sums import decode_integers, encode_integers
+from secagg.distributed_dp.units import decode_integers, encode_integers
 from secagg.errors import InputError, LocalProtocolError
 
 

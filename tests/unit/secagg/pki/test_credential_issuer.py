@@ -11,9 +11,13 @@ from secagg.errors import ErrorCode, SecAggError
 from secagg.pki.credential_issuer import ISSUER_SEED, RECORD, REVOCATIONS, Issuer
 from secagg.pki.key_files import key_text
 from secagg.protocol.descriptor import CLOCK_TOLERANCE_SECONDS
-from secagg.protocol.enrolment.credential import CredentialRequest, enrolment_tag
-from secagg.protocol.enrolment.revocation_list import RevocationList
-from secagg.protocol.enrolment.verification import EnrolmentRules, check_credential
+from secagg.protocol.enrolment import (
+    CredentialRequest,
+    EnrolmentRules,
+    RevocationList,
+    check_credential,
+    enrolment_tag,
+)
 
 DOMAIN = "deployment.example"
 DAY = 24 * 3600
@@ -479,7 +483,7 @@ def test_a_full_disk_leaves_neither_half_a_line_nor_a_serial(directory, monkeypa
     before = (directory / RECORD).read_bytes()
     with Issuer.open(directory) as issuer:
         with monkeypatch.context() as patch:
-            patch.setattr("secagg.runtime.json_lines.os.fsync", fail)
+            patch.setattr("secagg.runtime.files.os.fsync", fail)
             with refused(ErrorCode.STORAGE_FAILED, "No space left"):
                 issuer.sign(request("c1"), now=NOW)
         assert (directory / RECORD).read_bytes() == before

@@ -7,13 +7,13 @@ from secagg.crypto.canonical import Reader, Writer
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.protocol.enrolment.credential import (
+from secagg.protocol.enrolment import (
     CREDENTIAL_BYTES,
     Credential,
     CredentialRequest,
     IssuedCredential,
+    RevocationList,
 )
-from secagg.protocol.enrolment.revocation_list import RevocationList
 
 ISSUER = IdentityKey.from_bytes(SecretBytes(bytes([1]) * 32))
 CLIENT = IdentityKey.from_bytes(SecretBytes(bytes([2]) * 32))

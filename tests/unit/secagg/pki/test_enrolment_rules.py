@@ -3,7 +3,7 @@ from hashlib import sha256
 
 import pytest
 
-from secagg.client.gate_checks import (
+from secagg.client.gate import (
     check_enrolment_key,
     check_list_age,
     check_list_number,
@@ -12,20 +12,18 @@ from secagg.client.gate_checks import (
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.protocol.enrolment import revocation_list as revocation
-from secagg.protocol.enrolment import verification as module
-from secagg.protocol.enrolment.credential import Credential
-from secagg.protocol.enrolment.revocation_list import (
+from secagg.protocol import enrolment as module
+from secagg.protocol import enrolment as revocation
+from secagg.protocol.enrolment import (
     MAX_REVOCATION_BYTES,
     NO_DIGEST,
-    RevocationList,
-    read_revocations,
-)
-from secagg.protocol.enrolment.verification import (
+    Credential,
     EnrolmentRules,
+    RevocationList,
     VerifiedCredentials,
     check_credential,
     check_signing_credential,
+    read_revocations,
 )
 from secagg.protocol.profiles import Trust
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg.protocol.disputes import excluded
+from secagg.protocol.membership import excluded
 
 
 @st.composite

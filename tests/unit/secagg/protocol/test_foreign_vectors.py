@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from secagg.errors import InputError
-from secagg.protocol.vectors import as_vector
+from secagg.protocol.arguments import as_vector
 
 EXPECTED = [0.0, 1.0, 2.0]
 

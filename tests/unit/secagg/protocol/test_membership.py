@@ -19,10 +19,10 @@ from secagg.crypto.signature import (
     verify,
 )
 from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.protocol import enrolment as rules_module
 from secagg.protocol import membership
-from secagg.protocol.enrolment import verification as rules_module
-from secagg.protocol.enrolment.credential import Credential
-from secagg.protocol.enrolment.verification import (
+from secagg.protocol.enrolment import (
+    Credential,
     EnrolmentRules,
     VerifiedCredentials,
     check_credential,

@@ -8,15 +8,20 @@ from secagg_testing.cohorts import parameters_for
 
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.key_agreement import public_key_of
-from secagg.crypto.prime_field import PRIME, lagrange_at_zero
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.crypto.shamir import decode_shares, encode_shares, share_secrets
+from secagg.crypto.shamir import (
+    PRIME,
+    decode_shares,
+    encode_shares,
+    lagrange_at_zero,
+    share_secrets,
+)
 from secagg.crypto.transcript import encode_set
-from secagg.protocol import reconstruction
 from secagg.protocol.context import self_mask_commitment
 from secagg.protocol.graphs.neighbours import CompleteGraph, sharing_graph
 from secagg.protocol.messages import Advert, Roster
-from secagg.protocol.reconstruction import rebuild
+from secagg.protocol.server import unmasking
+from secagg.protocol.server.unmasking import rebuild
 from secagg.protocol.share_bundles import SharesAnswer
 
 CLIENTS, THRESHOLD = 8, 3
@@ -70,7 +75,7 @@ class Dealt:
         return SharesAnswer.parse(head + b"".join(rows), dealers)
 
     def table(self):
-        return reconstruction._ShareTable(self.graph, self.answers())
+        return unmasking._ShareTable(self.graph, self.answers())
 
     def rebuilt(self):
         rebuilt = rebuild(
@@ -99,7 +104,7 @@ def no_correction(monkeypatch):
     def unwanted(*_):
         raise AssertionError("no share is wrong")
 
-    monkeypatch.setattr(reconstruction, "decode_with_errors", unwanted)
+    monkeypatch.setattr(unmasking, "decode_with_errors", unwanted)
 
 
 def test_shares_of_no_secret_at_all_are_corrected_like_wrong_ones(complete):
@@ -146,7 +151,7 @@ def test_on_a_ring_one_holder_stands_at_another_point_for_each_dealer():
 
 
 def further(dealt, secrets, *, colluders=1):
-    return reconstruction._further_disputes(
+    return unmasking._further_disputes(
         dealt.table(), secrets, threshold=THRESHOLD, colluders=colluders
     )
 

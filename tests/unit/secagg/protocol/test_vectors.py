@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from secagg.errors import InputError
-from secagg.protocol.vectors import as_vector
+from secagg.protocol.arguments import as_vector
 
 
 class Tensor:

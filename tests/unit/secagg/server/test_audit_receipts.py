@@ -24,7 +24,7 @@ from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.pki.key_files import key_text
 from secagg.protocol.client import machine as client
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.enrolment.revocation_list import read_revocations
+from secagg.protocol.enrolment import read_revocations
 from secagg.protocol.events import (
     AbortRequested,
     InputReady,

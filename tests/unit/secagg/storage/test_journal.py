@@ -8,7 +8,7 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.client import machine as client
 from secagg.protocol.client.states import Completed, Failed
-from secagg.protocol.enrolment.verification import VerifiedCredentials
+from secagg.protocol.enrolment import VerifiedCredentials
 from secagg.protocol.events import (
     AbortRequested,
     InputBound,
@@ -43,7 +43,7 @@ from secagg.protocol.messages import (
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.receipts.receipt import AuditReceipt, Outcome, WrittenBy
 from secagg.protocol.refund import ChargeOutcome
-from secagg.simulation.enrolled import identity_in_simulation
+from secagg.simulation.driver import identity_in_simulation
 from secagg.storage import journal
 from secagg.storage.change import Record
 

@@ -33,13 +33,13 @@ from secagg.transport.peer_identity import PeerIdentity, Role
 from secagg.transport.relay import Rejection
 from secagg.transport.status import usual_error
 from secagg.transport.tls import identity_of, read_certificates
-from secagg.wire import limits
+from secagg.wire import calls
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "transport.md").read_text()
 
 ADMISSION = AdmissionLimits()
 DEADLINES, LIMITS, ROUNDS = CallDeadlines(), CallLimits(), RoundDeadlines()
-ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
+ROOM = (calls.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
         ),
         (
             "| a request for a session, while no session is open | "
-            f"{limits.MAX_HELD_MS / 1000 - HELD_REFRESH_SECONDS:g} to "
-            f"{limits.MAX_HELD_MS / 1000:g} s, or as long as the client says; "
+            f"{calls.MAX_HELD_MS / 1000 - HELD_REFRESH_SECONDS:g} to "
+            f"{calls.MAX_HELD_MS / 1000:g} s, or as long as the client says; "
             f"polled again every {HELD_REFRESH_SECONDS:g} s |"
         ),
         (
@@ -64,9 +64,9 @@ ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
         f"| stream of updates | {DEADLINES.stream:g} s |",
         (
             "| idle stream | as long as it has said: "
-            f"{limits.LEAST_QUIET_SECONDS:g} s after an update, then a third of the "
-            f"round, {limits.LEAST_QUIET_SECONDS:g} to "
-            f"{limits.MAX_QUIET_SECONDS:g} s |"
+            f"{calls.LEAST_QUIET_SECONDS:g} s after an update, then a third of the "
+            f"round, {calls.LEAST_QUIET_SECONDS:g} to "
+            f"{calls.MAX_QUIET_SECONDS:g} s |"
         ),
         f"| handshake that identifies the peer | {HANDSHAKE_SECONDS:g} s |",
         f"ends within {WARNED_BEFORE.days} days",
@@ -105,14 +105,14 @@ ROOM = (limits.MAX_MESSAGE_BYTES - 128) // BUNDLE_BYTES
             f"{channel_options.MAX_CONNECTION_GRACE_MS // 60_000} min grace |"
         ),
         f"whose requests have at most {channel_options.MAX_HEALTH_BYTES >> 10} KiB |",
-        f"| any message, either way | {limits.MAX_MESSAGE_BYTES >> 20} MiB |",
+        f"| any message, either way | {calls.MAX_MESSAGE_BYTES >> 20} MiB |",
         (
             "| one chunk of an upload, one fetched piece "
-            f"| {limits.MAX_CHUNK_BYTES >> 20} MiB |"
+            f"| {calls.MAX_CHUNK_BYTES >> 20} MiB |"
         ),
-        f"| message inside an update | {limits.MAX_INLINE_BYTES >> 20} MiB |",
+        f"| message inside an update | {calls.MAX_INLINE_BYTES >> 20} MiB |",
         f"| neighbours of one client | {ROOM // 1000} {ROOM % 1000} |",
-        f"| error detail | {limits.MAX_DETAIL_BYTES >> 10} KiB |",
+        f"| error detail | {calls.MAX_DETAIL_BYTES >> 10} KiB |",
         f"| open calls of one client | {LIMITS.calls_at_once} |",
         f"| open streams of one client | {LIMITS.watches_at_once} |",
         (
@@ -164,8 +164,8 @@ ANSWERING = (
     "server/session/*.py",
     "server/task/runner.py",
     "storage/spool.py",
-    "wire/codec.py",
-    "wire/limits.py",
+    "wire/calls.py",
+    "wire/calls.py",
 )
 UNUSUAL = {
     # Before there is a name no party can be at fault.

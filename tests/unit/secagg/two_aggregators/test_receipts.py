@@ -41,8 +41,10 @@ from secagg.protocol.receipts.verifier import (
 )
 from secagg.two_aggregators.messages import NoisyShare
 from secagg.two_aggregators.party import receipt_key_in
-from secagg.two_aggregators.receipt import NameList, PartStatement, TwoAggregatorReceipt
-from secagg.two_aggregators.verification import (
+from secagg.two_aggregators.receipt import (
+    NameList,
+    PartStatement,
+    TwoAggregatorReceipt,
     shown_between_two,
     verify_shared_receipt,
 )

@@ -15,8 +15,8 @@ from secagg_testing.two_aggregators import TASK, Between, TwoAggregators, noise_
 from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.packing import pack
 from secagg.two_aggregators.messages import NoisyShare
+from secagg.two_aggregators.party_server import PartyTask
 from secagg.two_aggregators.program import ReleasingLeader
-from secagg.two_aggregators.views import PartyTask
 from secagg.wire.calls import (
     BlobChunk,
     FetchChunk,

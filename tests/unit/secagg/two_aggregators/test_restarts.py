@@ -33,8 +33,8 @@ from secagg.storage.queries import ListCharges, ListSessions, LoadSession, ReadT
 from secagg.storage.spool import SUM, UploadSpool
 from secagg.transport.connection import InMemoryConnection
 from secagg.two_aggregators.messages import HelperShare, NoisyShare
-from secagg.two_aggregators.refusals import UNAVAILABLE_CODES
-from secagg.two_aggregators.verification import verify_shared_receipt
+from secagg.two_aggregators.party import UNAVAILABLE_CODES
+from secagg.two_aggregators.receipt import verify_shared_receipt
 from secagg.wire.calls import (
     Blob,
     BlobChunk,

@@ -11,7 +11,7 @@ from secagg_testing.lying_connection import LyingConnection
 from secagg_testing.manual_clock import run
 from secagg_testing.two_aggregators import TASK, TwoAggregators, noise_for
 
-from secagg.client.total_claim import TotalBudgetExceededError
+from secagg.client.budget import TotalBudgetExceededError
 from secagg.distributed_dp import AggregatorNoise
 from secagg.errors import (
     ErrorCode,

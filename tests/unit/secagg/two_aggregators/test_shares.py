@@ -19,7 +19,7 @@ from secagg.errors import InputError, RemoteProtocolError
 from secagg.protocol.packing import pack
 from secagg.protocol.policy import PrivacyLimits
 from secagg.two_aggregators import cohort_parameters
-from secagg.two_aggregators.shares import leader_share, sum_of_seeds, sum_of_uploads
+from secagg.two_aggregators.messages import leader_share, sum_of_seeds, sum_of_uploads
 
 SESSION = bytes(range(32))
 SEEDS = [SecretBytes(bytes([k]) * 32) for k in range(1, 4)]

@@ -31,6 +31,10 @@ from secagg.v1 import messages_pb2, secagg_service_pb2
 from secagg.wire import calls
 from secagg.wire.calls import (
     CALLS,
+    MAX_INLINE_BYTES,
+    MAX_MESSAGE_BYTES,
+    MAX_OBJECT_BYTES,
+    MAX_UPLOAD_BYTES,
     AdvertiseKeys,
     Blob,
     BlobChunk,
@@ -48,12 +52,6 @@ from secagg.wire.calls import (
     UploadStatus,
     Wait,
     WatchSession,
-)
-from secagg.wire.limits import (
-    MAX_INLINE_BYTES,
-    MAX_MESSAGE_BYTES,
-    MAX_OBJECT_BYTES,
-    MAX_UPLOAD_BYTES,
 )
 
 SESSION = bytes(range(32))

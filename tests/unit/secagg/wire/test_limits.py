@@ -12,7 +12,7 @@ from secagg.protocol.descriptor import (
     MAX_NOISE_TERMS_BYTES,
     MAX_TASK_ID_BYTES,
 )
-from secagg.protocol.enrolment.credential import Credential
+from secagg.protocol.enrolment import Credential
 from secagg.protocol.graphs.edge_selection import EdgeTrees
 from secagg.protocol.messages import (
     MAX_IDENTITY_BYTES,
@@ -28,8 +28,8 @@ from secagg.protocol.parameters import (
     ProtocolParameters,
 )
 from secagg.protocol.profiles import SparseParameters
-from secagg.simulation.enrolled import simulated_trust
-from secagg.wire import limits
+from secagg.simulation.driver import simulated_trust
+from secagg.wire import calls
 
 
 def parameters(**changes):
@@ -47,12 +47,12 @@ def parameters(**changes):
 
 
 def test_sizes_follow_from_the_parameters():
-    complete = limits.message_sizes(parameters())
+    complete = calls.message_sizes(parameters())
     assert complete.bundles == 99 * 96
     assert complete.shares == 100 * 34 + 13
     layered = parameters(noise_block=b"{}", noise_layers=5)
-    assert limits.message_sizes(layered).shares == 100 * 34 + 13 + 5 * 32
-    ring = limits.message_sizes(parameters(degree=8))
+    assert calls.message_sizes(layered).shares == 100 * 34 + 13 + 5 * 32
+    ring = calls.message_sizes(parameters(degree=8))
     assert ring.bundles == 8 * 96
     assert ring.shares == 9 * 34 + 2
     assert ring.roster == complete.roster
@@ -61,7 +61,7 @@ def test_sizes_follow_from_the_parameters():
 
 @pytest.mark.parametrize("signed", [0, 40, 100])
 def test_a_quorum_is_at_most_as_large_as_announced(signed):
-    announced = limits.message_sizes(signing_parameters_for(100, dimension=4)).quorum
+    announced = calls.message_sizes(signing_parameters_for(100, dimension=4)).quorum
     assert announced == 8 + 100 * 100
     quorum = Quorum(
         tuple((n, bytes(64)) for n in range(signed)),
@@ -83,7 +83,7 @@ def test_what_a_client_is_shown_of_drawn_neighbours_is_as_large_as_announced():
     trees = EdgeTrees(bytes(32), clients, lists, configured.suite)
     shown = trees.published(0)
     assert len(shown.drawers) == configured.tail.in_cap
-    announced = limits.message_sizes(configured)
+    announced = calls.message_sizes(configured)
     # But for proofs that have less to prove.
     assert 0.75 * announced.edges < len(shown.encode()) <= announced.edges
     assert announced.shares == 27 * 34 + 4
@@ -92,10 +92,10 @@ def test_what_a_client_is_shown_of_drawn_neighbours_is_as_large_as_announced():
 def test_lists_of_neighbours_that_fit_into_no_object_are_refused_with_a_way_out():
     tail = SparseParameters(simulated_trust(), graph_bits=40, in_cap=6000, quorum=6000)
     drawn = {"tail": tail, "max_clients": 10_000, "degree": 2000}
-    limits.check_transportable(parameters(**drawn))
+    calls.check_transportable(parameters(**drawn))
     more = drawn | {"tail": replace(tail, in_cap=9000), "degree": 3000}
     with pytest.raises(RemoteProtocolError, match="3000 drawn") as caught:
-        limits.check_transportable(parameters(**more))
+        calls.check_transportable(parameters(**more))
     assert caught.value.code is ErrorCode.BAD_CONFIG
     assert "in_cap" in caught.value.next_step
 
@@ -122,8 +122,8 @@ def test_the_largest_roster_that_can_be_encoded_is_as_large_as_announced():
     )
     assert len(adverts[0].identity) == MAX_IDENTITY_BYTES
     encoded = Roster(adverts, bytes(32)).encode()
-    assert len(encoded) <= limits.message_sizes(parameters()).roster
-    assert limits.message_sizes(parameters()).roster - len(encoded) < 100
+    assert len(encoded) <= calls.message_sizes(parameters()).roster
+    assert calls.message_sizes(parameters()).roster - len(encoded) < 100
 
 
 def test_the_largest_descriptor_fits():
@@ -134,13 +134,13 @@ def test_the_largest_descriptor_fits():
         payload_hash=bytes(32),
         noise_terms=bytes(MAX_NOISE_TERMS_BYTES),
     )
-    assert len(descriptor.encode()) <= limits.MAX_DESCRIPTOR_BYTES
+    assert len(descriptor.encode()) <= calls.MAX_DESCRIPTOR_BYTES
 
 
 def test_a_complete_graph_that_fits_into_no_message_is_refused_with_a_way_out():
-    limits.check_transportable(parameters(max_clients=43_000))
-    limits.check_transportable(parameters(max_clients=MAX_CLIENTS, degree=8))
+    calls.check_transportable(parameters(max_clients=43_000))
+    calls.check_transportable(parameters(max_clients=MAX_CLIENTS, degree=8))
     with pytest.raises(RemoteProtocolError, match="43689 neighbours") as caught:
-        limits.check_transportable(parameters(max_clients=MAX_CLIENTS))
+        calls.check_transportable(parameters(max_clients=MAX_CLIENTS))
     assert caught.value.code is ErrorCode.BAD_CONFIG
     assert "degree" in caught.value.next_step

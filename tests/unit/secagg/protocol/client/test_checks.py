@@ -25,7 +25,7 @@ from secagg.errors import (
 from secagg.protocol.agreement import Signers
 from secagg.protocol.client import checks
 from secagg.protocol.client.states import Masked
-from secagg.protocol.enrolment.verification import VerifiedCredentials
+from secagg.protocol.enrolment import VerifiedCredentials
 from secagg.protocol.events import InputReady, NoisyVector, PlainVector, Received
 from secagg.protocol.graphs.neighbours import CompleteGraph, sharing_graph
 from secagg.protocol.graphs.ring_safety import holder_bits

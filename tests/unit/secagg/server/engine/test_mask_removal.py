@@ -10,8 +10,7 @@ from secagg_testing.summing import expected_sum, spool_uploads, summing_session
 
 from secagg.crypto.modular import BadVectorError, word_dtype
 from secagg.errors import ErrorCode, ServiceError
-from secagg.protocol.masking import removal_masks
-from secagg.protocol.packing import pack, unpack
+from secagg.protocol.packing import pack, removal_masks, unpack
 from secagg.runtime.workers import Workers
 from secagg.server.engine.engine import Engine, EngineLostError
 from secagg.server.engine.mask_removal import MaskExecutor, check_packed_vector

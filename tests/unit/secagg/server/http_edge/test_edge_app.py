@@ -11,7 +11,7 @@ from secagg_testing.scripted_service import ScriptedService
 from secagg.conformance import read_vectors
 from secagg.crypto.canonical import Reader
 from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
-from secagg.protocol.enrolment.revocation_list import RevocationList
+from secagg.protocol.enrolment import RevocationList
 from secagg.protocol.profiles import Trust
 from secagg.server.call_guards import CallGuards, CallLimits
 from secagg.server.http_edge.app import EdgeApplication

@@ -6,7 +6,7 @@ from secagg.pki.key_files import key_text
 from secagg.protocol.parameters import Graph
 from secagg.protocol.profiles import Profile
 from secagg.server.task.setup import prepare_task
-from secagg.simulation.enrolled import simulated_trust
+from secagg.simulation.driver import simulated_trust
 from secagg.testbed.demo.layout import DemoLayout, DemoPlan
 
 

@@ -14,11 +14,11 @@ from types import SimpleNamespace
 import pytest
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.runtime.limited_log import LimitedLog
 from secagg.runtime.log_events import HANDSHAKE_REFUSED, HANDSHAKES_REFUSED, log_event
 from secagg.transport.address import Address
 from secagg.transport.handshake_limits import AdmissionLimits
 from secagg.transport.relay import (
+    LimitedLog,
     LoopDelay,
     Rejection,
     Relay,

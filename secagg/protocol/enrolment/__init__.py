@@ -1,1 +1,0 @@
-"""Credentials, revocation lists and how they are verified."""
