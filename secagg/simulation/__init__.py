@@ -1,27 +1,5 @@
 """Whole sessions in one process, through the real client and server cores."""
 
-from secagg.simulation.driver import (
-    OFFERED_AT,
-    InProcessSession,
-    LossPlan,
-    SessionResult,
-    SimulatedSession,
-    identity_of,
-    plan_losses,
-    run_session,
-    simulate_session,
-)
-from secagg.simulation.measurement import CostReport
+from dpnoise.lazy_names import lazy_names
 
-__all__ = [
-    "OFFERED_AT",
-    "CostReport",
-    "InProcessSession",
-    "LossPlan",
-    "SessionResult",
-    "SimulatedSession",
-    "identity_of",
-    "plan_losses",
-    "run_session",
-    "simulate_session",
-]
+__all__, __getattr__, __dir__ = lazy_names(__name__)

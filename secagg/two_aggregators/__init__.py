@@ -18,30 +18,6 @@ protos/TWO_AGGREGATORS.md describes the messages and their order,
 docs/two-aggregators.md the trust assumptions.
 """
 
-from secagg.distributed_dp import AggregatorNoise, fixed_point_parameters
-from secagg.two_aggregators.client import SharedContribution, TwoAggregatorClient
-from secagg.two_aggregators.helper import Helper
-from secagg.two_aggregators.leader import Leader
-from secagg.two_aggregators.leader_outcome import TwoAggregatorSum
-from secagg.two_aggregators.offers import cohort_parameters
-from secagg.two_aggregators.party import receipt_key_in
-from secagg.two_aggregators.party_server import PartyServer
-from secagg.two_aggregators.receipt import (
-    TwoAggregatorVerdict,
-    verify_shared_receipt,
-)
+from dpnoise.lazy_names import lazy_names
 
-__all__ = [
-    "AggregatorNoise",
-    "Helper",
-    "Leader",
-    "PartyServer",
-    "SharedContribution",
-    "TwoAggregatorClient",
-    "TwoAggregatorSum",
-    "TwoAggregatorVerdict",
-    "cohort_parameters",
-    "fixed_point_parameters",
-    "receipt_key_in",
-    "verify_shared_receipt",
-]
+__all__, __getattr__, __dir__ = lazy_names(__name__)

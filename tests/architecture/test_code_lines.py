@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 COUNTER = runpy.run_path(str(ROOT / "benchmarks" / "code_lines.py"))
 # Lower a ceiling when the package has shrunk. Raising one needs a decision record.
-CEILINGS = {"secagg": 60_375, "dpnoise": 15_200, "tests/support/secagg_testing": 7_180}
+CEILINGS = {"secagg": 60_100, "dpnoise": 15_050, "tests/support/secagg_testing": 7_180}
 
 
 @pytest.mark.parametrize("package", CEILINGS)
@@ -18,6 +18,10 @@ def test_a_package_stays_below_its_ceiling(package):
         f"{package} has {lines} lines of code, {lines - ceiling} above its ceiling. "
         "Remove lines; raising the ceiling needs a record in docs/decisions."
     )
+
+
+def test_few_names_stand_at_the_root():
+    assert COUNTER["measure"](ROOT / "secagg").names <= 25
 
 
 def test_what_counts_as_a_line_of_code():

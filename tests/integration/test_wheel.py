@@ -85,7 +85,6 @@ def test_an_empty_environment_with_the_wheel_runs_every_promised_name(wheel, tmp
         "for package in (secagg, dpnoise):\n"
         "    assert pathlib.Path(package.__file__).is_relative_to({!r}), package\n"
         "    assert resources.files(package).joinpath('py.typed').is_file()\n"
-        "    assert resources.files(package).joinpath('__init__.pyi').is_file()\n"
         "from secagg import advanced\n"
         "for module in (secagg, advanced, dpnoise):\n"
         "    for name in module.__all__:\n"
