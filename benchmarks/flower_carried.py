@@ -132,6 +132,8 @@ def by_flower(
         return reply
 
     def config(node: int) -> dict[str, str]:
+        if simulated:  # a node with terms of its own refuses such an app
+            return {}
         place = home / f"own-{node}"
         place.mkdir(parents=True)
         (place / "terms.toml").write_text(TERMS)
