@@ -277,13 +277,13 @@ def says_how_to_open(opened: _Opened) -> _Opened:
         )
         right, wrong, names = wrong, right, ("__enter__", "__exit__")
 
-    def refuse(_: object, *_error: object) -> None:
+    def explain(_: object, *_error: object) -> None:
         raise LocalProtocolError(
             f"it opens with `{right}`, and was opened with `{wrong}`", next_step=way_out
         )
 
     for name in names:
-        setattr(opened, name, refuse)
+        setattr(opened, name, explain)
     return opened
 
 
