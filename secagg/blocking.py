@@ -49,7 +49,7 @@ from secagg.client.contribution import Contribution, Participation
 from secagg.client.gate import SessionInfo
 from secagg.client.session_driver import ClientPhase, ClientProgress
 from secagg.distributed_dp import Plan
-from secagg.errors import LocalProtocolError
+from secagg.errors import ErrorCode
 from secagg.protocol.arguments import check_kind, says_how_to_open
 from secagg.server.server import RunningTask
 from secagg.server.server import Server as AsyncServer
@@ -157,11 +157,11 @@ class _Loop:
         """
         if os.getpid() != self._process or threading.current_thread() is self._thread:
             work.close()
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "it was opened by another process, and this one is a fork of it"
                 if os.getpid() != self._process
                 else "it is called by a function that it calls itself, and waits for",
-                next_step="Call it where it was opened.",
+                fix="Call it where it was opened.",
             )
         has_ended = threading.Event()
 
@@ -214,8 +214,8 @@ class _Blocking(Generic[_Opened]):
 
     def _parts(self) -> tuple[_Loop, _Opened]:
         if self._running is None:
-            raise LocalProtocolError(
-                "it is not open", next_step="Use it as a context manager."
+            raise ErrorCode.LOCAL_MISUSE.error(
+                "it is not open", fix="Use it as a context manager."
             )
         return self._running
 
@@ -346,9 +346,9 @@ def _with_arguments_of(
         check_kind("progress", progress, bool, make="True or False")
         if progress:
             if kwargs.get("on_progress") is not None:
-                raise LocalProtocolError(
+                raise ErrorCode.LOCAL_MISUSE.error(
                     "progress and on_progress are given, and both show the progress",
-                    next_step="Give either of the two.",
+                    fix="Give either of the two.",
                 )
             kwargs["on_progress"] = ProgressLine()
         return outer(cast("Callable[..., _Inner]", inner)(*args, **kwargs))

@@ -21,7 +21,7 @@ from secagg.client.gate import (
 )
 from secagg.client.session import ClientSession
 from secagg.client.total_ledger import TotalLedger
-from secagg.errors import InternalError
+from secagg.errors import ErrorCode
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.storage.client_store import ClientRecords
 from secagg.storage.queries import ListCharges
@@ -132,7 +132,7 @@ class Admission:
         )
         admitted = admit(request)
         if not isinstance(admitted, AdmittedSession):
-            raise InternalError("the gate needs what a stored session has")
+            raise ErrorCode.INTERNAL.error("the gate needs what a stored session has")
         if self.total is not None and not is_claimed(request):
             await self.total.claim(offered, trust_domain=trust_domain)
         return admitted

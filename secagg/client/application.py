@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from secagg.distributed_dp import Unusable, UnusableKind
-from secagg.errors import LocalProtocolError, SecAggError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.runtime.clock import Clock
 
 _Parameters = ParamSpec("_Parameters")
@@ -181,10 +181,10 @@ async def _run(threads: Executor, call: Callable[[], _Result]) -> _Result:
             return call()
         except (StopIteration, KeyboardInterrupt, SystemExit) as error:
             # No future can hold the first; the others would end the event loop.
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"a function that makes vectors or checks sessions raised "
                 f"{type(error).__name__}",
-                next_step="Raise an Exception from it, and stop where it was passed.",
+                fix="Raise an Exception from it, and stop where it was passed.",
             ) from error
 
     return await asyncio.get_running_loop().run_in_executor(threads, guarded)

@@ -572,6 +572,7 @@ class ClientCalls:
 
 def repeated(kind: type[Message]) -> RemoteProtocolError:
     """Return the complaint about an update of the past."""
-    return RemoteProtocolError(
-        f"the server repeats the opening of round {kind.ROUND.name} instead of waiting"
+    return ErrorCode.UNEXPECTED_MESSAGE.error(
+        f"the server repeats the opening of round {kind.ROUND.name} instead of waiting",
+        kind=RemoteProtocolError,
     )

@@ -66,8 +66,6 @@ from secagg.distributed_dp.units import encode_integers
 from secagg.errors import (
     ErrorCode,
     InputError,
-    InternalError,
-    LocalProtocolError,
     SecAggError,
     ServiceError,
     SessionAbortedError,
@@ -297,28 +295,27 @@ class Client:
         if isinstance(server, str):
             kept = state_of(step_client).state_dir if step_client else state_dir
             if identity is None or kept is None:
-                raise LocalProtocolError(
+                raise ErrorCode.LOCAL_MISUSE.error(
                     "a client of a network needs identity and state_dir",
-                    next_step="Load the certificate with TLSIdentity.load, and name a "
+                    fix="Load the certificate with TLSIdentity.load, and name a "
                     "directory that survives restarts.",
                 )
         elif not hasattr(server, "call"):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"server is {type(server).__name__}, and neither an address nor a "
                 "connection",
-                next_step='Give an address, such as "sums.example.org:7400".',
+                fix='Give an address, such as "sums.example.org:7400".',
             )
         elif identity is not None or aggregator is not None:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "identity and aggregator belong to an address; a connection has its "
                 "own",
-                next_step="Leave both out, or give an address in place of the "
-                "connection.",
+                fix="Leave both out, or give an address in place of the connection.",
             )
         if answer_at is not None and not 0.0 < answer_at < 1.0:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"answer_at is {answer_at!r}; it is a part of a round, between 0 and 1",
-                next_step="Take 0.7, or None to answer when the vector is ready.",
+                fix="Take 0.7, or None to answer when the vector is ready.",
             )
         self._server = (
             Address.parse(server, name="server") if isinstance(server, str) else server
@@ -367,9 +364,9 @@ class Client:
             LocalProtocolError: The client is open already.
         """
         if self._opened is not None:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "the client is open already",
-                next_step="Use the object that is open, or make another one.",
+                fix="Use the object that is open, or make another one.",
             )
         async with AsyncExitStack() as stack:
             connection = await self._connect(stack)
@@ -437,9 +434,9 @@ class Client:
         """
         runner, _ = self._parts()
         if self._source is not None:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "the client gives one vector at a time",
-                next_step="Await the contribution that is under way.",
+                fix="Await the contribution that is under way.",
             )
         self._source = _source_of(vector, accept)
         try:
@@ -482,10 +479,9 @@ class Client:
             SecAggError: As in `contribute`, but for the end of the task.
         """
         if not callable(vector):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "one vector would be given to every session",
-                next_step="Give a function that makes a vector for each, or call "
-                "contribute.",
+                fix="Give a function that makes a vector for each, or call contribute.",
             )
         while True:
             try:
@@ -582,7 +578,7 @@ class Client:
     def _state_of(self, name: str) -> DurableClient:
         """Return the state of this client, not open yet."""
         if self._privacy_limits is None:
-            raise InternalError("a client without a shared state has limits")
+            raise ErrorCode.INTERNAL.error("a client without a shared state has limits")
         return DurableClient(
             identity=name,
             limits=self._privacy_limits,
@@ -601,9 +597,9 @@ class Client:
 
     def _parts(self) -> tuple[ClientRunner, DurableClient]:
         if self._opened is None:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "the client is not open",
-                next_step="Use it as an asynchronous context manager.",
+                fix="Use it as an asynchronous context manager.",
             )
         return self._opened
 
@@ -678,8 +674,8 @@ class Client:
             else f"stopped waiting after {self._settings.offer_seconds:g} seconds"
         )
         if why is not None:
-            return ServiceError(
-                f"{waited}: {why}", code=why.code, next_step=why.next_step
+            return why.code.error(
+                f"{waited}: {why}", kind=ServiceError, fix=why.next_step
             )
         where = f"at {self._server}" if isinstance(self._server, Address) else "there"
         return ErrorCode.UNREACHABLE.error(
@@ -715,7 +711,7 @@ class Client:
 
     def _this_source(self) -> _GivenVector | _MadeVectors:
         if self._source is None:
-            raise LocalProtocolError("the contribution was cancelled")
+            raise ErrorCode.LOCAL_MISUSE.error("the contribution was cancelled")
         return self._source
 
 
@@ -728,16 +724,16 @@ def _check_shared(shared: StepClient, task: str, **own: object) -> None:
     check_kind("step_client", shared, StepClient, make="StepClient(...)")
     given = [name for name, value in own.items() if value is not None]
     if given:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             f"{' and '.join(given)} would be given twice: the step client has its own "
             "for all of its tasks",
-            next_step="Give them to StepClient(...) only.",
+            fix="Give them to StepClient(...) only.",
         )
     tasks = state_of(shared).tasks
     if tasks is not None and task not in tasks:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             f"the step client takes part in other tasks than {task!r}",
-            next_step="Add the name to its tasks, if its owner agrees.",
+            fix="Add the name to its tasks, if its owner agrees.",
         )
 
 
@@ -770,16 +766,16 @@ def check_vector_maker(make: VectorMaker) -> None:
         InputError: It is asynchronous, or takes no session.
     """
     if inspect.iscoroutinefunction(make):
-        raise InputError(
+        raise ErrorCode.BAD_INPUT.error(
             "the function that makes vectors is asynchronous, and it runs on a thread",
-            next_step="Give a function without async.",
+            fix="Give a function without async.",
         )
     try:
         inspect.signature(make).bind(None)
     except TypeError:
-        raise InputError(
+        raise ErrorCode.BAD_INPUT.error(
             "the function that makes vectors cannot be called with one session",
-            next_step="Give a function of one argument, such as lambda session: ....",
+            fix="Give a function of one argument, such as lambda session: ....",
         ) from None
     except ValueError:
         return  # nothing is known of a function that is not written in Python

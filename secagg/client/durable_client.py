@@ -28,7 +28,6 @@ from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import (
     ErrorCode,
     InternalError,
-    LocalProtocolError,
     SecAggError,
     ServiceError,
 )
@@ -62,9 +61,9 @@ def check_terms(
         LocalProtocolError: There are no limits, nor their waiver.
     """
     if not isinstance(limits, PrivacyLimits | ExactSumWaiver):
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             "a client needs limits of privacy",
-            next_step="Give privacy_limits=PrivacyLimits(...), or "
+            fix="Give privacy_limits=PrivacyLimits(...), or "
             "ExactSumWaiver(...) with its sentence.",
         )
     if cohort is not None:
@@ -121,9 +120,9 @@ class DurableClient:
         """
         with self._lock:
             if self._opened is not None:
-                raise LocalProtocolError(
+                raise ErrorCode.LOCAL_MISUSE.error(
                     "the client is open already",
-                    next_step="Use the object that is open, or make another one.",
+                    fix="Use the object that is open, or make another one.",
                 )
             store = self.open_store()
             with ExitStack() as unless_opened:  # the store has a lock
@@ -151,9 +150,9 @@ class DurableClient:
             LocalProtocolError: It is not.
         """
         if self._opened is None:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "the client is not open",
-                next_step="Use it as a context manager.",
+                fix="Use it as a context manager.",
             )
 
     def call(
@@ -179,10 +178,10 @@ class DurableClient:
         """
         # Before the lock, which may be held by a thread that no fork has.
         if self._opened is not None and os.getpid() != self._process:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "the client was opened by another process, and this one is a fork of "
                 "it: both would continue from the same state",
-                next_step="Call it in the process that has opened it, or open a client "
+                fix="Call it in the process that has opened it, or open a client "
                 "of the same state_dir when that one is closed.",
             )
         with self._lock:
@@ -219,9 +218,9 @@ class DurableClient:
         self.check_open()
         mark = object()
         if self._carried.setdefault(task, mark) is not mark:  # atomic
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"another client contributes to task {task!r} with this state",
-                next_step="Use one client for each task.",
+                fix="Use one client for each task.",
             )
         try:
             yield
@@ -289,5 +288,5 @@ class DurableClient:
 
 def _known(opened: OpenClient | None) -> OpenClient:
     if opened is None:
-        raise InternalError("a client that is open has a state")
+        raise ErrorCode.INTERNAL.error("a client that is open has a state")
     return opened

@@ -26,7 +26,6 @@ from typing import Any, Final, Self, TypeVar, cast
 from secagg.client.enrolment import EnrolledClient, EnrolledIdentity
 from secagg.errors import (
     ErrorCode,
-    LocalProtocolError,
     SecAggError,
     ServiceError,
 )
@@ -370,9 +369,9 @@ def connect_edge(  # noqa: PLR0913 - one argument per decision of the owner
         LocalProtocolError: `enrolled` is something else.
     """
     if not isinstance(enrolled, EnrolledClient):
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             "the client's place among the enrolled is not loaded",
-            next_step="Give load_enrolled(ClientEnrolment(...), name=...).",
+            fix="Give load_enrolled(ClientEnrolment(...), name=...).",
         )
     return EdgeConnection(
         authority,

@@ -275,12 +275,12 @@ def _refuse_weaker(rows: Sequence[ClaimRow], claim: Claim) -> None:
     """Refuse a total beside a claim that says nothing of broken masks."""
     for row in rows:
         if row.claim.against is ClaimAdversary.SERVER:
-            raise TotalBudgetExceededError(
+            raise ErrorCode.POLICY_VIOLATION.error(
                 f"task {row.claim.budget.task!r} has a claim on the data "
                 f"{claim.data!r} that says nothing of a server that breaks the masks, "
                 "so no total over it does",
-                code=ErrorCode.POLICY_VIOLATION,
-                next_step="Give data that were used without policy.max_local_epsilon "
+                kind=TotalBudgetExceededError,
+                fix="Give data that were used without policy.max_local_epsilon "
                 "to no task under it: set policy.data to the name of other data, or "
                 "leave max_local_epsilon out.",
             )
@@ -299,7 +299,7 @@ def _refused(
         )
     else:
         nearest = f"No task of delta {delta} fits: ask its operator for a smaller one"
-    return TotalBudgetExceededError(
+    return ErrorCode.POLICY_VIOLATION.error(
         f"task {claim.budget.task!r} takes epsilon "
         f"{text_above(claim.epsilon, _DIGITS)} and delta {delta} over all its "
         f"sessions; of the data {budget.data!r} any further "
@@ -307,8 +307,8 @@ def _refused(
         f"{budget.epsilon:g} and delta "
         f"{text_below(use.remaining_delta, _DELTA_DIGITS)} of {budget.delta:g}; "
         f"tasks with claims: {len(use.claims)}",
-        code=ErrorCode.POLICY_VIOLATION,
-        next_step=f"{nearest}. The total is this client's own: "
+        kind=TotalBudgetExceededError,
+        fix=f"{nearest}. The total is this client's own: "
         f"{_enough(budget, room.needed)}. `secagg budget` lists the claims.",
     )
 

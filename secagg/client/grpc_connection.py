@@ -18,7 +18,7 @@ from typing import Final, Self, TypeVar, cast
 import grpc
 import grpc.aio
 
-from secagg.errors import ErrorCode, LocalProtocolError, SecAggError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.pki.expiry import ExpiryWarnings
 from secagg.protocol.arguments import says_how_to_open
 from secagg.protocol.messages import Envelope, Round
@@ -108,7 +108,7 @@ class GrpcConnection:
             self.identity = PeerIdentity("tests", Role.CLIENT, insecure_for_tests).name
             self._metadata = ((TEST_IDENTITY_KEY, insecure_for_tests),)
         else:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "a connection needs a TLS identity, or plaintext for tests on "
                 "loopback, and not both"
             )

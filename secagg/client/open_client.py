@@ -38,9 +38,6 @@ from secagg.distributed_dp import NoisyTask, Unusable, encode_or_zeros
 from secagg.distributed_dp.units import encode_integers
 from secagg.errors import (
     ErrorCode,
-    InputError,
-    InternalError,
-    LocalProtocolError,
     RemoteProtocolError,
     SecAggError,
     ServiceError,
@@ -417,9 +414,9 @@ class OpenClient:
         """
         live = self._live.get(offered.session_id)
         if live is None or not live.session.needs_input:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "a selection is read where a vector is needed",
-                next_step="Call step until it needs one.",
+                fix="Call step until it needs one.",
             )
         task = NoisyTask.of_session(offered)
         return task.is_selected(live.session.noise_secrets)
@@ -450,9 +447,9 @@ class OpenClient:
         """Return the outcome of a session that has released its sum."""
         known = await self._known(offered)
         if not isinstance(known, Ending) or isinstance(known.state, client.Failed):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "the session has released no sum to this client",
-                next_step="Continue it: call contribute again, or step with its "
+                fix="Continue it: call contribute again, or step with its "
                 "updates until it is over.",
             )
         return _outcome(offered, known)
@@ -589,7 +586,10 @@ class OpenClient:
         session = self._resumed(stored)
         if stored.restored:
             await self._ended_unknown(session)
-            raise SessionAbortedError(UNKNOWN_PAST.reason, code=UNKNOWN_PAST.code)
+            raise UNKNOWN_PAST.code.error(
+                UNKNOWN_PAST.reason,
+                kind=SessionAbortedError,
+            )
         if client_machine.is_over(session.state):  # the owner's rules are stricter now
             raise await self._concluded_error(session)
         try:
@@ -750,10 +750,10 @@ class OpenClient:
         if isinstance(given.vector, Unusable):
             return
         if offered.payload_hash and not given.payload_hash:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "the session hands out a payload, and the vector was given without the "
                 "hash of what it was made from",
-                next_step="Give payload_hash=sha256(payload).digest(), computed from "
+                fix="Give payload_hash=sha256(payload).digest(), computed from "
                 "the payload that was used.",
             )
         if given.payload_hash != offered.payload_hash:
@@ -818,7 +818,9 @@ class OpenClient:
         """Erase a session that has completed, and return its outcome."""
         session = live.session
         if not isinstance(session.state, client.Completed):
-            raise InternalError("a session that has released a sum has completed")
+            raise ErrorCode.INTERNAL.error(
+                "a session that has released a sum has completed"
+            )
         ending = Ending(session.state, await self._erased(session))
         self._forget(session.descriptor)
         _log(telemetry.SESSION_COMPLETED, session.descriptor)
@@ -858,14 +860,14 @@ class OpenClient:
         """
         state = session.state
         if not isinstance(state, client.Failed):
-            raise InternalError("a session that has not failed has no error")
+            raise ErrorCode.INTERNAL.error("a session that has not failed has no error")
         await self._erased(session)
         self._forget(session.descriptor)
         _log(telemetry.SESSION_ABORTED, session.descriptor, code=state.code.name)
         if state.code is ErrorCode.SESSION_OVER or _is_told(state, last):  # R5.6-4
             return _aborted(state.code, state.reason)
-        return RemoteProtocolError(
-            state.reason, code=state.code, next_step=state.next_step
+        return state.code.error(
+            state.reason, kind=RemoteProtocolError, fix=state.next_step
         )
 
     async def _leave(
@@ -933,13 +935,13 @@ class OpenClient:
     async def _erased(session: ClientSession) -> bytes:
         """Erase a session that is over; return its receipt."""
         if not isinstance(session.state, client.Completed | client.Failed):
-            raise InternalError("a session that is not over is not erased")
+            raise ErrorCode.INTERNAL.error("a session that is not over is not erased")
         return await session.end_as(session.state)
 
     async def _record(self, key: str) -> StoredSession:
         stored = await self.store.read(LoadSession(key))
         if stored is None or stored.ended:
-            raise InternalError("a session that is open has a record")
+            raise ErrorCode.INTERNAL.error("a session that is open has a record")
         return stored
 
     def _seed_is_gone(self, session: ClientSession) -> None:
@@ -983,7 +985,7 @@ def _past(offered: SessionDescriptor) -> SessionAbortedError:
 
 def _aborted(code: ErrorCode, reason: str) -> SessionAbortedError:
     fix = "Take part in the next session of the task."
-    return SessionAbortedError(reason, code=code, next_step=fix)
+    return code.error(reason, kind=SessionAbortedError, fix=fix)
 
 
 def encode_input(
@@ -1002,9 +1004,9 @@ def encode_input(
     descriptor = session.descriptor
     if not descriptor.parameters.noise_block:
         if isinstance(given.vector, Unusable):
-            raise InputError(
+            raise ErrorCode.BAD_INPUT.error(
                 f"there is no vector: {given.vector.reason}",
-                next_step="Give one while the session lasts, or leave it.",
+                fix="Give one while the session lasts, or leave it.",
             )
         whole = encode_integers(given.vector, descriptor.parameters)
         return EncodedInput(whole, shortened_by=1.0)
@@ -1034,7 +1036,7 @@ def encode_input(
 def _outcome(offered: SessionDescriptor, ending: Ending) -> SessionOutcome:
     """Return a session that has released a sum, as its receipt has it."""
     if not isinstance(ending.state, client.Completed):
-        raise InternalError("a session that has failed has released no sum")
+        raise ErrorCode.INTERNAL.error("a session that has failed has released no sum")
     # Whether a ring was cut is found when a client answers, and not stored.
     return SessionOutcome(
         offered,

@@ -45,7 +45,6 @@ from secagg.client.session_driver import (
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import (
     ErrorCode,
-    InternalError,
     RemoteProtocolError,
     SecAggError,
     ServiceError,
@@ -311,7 +310,7 @@ class ClientRunner:
             self.reach = ErrorStage.NO_SESSION
             found = await self._ask(lambda client: client.check(offered, revocations))
         if isinstance(found, Need):
-            raise InternalError("the gate needs what it was given")
+            raise ErrorCode.INTERNAL.error("the gate needs what it was given")
         if self._accept is not None:
             await self._accept(found)
         return revocations

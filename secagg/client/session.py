@@ -36,7 +36,6 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import read_noise_terms
 from secagg.errors import (
     ErrorCode,
-    InternalError,
     RemoteProtocolError,
 )
 from secagg.protocol import refund
@@ -184,8 +183,8 @@ class ClientSession:
         )
         if isinstance(session._state, client.Failed):
             refused = session._state
-            raise RemoteProtocolError(
-                refused.reason, code=refused.code, next_step=refused.next_step
+            raise refused.code.error(
+                refused.reason, kind=RemoteProtocolError, fix=refused.next_step
             )
         new = NewSession(
             role=Side.CLIENT,
@@ -309,7 +308,7 @@ class ClientSession:
     def round(self) -> Round:
         """The last round that this client has entered."""
         if isinstance(self._state, client.Idle):
-            raise InternalError("a session begins with its offer")
+            raise ErrorCode.INTERNAL.error("a session begins with its offer")
         return self._state.ROUND
 
     @property
@@ -329,14 +328,14 @@ class ClientSession:
     def view(self) -> bytes:
         """What is shown before an input is bound, 32 bytes (R5.3-14)."""
         if not isinstance(self._state, client.ReadyForInput):
-            raise InternalError("a view is shown when the set U2 is known")
+            raise ErrorCode.INTERNAL.error("a view is shown when the set U2 is known")
         return client_machine.view(self._state)
 
     @property
     def noise_secrets(self) -> NoiseSecrets:
         """What this client's noise is drawn from: the same after a restart."""
         if not isinstance(self._state, client.ReadyForInput) or self._seed is None:
-            raise InternalError("noise is drawn when the set U2 is known")
+            raise ErrorCode.INTERNAL.error("noise is drawn when the set U2 is known")
         return client_machine.noise_secrets(self._state, self._seed)
 
     def pending_outputs(self) -> tuple[ClientOutput, ...]:
@@ -390,7 +389,7 @@ class ClientSession:
         self._forget_seed()
         stored = await self._store.read(LoadSession(self._key))
         if stored is None:
-            raise InternalError("a session that was begun has a record")
+            raise ErrorCode.INTERNAL.error("a session that was begun has a record")
         if stored.receipt is not None:
             return decode_ending(stored.receipt).audit
         audit = concluded(
@@ -429,7 +428,7 @@ class ClientSession:
             # of the session to show it.
             stored = await self._store.read(LoadSession(self._key))
             if stored is None:
-                raise InternalError("a session that was begun has a record")
+                raise ErrorCode.INTERNAL.error("a session that was begun has a record")
             seen = self._seen(stored, event)
             answered = RewrittenSession(
                 encode_answered(self.descriptor, state), (evidence_of(seen),)
@@ -457,7 +456,7 @@ class ClientSession:
 
     def _note(self, answer: Outcome) -> None:
         if not isinstance(answer, Committed):
-            raise InternalError("another object drives this session")
+            raise ErrorCode.INTERNAL.error("another object drives this session")
         self._sequence, self._chain = answer.sequence, answer.chain
 
 

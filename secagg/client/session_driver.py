@@ -42,7 +42,6 @@ from secagg.client.retry_policy import ErrorStage
 from secagg.client.storage import ReportNeededError
 from secagg.errors import (
     ErrorCode,
-    InternalError,
     RemoteProtocolError,
     SessionAbortedError,
 )
@@ -363,10 +362,10 @@ class Conductor:
         except RemoteProtocolError as error:
             if error.code is ErrorCode.ROSTER_TOO_LARGE:
                 # Other clients were faster.  No party is at fault.
-                raise SessionAbortedError(
+                raise error.code.error(
                     str(error),
-                    code=error.code,
-                    next_step=error.next_step,
+                    kind=SessionAbortedError,
+                    fix=error.next_step,
                     at_command=error.at_command,
                 ) from None
             if error.code not in TOO_LATE:
@@ -430,7 +429,7 @@ class Conductor:
         """Return the vector that the application makes, or what stands for it."""
         payload, info = await self._load_payload(), done.session
         if info is None:
-            raise InternalError("a session that needs a vector was admitted")
+            raise ErrorCode.INTERNAL.error("a session that needs a vector was admitted")
         offered, skips = self._offered, self._parts.settings.skips_unselected
         is_spared = skips and bool(offered.parameters.noise_block)
         if is_spared and not await self._parts.ask(lambda c: c.is_selected(offered)):

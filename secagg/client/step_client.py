@@ -42,7 +42,7 @@ from secagg.client.gate import Need, SessionInfo
 from secagg.client.open_client import ClientStep, GivenVector, TaskPlace, opened
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.distributed_dp import Unusable, UnusableKind
-from secagg.errors import ErrorCode, LocalProtocolError, SessionAbortedError
+from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.protocol.arguments import (
     as_path,
     check_kind,
@@ -149,29 +149,29 @@ class StepClient:
         entropy: Entropy | None = None,
     ) -> None:
         if not _is_name(identity):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"a client has a name of 1 to {MAX_IDENTITY_BYTES} bytes of UTF-8 "
                 "without U+0000",
-                next_step="Give the name that the carrier proves to the aggregator.",
+                fix="Give the name that the carrier proves to the aggregator.",
             )
         check_name("an aggregator", aggregator, most=MAX_IDENTITY_BYTES)
         check_terms(privacy_limits, cohort=cohort, total=total)
         if isinstance(tasks, str):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "tasks is one text, whose letters would each be the name of a task",
-                next_step="Give tasks=[...], with the names of tasks.",
+                fix="Give tasks=[...], with the names of tasks.",
             )
         is_bounded = tasks is not None or total is not None
         if isinstance(privacy_limits, PrivacyLimits) and not is_bounded:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "nothing bounds what the tasks of the aggregator may cost together: "
                 "each has a budget of its own, and the aggregator names them",
-                next_step="Give tasks=[...] or total=TotalBudget(...).",
+                fix="Give tasks=[...] or total=TotalBudget(...).",
             )
         if not isinstance(enrolment, EnrolledClient | None):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "the client's place among the enrolled is not loaded",
-                next_step="Give enrolment=load_enrolled(ClientEnrolment(...), ...).",
+                fix="Give enrolment=load_enrolled(ClientEnrolment(...), ...).",
             )
         self._aggregator, self._trust_domain = aggregator, trust_domain
         self._client = DurableClient(
@@ -304,9 +304,9 @@ class StepClient:
             lambda client: client.check(client.read(offer), revocations)
         )
         if isinstance(found, Need):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "the offer names a revocation list, and it was not given",
-                next_step="Fetch the list and give it as revocations.",
+                fix="Fetch the list and give it as revocations.",
             )
         return found
 
@@ -344,9 +344,9 @@ class StepClient:
         if not self._client.call(
             lambda client: client.leave(client.read(offer), error)
         ):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "this client has never joined the session",
-                next_step="Call step with its offer first.",
+                fix="Call step with its offer first.",
             )
 
     def receipt(self, task: str, session_number: int) -> bytes | None:
@@ -416,15 +416,15 @@ def check_peer(client: StepClient, identity: str, trust_domain: str | None) -> N
     """
     own = state_of(client).identity
     if identity != own:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             f"the connection is of {identity!r}, and the step client of {own!r}",
-            next_step="Give the connection of the same client.",
+            fix="Give the connection of the same client.",
         )
     if trust_domain != client.trust_domain:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             f"the connection proves the trust domain {trust_domain!r}, and the step "
             f"client expects {client.trust_domain!r}",
-            next_step="Give StepClient(...) the trust domain of the connection.",
+            fix="Give StepClient(...) the trust domain of the connection.",
         )
 
 
@@ -443,9 +443,9 @@ def _given(
     """Return the vector, or the reason why it is missing, as one value."""
     if unusable is not None:
         if vector is not None:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "a vector was given together with a reason why it is missing",
-                next_step="Give either of the two.",
+                fix="Give either of the two.",
             )
         return GivenVector(Unusable(UnusableKind.INVALID, unusable), b"")
     return None if vector is None else GivenVector(vector, payload_hash)

@@ -39,7 +39,7 @@ from secagg.client.gate import check_claim
 from secagg.client.storage import ClientStorage
 from secagg.crypto.entropy import SystemEntropy
 from secagg.distributed_dp import BudgetSpent, TaskLoss, text_above
-from secagg.errors import ErrorCode, InternalError, ServiceError
+from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.policy import PrivacyLimits, TotalBudget
 from secagg.runtime import log_events as telemetry
@@ -198,7 +198,7 @@ class TotalLedger:
         """Return the name of the store that counts the client's sessions."""
         holder = await self._storage.store.read(ReadMark())
         if holder is None:
-            raise InternalError("a store has a name")
+            raise ErrorCode.INTERNAL.error("a store has a name")
         return holder.store_id
 
 

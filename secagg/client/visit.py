@@ -33,7 +33,6 @@ from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.distributed_dp import Unusable
 from secagg.errors import (
     ErrorCode,
-    InternalError,
     RemoteProtocolError,
     ServiceError,
     SessionAbortedError,
@@ -235,7 +234,9 @@ class _Visitor:
         if Need.REVOCATIONS in done.needs:
             trust = answer.parameters.trust
             if trust is None:
-                raise InternalError("a list is needed where the offer names one")
+                raise ErrorCode.INTERNAL.error(
+                    "a list is needed where the offer names one"
+                )
             listed = await self._fetch(
                 answer, Blob.REVOCATIONS, MAX_REVOCATION_BYTES, trust.revocation_hash
             )
@@ -248,7 +249,7 @@ class _Visitor:
         """Ask what is new in the open session, and answer."""
         known = self._client.step(offer)
         if known.round is None:
-            raise InternalError("a session that is open was joined")
+            raise ErrorCode.INTERNAL.error("a session that is open was joined")
         asked = GetUpdate(offered.session_id, known.round, self._held_ms)
         answer = await self._in_time(self._calls.send(asked, self._deadline))
         if isinstance(answer, Wait) and answer.closes_in_seconds is not None:
@@ -279,7 +280,7 @@ class _Visitor:
     ) -> Visit:
         """Return a visit whose client may sleep while a round lasts."""
         if which is None:
-            raise InternalError("a session that was joined is in a round")
+            raise ErrorCode.INTERNAL.error("a session that was joined is in a round")
         if self._is_late:
             return Visit(_LATE_SECONDS, offered.session_number, self._has_sent)
         parameters = offered.parameters
@@ -305,7 +306,9 @@ class _Visitor:
         """Return the step that binds the vector."""
         payload, info = b"", done.session
         if info is None:
-            raise InternalError("a session that needs its vector was admitted")
+            raise ErrorCode.INTERNAL.error(
+                "a session that needs its vector was admitted"
+            )
         if offered.payload_hash:
             payload = await self._fetch(
                 offered, Blob.PAYLOAD, self._max_payload_bytes, offered.payload_hash
@@ -335,8 +338,8 @@ class _Visitor:
                 await self._send(offered, message)
             except RemoteProtocolError as error:
                 if error.code is ErrorCode.ROSTER_TOO_LARGE:
-                    raise SessionAbortedError(  # others were faster
-                        str(error), code=error.code, next_step=error.next_step
+                    raise error.code.error(  # others were faster
+                        str(error), kind=SessionAbortedError, fix=error.next_step
                     ) from None
                 is_odd = error.code is ErrorCode.VIEW_DIFFERS
                 if error.code not in TOO_LATE and not is_odd:

@@ -222,7 +222,7 @@ class Driver:
         """Read a sum."""
         values = self.client.read_sum(self.offer, packed).values
         if values is None:
-            raise RemoteProtocolError("the session has no sum")
+            raise ErrorCode.UNEXPECTED_MESSAGE.error("the session has no sum")
         if np.issubdtype(values.dtype, np.integer):
             return {"sum": [str(each) for each in values.tolist()]}
         return {"sum": values.tolist()}

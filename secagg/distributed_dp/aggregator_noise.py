@@ -53,7 +53,7 @@ from secagg.distributed_dp.noise_block import (
     decode_block,
 )
 from secagg.distributed_dp.report import EPSILON_SLACK, check_claim, statement
-from secagg.errors import ErrorCode, InputError
+from secagg.errors import ErrorCode
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.policy import PrivacyLimits
 
@@ -278,8 +278,8 @@ class AggregatorNoise:
                 session_noise=self.mechanism.session(cohort),
             ).residues
         except NoiseInputError as error:
-            raise InputError(
-                str(error), next_step="Correct the vector; none of it was sent."
+            raise ErrorCode.BAD_INPUT.error(
+                str(error), fix="Correct the vector; none of it was sent."
             ) from None
 
     def add_noise(self, residues: UnsignedArray, *, seed: SecretBytes) -> UnsignedArray:

@@ -16,7 +16,7 @@ from dpnoise.floats import plus_minus
 from dpnoise.mechanisms import SumError
 from secagg.distributed_dp.aggregator_noise import TwoAggregatorReport
 from secagg.distributed_dp.report import PrivacyReport
-from secagg.errors import LocalProtocolError
+from secagg.errors import ErrorCode
 
 EXACT: Final = SumError(Fraction(0))
 """The error of a sum without noise."""
@@ -96,16 +96,16 @@ class SumEstimate:
         """
         values = self._fetched()
         if self.error.flaws:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"this sum has no interval: {'; '.join(self.error.flaws)}",
-                next_step="Use standard_error: it bounds the part of the error that is "
+                fix="Use standard_error: it bounds the part of the error that is "
                 "known, on average over the entries.",
             )
         try:
             half = self.error.half_width(confidence, counts=values.size if joint else 1)
         except ParameterError as error:
-            raise LocalProtocolError(
-                str(error), next_step="Give a confidence such as 0.95."
+            raise ErrorCode.LOCAL_MISUSE.error(
+                str(error), fix="Give a confidence such as 0.95."
             ) from None
         over = float(self.inputs) if of_mean else 1.0
         return (values - half) / over, (values + half) / over
@@ -134,9 +134,9 @@ class SumEstimate:
 
     def _fetched(self) -> _Array:
         if self.values is None:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "this client has not fetched the sum",
-                next_step="Let the client fetch sums, or read the sum first.",
+                fix="Let the client fetch sums, or read the sum first.",
             )
         return self.values
 

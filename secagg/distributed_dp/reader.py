@@ -13,7 +13,7 @@ from secagg.crypto.modular import subtract_into
 from secagg.distributed_dp.noise_block import bad_block, decode_block
 from secagg.distributed_dp.task import NoisyTask
 from secagg.distributed_dp.units import read_unit, unit_terms
-from secagg.errors import InternalError
+from secagg.errors import ErrorCode
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.events import NoiseRemoval
 from secagg.protocol.noise_terms import NoiseCertificate, NoiseCost, NoiseTerms
@@ -158,7 +158,7 @@ def following_terms(
         return b""
     fitted = task.fitted(residues, inputs=inputs)
     if fitted is None:
-        raise InternalError(
+        raise ErrorCode.INTERNAL.error(
             "an adaptive clip needs a flag that shows which vectors fit"
         )
     parameters = task.mechanism.parameters

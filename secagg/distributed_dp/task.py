@@ -776,7 +776,9 @@ def _insist(*demands: tuple[bool, str]) -> None:
 
 
 def _unfit(error: NoiseInputError) -> InputError:
-    return InputError(str(error), next_step="Correct the vector; none of it was sent.")
+    return ErrorCode.BAD_INPUT.error(
+        str(error), kind=InputError, fix="Correct the vector; none of it was sent."
+    )
 
 
 def _magnified(vector: npt.NDArray[Any], factor: float) -> npt.NDArray[np.float64]:

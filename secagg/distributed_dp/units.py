@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from dpnoise.mechanisms import ClippingSchedule, MechanismParameters
 from secagg.crypto.modular import word_dtype
-from secagg.errors import InputError, LocalProtocolError
+from secagg.errors import ErrorCode
 from secagg.protocol.arguments import as_vector
 from secagg.protocol.events import PlainVector
 from secagg.protocol.parameters import ProtocolParameters
@@ -173,7 +173,7 @@ def encode_integers(given: object, parameters: ProtocolParameters) -> PlainVecto
         LocalProtocolError: The task demands noise.
     """
     if parameters.noise_block:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             "this task requires noise; encode with secagg.distributed_dp"
         )
     vector = as_vector(given, parameters.dimension)
@@ -182,17 +182,16 @@ def encode_integers(given: object, parameters: ProtocolParameters) -> PlainVecto
         vector = vector.astype(np.float64, copy=False)
         fractions = np.flatnonzero(vector != np.trunc(vector))
         if fractions.size:
-            raise InputError(
+            raise ErrorCode.BAD_INPUT.error(
                 f"entry {int(fractions[0])} of the vector is not a whole number",
-                next_step="Scale and round it, or use a task with noise, which does "
-                "both.",
+                fix="Scale and round it, or use a task with noise, which does both.",
             )
     out_of_range = np.flatnonzero((vector < lowest) | (vector >= above))
     if out_of_range.size:
-        raise InputError(
+        raise ErrorCode.BAD_INPUT.error(
             f"entry {int(out_of_range[0])} of the vector lies outside "
             f"[{lowest}, {above}), the range of modulus {parameters.modulus}",
-            next_step="Scale it down, or use a task with a larger modulus.",
+            fix="Scale it down, or use a task with a larger modulus.",
         )
     residues = vector.astype(np.int64) % parameters.modulus
     return PlainVector(residues.astype(word_dtype(parameters.modulus)))

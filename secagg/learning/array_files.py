@@ -18,7 +18,7 @@ from typing import IO, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from secagg.errors import InputError
+from secagg.errors import ErrorCode, InputError
 
 Array = npt.NDArray[Any]
 
@@ -91,9 +91,9 @@ def read_array(data: bytes, *, what: str) -> Array:
     try:
         return _array(io.BytesIO(data), len(data))
     except Exception:  # noqa: BLE001 - numpy parses the head as Python
-        raise InputError(
+        raise ErrorCode.BAD_INPUT.error(
             f"{what} is not a plain .npy file of numbers",
-            next_step="Write it with numpy.save(path, vector).",
+            fix="Write it with numpy.save(path, vector).",
         ) from None
 
 
@@ -111,19 +111,19 @@ def read_file(path: Path, *, max_bytes: int, what: str) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise InputError(
-            f"{what} was not written", next_step="Write it before the program ends."
+        raise ErrorCode.BAD_INPUT.error(
+            f"{what} was not written", fix="Write it before the program ends."
         ) from None
     except OSError:
-        raise InputError(
+        raise ErrorCode.BAD_INPUT.error(
             f"{what} is not a regular file that can be read",
-            next_step="Write the file itself, and no link.",
+            fix="Write the file itself, and no link.",
         ) from None
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise InputError(
-                f"{what} is not a regular file", next_step="Write a file of numbers."
+            raise ErrorCode.BAD_INPUT.error(
+                f"{what} is not a regular file", fix="Write a file of numbers."
             )
         # One byte more shows that it still grows.
         with os.fdopen(os.dup(descriptor), "rb") as stream:
@@ -131,9 +131,9 @@ def read_file(path: Path, *, max_bytes: int, what: str) -> bytes:
     finally:
         os.close(descriptor)
     if len(data) > min(found.st_size, max_bytes):
-        raise InputError(
+        raise ErrorCode.BAD_INPUT.error(
             f"{what} has more than {max_bytes} bytes, or is still being written",
-            next_step="Write the arrays of the model and nothing else.",
+            fix="Write the arrays of the model and nothing else.",
         )
     return data
 
@@ -144,9 +144,9 @@ def _check_members(
     """Refuse a file with too many, too large or doubled arrays."""
     names = {member.filename for member in members}
     if len(members) > _MAX_ARRAYS or len(names) != len(members):
-        raise InputError(
+        raise ErrorCode.BAD_INPUT.error(
             f"{what} has more than {_MAX_ARRAYS} arrays, or two of one name",
-            next_step="Write each array once.",
+            fix="Write each array once.",
         )
     if any(
         not member.filename.endswith(_SUFFIX) or member.compress_type not in _METHODS
@@ -155,9 +155,9 @@ def _check_members(
         raise _unreadable(what)
     declared = sum(member.file_size for member in members)
     if declared > max_bytes + _HEAD_BYTES * len(members):
-        raise InputError(
+        raise ErrorCode.BAD_INPUT.error(
             f"{what} unpacks to {declared} bytes, expected at most {max_bytes}",
-            next_step="Write the arrays of the model and nothing else.",
+            fix="Write the arrays of the model and nothing else.",
         )
 
 
@@ -184,7 +184,8 @@ def _array(stream: IO[bytes], size: int) -> Array:
 
 
 def _unreadable(what: str) -> InputError:
-    return InputError(
+    return ErrorCode.BAD_INPUT.error(
         f"{what} is not an .npz file of numbers",
-        next_step="Write it with numpy.savez(path, **arrays).",
+        kind=InputError,
+        fix="Write it with numpy.savez(path, **arrays).",
     )

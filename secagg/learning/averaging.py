@@ -219,9 +219,9 @@ class FederatedAveraging:
         wanted, noised = self.spec.dim + self._weighting.extra, prepared.noised
         if noised is None or noised.dim != wanted:
             found = "no noise" if noised is None else f"{noised.dim} entries"
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"the task has {found}, and the model needs {wanted} with noise",
-                next_step=f"Plan it for vectors of {wanted} entries.",
+                fix=f"Plan it for vectors of {wanted} entries.",
             )
         if self._weighting.extra and noised.units is not None:
             raise _both_excluded()
@@ -247,10 +247,10 @@ class FederatedAveraging:
             LocalProtocolError: The model has not used as many.
         """
         if sums != len(self._steps):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"the task has released {sums} sums, and the model used "
                 f"{len(self._steps)}",
-                next_step="Continue with the checkpoint_dir of that training, or begin "
+                fix="Continue with the checkpoint_dir of that training, or begin "
                 "a new task.",
             )
         arrays = self.spec.unflatten(self._private.model)
@@ -300,16 +300,16 @@ class FederatedAveraging:
         """
         check_kind("people", people, BlockingCohort, make="secagg.blocking.local(...)")
         if not all(map(callable, updates)):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "updates holds something that is not a function",
-                next_step="Pass one function for each client, which trains.",
+                fix="Pass one function for each client, which trains.",
             )
         self._scores(self._private)  # what fails here has cost nothing yet
         if steps is None:
             if self._wanted is None:
-                raise LocalProtocolError(
+                raise ErrorCode.LOCAL_MISUSE.error(
                     "the number of steps is not known: the task is planned elsewhere",
-                    next_step="Pass steps=..., or plan with FederatedAveraging.plan.",
+                    fix="Pass steps=..., or plan with FederatedAveraging.plan.",
                 )
             steps = max(0, self._wanted - len(self._steps))
         for _ in range(check_whole("steps", steps, least=0)):
@@ -413,18 +413,19 @@ class FederatedAveraging:
         wanted = self.spec.dim + self._weighting.extra
         if total.l2_clip is None or len(total.values) != wanted:
             kind = "without noise" if total.l2_clip is None else "of another dimension"
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"the sum is {kind}, and the model needs {wanted} entries with noise",
-                next_step="Plan the task with FederatedAveraging.plan.",
+                fix="Plan the task with FederatedAveraging.plan.",
             )
         task = total.receipt.descriptor.task_id
         if self._task is not None and task != self._task:
             raise self._other(f"task {task!r}")
 
     def _other(self, what: str) -> LocalProtocolError:
-        return LocalProtocolError(
+        return ErrorCode.LOCAL_MISUSE.error(
             f"the sum of {what} is not one of this training",
-            next_step="Begin with another FederatedAveraging, with an empty "
+            kind=LocalProtocolError,
+            fix="Begin with another FederatedAveraging, with an empty "
             "checkpoint_dir; secagg.local continues one with the same ledger.",
         )
 
@@ -449,9 +450,9 @@ class FederatedAveraging:
         try:
             return {str(name): float(value) for name, value in named.items()}
         except (TypeError, ValueError):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "evaluate returned something that is not a number",
-                next_step="Return a float, or a dict of floats by name.",
+                fix="Return a float, or a dict of floats by name.",
             ) from None
 
     def _run(self, task: str) -> dict[str, Any]:
@@ -482,10 +483,11 @@ class FederatedAveraging:
 
 
 def _both_excluded() -> LocalProtocolError:
-    return LocalProtocolError(
+    return ErrorCode.LOCAL_MISUSE.error(
         "max_weight and clip_quantile exclude each other: the weight is measured by "
         "the clip",
-        next_step="Leave out one of the two.",
+        kind=LocalProtocolError,
+        fix="Leave out one of the two.",
     )
 
 

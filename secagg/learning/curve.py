@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from secagg.errors import ErrorCode, LocalProtocolError
+from secagg.errors import ErrorCode
 
 # Of the one figure that an evaluation without names returns.
 SCORE = "score"
@@ -104,9 +104,9 @@ class LearningCurve:
         steps = self._with(name)
         plain = [one.plain_scores for one in steps if one.plain_scores is not None]
         if len(plain) != len(steps):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "the model was not trained without privacy beside it",
-                next_step="Pass FederatedAveraging compare_without_noise=True.",
+                fix="Pass FederatedAveraging compare_without_noise=True.",
             )
         return [one[name] for one in plain]
 
@@ -153,9 +153,9 @@ class LearningCurve:
         """Return the steps, if all of them have this score."""
         if not self.steps or any(name not in step.scores for step in self.steps):
             known = sorted({each for step in self.steps for each in step.scores})
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"the steps have no score {name!r}",
-                next_step=f"Choose among {', '.join(known)}."
+                fix=f"Choose among {', '.join(known)}."
                 if known
                 else "Pass FederatedAveraging evaluate=..., and train.",
             )

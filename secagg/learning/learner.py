@@ -9,7 +9,7 @@ import numpy as np
 
 from secagg.client.gate import SessionInfo
 from secagg.distributed_dp import NoisyTask
-from secagg.errors import InputError, LocalProtocolError
+from secagg.errors import ErrorCode
 from secagg.learning.payload import StepPayload
 from secagg.learning.vectors import Flat, Tree, VectorSpec
 from secagg.learning.weights import Weighting
@@ -74,9 +74,9 @@ class Learner:
     def __init__(self, train: Train, *, like: Tree = None) -> None:
         given: object = train
         if not callable(given) or inspect.iscoroutinefunction(given):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "train is not a function that returns a model",
-                next_step="Pass a function of one argument, without async.",
+                fix="Pass a function of one argument, without async.",
             )
         self._train = train
         self._like = like
@@ -93,9 +93,9 @@ class Learner:
         spec = given.spec
         if self._spec is not None:
             if self._spec.digest != spec.digest:
-                raise InputError(
+                raise ErrorCode.BAD_INPUT.error(
                     "the session trains a model with another schema",
-                    next_step="Pass Learner(like=...) the model of the task.",
+                    fix="Pass Learner(like=...) the model of the task.",
                 )
             model = spec.restore(spec.flatten(given.arrays), like=self._like)
         check_session(session, spec, given.weighting)
@@ -119,9 +119,9 @@ def difference(spec: VectorSpec, given: Flat, trained: object) -> tuple[Flat, fl
     flat = spec.flatten(update.tree)
     weight: object = update.weight
     if not isinstance(weight, int | float | np.number):
-        raise InputError(
+        raise ErrorCode.BAD_INPUT.error(
             f"the weight of an update is {type(weight).__name__}",
-            next_step="Pass the number of examples.",
+            fix="Pass the number of examples.",
         )
     return flat if update.is_difference else flat - given, float(weight)
 
@@ -133,15 +133,15 @@ def check_session(session: SessionInfo, spec: VectorSpec, weighting: Weighting) 
         InputError: It has no noise, or another dimension.
     """
     if not session.descriptor.parameters.noise_block:
-        raise InputError(
+        raise ErrorCode.BAD_INPUT.error(
             "the session adds up whole numbers, and updates are fractions",
-            next_step="Train in a task with noise.",
+            fix="Train in a task with noise.",
         )
     if session.dimension != spec.dim + weighting.extra:
-        raise InputError(
+        raise ErrorCode.BAD_INPUT.error(
             f"the session adds up vectors of {session.dimension}, its model needs "
             f"{spec.dim + weighting.extra}",
-            next_step="Tell the operator.",
+            fix="Tell the operator.",
         )
 
 

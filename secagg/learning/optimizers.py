@@ -13,7 +13,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from secagg.errors import LocalProtocolError
+from secagg.errors import ErrorCode
 from secagg.learning.vectors import Flat
 from secagg.protocol.arguments import check_real, did_you_mean
 
@@ -76,9 +76,9 @@ class ServerOptimizer:
 
     def __post_init__(self) -> None:
         if self.kind not in set(OptimizerKind):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"optimizer is {str(self.kind)[:40]!r}, which is not known",
-                next_step=did_you_mean(self.kind, [str(one) for one in OptimizerKind]),
+                fix=did_you_mean(self.kind, [str(one) for one in OptimizerKind]),
             )
         check_real("learning_rate", self.learning_rate, above=0.0)
         check_real("momentum", self.momentum, least=0.0, below=1.0)
@@ -118,8 +118,8 @@ def as_optimizer(given: object) -> Optimizer:
     if isinstance(given, str):
         return ServerOptimizer(given)
     if not (hasattr(given, "step") and hasattr(given, "to_dict")):
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             f"optimizer must be a name or an Optimizer, got {type(given).__name__}",
-            next_step='Pass "fedavg", "fedavgm" or "fedadam".',
+            fix='Pass "fedavg", "fedavgm" or "fedadam".',
         )
     return cast("Optimizer", given)

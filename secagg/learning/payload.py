@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from secagg.errors import InputError, LocalProtocolError
+from secagg.errors import ErrorCode, InputError
 from secagg.learning.array_files import read_arrays, write_arrays
 from secagg.learning.vectors import Array, VectorSpec
 from secagg.learning.weights import Weighting
@@ -117,20 +117,21 @@ def encode_config(config: Mapping[str, Any]) -> bytes:
     try:
         text = json.dumps(dict(config), sort_keys=True, allow_nan=False)
     except (TypeError, ValueError):
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             "config is not a dict of texts, numbers, lists and dicts",
-            next_step="Pass values that JSON can hold.",
+            fix="Pass values that JSON can hold.",
         ) from None
     if len(text) > MAX_CONFIG_BYTES:  # ASCII
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             f"config has {len(text)} bytes, expected at most {MAX_CONFIG_BYTES}",
-            next_step="Pass settings there, and data in the model.",
+            fix="Pass settings there, and data in the model.",
         )
     return text.encode()
 
 
 def _bad(fault: str) -> InputError:
-    return InputError(
+    return ErrorCode.BAD_INPUT.error(
         f"the payload of the session {fault}",
-        next_step="Ask the operator which task trains a model.",
+        kind=InputError,
+        fix="Ask the operator which task trains a model.",
     )

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.client.gate import SessionInfo
-from secagg.errors import ErrorCode, InputError, ServiceError
+from secagg.errors import ErrorCode, ServiceError
 from secagg.learning.array_files import read_array, read_arrays, read_file, write_arrays
 from secagg.learning.learner import Update, check_session, clip_of, difference
 from secagg.learning.payload import StepPayload, is_step
@@ -102,9 +102,9 @@ class ProgramInput:
             InputError: It has no noise, and the program writes a model.
         """
         if self._result != _VECTOR and not session.descriptor.parameters.noise_block:
-            raise InputError(
+            raise ErrorCode.BAD_INPUT.error(
                 "the session adds up whole numbers, and the program trains a model",
-                next_step="Let it write {vector}, or take part in a task with noise.",
+                fix="Let it write {vector}, or take part in a task with noise.",
             )
 
     def vector(self, session: SessionInfo) -> npt.NDArray[Any]:
@@ -169,9 +169,9 @@ class ProgramInput:
             array = read_array(data, what=what)
             return as_vector(array, session.dimension, noisy=noisy, name=what)
         if step is None:
-            raise InputError(
+            raise ErrorCode.BAD_INPUT.error(
                 "the payload of the session is not a model",
-                next_step="Let the program write {vector}.",
+                fix="Let the program write {vector}.",
             )
         check_session(session, step.spec, step.weighting)
         arrays = read_arrays(data, max_bytes=size, what=what)
@@ -187,10 +187,10 @@ class ProgramInput:
         named = dict(arrays)
         weight = np.asarray(named.pop(WEIGHT, 1.0))
         if weight.size != 1 or set(named) != set(step.arrays):
-            raise InputError(
+            raise ErrorCode.BAD_INPUT.error(
                 f"the program wrote other arrays than the model has, or a {WEIGHT} "
                 "that is not one number",
-                next_step="Write the arrays of the payload under their names.",
+                fix="Write the arrays of the payload under their names.",
             )
         is_difference = self._result == _UPDATE
         return Update(named, weight=float(weight.item()), is_difference=is_difference)

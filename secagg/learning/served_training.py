@@ -48,9 +48,9 @@ def read_model(path: Path) -> Tree:
         for part in parents:
             place = place.setdefault(part, {}) if isinstance(place, dict) else None
         if not isinstance(place, dict) or last in place:
-            raise InputError(
+            raise ErrorCode.BAD_INPUT.error(
                 f"the model has an array {name!r} inside of another array",
-                next_step="Rename one of them.",
+                fix="Rename one of them.",
             )
         place[last] = array
     return tree
@@ -126,9 +126,9 @@ class ProgramOptimizer:
             written = read_arrays_in(paths[_NEXT], max_bytes=_MOST_BYTES, what=what)
             return self._spec.flatten(written), {}
         except InputError as fault:
-            raise InputError(
+            raise ErrorCode.BAD_INPUT.error(
                 f"{fault}; the sum is kept, and its budget is spent",
-                next_step="Correct the program, and start the server again.",
+                fix="Correct the program, and start the server again.",
             ) from None
         finally:
             shutil.rmtree(place, ignore_errors=True)

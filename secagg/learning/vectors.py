@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from secagg.errors import InputError
+from secagg.errors import ErrorCode, InputError
 
 Array = npt.NDArray[Any]
 Flat = npt.NDArray[np.float64]
@@ -93,9 +93,9 @@ class VectorSpec:
             for name, array in sorted(arrays.items(), key=lambda item: item[0].encode())
         )
         if not 0 < sum(entry.size for entry in entries) <= _MAX_ENTRIES:
-            raise InputError(
+            raise ErrorCode.BAD_INPUT.error(
                 f"the model has no numbers, or more than {_MAX_ENTRIES}",
-                next_step="Pass a dict of arrays, such as module.state_dict().",
+                fix="Pass a dict of arrays, such as module.state_dict().",
             )
         return cls(entries)
 
@@ -131,18 +131,18 @@ class VectorSpec:
         else:
             leaves = _leaves(tree, wanted.__contains__)
         if missing := wanted - leaves.keys():
-            raise InputError(
+            raise ErrorCode.BAD_INPUT.error(
                 f"the model has no array {min(missing)!r}",
-                next_step="Return a model of the shape that was handed out.",
+                fix="Return a model of the shape that was handed out.",
             )
         parts = []
         for entry in self.entries:
             array = leaves[entry.name]
             if array.shape != entry.shape:
-                raise InputError(
+                raise ErrorCode.BAD_INPUT.error(
                     f"the array {entry.name!r} has shape {array.shape}, expected "
                     f"{entry.shape}",
-                    next_step="Return a model of the shape that was handed out.",
+                    fix="Return a model of the shape that was handed out.",
                 )
             parts.append(array.astype(np.float64).ravel())
         flat = np.concatenate(parts)
@@ -157,9 +157,9 @@ class VectorSpec:
         """
         vector = np.asarray(flat, np.float64)
         if vector.shape != (self.dim,):
-            raise InputError(
+            raise ErrorCode.BAD_INPUT.error(
                 f"the vector has shape {vector.shape}, the model needs ({self.dim},)",
-                next_step="Pass a vector that this schema has flattened.",
+                fix="Pass a vector that this schema has flattened.",
             )
         with np.errstate(over="ignore"):
             arrays = {
@@ -191,9 +191,9 @@ class VectorSpec:
             return
         for entry, part in zip(self.entries, self._parts(flat), strict=True):
             if not np.isfinite(part).all():
-                raise InputError(
+                raise ErrorCode.BAD_INPUT.error(
                     f"the array {entry.name!r} {fault}",
-                    next_step="Take smaller steps, or a wider type.",
+                    fix="Take smaller steps, or a wider type.",
                 )
 
 
@@ -204,9 +204,9 @@ def _leaves(tree: Tree, select: Callable[[str], bool]) -> dict[str, Array]:
         if not select(name):
             continue
         if name in found:
-            raise InputError(
+            raise ErrorCode.BAD_INPUT.error(
                 f"two arrays of the model have the name {name!r}",
-                next_step="Rename one of them.",
+                fix="Rename one of them.",
             )
         found[name] = _leaf(name, leaf)
     return found
@@ -232,9 +232,9 @@ def _children(tree: Tree, above: str) -> list[tuple[str, Tree]] | None:
     named = []
     for key, child in items:
         if not isinstance(key, str):
-            raise InputError(
+            raise ErrorCode.BAD_INPUT.error(
                 f"a key of the model is of the type {type(key).__name__}",
-                next_step="Use texts as the keys of dicts.",
+                fix="Use texts as the keys of dicts.",
             )
         part = key.replace("~", "~0").replace("/", "~1")
         named.append((f"{above}/{part}" if above else part, child))
@@ -253,9 +253,9 @@ def _leaf(name: str, leaf: Tree) -> Array:
             array = np.asarray(leaf)
             array = array.astype(np.float32) if is_bfloat16 else array
     except Exception as error:  # noqa: BLE001 - code of the caller's type runs here
-        raise InputError(
+        raise ErrorCode.BAD_INPUT.error(
             f"the array {name!r} cannot be read ({type(error).__name__})",
-            next_step="Convert it to a numpy array of floats.",
+            fix="Convert it to a numpy array of floats.",
         ) from None
     if array is None:
         raise _no_floats(name, type(leaf).__name__)
@@ -271,9 +271,10 @@ def _dtype(name: str, array: Array) -> str:
 
 
 def _no_floats(name: str, kind: str) -> InputError:
-    return InputError(
+    return ErrorCode.BAD_INPUT.error(
         f"the array {name!r} of the model holds {kind}, expected floats",
-        next_step="Leave it out with select=lambda name: ..., or convert it.",
+        kind=InputError,
+        fix="Leave it out with select=lambda name: ..., or convert it.",
     )
 
 

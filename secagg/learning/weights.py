@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from secagg.errors import ErrorCode, InputError, LocalProtocolError
+from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.learning.vectors import Flat
 from secagg.protocol.arguments import check_real
 
@@ -78,9 +78,9 @@ class Weighting:
         if not self.extra:
             return update
         if not (math.isfinite(weight) and weight >= 0.0):
-            raise InputError(
+            raise ErrorCode.BAD_INPUT.error(
                 "the weight of an update is negative or not finite",
-                next_step="Pass the number of examples.",
+                fix="Pass the number of examples.",
             )
         clip = l2_clip / self.stretch
         part = min(weight, self.max_weight) / self.max_weight

@@ -31,7 +31,7 @@ from secagg.crypto.signature import (
     verify,
 )
 from secagg.crypto.transcript import domain_tag
-from secagg.errors import ErrorCode, InternalError
+from secagg.errors import ErrorCode
 from secagg.protocol.messages import Advert, Consistency, Quorum
 
 
@@ -62,7 +62,7 @@ class Signers:
 
 def _identity_key(advert: Advert) -> bytes:
     if advert.credential is None:
-        raise InternalError(
+        raise ErrorCode.INTERNAL.error(
             "an advert without credential is in a roster with signatures"
         )
     return advert.credential.identity_key

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar, get_args, get_origin
 import numpy as np
 import numpy.typing as npt
 
-from secagg.errors import InputError, LocalProtocolError
+from secagg.errors import ErrorCode, InputError
 
 _Called = TypeVar("_Called", bound=Callable[..., object])
 _Member = TypeVar("_Member", bound=Enum)
@@ -61,20 +61,20 @@ def check_whole(name: str, value: object, *, least: int, most: int = MAX_COUNT) 
         LocalProtocolError: It is not an integer, or outside of the limits.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             f"{name} must be an integer, got {_kind(value)}",
-            next_step=f"Give {name} as an int.",
+            fix=f"Give {name} as an int.",
         )
     number = int(value)
     if number < least:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             f"{name} must be at least {least}, got {number}",
-            next_step=f"Give {name}={least} or more.",
+            fix=f"Give {name}={least} or more.",
         )
     if number > most:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             f"{name} must be at most {most}, got a larger number",
-            next_step=f"Give {name}={most} or less.",
+            fix=f"Give {name}={most} or less.",
         )
     return number
 
@@ -100,9 +100,9 @@ def check_real(
         LocalProtocolError: It is not a number, not finite, or outside of the limits.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             f"{name} must be a number, got {_kind(value)}",
-            next_step=f"Give {name} as a float.",
+            fix=f"Give {name} as a float.",
         )
     try:
         number = float(value)
@@ -114,9 +114,9 @@ def check_real(
     limits += [f"at least {least:g}"] if least > -math.inf else []
     limits += [f"below {below:g}"] if below < math.inf else []
     wanted = "".join(f", {limit}" for limit in limits)
-    raise LocalProtocolError(
+    raise ErrorCode.LOCAL_MISUSE.error(
         f"{name} must be finite{wanted}, got {number!r}",
-        next_step=f"Give {name} within these limits.",
+        fix=f"Give {name} within these limits.",
     )
 
 
@@ -134,9 +134,9 @@ def check_kind(name: str, value: object, kind: type[_Kind], *, make: str) -> _Ki
     """
     if isinstance(value, kind):
         return value
-    raise LocalProtocolError(
+    raise ErrorCode.LOCAL_MISUSE.error(
         f"{name} must be of class {kind.__name__}, got {_kind(value)}",
-        next_step=f"Give {name}={make}.",
+        fix=f"Give {name}={make}.",
     )
 
 
@@ -153,9 +153,9 @@ def check_member(name: str, value: object, kind: type[_Member]) -> _Member:
     close = difflib.get_close_matches(
         str(value)[:_MAX_SHOWN].lower().replace("_", "-"), by_word, n=1
     )
-    raise LocalProtocolError(
+    raise ErrorCode.LOCAL_MISUSE.error(
         f"{name} must be a member of {kind.__name__}, got {shown[:_MAX_SHOWN]}",
-        next_step=f"Did you mean {kind.__name__}.{by_word[close[0]]}?"
+        fix=f"Did you mean {kind.__name__}.{by_word[close[0]]}?"
         if close
         else f"Choose among {', '.join(f'{kind.__name__}.{m.name}' for m in kind)}.",
     )
@@ -169,16 +169,16 @@ def check_names(name: str, value: object) -> frozenset[str]:
             that is not text.
     """
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             f"{name} must be several names, got {_kind(value)}",
-            next_step=f"Give {name}=[...], with one text for each name.",
+            fix=f"Give {name}=[...], with one text for each name.",
         )
     found = frozenset(value)
     for each in found:
         if not isinstance(each, str):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"{name} holds {_kind(each)}, expected text",
-                next_step=f"Give {name}=[...], with one text for each name.",
+                fix=f"Give {name}=[...], with one text for each name.",
             )
     return found
 
@@ -202,9 +202,9 @@ def check_name(whose: str, value: object, *, most: int) -> str:
         if 1 <= size <= most:
             return value
     shown = repr(value[:_MAX_SHOWN]) if isinstance(value, str) else _kind(value)
-    raise LocalProtocolError(
+    raise ErrorCode.LOCAL_MISUSE.error(
         f"{whose} has a name of 1 to {most} bytes of printable characters, got {shown}",
-        next_step='Choose a short name, such as "digits-1".',
+        fix='Choose a short name, such as "digits-1".',
     )
 
 
@@ -218,9 +218,9 @@ def as_path(name: str, value: object) -> Path | None:
         return value
     if hasattr(value, "__fspath__") or (isinstance(value, str) and value):
         return Path(value)
-    raise LocalProtocolError(
+    raise ErrorCode.LOCAL_MISUSE.error(
         f"{name} must be a path, got {_kind(value)}",
-        next_step=f"Give {name}=pathlib.Path(...).",
+        fix=f"Give {name}=pathlib.Path(...).",
     )
 
 
@@ -254,8 +254,8 @@ def says_which_argument(called: _Called) -> _Called:
             elif missing := _missing(signature, args, kwargs):
                 complaint = f"needs {' and '.join(missing)}"
                 way_out = f"Give {', '.join(f'{name}=...' for name in missing)}."
-            raise LocalProtocolError(
-                f"{title} {complaint}", next_step=way_out
+            raise ErrorCode.LOCAL_MISUSE.error(
+                f"{title} {complaint}", fix=way_out
             ) from None
         for name, value in given.items():
             _check_annotation(name, signature.parameters[name].annotation, value)
@@ -278,8 +278,8 @@ def says_how_to_open(opened: _Opened) -> _Opened:
         right, wrong, names = wrong, right, ("__enter__", "__exit__")
 
     def explain(_: object, *_error: object) -> None:
-        raise LocalProtocolError(
-            f"it opens with `{right}`, and was opened with `{wrong}`", next_step=way_out
+        raise ErrorCode.LOCAL_MISUSE.error(
+            f"it opens with `{right}`, and was opened with `{wrong}`", fix=way_out
         )
 
     for name in names:
@@ -313,9 +313,9 @@ def _check_annotation(name: str, annotation: object, value: object) -> None:
 def _check_object(name: str, kind: Any, value: object) -> None:  # noqa: ANN401 - any kind
     if get_origin(kind) is Callable:
         if not callable(value):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"{name} must be a function, got {_kind(value)}",
-                next_step=f"Give {name} a function.",
+                fix=f"Give {name} a function.",
             )
     elif isinstance(kind, type) and kind.__module__.startswith(_OWN):
         if issubclass(kind, Enum):
@@ -323,9 +323,9 @@ def _check_object(name: str, kind: Any, value: object) -> None:  # noqa: ANN401 
         elif not getattr(kind, "_is_protocol", False):
             check_kind(name, value, kind, make=f"{kind.__name__}(...)")
         elif not all(hasattr(value, each) for each in vars(kind) if each[0] != "_"):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"{name} must have the methods of {kind.__name__}, got {_kind(value)}",
-                next_step=f"Give {name} an object of a class that has them.",
+                fix=f"Give {name} an object of a class that has them.",
             )
 
 
@@ -379,36 +379,36 @@ def as_vector(
     """
     array = _as_array(given, name)
     if array.ndim != 1:
-        raise InputError(
+        raise ErrorCode.BAD_INPUT.error(
             f"{name} has shape {array.shape}, expected one dimension",
-            next_step="Flatten it with vector.ravel().",
+            fix="Flatten it with vector.ravel().",
         )
     if array.dtype.kind not in "iuf" or array.dtype.itemsize > _MAX_ITEMSIZE:
-        raise InputError(
+        raise ErrorCode.BAD_INPUT.error(
             f"{name} holds {array.dtype}, expected numbers of at most 64 bits",
-            next_step="Convert it with vector.astype(float).",
+            fix="Convert it with vector.astype(float).",
         )
     if dimension is not None and array.size != dimension:
-        raise InputError(
+        raise ErrorCode.BAD_INPUT.error(
             f"{name} has {array.size} entries, the task adds up vectors of {dimension}",
-            next_step="Supply a vector of that length.",
+            fix="Supply a vector of that length.",
         )
     if array.size == 0:
-        raise InputError(
+        raise ErrorCode.BAD_INPUT.error(
             f"{name} is empty, expected at least one entry",
-            next_step="Supply a vector of the length that the task adds up.",
+            fix="Supply a vector of the length that the task adds up.",
         )
     if array.dtype.kind == "f":
         finite = np.isfinite(array)
         if not finite.all():
-            raise InputError(
+            raise ErrorCode.BAD_INPUT.error(
                 f"{name} has NaN or infinity, first at entry {int(np.argmin(finite))}",
-                next_step="Replace such entries.",
+                fix="Replace such entries.",
             )
     elif noisy and max(int(array.max()), -int(array.min())) > _LARGEST_INTEGER:
-        raise InputError(
+        raise ErrorCode.BAD_INPUT.error(
             f"{name} has integers that a float64 cannot hold",
-            next_step="Scale it down.",
+            fix="Scale it down.",
         )
     return array.astype(np.float64, copy=False) if noisy else array
 
@@ -417,9 +417,9 @@ def _as_array(given: object, name: str) -> npt.NDArray[Any]:
     """Return an array of any kind and shape, without a copy where possible."""
     if isinstance(given, np.ma.MaskedArray):
         if np.ma.getmaskarray(given).any():
-            raise InputError(
+            raise ErrorCode.BAD_INPUT.error(
                 f"{name} has masked entries",
-                next_step="Fill them, for example with vector.filled(0).",
+                fix="Fill them, for example with vector.filled(0).",
             )
         return np.asarray(given.data)
     try:
@@ -432,10 +432,10 @@ def _as_array(given: object, name: str) -> npt.NDArray[Any]:
         raise
     except Exception as error:  # noqa: BLE001 - code of the caller's type runs here
         # The cause may quote entries, so the traceback omits it.
-        raise InputError(
+        raise ErrorCode.BAD_INPUT.error(
             f"{name}, {_kind_of(given)}, cannot be read as one row of numbers "
             f"({type(error).__name__})",
-            next_step="Supply a flat list or a numpy array of float64.",
+            fix="Supply a flat list or a numpy array of float64.",
         ) from None
 
 
@@ -458,8 +458,8 @@ def _refuse_what_is_no_array(given: object, name: str) -> None:
         complaint, way_out = "is sparse", "Supply vector.toarray().ravel()."
     else:
         return
-    raise InputError(
-        f"{name} {complaint}, expected one row of numbers", next_step=way_out
+    raise ErrorCode.BAD_INPUT.error(
+        f"{name} {complaint}, expected one row of numbers", fix=way_out
     )
 
 

@@ -143,10 +143,10 @@ def check_form(advert: Advert, profile: Profile) -> None:
         return
     wanted = "a credential and a signature" if has_keys else "neither"
     code = ErrorCode.BAD_CREDENTIAL if has_keys else ErrorCode.BAD_SIGNATURE
-    raise RemoteProtocolError(
+    raise code.error(
         f"an advert of profile {profile.label} has {wanted}, that of "
         f"{advert.identity!r} is of another profile",
-        code=code,
+        kind=RemoteProtocolError,
         sender=advert.identity,
     )
 

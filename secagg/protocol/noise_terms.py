@@ -25,7 +25,7 @@ from typing import Any, Self
 from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.key_derivation import noise_seed
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.errors import LocalProtocolError
+from secagg.errors import ErrorCode
 from secagg.protocol.parameters import ProtocolParameters
 
 
@@ -134,10 +134,10 @@ def no_noise(_: ProtocolParameters, __: int) -> NoiseTerms:
     Raises:
         LocalProtocolError: Always; start the core with a reader.
     """
-    raise LocalProtocolError(
+    raise ErrorCode.LOCAL_MISUSE.error(
         "this session adds noise, and its core was started without a reader of noise "
         "blocks",
-        next_step="Start it with secagg.distributed_dp.read_noise_terms.",
+        fix="Start it with secagg.distributed_dp.read_noise_terms.",
     )
 
 

@@ -19,7 +19,6 @@ from secagg.crypto.canonical import Reader, Writer
 from secagg.crypto.cipher_suite import CipherSuite
 from secagg.errors import (
     ErrorCode,
-    LocalProtocolError,
     SecAggError,
 )
 from secagg.protocol.graphs.bounds import (
@@ -144,7 +143,9 @@ class ProtocolParameters:
             LocalProtocolError: The profile has no credentials.
         """
         if isinstance(self.tail, HonestCuriousParameters):
-            raise LocalProtocolError(f"profile {self.profile.label} has no credentials")
+            raise ErrorCode.LOCAL_MISUSE.error(
+                f"profile {self.profile.label} has no credentials"
+            )
         return replace(self, tail=replace(self.tail, trust=trust))
 
     @property

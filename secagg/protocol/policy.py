@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from secagg.crypto.cipher_suite import CipherSuite
-from secagg.errors import ErrorCode, LocalProtocolError
+from secagg.errors import ErrorCode
 from secagg.protocol.arguments import (
     as_path,
     check_kind,
@@ -238,9 +238,9 @@ def _several(name: str, value: object, kind: type[Enum]) -> tuple[object, ...]:
     if isinstance(value, frozenset | set | list | tuple):
         return tuple(value)
     check_member(name, value, kind)  # suggests the closest member
-    raise LocalProtocolError(
+    raise ErrorCode.LOCAL_MISUSE.error(
         f"{name} must be a set, got one member",
-        next_step=f"Give {name}={{{value}}}.",
+        fix=f"Give {name}={{{value}}}.",
     )
 
 
@@ -305,9 +305,9 @@ class PrivacyLimits:
             object.__setattr__(self, name, value)
         words = check_names("statuses", self.statuses)
         for word in sorted(words - {*GROUNDS}):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"statuses must be of {', '.join(GROUNDS)}, not {word!r}",
-                next_step=did_you_mean(word, GROUNDS),
+                fix=did_you_mean(word, GROUNDS),
             )
         object.__setattr__(self, "statuses", words)
 
@@ -361,10 +361,10 @@ class TotalBudget:
         if not isinstance(name, str) or not (
             name.isprintable() and 0 < len(name) <= _MAX_DATA_NAME
         ):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"the name of the data must have 1 to {_MAX_DATA_NAME} printable "
                 "characters",
-                next_step="Choose one name for the same data, and keep it.",
+                fix="Choose one name for the same data, and keep it.",
             )
         limits = {
             "epsilon": check_real("epsilon", self.epsilon, above=0.0),
@@ -399,10 +399,9 @@ class ExactSumWaiver:
     def __post_init__(self) -> None:
         """Refuse anything but the whole sentence."""
         if self.sentence != NO_NOISE_ACKNOWLEDGEMENT:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "exact sums are accepted with one sentence and no other",
-                next_step=f'Write "{NO_NOISE_ACKNOWLEDGEMENT}", or give '
-                "PrivacyLimits(...).",
+                fix=f'Write "{NO_NOISE_ACKNOWLEDGEMENT}", or give PrivacyLimits(...).',
             )
         if self.noised is not None:
             check_kind(

@@ -205,9 +205,10 @@ class ExternalProgram:
     def _failed(self, fault: str, printed: bytes) -> InputError:
         said = " ".join(printed.decode("utf-8", "replace").split())
         said = "".join(letter if letter.isprintable() else "?" for letter in said)
-        return InputError(
+        return ErrorCode.BAD_INPUT.error(
             f"the program {self} {fault}" + (f"; it printed: {said}" if said else ""),
-            next_step="Run it by hand on the same files.",
+            kind=InputError,
+            fix="Run it by hand on the same files.",
         )
 
     @staticmethod

@@ -104,12 +104,14 @@ def read_small(  # noqa: PLR0913 - a file, and what to say of it
         with path.open("rb") as stream:
             data = stream.read(most + 1)
     except OSError as error:
-        raise ServiceError(
-            f"cannot read {named}: {error.strerror}", code=code, next_step=if_unreadable
+        raise code.error(
+            f"cannot read {named}: {error.strerror}",
+            kind=ServiceError,
+            fix=if_unreadable,
         ) from None
     if len(data) > most:
-        raise ServiceError(
-            f"{named} is larger than {most} bytes", code=code, next_step=if_large
+        raise code.error(
+            f"{named} is larger than {most} bytes", kind=ServiceError, fix=if_large
         )
     return data
 

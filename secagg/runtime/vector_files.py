@@ -15,7 +15,7 @@ from typing import IO, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from secagg.errors import ErrorCode, InputError
+from secagg.errors import ErrorCode
 from secagg.protocol.arguments import as_vector
 from secagg.runtime.files import PUBLIC, replace_with
 
@@ -37,19 +37,19 @@ def load_vector(path: Path) -> npt.NDArray[Any]:
             # np.load would also open archives and other formats.
             loaded = np.lib.format.read_array(stream, allow_pickle=False)
     except OSError as error:
-        raise InputError(
+        raise ErrorCode.BAD_INPUT.error(
             f"the input {path} cannot be read: {error.strerror}",
-            next_step="Check the path, and who may read it.",
+            fix="Check the path, and who may read it.",
         ) from None
     except MemoryError:  # its head may claim any size
-        raise InputError(
+        raise ErrorCode.BAD_INPUT.error(
             f"the header of the input {path} states more entries than fit into memory",
-            next_step="Write it with numpy.save(path, vector).",
+            fix="Write it with numpy.save(path, vector).",
         ) from None
     except (ValueError, EOFError):
-        raise InputError(
+        raise ErrorCode.BAD_INPUT.error(
             f"the input {path} is not a plain .npy file of numbers",
-            next_step="Write it with numpy.save(path, vector).",
+            fix="Write it with numpy.save(path, vector).",
         ) from None
     return as_vector(loaded, name=f"the input {path}")
 

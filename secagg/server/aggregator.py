@@ -29,7 +29,6 @@ from typing import Any, Final, TypeVar, cast
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.errors import (
     ErrorCode,
-    LocalProtocolError,
     RemoteProtocolError,
     SecAggError,
     ServiceError,
@@ -132,7 +131,7 @@ class _KnownTasks:
         """
         task_id = run.task.task_id
         if task_id in self._running:
-            raise LocalProtocolError(f"task {task_id!r} runs already")
+            raise ErrorCode.LOCAL_MISUSE.error(f"task {task_id!r} runs already")
         self._running[task_id] = run
         self._is_over.pop(task_id, None)
 
@@ -166,10 +165,10 @@ class _KnownTasks:
             return run
         if is_over is False:
             raise _shutting_down(back_in_seconds)
-        raise ServiceError(
+        raise (ErrorCode.TASK_OVER if is_over else ErrorCode.UNKNOWN_SESSION).error(
             "the task has ended" if is_over else "there is no such task here",
-            code=ErrorCode.TASK_OVER if is_over else ErrorCode.UNKNOWN_SESSION,
-            next_step="Ask the operator which tasks run and what their names are.",
+            kind=ServiceError,
+            fix="Ask the operator which tasks run and what their names are.",
         )
 
     def wake(self) -> None:

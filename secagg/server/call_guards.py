@@ -24,7 +24,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final, cast
 
-from secagg.errors import ErrorCode, InternalError, SecAggError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.runtime.log_events import (
     CALL_REFUSED,
     CALLS_REFUSED,
@@ -200,7 +200,9 @@ def caller() -> str:
     try:
         return _CALLER.get()
     except LookupError:
-        raise InternalError("a call was served without authentication") from None
+        raise ErrorCode.INTERNAL.error(
+            "a call was served without authentication"
+        ) from None
 
 
 def caller_or_dash() -> str:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from secagg.config.task import shortfall_of
 from secagg.crypto.entropy import SystemEntropy
 from secagg.distributed_dp import Plan
-from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.errors import ErrorCode, ServiceError
 from secagg.pki.certificate_revocations import revocation_file
 from secagg.protocol.arguments import (
     as_path,
@@ -346,20 +346,20 @@ class Server:
         if listen is None and (
             identity or health_listen or revoked or edge or insecure_for_tests
         ):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "certificates, health checks, an HTTP edge and plaintext require an "
                 "address",
-                next_step="Give listen an address, or remove them.",
+                fix="Give listen an address, or remove them.",
             )
         if listen is not None and (identity is None) != insecure_for_tests:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "a server needs a TLS identity, or plaintext for tests, and not both",
-                next_step="Load the certificate with TLSIdentity.load.",
+                fix="Load the certificate with TLSIdentity.load.",
             )
         if listen is not None and state_dir is None and not insecure_for_tests:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "a server of a network needs state_dir",
-                next_step="Name a directory that survives restarts.",
+                fix="Name a directory that survives restarts.",
             )
         self._listen = None if listen is None else Address.parse(listen, name="listen")
         self._health = (
@@ -369,14 +369,14 @@ class Server:
         )
         self._identity = identity
         if store is not None and state_dir is None:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "a server with a store needs state_dir, for uploads and sums",
-                next_step="Name a directory that survives restarts.",
+                fix="Name a directory that survives restarts.",
             )
         if engine != "threads" and state_dir is None:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"the workers of {engine!r} cannot read uploads in memory",
-                next_step="Name a state_dir that they can read.",
+                fix="Name a state_dir that they can read.",
             )
         self._state_dir = state_dir = as_path("state_dir", state_dir)
         self._store_url = store
@@ -415,9 +415,9 @@ class Server:
             LocalProtocolError: The server is open already.
         """
         if self._parts is not None:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "the server is open already",
-                next_step="Use the object that is open, or make another one.",
+                fix="Use the object that is open, or make another one.",
             )
         async with AsyncExitStack() as stack:
             storage = await open_storage(
@@ -492,8 +492,8 @@ class Server:
             LocalProtocolError: It does not listen.
         """
         if self.transport is None:
-            raise LocalProtocolError(
-                "the server does not listen", next_step="Add a task first."
+            raise ErrorCode.LOCAL_MISUSE.error(
+                "the server does not listen", fix="Add a task first."
             )
         return self.transport.address
 
@@ -539,9 +539,9 @@ class Server:
         if invited is not None:
             invited = check_names("invited", invited)
         if not (payload is None or callable(payload) or isinstance(payload, bytes)):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"payload must be bytes or a function, got {type(payload).__name__}",
-                next_step="Give payload=model.tobytes(), or a function of the number "
+                fix="Give payload=model.tobytes(), or a function of the number "
                 "of sums so far.",
             )
         options = TaskOptions(
@@ -558,9 +558,9 @@ class Server:
         """Check a task and its options, and run it."""
         parts = self._opened()
         if task_id in self._tasks and not self._tasks[task_id].is_done:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"task {task_id!r} runs already",
-                next_step="Read its sums, or choose another name.",
+                fix="Read its sums, or choose another name.",
             )
         if self._edge_options is not None:
             self._edge_options.check_profile(prepared.parameters.profile)
@@ -681,9 +681,9 @@ class Server:
         """
         aggregator = self._opened().aggregator
         if task_id not in self._tasks:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"there is no task {task_id!r} here",
-                next_step=f"Name one that was added: {', '.join(sorted(self._tasks))}.",
+                fix=f"Name one that was added: {', '.join(sorted(self._tasks))}.",
             )
         await aggregator.end_task(task_id, reason)
 
@@ -706,9 +706,9 @@ class Server:
 
     def _opened(self) -> _Parts:
         if self._parts is None:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "the server is not open",
-                next_step="Use it as an asynchronous context manager.",
+                fix="Use it as an asynchronous context manager.",
             )
         return self._parts
 
@@ -740,15 +740,15 @@ def _check_steps(
         return
     planned, participations = prepared.sums, prepared.noised.budget.participations
     if steps > planned:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             f"{steps} sums are wanted, the noise is planned for {planned}",
-            next_step="Plan with more steps.",
+            fix="Plan with more steps.",
         )
     if steps < participations:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             f"{steps} sums are wanted, and the noise covers {participations} "
             "participations of one client",
-            next_step="Plan with fewer participations, which needs less noise.",
+            fix="Plan with fewer participations, which needs less noise.",
         )
     if invited is None:
         return
@@ -759,9 +759,9 @@ def _check_steps(
         min_clients=prepared.parameters.min_clients,
     )
     if shortfall:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             f"too few clients are invited: {shortfall}",
-            next_step="Invite more clients, or plan with more participations.",
+            fix="Invite more clients, or plan with more participations.",
         )
 
 

@@ -55,7 +55,7 @@ from urllib.parse import urlsplit
 
 from secagg.config import HostSettings, ServerSettings, TaskSettings
 from secagg.config.server import HostSection
-from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
+from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.pki.key_files import parse_key
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Round
@@ -441,7 +441,7 @@ async def serve(  # noqa: PLR0913 - callbacks, and what is run
             attempts=settings.task.attempts,
         )
         if server.transport is None:
-            raise InternalError("a server with an address listens")
+            raise ErrorCode.INTERNAL.error("a server with an address listens")
         is_over = task.released_before >= settings.task.steps
         spent = f"task {task.task_id!r} has released its {task.released_before} sums"
         if is_over:
@@ -730,7 +730,9 @@ async def run_process(
                 with ending.on_signal():
                     await service.start()
                     if server.transport is None:
-                        raise InternalError("a server with an address listens")
+                        raise ErrorCode.INTERNAL.error(
+                            "a server with an address listens"
+                        )
                     await run_until_signalled(
                         server.transport,
                         _work(service, ending, open_to_clients),

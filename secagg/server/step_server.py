@@ -31,7 +31,6 @@ from secagg.distributed_dp import (
 )
 from secagg.errors import (
     ErrorCode,
-    LocalProtocolError,
     RemoteProtocolError,
     SessionAbortedError,
 )
@@ -139,9 +138,9 @@ class StepServer:
             len(check_kind("payload_hash", payload_hash, bytes, make=_HASH))
             not in _SIZES
         ):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"payload_hash must have 32 bytes or none, got {len(payload_hash)}",
-                next_step=f"Give payload_hash={_HASH}.",
+                fix=f"Give payload_hash={_HASH}.",
             )
         if invited is not None:
             invited = check_names("invited", invited)
@@ -291,9 +290,9 @@ class StepServer:
             LocalProtocolError: The session is over.
         """
         if self.is_over:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "the session is over: it has no open round",
-                next_step="Read result or failure.",
+                fix="Read result or failure.",
             )
         is_first = self._state.ROUND is Round.ADVERTISE_KEYS
         seed = self._entropy.token(_SEED_BYTES) if is_first else b""
@@ -315,7 +314,10 @@ class StepServer:
         if not isinstance(self._state, server.Failed):
             return None
         outcome = self._state.outcome
-        return SessionAbortedError(outcome.reason, code=outcome.code)
+        return outcome.code.error(
+            outcome.reason,
+            kind=SessionAbortedError,
+        )
 
     @property
     def receipt(self) -> SessionReceipt | None:

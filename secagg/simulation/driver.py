@@ -39,7 +39,7 @@ from secagg.crypto.prg import add_masks
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey
 from secagg.distributed_dp import NoisyTask, read_noise_terms, subtract_layers
-from secagg.errors import ErrorCode, InternalError, SessionAbortedError
+from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.pki.key_files import PublishedEnrolment
 from secagg.protocol import packing
 from secagg.protocol.client import machine as client
@@ -357,7 +357,7 @@ class InProcessSession:
         if not callable(given):
             return self.to_client(number, InputReady(PlainVector(given)))
         if not isinstance(state, ReadyForInput):
-            raise InternalError("noise is drawn when the set U2 is known")
+            raise ErrorCode.INTERNAL.error("noise is drawn when the set U2 is known")
         vector = given(state.delivered.ctx2)
         return self.to_client(number, InputReady(vector))
 
@@ -571,7 +571,10 @@ def simulate_session(
     result = run_session(session, losses.losses)
     if isinstance(session.server_state, server.Failed):
         failed = session.server_state.outcome
-        raise SessionAbortedError(failed.reason, code=failed.code)
+        raise failed.code.error(
+            failed.reason,
+            kind=SessionAbortedError,
+        )
     return SimulatedSession(
         total=session.sum,
         expected=reduce_in_place(session.expected, parameters.modulus),

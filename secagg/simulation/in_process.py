@@ -38,7 +38,7 @@ from secagg.crypto.entropy import SystemEntropy
 from secagg.crypto.signature import IdentityKey
 from secagg.distributed_dp import NoisyTask, Plan
 from secagg.distributed_dp.units import encode_integers
-from secagg.errors import LocalProtocolError
+from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.pki.key_files import PublishedEnrolment
 from secagg.protocol.arguments import (
     as_path,
@@ -206,10 +206,10 @@ class InProcessCohort:
             or not hasattr(vectors, "__iter__")
             or hasattr(vectors, "columns")  # iterating over a table gives its names
         ):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"vectors of {len(self.clients)} clients are needed, but "
                 f"{type(vectors).__name__} is not a sequence",
-                next_step="Pass a list with one vector for each client; of a table "
+                fix="Pass a list with one vector for each client; of a table "
                 "list(frame.to_numpy()).",
             )
         # One more than needed shows that there are too many, also for an endless
@@ -217,9 +217,9 @@ class InProcessCohort:
         given = list(itertools.islice(vectors, len(self.clients) + 1))
         if len(given) != len(self.clients):
             many = len(given) if len(given) < len(self.clients) else "more"
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"{many} vectors were passed for {len(self.clients)} clients",
-                next_step="Pass one vector for each client.",
+                fix="Pass one vector for each client.",
             )
         checked: list[tuple[Client, npt.ArrayLike | VectorMaker]] = []
         for number, (client, each) in enumerate(
@@ -355,14 +355,14 @@ async def local(  # noqa: PLR0913 - what server and clients are told
     prepared = await asyncio.to_thread(PreparedTask.of, prepared)
     published = None if enrolment is None else enrolment.published
     if prepared.enrolment != published:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             "the task was prepared with another enrolment than the clients have",
-            next_step="Pass Cohort and local the same InProcessEnrolment, or neither.",
+            fix="Pass Cohort and local the same InProcessEnrolment, or neither.",
         )
     if total is not None and total.directory is not None:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             "a directory of claims would be shared by all clients of this block",
-            next_step="Omit TotalBudget.directory, and pass ledger.",
+            fix="Omit TotalBudget.directory, and pass ledger.",
         )
     if privacy_limits is None:
         privacy_limits = _limits_of(prepared)
@@ -379,9 +379,9 @@ async def local(  # noqa: PLR0913 - what server and clients are told
         steps=wanted,
         min_clients=prepared.parameters.min_clients,
     ):
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             f"too few clients: {shortfall}",
-            next_step="Open more, or plan with more participations.",
+            fix="Open more, or plan with more participations.",
         )
     async with AsyncExitStack() as stack:
         state = None if ledger is None else ledger / "server"
@@ -419,9 +419,9 @@ def _limits_of(prepared: PreparedTask) -> PrivacyLimits:
     """Return the limits that are what the task claims."""
     noised = prepared.noised
     if noised is None:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             "a task without noise is given no privacy_limits",
-            next_step="Give local an ExactSumWaiver with its sentence.",
+            fix="Give local an ExactSumWaiver with its sentence.",
         )
     return PrivacyLimits(
         max_epsilon=noised.budget.epsilon,
@@ -430,9 +430,10 @@ def _limits_of(prepared: PreparedTask) -> PrivacyLimits:
 
 
 def _all_released() -> LocalProtocolError:
-    return LocalProtocolError(
+    return ErrorCode.LOCAL_MISUSE.error(
         "the task has released all its sums",
-        next_step="Plan the task with more steps.",
+        kind=LocalProtocolError,
+        fix="Plan the task with more steps.",
     )
 
 
@@ -440,9 +441,9 @@ def _check_count(prepared: PreparedTask, count: int, *, what: str) -> None:
     """Refuse another number of vectors, or clients, than a session takes."""
     fewest, most = prepared.parameters.min_clients, prepared.parameters.max_clients
     if not fewest <= count <= most:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             f"a session of this task takes {fewest} to {most} {what}, not {count}",
-            next_step="Pass as many, or plan the task for another number.",
+            fix="Pass as many, or plan the task for another number.",
         )
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from secagg.errors import ErrorCode, InternalError
+from secagg.errors import ErrorCode
 
 RETRY_SECONDS: Final = 30.0
 """When to come back after a store has refused."""
@@ -126,7 +126,7 @@ def checked_name(name: str) -> str:
         InternalError: The name is invalid; the calling program is at fault.
     """
     if not _NAME.fullmatch(name):
-        raise InternalError(f"{name!r} cannot name an object")
+        raise ErrorCode.INTERNAL.error(f"{name!r} cannot name an object")
     return name
 
 

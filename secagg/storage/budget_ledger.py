@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import IntEnum, StrEnum, unique
 from typing import Any
 
-from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
+from secagg.errors import ErrorCode, RemoteProtocolError
 
 
 @unique
@@ -168,7 +168,7 @@ def is_new_charge(charges: Iterable[ChargeRow], charge: Charge) -> bool:
         if row.session_id == charge.session_id:
             known = row.state
     if known is ChargeState.VOID:
-        raise InternalError(
+        raise ErrorCode.INTERNAL.error(
             f"a session of {_named(charge)} was given back and is charged again"
         )
     budget = budget_of(

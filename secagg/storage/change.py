@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
-from secagg.errors import ErrorCode, InternalError, LocalProtocolError, ServiceError
+from secagg.errors import ErrorCode, InternalError, ServiceError
 from secagg.storage.budget_ledger import Charge, ChargeState, Settlement
 
 _Answer_co = TypeVar("_Answer_co", covariant=True)
@@ -100,7 +100,7 @@ class Record:
             LocalProtocolError: The calling program is at fault.
         """
         if not 0 <= self.kind <= _MAX_KIND or self.sender == "":
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"a record has a kind up to {_MAX_KIND}, and its sender a name"
             )
 
@@ -219,15 +219,21 @@ class Change(Command["Outcome"]):
             LocalProtocolError: The calling program is at fault.
         """
         if self.create is not None and (self.expect or self.previous):
-            raise LocalProtocolError("a session that begins has no position yet")
+            raise ErrorCode.LOCAL_MISUSE.error(
+                "a session that begins has no position yet"
+            )
         if self.reseal is not None and (self.records or self.create is not None):
-            raise LocalProtocolError("a session is either replaced or continued")
+            raise ErrorCode.LOCAL_MISUSE.error(
+                "a session is either replaced or continued"
+            )
         if self.end is not None and (
             self.records or self.create is not None or self.reseal is not None
         ):
-            raise LocalProtocolError("a session that ends keeps nothing but a receipt")
+            raise ErrorCode.LOCAL_MISUSE.error(
+                "a session that ends keeps nothing but a receipt"
+            )
         if self.settle is not None and self.settle.state is ChargeState.BOUND:
-            raise LocalProtocolError("a charge is settled as kept or as void")
+            raise ErrorCode.LOCAL_MISUSE.error("a charge is settled as kept or as void")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from secagg.errors import InternalError
+from secagg.errors import ErrorCode
 from secagg.protocol.enrolment import refuse_older
 from secagg.protocol.profiles import Trust
 from secagg.storage.budget_ledger import (
@@ -387,7 +387,9 @@ async def _created(
         if used >= new.allowed:
             raise SessionsSpentError(new, used=used)
     if await session_at(connection, key) is not None:
-        raise InternalError(f"session {key} is created twice under two numbers")
+        raise ErrorCode.INTERNAL.error(
+            f"session {key} is created twice under two numbers"
+        )
     await TALLIES.put(connection, tally._replace(highest_number=new.number))
     start = chain_start(key, new)
     session = SessionColumns(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from secagg.errors import LocalProtocolError
+from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.protocol.profiles import Trust
 from secagg.storage.budget_ledger import (
     ChargeRow,
@@ -477,7 +477,7 @@ def verified_records(
         LocalProtocolError: The session has fewer than `after` records.
     """
     if after > session.sequence:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             f"session {session.key} has {session.sequence} records, none after {after}"
         )
     records = []

@@ -26,7 +26,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import aclosing
 from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
 
-from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
+from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.storage.change import Change, Command, Outcome, Query, StoreUpdate
 
 _Answer = TypeVar("_Answer")
@@ -273,4 +273,4 @@ def run_inline(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         result: _Result = end.value
         return result
     coroutine.close()
-    raise InternalError("a call without an event loop waited")
+    raise ErrorCode.INTERNAL.error("a call without an event loop waited")

@@ -245,10 +245,10 @@ class Director:
     ) -> None:
         """Record the failure of a process, or of one client of many within it."""
         name = client or process
-        self.failures[name] = ServiceError(
+        self.failures[name] = code.error(
             f"{name} cannot continue: {why}",
-            code=code,
-            next_step=next_step
+            kind=ServiceError,
+            fix=next_step
             or f"See {self._folder.log(process)}, if the command keeps its files.",
         )
         self._tell(str(self.failures[name]))

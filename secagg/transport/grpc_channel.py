@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 import grpc
 import grpc.aio
 
-from secagg.errors import ErrorCode, LocalProtocolError, SecAggError, ServiceError
+from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.transport.address import Address
 from secagg.transport.channel_options import CLIENT_OPTIONS
@@ -98,7 +98,7 @@ class AggregatorChannel:
             LocalProtocolError: No call was made yet, and no name is required.
         """
         if self._peer is None:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "the aggregator's name is unknown before the first probe or call"
             )
         return self._peer.name

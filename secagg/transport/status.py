@@ -15,7 +15,6 @@ import grpc
 
 from secagg.errors import (
     ErrorCode,
-    InternalError,
     RemoteProtocolError,
     SecAggError,
     ServiceError,
@@ -155,12 +154,18 @@ def status_code(code: ErrorCode) -> grpc.StatusCode:
 def usual_error(code: ErrorCode) -> SecAggError:
     """Return the error, without a text, that an aggregator means by a number."""
     if code is ErrorCode.INTERNAL:
-        return InternalError("")
+        return ErrorCode.INTERNAL.error("")
     if code is ErrorCode.ROSTER_TOO_LARGE:  # the session continues without the caller
-        return RemoteProtocolError("", code=code)
+        return code.error(
+            "",
+            kind=RemoteProtocolError,
+        )
     kind = _KIND_OF_STATUS.get(status_code(code))
     if kind is None or code is ErrorCode.TASK_OVER:  # over for every caller
-        return ServiceError("", code=code)
+        return code.error(
+            "",
+            kind=ServiceError,
+        )
     return code.error("", kind=kind)
 
 
@@ -219,9 +224,9 @@ def _from_status(status: grpc.StatusCode, text: str) -> SecAggError:
             ),
         ),
     )
-    return ServiceError(
+    return code.error(
         f"the call failed with {status.name}: {shown}",
-        code=code,
-        next_step=next_step,
+        kind=ServiceError,
+        fix=next_step,
         retry_after_seconds=_DEFAULT_RETRY_SECONDS if code in _RETRIED else None,
     )

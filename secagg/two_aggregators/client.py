@@ -418,8 +418,9 @@ class TwoAggregatorClient:
         parameters, session_id = joined.leader.parameters, joined.leader.session_id
         if update.kind is Aborted:
             aborted = Aborted.decode(update.data)
-            raise SessionAbortedError(
-                f"the leader ended the session: {aborted.reason}", code=aborted.code
+            raise aborted.code.error(
+                f"the leader ended the session: {aborted.reason}",
+                kind=SessionAbortedError,
             )
         if update.kind is not Released:
             raise ErrorCode.UNEXPECTED_MESSAGE.error(

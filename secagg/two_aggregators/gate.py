@@ -24,7 +24,7 @@ from secagg.client.gate import (
     run_checks,
 )
 from secagg.distributed_dp import AggregatorNoise, TwoAggregatorReport
-from secagg.errors import ErrorCode, InternalError, SecAggError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.policy import ClientPolicy, PrivacyLimits
 from secagg.storage.budget_ledger import Charge
@@ -240,7 +240,9 @@ def admit_pair(
     """
     need: Need | None = run_checks(request, checks)
     if need is not None:
-        raise InternalError("no check between two aggregators needs anything")
+        raise ErrorCode.INTERNAL.error(
+            "no check between two aggregators needs anything"
+        )
     return AdmittedPair(
         leader=request.leader,
         helper=request.helper,

@@ -36,7 +36,6 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import AggregatorNoise
 from secagg.errors import (
     ErrorCode,
-    LocalProtocolError,
     RemoteProtocolError,
     SecAggError,
     ServiceError,
@@ -200,7 +199,7 @@ class Leader(Party[_Session]):
             LocalProtocolError: Another call is already running a session.
         """
         if self._is_summing:
-            raise LocalProtocolError("a leader computes one sum at a time")
+            raise ErrorCode.LOCAL_MISUSE.error("a leader computes one sum at a time")
         self._is_summing = True
         try:
             if self._must_reload:
@@ -534,8 +533,8 @@ class Leader(Party[_Session]):
                 raise
             reason = f"shares cannot be read: {error}"
             await self._abort(session, error.code, reason)
-            raise SessionAbortedError(
-                reason, code=error.code, next_step=error.next_step
+            raise error.code.error(
+                reason, kind=SessionAbortedError, fix=error.next_step
             ) from None
 
     async def _release(self, session: _Session) -> TwoAggregatorSum:
@@ -808,8 +807,10 @@ def _compare_clocks(offer: SessionDescriptor, date: int) -> None:
     try:
         offer.check_clock(date)
     except RemoteProtocolError as error:
-        raise SessionAbortedError(
-            f"the helper's offer: {error}", code=error.code, next_step=error.next_step
+        raise error.code.error(
+            f"the helper's offer: {error}",
+            kind=SessionAbortedError,
+            fix=error.next_step,
         ) from None
 
 

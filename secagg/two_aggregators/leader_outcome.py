@@ -165,11 +165,11 @@ def _invalid(
     code: ErrorCode = ErrorCode.U3_INVALID,
     next_step: str = "Ask the helper's operator; further sessions would fail the same.",
 ) -> RemoteProtocolError:
-    return RemoteProtocolError(
+    return code.error(
         f"the helper's answer is invalid: {complaint}",
-        code=code,
+        kind=RemoteProtocolError,
         sender=helper.aggregator,
-        next_step=next_step,
+        fix=next_step,
     )
 
 

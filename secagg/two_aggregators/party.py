@@ -37,7 +37,6 @@ from secagg.crypto.signature import IdentityKey
 from secagg.distributed_dp import AggregatorNoise
 from secagg.errors import (
     ErrorCode,
-    LocalProtocolError,
     SecAggError,
     SessionAbortedError,
     printable,
@@ -155,8 +154,8 @@ def no_such_task(task: str) -> SecAggError:
 
 def refused_by_helper(error: SecAggError) -> SessionAbortedError:
     """Return the error of a session that the helper refuses to continue."""
-    return SessionAbortedError(
-        f"the helper refuses: {error}", code=error.code, next_step=error.next_step
+    return error.code.error(
+        f"the helper refuses: {error}", kind=SessionAbortedError, fix=error.next_step
     )
 
 
@@ -255,10 +254,10 @@ class Party(ABC, Generic[_Session]):
         budget, steps = noise.budget, options.get("steps")
         self._steps = self.steps = budget.participations if steps is None else steps
         if self._steps < budget.participations:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"the task has {self._steps} sums, but its noise covers "
                 f"{budget.participations} participations of one client",
-                next_step="At both, lower task.participations to at most task.steps.",
+                fix="At both, lower task.participations to at most task.steps.",
             )
         self._max_sessions = budget.max_sessions(self._steps)
         self._name = options["name"]

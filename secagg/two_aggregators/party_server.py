@@ -21,7 +21,7 @@ from typing import Any, Final, NoReturn, Self, TypeVar
 
 from secagg.config.task import CONTINUOUS
 from secagg.distributed_dp import AggregatorNoise
-from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
+from secagg.errors import ErrorCode, ServiceError
 from secagg.pki.certificate_revocations import RevocationFile
 from secagg.protocol.arguments import says_how_to_open
 from secagg.protocol.messages import Aborted, Envelope
@@ -291,7 +291,9 @@ class PartyServer:
         clock: Clock | None = None,
     ) -> None:
         if not parties or len({each.task for each in parties}) < len(parties):
-            raise LocalProtocolError("an aggregator needs one party for each task")
+            raise ErrorCode.LOCAL_MISUSE.error(
+                "an aggregator needs one party for each task"
+            )
         self.parties: Final[tuple[Leader | Helper, ...]] = tuple(parties)
         self.transport: GrpcServer | None = None
         self._address = address

@@ -576,10 +576,10 @@ def receipt_key_of(section: str, other: OtherSection) -> bytes:
     try:
         return parse_key(other.receipt_key)
     except ServiceError as error:
-        raise ServiceError(
+        raise error.code.error(
             f"{section}.receipt_key: {error}",
-            code=error.code,
-            next_step="Ask the aggregator's operator for its receipt key.",
+            kind=ServiceError,
+            fix="Ask the aggregator's operator for its receipt key.",
         ) from None
 
 

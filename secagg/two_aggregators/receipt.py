@@ -552,4 +552,7 @@ def _require(holds: bool, complaint: str) -> None:  # noqa: FBT001 - the checked
 def _fault(
     complaint: str, code: ErrorCode = ErrorCode.POLICY_VIOLATION
 ) -> RemoteProtocolError:
-    return RemoteProtocolError(complaint, code=code)
+    return code.error(
+        complaint,
+        kind=RemoteProtocolError,
+    )

@@ -96,15 +96,15 @@ def decode_error(data: bytes) -> SecAggError | None:
     next_step = printable(detail.next_step, max_bytes=MAX_NEXT_STEP_BYTES)
     if detail.fault in {errors_pb2.FAULT_CALLER, errors_pb2.FAULT_TIMING}:
         sender = printable(detail.sender, max_bytes=MAX_IDENTITY_BYTES)
-        return RemoteProtocolError(
-            message, code=code, sender=sender or None, next_step=next_step
+        return code.error(
+            message, kind=RemoteProtocolError, sender=sender or None, fix=next_step
         )
     if detail.fault == errors_pb2.FAULT_SESSION:
         if detail.needed:
             return ThresholdNotMetError(
                 alive=detail.alive, needed=detail.needed, code=code
             )
-        return SessionAbortedError(message, code=code, next_step=next_step)
+        return code.error(message, kind=SessionAbortedError, fix=next_step)
     retry: float | None = None
     if detail.HasField("retry_after_ms"):
         retry = min(detail.retry_after_ms / 1000, MAX_RETRY_AFTER_SECONDS)
@@ -112,10 +112,10 @@ def decode_error(data: bytes) -> SecAggError | None:
     has_offset = detail.HasField("next_offset") and (
         detail.next_offset <= MAX_UPLOAD_BYTES
     )
-    return ServiceError(
+    return code.error(
         message,
-        code=code,
-        next_step=next_step,
+        kind=ServiceError,
+        fix=next_step,
         retry_after_seconds=retry,
         next_offset=detail.next_offset if has_offset else None,
         server_time=detail.server_time if detail.HasField("server_time") else None,

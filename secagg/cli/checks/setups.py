@@ -30,7 +30,7 @@ from secagg.config.two_aggregators import (
     load_two_aggregator_settings,
     tasks_of_party,
 )
-from secagg.errors import InternalError
+from secagg.errors import ErrorCode
 from secagg.transport.peer_identity import Role
 
 C = TypeVar("C", ClientSettings, SharingClientSettings)
@@ -121,7 +121,9 @@ class ClientSetup(GivingSetup[ClientSettings]):
     def to_aggregator(self) -> ConnectivityCheck:
         """Return the connectivity checks, one object for all checks of the peer."""
         if self.way is None:
-            raise InternalError("a setup without a connection has no remote checks")
+            raise ErrorCode.INTERNAL.error(
+                "a setup without a connection has no remote checks"
+            )
         return self.way
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from secagg.errors import LocalProtocolError
+from secagg.errors import ErrorCode
 
 Vector: TypeAlias = npt.NDArray[np.float64]
 
@@ -63,10 +63,10 @@ def dimension_of(arrays: Arrays) -> int:
     """
     for name in sorted_keys(arrays):
         if arrays[name].dtype not in _FLOATS or arrays[name].stype != _NUMPY:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"array {name!r} is of type {arrays[name].dtype}, and only float16, "
                 "float32 and float64 of numpy are summed",
-                next_step="Give the strategy floating-point arrays alone, and leave "
+                fix="Give the strategy floating-point arrays alone, and leave "
                 "counters such as num_batches_tracked out of the model.",
             )
     return sum(math.prod(each.shape) for each in arrays.values())
@@ -83,7 +83,9 @@ def flatten(arrays: Arrays) -> Vector:
     for name in sorted_keys(arrays):
         part = arrays[name].numpy()
         if part.shape != tuple(arrays[name].shape) or str(part.dtype) not in _FLOATS:
-            raise LocalProtocolError(f"array {name!r} is not what its header states")
+            raise ErrorCode.LOCAL_MISUSE.error(
+                f"array {name!r} is not what its header states"
+            )
         parts.append(part.astype(np.float64).ravel())
     return np.concatenate(parts) if parts else np.zeros(0)
 
@@ -102,9 +104,9 @@ def restored(vector: Vector, like: Arrays) -> dict[str, npt.NDArray[Any]]:
         with np.errstate(over="ignore"):
             array = vector[start:end].astype(like[name].dtype).reshape(shape)
         if not np.isfinite(array).all():
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"array {name!r} of type {like[name].dtype} cannot hold the new model",
-                next_step="Use a wider type, or a smaller l2_clip.",
+                fix="Use a wider type, or a smaller l2_clip.",
             )
         found[name] = array
         start = end
@@ -127,7 +129,7 @@ def payload_hash(message_type: str, records: Mapping[str, object]) -> bytes:
     digest.update(_field(message_type.encode()))
     for name, record in records.items():
         if not isinstance(record, Mapping):
-            raise LocalProtocolError(f"record {name!r} has no entries")
+            raise ErrorCode.LOCAL_MISUSE.error(f"record {name!r} has no entries")
         digest.update(_field(name.encode()) + _LENGTH.pack(len(record)))
         for key, value in record.items():
             digest.update(_field(key.encode()))
@@ -156,9 +158,9 @@ def _scalar(value: object) -> bytes:
             return b"y" + _field(value)
         case list():
             return b"l" + _LENGTH.pack(len(value)) + b"".join(map(_scalar, value))
-    raise LocalProtocolError(
+    raise ErrorCode.LOCAL_MISUSE.error(
         f"a record has a value of type {type(value).__name__}",
-        next_step="Give whole numbers, floats, texts, bytes, or lists of them.",
+        fix="Give whole numbers, floats, texts, bytes, or lists of them.",
     )
 
 

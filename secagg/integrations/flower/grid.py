@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from secagg.errors import (
     ErrorCode,
-    LocalProtocolError,
     SecAggError,
     SessionAbortedError,
     printable,
@@ -157,10 +156,10 @@ class SecureGrid(Grid):
         """
         messages = list(messages)
         if any(map(_trains, messages)):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "messages of training were pushed one by one, and their replies would "
                 "be in the clear",
-                next_step="Call send_and_receive with all messages of the round.",
+                fix="Call send_and_receive with all messages of the round.",
             )
         ids: Iterable[str] = self._grid.push_messages(messages)
         return ids
@@ -199,7 +198,7 @@ class SecureGrid(Grid):
         payload = _one_payload(messages)
         nodes = {node_name(m.metadata.dst_node_id): m for m in messages}
         if len(nodes) < len(messages):
-            raise LocalProtocolError("a node is asked twice in one round")
+            raise ErrorCode.LOCAL_MISUSE.error("a node is asked twice in one round")
         server = self._opened(payload, nodes)
         session = CarriedSession(server, nodes)
         ends = None if timeout is None else self._clock.now() + timeout
@@ -305,7 +304,9 @@ class SecureGrid(Grid):
         self.refused = dict(session.refused)
         self._noise_terms = server.next_noise_terms
         if server.result is None:
-            failure = server.failure or SessionAbortedError("there is no sum")
+            failure = server.failure or ErrorCode.INTERNAL.error(
+                "there is no sum", kind=SessionAbortedError
+            )
             self.failures.append(failure)
             self._log(logging.WARNING, SESSION_ABORTED, code=failure.code.name)
             return []
@@ -357,9 +358,9 @@ def _one_payload(messages: list[Message]) -> bytes:
     """
     first = messages[0]
     if len(first.content.array_records) != 1 or RECORD in first.content:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             "a round trains one model: one ArrayRecord, and no record named secagg",
-            next_step="Send what Flower's strategies send.",
+            fix="Send what Flower's strategies send.",
         )
     kinds = {message.metadata.message_type for message in messages}
     contents = {id(message.content): message.content for message in messages}
@@ -368,10 +369,10 @@ def _one_payload(messages: list[Message]) -> bytes:
         for content in contents.values()
     }
     if len(hashes) != 1 or len(kinds) != 1:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             "nodes of one round would be given different content, and a session "
             "announces one",
-            next_step="Give all nodes of a round the same arrays and configuration.",
+            fix="Give all nodes of a round the same arrays and configuration.",
         )
     return hashes.pop()
 
@@ -386,13 +387,13 @@ def _check_strategy(strategy: object) -> None:
     is_own = [not kind.__module__.startswith("flwr.") for kind in kinds]
     own = kinds[: is_own.index(False)] if False in is_own else kinds
     if own == kinds or kinds[len(own)].__name__ not in _STRATEGIES:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             f"strategy {name} looks at single replies, and gets their mean alone",
-            next_step=f"Use one of {', '.join(sorted(_STRATEGIES))}.",
+            fix=f"Use one of {', '.join(sorted(_STRATEGIES))}.",
         )
     if any("aggregate_train" in vars(kind) for kind in own):
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             f"strategy {name} has an aggregate_train of its own, which would look at "
             "single replies, and gets their mean alone",
-            next_step="Leave aggregate_train to Flower's strategy.",
+            fix="Leave aggregate_train to Flower's strategy.",
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from secagg.errors import ErrorCode, InternalError, LocalProtocolError, SecAggError
+from secagg.errors import ErrorCode, LocalProtocolError, SecAggError
 from secagg.integrations.flower.arrays import (
     Vector,
     dimension_of,
@@ -119,7 +119,7 @@ class SecAggMod:
             return _refused(message, error)
         except Exception:  # noqa: BLE001 - its text would be sent to the server
             log_defect(_LOG, MESSAGE_REFUSED, code=ErrorCode.INTERNAL.name)
-            return _refused(message, InternalError("a message has failed"))
+            return _refused(message, ErrorCode.INTERNAL.error("a message has failed"))
         return Message(RecordDict({RECORD: reply_record(reply)}), reply_to=message)
 
     def _terms(self, context: Context) -> NodeTerms:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from secagg.client.gate import Need
 from secagg.client.open_client import ClientStep
 from secagg.client.step_client import StepClient
-from secagg.errors import ErrorCode, LocalProtocolError
+from secagg.errors import ErrorCode
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.rounds import DUE_PART
 from secagg.runtime.log_events import CLIENT_LOGGER, TRAINING_FAILED, log_event
@@ -144,7 +144,9 @@ def _checked(
 ) -> SessionDescriptor:
     """Refuse a model of another size or content than the session announced."""
     if done.session is None:  # a client that needs a vector has admitted the session
-        raise LocalProtocolError("a vector is needed in a session without a name")
+        raise ErrorCode.LOCAL_MISUSE.error(
+            "a vector is needed in a session without a name"
+        )
     dimension = done.session.dimension
     if announced.dimension != dimension:
         error = ErrorCode.BAD_CONFIG.error(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from secagg.distributed_dp.planning import plan
-from secagg.errors import LocalProtocolError
+from secagg.errors import ErrorCode
 from secagg.integrations.flower.arrays import Arrays, dimension_of
 from secagg.protocol.arguments import (
     check_kind,
@@ -41,10 +41,10 @@ class SecureTask:
         check_kind("prepared", self.prepared, PreparedTask, make="PreparedTask(...)")
         profile = self.prepared.parameters.profile
         if profile is not Profile.HONEST_CURIOUS_SERVER:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"profile {profile.label} needs clients that sign, and in Flower no "
                 "node knows the keys of others but from the server",
-                next_step="Prepare the task with profile honest-curious-server.",
+                fix="Prepare the task with profile honest-curious-server.",
             )
 
     @classmethod

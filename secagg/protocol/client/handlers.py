@@ -15,7 +15,6 @@ from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.transcript import ClientBitmap
 from secagg.errors import (
     ErrorCode,
-    InternalError,
     LocalProtocolError,
 )
 from secagg.protocol import context, share_bundles
@@ -224,7 +223,7 @@ def choose_edges(
     parameters = facts.parameters
     roster, agreement = _checked_roster(state, event, policy)
     if agreement is None:
-        raise InternalError("a profile with this round has no signatures")
+        raise ErrorCode.INTERNAL.error("a profile with this round has no signatures")
     drawn = draw_neighbours(
         roster.size,
         roster.index,
@@ -430,15 +429,17 @@ def mask_noised(
     vector = event.vector
     _check_vector(state.facts.parameters, vector)
     if not isinstance(vector, NoisyVector):
-        raise InternalError("the row admits no other class")
+        raise ErrorCode.INTERNAL.error("the row admits no other class")
     # The remaining checks concern which session the noise is for.
     if vector.noise_block != state.facts.parameters.noise_block:
-        raise LocalProtocolError("the noise of the vector belongs to another task")
+        raise ErrorCode.LOCAL_MISUSE.error(
+            "the noise of the vector belongs to another task"
+        )
     if vector.mask_context != state.delivered.ctx2:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             "the noise of the vector belongs to another session, or to another set "
             "of clients of this one",
-            next_step="Encode the vector with the noise secrets of this session.",
+            fix="Encode the vector with the noise secrets of this session.",
         )
     return _bind(state, vector)
 
@@ -480,9 +481,9 @@ def remask(state: Masked, event: InputReady, _: ClientPolicy) -> ClientStep:
     """Mask the bound input again after a restart; refuse any other."""
     # R5.3-2: two inputs under one mask would reveal their difference.
     if input_digest(event.vector) != state.bound_input:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             "another input is already bound to this session",
-            next_step="Supply the same input again, or wait for the next session.",
+            fix="Supply the same input again, or wait for the next session.",
         )
     outputs = (MaskAndUpload(event.vector, state.delivered.job),)
     return Step(state, outputs, is_repeat=True)
@@ -511,7 +512,7 @@ def agree(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
     survivors = _checked_survivors(state, event)
     delivered, suite = state.delivered, state.facts.parameters.suite
     if delivered.agreement is None:
-        raise InternalError("a profile with this round has no signatures")
+        raise ErrorCode.INTERNAL.error("a profile with this round has no signatures")
     bitmap = event.envelope.data
     ctx3 = context.unmask_context(delivered.ctx2, bitmap, suite)
     signed = sign_context(delivered.agreement.key, ctx3, suite)

@@ -26,8 +26,6 @@ from typing import Any, Final, NamedTuple
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.errors import (
     ErrorCode,
-    InternalError,
-    LocalProtocolError,
     RemoteProtocolError,
 )
 from secagg.protocol import noise_terms
@@ -328,13 +326,15 @@ def step(state: ClientState, event: ClientEvent, *, policy: ClientPolicy) -> Cli
         if isinstance(event, Received):
             # R5-9; a quorum before this client has signed is R5.5-10.
             return leave(state, ErrorCode.UNEXPECTED_MESSAGE, complaint)
-        raise LocalProtocolError(complaint)
+        raise ErrorCode.LOCAL_MISUSE.error(complaint)
     try:
         result = edge.handler(state, event, policy)
     except RemoteProtocolError as error:
         return leave(state, error.code, str(error), next_step=error.next_step)
     if type(result.state) not in edge.may_enter | {Failed}:
-        raise InternalError(f"undeclared transition to {type(result.state).__name__}")
+        raise ErrorCode.INTERNAL.error(
+            f"undeclared transition to {type(result.state).__name__}"
+        )
     return result
 
 

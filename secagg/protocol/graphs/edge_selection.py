@@ -30,7 +30,7 @@ from secagg.crypto.transcript import (
     hash_parts,
     proven_top,
 )
-from secagg.errors import ErrorCode, InternalError
+from secagg.errors import ErrorCode
 from secagg.protocol.agreement import Signers, check_signed
 from secagg.protocol.graphs.neighbours import DrawnGraph
 from secagg.protocol.messages import Edges, EdgesPublished, ListProof
@@ -376,7 +376,7 @@ def check_published(  # noqa: PLR0913 - a reader, what it is shown and its keys
         RemoteProtocolError: SELF_MISSING, BAD_EDGES, BAD_SIGNATURE or BAD_PROOF.
     """
     if not isinstance(parameters.tail, SparseParameters):
-        raise InternalError("no other profile has this round")
+        raise ErrorCode.INTERNAL.error("no other profile has this round")
     reader = _Reader(size, index, own, _Hashes(ctx1, parameters.suite))
     reader.check_own_leaf(shown)
     # R5.9-7: count before verifying anything.

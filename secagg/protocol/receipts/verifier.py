@@ -30,7 +30,7 @@ from enum import StrEnum, unique
 from itertools import combinations, pairwise
 from typing import Final, Protocol
 
-from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol import context
 from secagg.protocol.agreement import Signers, check_bundle_signature, check_quorum
 from secagg.protocol.client.checks import (
@@ -483,9 +483,9 @@ def _verifier_for(
     if not parameters.noise_block:
         return None
     if noise is None:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             "this session adds noise, but no noise verifier was given",
-            next_step="Pass noise=secagg.distributed_dp.TaskNoiseVerifier().",
+            fix="Pass noise=secagg.distributed_dp.TaskNoiseVerifier().",
         )
     return noise
 
@@ -523,7 +523,10 @@ def naming_step(step: VerificationStep) -> Iterator[None]:
 def _flaw(
     complaint: str, *, code: ErrorCode = ErrorCode.BAD_ENCODING
 ) -> RemoteProtocolError:
-    return RemoteProtocolError(complaint, code=code)
+    return code.error(
+        complaint,
+        kind=RemoteProtocolError,
+    )
 
 
 @dataclass(frozen=True, slots=True)

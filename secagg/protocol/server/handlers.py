@@ -16,8 +16,6 @@ from secagg.crypto.key_agreement import BadPublicKeyError, check_public_key
 from secagg.crypto.transcript import encode_set
 from secagg.errors import (
     ErrorCode,
-    InternalError,
-    LocalProtocolError,
 )
 from secagg.protocol import context
 from secagg.protocol.agreement import Signers, check_bundle_signature
@@ -148,7 +146,9 @@ def close_advertise_keys(state: AdvertiseKeys, event: RoundClosed) -> ServerStep
         )
     is_ring = parameters.graph is Graph.RING
     if is_ring and len(event.graph_seed) != _SEED_BYTES:
-        raise LocalProtocolError("closing AdvertiseKeys on a ring takes a 32-byte seed")
+        raise ErrorCode.LOCAL_MISUSE.error(
+            "closing AdvertiseKeys on a ring takes a 32-byte seed"
+        )
     roster = Roster.of(state.adverts.values(), event.graph_seed if is_ring else b"")
     opening = Envelope.of(roster)
     frame = RosterFrame.decode(opening.data)
@@ -197,7 +197,7 @@ def record_edges(state: ChooseEdges, event: Received) -> ServerStep:
     # R5.9-3
     check_edges(edges, size=size, index=index, degree=parameters.degree, name=sender)
     if cohort.signers is None:
-        raise InternalError("a profile with this round has no signatures")
+        raise ErrorCode.INTERNAL.error("a profile with this round has no signatures")
     check_edges_signature(  # R5.9-4
         edges,
         signers=cohort.signers,
@@ -389,7 +389,9 @@ def close_masked_input(state: MaskedInputCollection, event: RoundClosed) -> Serv
     """Fix U3 and ask it to unmask (PROTOCOL §5.3)."""
     missing = frozenset(event.missing)
     if not missing <= state.uploads.keys():
-        raise LocalProtocolError("only an upload that was accepted can be missing")
+        raise ErrorCode.LOCAL_MISUSE.error(
+            "only an upload that was accepted can be missing"
+        )
     cohort, parameters = state.cohort, state.session.descriptor.parameters
     survivors = frozenset(state.uploads) - missing
     silent = state.share_holders - state.uploads.keys()

@@ -27,8 +27,6 @@ from typing import Any, Final, NamedTuple
 
 from secagg.errors import (
     ErrorCode,
-    InternalError,
-    LocalProtocolError,
     RemoteProtocolError,
 )
 from secagg.protocol.descriptor import SessionDescriptor
@@ -226,7 +224,7 @@ def step(state: ServerState, event: ServerEvent) -> ServerStep:
             and the event must not be journalled.
     """
     if isinstance(event, RoundClosed) and event.round != state.ROUND:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             f"round {event.round.name} is closed already or not open yet"
         )
     what = event.envelope.kind if isinstance(event, Received) else type(event)
@@ -253,10 +251,12 @@ def step(state: ServerState, event: ServerEvent) -> ServerStep:
                 sender=event.sender,
                 fix="Fetch the session's current update first.",
             )
-        raise LocalProtocolError(complaint)
+        raise ErrorCode.LOCAL_MISUSE.error(complaint)
     result = edge.handler(state, event)
     if type(result.state) not in edge.may_enter:
-        raise InternalError(f"undeclared transition to {type(result.state).__name__}")
+        raise ErrorCode.INTERNAL.error(
+            f"undeclared transition to {type(result.state).__name__}"
+        )
     return result
 
 

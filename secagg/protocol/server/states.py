@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Self
 
 from secagg.crypto.transcript import MerkleTree
-from secagg.errors import ErrorCode, LocalProtocolError
+from secagg.errors import ErrorCode
 from secagg.protocol.agreement import Signers
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.enrolment import EnrolmentRules, VerifiedCredentials
@@ -388,10 +388,10 @@ def abort_requested(state: ServerState, event: AbortRequested) -> ServerStep:
 def abort_summing(state: Summing, event: AbortRequested) -> ServerStep:
     """Discard a sum that may be known already, if that is requested explicitly."""
     if not event.discard_unmasked:
-        raise LocalProtocolError(
+        raise ErrorCode.LOCAL_MISUSE.error(
             "the session is being summed: its clients are charged whether or not the "
             "sum is released",
-            next_step="Wait for the sum, or discard it explicitly.",
+            fix="Wait for the sum, or discard it explicitly.",
         )
     survivors = state.cohort.names_of(state.survivors)
     failed = Failed(

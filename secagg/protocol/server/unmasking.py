@@ -35,7 +35,7 @@ from secagg.crypto.shamir import (
     reconstruct,
     reconstruct_sparse,
 )
-from secagg.errors import ErrorCode, InternalError, RemoteProtocolError
+from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol import context
 from secagg.protocol.agreement import check_signature
 from secagg.protocol.context import self_mask_commitment
@@ -364,7 +364,7 @@ def record_signature(state: ConsistencyCheck, event: Received) -> ServerStep:
     index = cohort.index_within(sender, state.survivors)
     signature = Consistency.decode(event.envelope.data).signature
     if cohort.signers is None:
-        raise InternalError("a profile with this round has no signatures")
+        raise ErrorCode.INTERNAL.error("a profile with this round has no signatures")
     check_signature(
         signature,
         signers=cohort.signers,

@@ -212,10 +212,10 @@ def _error_of(found: object) -> SecAggError:
         code = ErrorCode(int(fields.get("code", 0)))
     except (ValueError, TypeError):
         code = ErrorCode.INTERNAL
-    return ServiceError(
+    return code.error(
         str(fields.get("message", "the aggregator answered with an error")),
-        code=code,
-        next_step=str(fields.get("next_step", "")),
+        kind=ServiceError,
+        fix=str(fields.get("next_step", "")),
     )
 
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
-from secagg.errors import ErrorCode, InternalError, SecAggError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.runtime import log_events as telemetry
 from secagg.server.admin.channel import (
     read_message,
@@ -172,9 +172,9 @@ class AdminSocket:
             await _refuse(
                 writer,
                 number,
-                InternalError(
+                ErrorCode.INTERNAL.error(
                     f"internal error: {type(error).__name__}",
-                    next_step="Please report it with the aggregator's log.",
+                    fix="Please report it with the aggregator's log.",
                 ),
             )
 

@@ -129,11 +129,11 @@ class Engine:
         """Return the error for workers that have failed."""
         # An engine's message may show its arguments; this message does not.
         told = isinstance(error, SecAggError)
-        return EngineLostError(
+        return ErrorCode.INTERNAL.error(
             f"the workers of {self.name} have failed: "
             + (str(error) if told else type(error).__name__),
-            code=ErrorCode.INTERNAL,
-            next_step="Read the logs of the engine.  The aggregator computes sums by "
+            kind=EngineLostError,
+            fix="Read the logs of the engine.  The aggregator computes sums by "
             "itself meanwhile.",
         )
 

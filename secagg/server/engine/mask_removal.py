@@ -32,7 +32,7 @@ from secagg.crypto.modular import (
 from secagg.crypto.prg import Mask, add_masks
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import subtract_layers
-from secagg.errors import InternalError
+from secagg.errors import ErrorCode
 from secagg.protocol.events import ComputeSum, NoiseRemoval
 from secagg.protocol.packing import chunks, pack, removal_masks, unpack
 from secagg.runtime import log_events as telemetry
@@ -226,6 +226,6 @@ def _merge(partial_sums: list[UnsignedArray], dimension: int, modulus: int) -> b
     total = zeros(dimension, modulus)
     for partial in partial_sums:
         if partial.shape != total.shape or partial.dtype != total.dtype:
-            raise InternalError("a worker returned no valid part of a sum")
+            raise ErrorCode.INTERNAL.error("a worker returned no valid part of a sum")
         add_into(total, partial, modulus)
     return pack(reduce_in_place(total, modulus), bit_width(modulus))

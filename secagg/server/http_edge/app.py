@@ -194,7 +194,7 @@ class EdgeApplication:
             status, headers, body = self._refused(request, error)
         except Exception:  # noqa: BLE001 - the edge of the process, as in gRPC's guard
             status, headers, body = self._failed(
-                request, InternalError("unexpected exception")
+                request, ErrorCode.INTERNAL.error("unexpected exception")
             )
         if request.closes:
             headers.append((b"connection", b"close"))

@@ -22,7 +22,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_health.v1._async import HealthServicer
 
-from secagg.errors import ErrorCode, LocalProtocolError, SecAggError
+from secagg.errors import ErrorCode, SecAggError
 from secagg.pki.certificate_revocations import CertificateRevocations, RevocationFile
 from secagg.runtime.clock import Clock, SystemClock, ends_before
 from secagg.runtime.log_events import (
@@ -260,11 +260,13 @@ class GrpcServer:
             LocalProtocolError: Neither, or both, of TLS and plaintext are requested.
         """
         if (identity is None) != insecure_for_tests:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "a server needs a TLS identity, or plaintext for tests, and not both"
             )
         if insecure_for_tests and not address.is_loopback:
-            raise LocalProtocolError("plaintext for tests is served on loopback only")
+            raise ErrorCode.LOCAL_MISUSE.error(
+                "plaintext for tests is served on loopback only"
+            )
         clock = clock or SystemClock()
         followed = None if identity is None else ReloadingIdentity(identity, clock.date)
         taken_back = (

@@ -146,7 +146,7 @@ def _known(service: str, name: str) -> str:
     """Return the full name of a method."""
     method = f"/{service}/{name}"
     if method not in ACCESS:
-        raise InternalError(f"nothing says who may call {method}")
+        raise ErrorCode.INTERNAL.error(f"nothing says who may call {method}")
     return method
 
 
@@ -198,7 +198,7 @@ class ErrorGuard(Guard):
             # nothing to a peer, and be logged.
             self._on_refusal(ErrorCode.INTERNAL)
             log_defect(_LOG, CALL_FAILED, method=method)
-            await _abort(context, InternalError("unexpected exception"))
+            await _abort(context, ErrorCode.INTERNAL.error("unexpected exception"))
 
 
 def refuse_expired(context: CallContext) -> None:

@@ -23,7 +23,6 @@ from typing import Final
 from secagg.distributed_dp import following_terms, offered_terms
 from secagg.errors import (
     ErrorCode,
-    InternalError,
     LocalProtocolError,
     RemoteProtocolError,
     ServiceError,
@@ -604,7 +603,7 @@ class SessionRegistry:
             await self._workers.run(self._context.spool.remove, descriptor.session_id)
             raise
         if not isinstance(answer, Committed):
-            raise InternalError("a session that begins stands nowhere else")
+            raise ErrorCode.INTERNAL.error("a session that begins stands nowhere else")
         return await self._adopt(record, answer)
 
     async def _end_of_one_that_opens_now(self, task: TaskDefinition) -> int:

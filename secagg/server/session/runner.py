@@ -36,7 +36,6 @@ from typing import Final
 from secagg.distributed_dp import table_hashes
 from secagg.errors import (
     ErrorCode,
-    InternalError,
     RemoteProtocolError,
     SecAggError,
     ServiceError,
@@ -865,7 +864,7 @@ class SessionRunner:
     def _ended(self) -> server.Completed | server.Failed:
         if isinstance(self._state, server.Completed | server.Failed):
             return self._state
-        raise InternalError("the session is not over")
+        raise ErrorCode.INTERNAL.error("the session is not over")
 
     def progress(self) -> SessionProgress:
         """Return the session's progress."""

@@ -158,11 +158,11 @@ def check_uploader(state: server.ServerState, identity: str, view: bytes) -> Non
             check_view(state, identity, view)
             return
     is_late = state.ROUND > Round.MASKED_INPUT_COLLECTION
-    raise RemoteProtocolError(
+    raise (ErrorCode.DEADLINE if is_late else ErrorCode.UNEXPECTED_MESSAGE).error(
         f"{identity!r} cannot send an input to this session now",
-        code=ErrorCode.DEADLINE if is_late else ErrorCode.UNEXPECTED_MESSAGE,
+        kind=RemoteProtocolError,
         sender=identity,
-        next_step="Fetch the session's current update first.",
+        fix="Fetch the session's current update first.",
     )
 
 

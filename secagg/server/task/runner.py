@@ -235,11 +235,11 @@ class TaskRunner:
                 await self._sessions.close(runner, self._on_sum)
                 return
             attempt = await self._attempt_after(runner)
-            error = SessionAbortedError(
+            error = outcome.code.error(
                 f"session {runner.descriptor.session_number} of task "
                 f"{task.task_id!r} was aborted: {outcome.reason}",
-                code=outcome.code,
-                next_step="See the receipt; run the task again when the cause is gone.",
+                kind=SessionAbortedError,
+                fix="See the receipt; run the task again when the cause is gone.",
             )
             if attempt > task.max_attempts:
                 if task.on_attempts_exhausted is None:

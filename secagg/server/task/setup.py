@@ -35,7 +35,6 @@ from secagg.distributed_dp import (
 from secagg.distributed_dp.report_cache import privacy_report
 from secagg.errors import (
     ErrorCode,
-    LocalProtocolError,
     RemoteProtocolError,
 )
 from secagg.pki.key_files import PublishedEnrolment, parse_key
@@ -145,9 +144,9 @@ class Cohort:
                 object.__setattr__(self, name, check_whole(name, value, least=0))
         if isinstance(self.degree, str):
             if self.degree != "auto":
-                raise LocalProtocolError(
+                raise ErrorCode.LOCAL_MISUSE.error(
                     f'degree must be an integer or "auto", got {self.degree!r}',
-                    next_step=did_you_mean(self.degree, ["auto"]),
+                    fix=did_you_mean(self.degree, ["auto"]),
                 )
         else:
             object.__setattr__(
@@ -205,17 +204,17 @@ class Cohort:
         """Return the parameters of the profile alone, or refuse contradictions."""
         is_sparse = self.profile is Profile.MALICIOUS_SERVER_SPARSE
         if self.profile.has_identities != (self.enrolment is not None):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"profile {self.profile.label} requires an enrolment of credentials"
                 if self.enrolment is None
                 else f"profile {self.profile.label} uses no credentials",
-                next_step="Give Cohort(enrolment=PublishedEnrolment(...)) with the "
+                fix="Give Cohort(enrolment=PublishedEnrolment(...)) with the "
                 "profiles for a malicious server, and with no other.",
             )
         if self.quorum is not None and not is_sparse:
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 f"profile {self.profile.label} has no quorum of its own",
-                next_step="Leave cohort.quorum empty: the threshold is the quorum in "
+                fix="Leave cohort.quorum empty: the threshold is the quorum in "
                 "the profile malicious-server, and no client signs in the default one.",
             )
         if self.enrolment is None:
@@ -383,9 +382,9 @@ class PreparedTask:
             RemoteProtocolError: BAD_CONFIG, naming the impossible number.
         """
         if not isinstance(waiver, ExactSumWaiver):
-            raise LocalProtocolError(
+            raise ErrorCode.LOCAL_MISUSE.error(
                 "exact sums require a waiver",
-                next_step="Give ExactSumWaiver(...) with its sentence.",
+                fix="Give ExactSumWaiver(...) with its sentence.",
             )
         parameters = cohort.parameters(dimension=dimension, modulus=1 << modulus_bits)
         check_transportable(parameters.validate())

@@ -23,7 +23,6 @@ import numpy.typing as npt
 from secagg import (
     ClientPolicy,
     ErrorCode,
-    InputError,
     PrivacyLimits,
     ServiceError,
     SessionInfo,
@@ -85,7 +84,7 @@ async def take_part(layout: DemoLayout, name: str, server: Address) -> None:
 
     def accept(session: SessionInfo) -> None:
         if session.dimension != DIMENSION:
-            raise InputError(
+            raise ErrorCode.BAD_INPUT.error(
                 f"this model has {DIMENSION} weights, not {session.dimension}"
             )
 

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 from secagg.crypto.entropy import SystemEntropy
 from secagg.distributed_dp import Plan, PrivacyReport, central_gaussian_variance
-from secagg.errors import InternalError
+from secagg.errors import ErrorCode
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.server.service import plan_task
 from secagg.server.task.setup import plan_noise
@@ -112,7 +112,7 @@ async def run_demo(planned: DemoPlan, directory: Path, view: DemoView) -> DemoRe
     prepared = await plan_task(settings)
     made = await asyncio.to_thread(plan_noise, settings)
     if prepared.report is None:
-        raise InternalError("the demo's own settings request no noise")
+        raise ErrorCode.INTERNAL.error("the demo's own settings request no noise")
     planned = replace(planned, graph_delta=prepared.report.graph_delta)
     planned.write(layout)
     view.stage("training without privacy and with a trusted server, to compare with")
