@@ -245,7 +245,7 @@ def _ladder() -> str:
             is_bold=True,
         )
     ]
-    most = float(session.kept(dropouts))
+    most = float(session.remaining(dropouts))
     floor = 0.7 * float(session.needed(0))
 
     def down(value: float) -> float:
@@ -253,7 +253,7 @@ def _ladder() -> str:
 
     for lost in range(dropouts + 1):
         x = 60 + 24.0 * lost
-        kept, needed = float(session.kept(lost)), float(session.needed(lost))
+        kept, needed = float(session.remaining(lost)), float(session.needed(lost))
         parts.append(
             f"<rect x='{x:g}' y='{down(kept):.1f}' width='18' "
             f"height='{240 - down(kept):.1f}' fill='{_BLUE}' fill-opacity='0.35'/>"

@@ -28,7 +28,7 @@ from secagg.errors import (
 )
 from secagg.server.http_edge.app import _error_answer
 from secagg.transport.status import status_code, usual_error
-from secagg.wire.errors import TRAVELLING, fault_name, seen_by_peer
+from secagg.wire.errors import TRAVELLING, as_seen_by_peer, fault_name
 
 PAGE: Final = Path(__file__).with_name("errors.md")
 _C: Final = ErrorCode
@@ -419,7 +419,7 @@ def _programs(codes: Iterable[ErrorCode]) -> Iterator[str]:
             f"| {code.value} | `{code.name}` | `{status_code(code).name}` "
             f"| {_error_answer(error)[0]} "
             f"| `{fault_name(error).removeprefix('FAULT_')}` "
-            f"| {_reaction(seen_by_peer(error))} |"
+            f"| {_reaction(as_seen_by_peer(error))} |"
         )
 
 
@@ -443,7 +443,7 @@ def _reaction(error: SecAggError) -> str:
         case RemoteProtocolError() if error.code in TOO_LATE:
             return "asks for the update"
         case RemoteProtocolError(code=ErrorCode.ROSTER_TOO_LARGE):
-            # The session continues without this client (`Conductor`).
+            # The session continues without this client (`SessionDriver`).
             error = SessionAbortedError("", code=error.code)
     before, since = (
         after_error(error, stage)

@@ -35,12 +35,12 @@ def student_quantile(tail: float, freedom: int) -> float:
     if tail > _HALF:
         return -student_quantile(1.0 - tail, freedom)
     angle, _ = halve(
-        lambda angle: 1.0 - _between(angle, freedom) <= 2.0 * tail, 0.0, math.pi / 2.0
+        lambda angle: 1.0 - _central(angle, freedom) <= 2.0 * tail, 0.0, math.pi / 2.0
     )
     return math.sqrt(freedom) * math.tan(angle)
 
 
-def _between(angle: float, freedom: int) -> float:
+def _central(angle: float, freedom: int) -> float:
     """P(|t| < √freedom · tan(angle))."""
     cosine, sine = math.cos(angle), math.sin(angle)
     odd = freedom % 2

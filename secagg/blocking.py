@@ -208,7 +208,7 @@ class _Blocking(Generic[_Opened]):
         loop, _ = self._parts()
         self._running = None
         try:
-            loop.run(_left(self._asynchronous, kind, error, traceback))
+            loop.run(_exit_context(self._asynchronous, kind, error, traceback))
         finally:
             loop.close()
 
@@ -224,7 +224,7 @@ async def _entered(manager: AbstractAsyncContextManager[_Opened]) -> _Opened:
     return await manager.__aenter__()
 
 
-async def _left(
+async def _exit_context(
     manager: AbstractAsyncContextManager[_Opened],
     kind: type[BaseException] | None,
     error: BaseException | None,

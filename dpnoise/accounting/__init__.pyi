@@ -20,6 +20,6 @@ from dpnoise.accounting.statement import (
     PrivacyStatement as PrivacyStatement,
     Proof as Proof,
     Status as Status,
-    as_own_work as as_own_work,
+    weakened as weakened,
     privacy_unit as privacy_unit,
 )

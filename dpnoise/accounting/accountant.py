@@ -316,7 +316,7 @@ class Accountant(abc.ABC):
             self._add(release, claimed_rate, count)
             self._claimed_sampling |= claimed_rate < 1.0 and not is_secret
             self._claimed_selection |= claimed_rate < 1.0 and is_secret
-            self._charge_distance(count * release.sampler_distance)
+            self._add_distance(count * release.sampler_distance)
             self._releases += count
             self._simulated |= isinstance(release, GaussianEvent) and release.simulated
         return self
@@ -471,7 +471,7 @@ class Accountant(abc.ABC):
         """Figures that let a reviewer repeat the computation."""
         return MappingProxyType({})
 
-    def _charge_distance(self, distance: float) -> None:
+    def _add_distance(self, distance: float) -> None:
         """Charge a total variation distance per world to delta, rounded upwards."""
         if distance > 0.0:
             self._distance = math.nextafter(self._distance + distance, math.inf)

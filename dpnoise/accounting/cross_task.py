@@ -186,7 +186,7 @@ def fits(losses: Sequence[TaskLoss], limit: LossLimit) -> bool:
     return any(each.is_within(limit) for each in spent(losses, limit))
 
 
-def room_for(
+def required_change(
     loss: TaskLoss, beside: Sequence[TaskLoss], limit: LossLimit
 ) -> RequiredChange:
     """Say what would have to change for a task that does not fit.
@@ -203,11 +203,11 @@ def room_for(
         taken = math.fsum(each.epsilon for each in beside)
         epsilons.append(limit.epsilon - taken)
     if len(together) > 1 and loss.gaussian is not None:
-        epsilons.append(_gaussian_room(loss, beside, limit))
-    return RequiredChange(max(epsilons), _needed((*beside, loss), limit))
+        epsilons.append(_max_gaussian_epsilon(loss, beside, limit))
+    return RequiredChange(max(epsilons), _raised_limit((*beside, loss), limit))
 
 
-def _needed(losses: Sequence[TaskLoss], limit: LossLimit) -> LossLimit | None:
+def _raised_limit(losses: Sequence[TaskLoss], limit: LossLimit) -> LossLimit | None:
     """Raise a limit to one that takes all losses: delta only where it must be."""
     together = spent(losses, limit)
     enough = [
@@ -221,10 +221,10 @@ def _needed(losses: Sequence[TaskLoss], limit: LossLimit) -> LossLimit | None:
     delta = basic.delta * (limit.delta / basic.share)
     if delta >= 1.0 or not math.isfinite(basic.epsilon):
         return None
-    return _needed(losses, LossLimit(limit.epsilon, delta))
+    return _raised_limit(losses, LossLimit(limit.epsilon, delta))
 
 
-def _gaussian_room(
+def _max_gaussian_epsilon(
     loss: TaskLoss, beside: Sequence[TaskLoss], limit: LossLimit
 ) -> float:
     """Return the epsilon that a Gaussian of the largest shift that fits has alone."""

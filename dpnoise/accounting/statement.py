@@ -63,7 +63,7 @@ def least_reviewed(proofs: Iterable[Proof]) -> Proof:
     return Proof.OWN if Proof.OWN in proofs else Proof.PUBLISHED
 
 
-def as_own_work(statement: "PrivacyStatement", mechanism: str) -> "PrivacyStatement":
+def weakened(statement: "PrivacyStatement", mechanism: str) -> "PrivacyStatement":
     """Return a statement, weakened where a program's own part decides it.
 
     Only the author of a registered part says that its events, or its figures, are

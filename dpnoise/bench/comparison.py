@@ -127,21 +127,21 @@ def compare(  # noqa: PLR0913 - the settings of an experiment
     asked = list(itertools.product(mechanisms, bits, epsilons))
     done = itertools.count(1)
 
-    def tell() -> None:
+    def report_progress() -> None:
         if on_progress is not None:
             on_progress(next(done), 2 * len(asked))
 
     cells = []
     for name, width, epsilon in asked:
         cells.append(_planned(name, width, epsilon, common, one_draw=one_draw))
-        tell()
+        report_progress()
     planned = sum(isinstance(cell.found, Plan) for cell in cells)
     tail = (1.0 - confidence ** (1.0 / max(1, planned))) / 2.0
     rows = []
     for place, cell in enumerate(cells):
         if not isinstance(cell.found, Plan):
-            rows.append(_refused(cell, cell.found))
-            tell()
+            rows.append(_infeasible_row(cell, cell.found))
+            report_progress()
             continue
         errors = np.empty(repeats)
         for repeat in range(repeats):
@@ -154,8 +154,8 @@ def compare(  # noqa: PLR0913 - the settings of an experiment
                 selection_rate=cell.found.request.selection,
             )
             errors[repeat] = np.mean((estimate - here.sum(axis=0)) ** 2)
-        rows.append(_measured(cell, cell.found, errors, tail, pilots=pilots))
-        tell()
+        rows.append(_join_measured(cell, cell.found, errors, tail, pilots=pilots))
+        report_progress()
     return Comparison(
         rows=tuple(rows),
         clients=clients,
@@ -203,7 +203,7 @@ def _squares(vectors: Vectors) -> tuple[float, float]:
     return float(total @ total), float(np.square(vectors).sum())
 
 
-def _refused(cell: _Cell, refusal: DPNoiseError) -> Row:
+def _infeasible_row(cell: _Cell, refusal: DPNoiseError) -> Row:
     return Row(
         mechanism=cell.mechanism,
         bits=cell.bits,
@@ -212,7 +212,7 @@ def _refused(cell: _Cell, refusal: DPNoiseError) -> Row:
     )
 
 
-def _measured(
+def _join_measured(
     cell: _Cell,
     made: Plan,
     errors: NDArray[np.float64],

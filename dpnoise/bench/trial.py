@@ -192,7 +192,7 @@ def _add_all_shares(
     mechanism: Mechanism, total: NDArray[np.int64], noise: SessionNoise, seed: bytes
 ) -> None:
     """Add what is left of all shares, as few draws as the sampler holds, in place."""
-    kept = noise.kept(0)
+    kept = noise.remaining(0)
     at_once = int(mechanism.largest_variance // kept)
     left = noise.roster
     while left:

@@ -77,13 +77,13 @@ class Draws:
         radius = math.sqrt(-2.0 * math.log(self.uniform()))
         return radius * math.cos(2.0 * math.pi * self.uniform())
 
-    def heads(self, tosses: int) -> int:
+    def fair_successes(self, tosses: int) -> int:
         """Return the number of successes in so many fair trials, exactly."""
         return self._bits(tosses).bit_count()
 
     def words(self, count: int) -> NDArray[np.uint64]:
         """Return uniform words of 64 bits, shape (count,)."""
-        return np.frombuffer(self._take(8 * count), dtype="<u8").astype(np.uint64)
+        return np.frombuffer(self._read_bytes(8 * count), dtype="<u8").astype(np.uint64)
 
     def subset(self, size: int, among: int) -> NDArray[np.bool_]:
         """Return the indicator of a uniformly random subset.
@@ -123,10 +123,10 @@ class Draws:
 
     def _bits(self, count: int) -> int:
         """Return the next bytes as an integer of so many bits; discard the rest."""
-        taken = int.from_bytes(self._take(-(-count // 8)), "little")
+        taken = int.from_bytes(self._read_bytes(-(-count // 8)), "little")
         return taken & ((1 << count) - 1)
 
-    def _take(self, size: int) -> bytes:
+    def _read_bytes(self, size: int) -> bytes:
         if len(self._buffer) < size:
             fresh = self._source.bytes_at(self._offset, _READ_BYTES + size)
             self._offset += len(fresh)

@@ -86,7 +86,7 @@ class Scatter:
         return cls(radius * radius, radius * radius)
 
     @classmethod
-    def around_cap(cls, cap: SphereCap, radius: float, moved: float) -> "Scatter":
+    def cap_bound(cls, cap: SphereCap, radius: float, moved: float) -> "Scatter":
         """Return the bound for a point of a cap or of the rest of the sphere.
 
         Args:
@@ -94,7 +94,7 @@ class Scatter:
             radius: B, largest length of a point, caller's units.
             moved: w of the module, caller's units.
         """
-        cosine = 1.0 / (cap.dim - 3) + _sides_apart(cap)
+        cosine = 1.0 / (cap.dim - 3) + _agreement_proxy(cap)
         along = radius * radius * cosine + moved * moved
         across = radius * radius / (cap.dim - 1)
         return cls(cap.dim * across + along, across + along)
@@ -109,12 +109,12 @@ class Scatter:
         """
         rest = max(1, cap.dim - 1)
         given_mean = _ROUNDED_SIGN + 1.0 + (1.0 + math.log(rest)) / rest
-        along = radius * radius * (1.0 / cap.dim + _sides_apart(cap))
+        along = radius * radius * (1.0 / cap.dim + _agreement_proxy(cap))
         across = radius * radius * given_mean / cap.dim
         return cls(cap.dim * across + along, across + along)
 
 
-def _sides_apart(cap: SphereCap | CubeCap) -> float:
+def _agreement_proxy(cap: SphereCap | CubeCap) -> float:
     """Return Δ²/4, the proxy of the mean agreement's two values."""
     apart = cap.mean / -math.expm1(cap.log_tail)
     return apart * apart / 4.0

@@ -110,7 +110,7 @@ class PrivUnit2(_CapRandomiser):
         anywhere = Scatter.in_ball(radius)
         if self.cap.dim < _CURVED_FROM:
             return (anywhere,)
-        return (anywhere, Scatter.around_cap(self.cap, radius, moved))
+        return (anywhere, Scatter.cap_bound(self.cap, radius, moved))
 
     def _randomise(
         self, checked: NDArray[np.float64], draws: Draws
@@ -256,11 +256,11 @@ class PrivUnitInf(_CapRandomiser):
         """Draw the number of places where the signs sent agree with those intended."""
         dim, level = self.cap.dim, self.cap.level
         if draws.bernoulli(self.lie):
-            while (heads := draws.heads(dim)) >= level:
+            while (heads := draws.fair_successes(dim)) >= level:
                 pass
             return heads
         if self.cap.log_tail > _RETRIED:
-            while (heads := draws.heads(dim)) < level:
+            while (heads := draws.fair_successes(dim)) < level:
                 pass
             return heads
         # C(d, l) falls by ratios that fall: propose a geometric law with the first

@@ -314,7 +314,7 @@ class Mechanism(abc.ABC):
         given = self._parameters
         if self.noise_is_central:
             return given.noise_rule.counted_variance
-        return given.num_clients * self.session(given.num_clients).kept(0)
+        return given.num_clients * self.session(given.num_clients).remaining(0)
 
     @property
     def sampler_distance(self) -> float:

@@ -129,7 +129,7 @@ class SessionNoise:
         digits = range(len(self.layers) - 1)
         return (0, *(bit + 1 for bit in digits if (units - 1) >> bit & 1))
 
-    def kept(self, losses: int) -> Fraction:
+    def remaining(self, losses: int) -> Fraction:
         """Return what is left of one survivor's noise after that many losses.
 
         Args:
@@ -192,13 +192,13 @@ class NoiseRule:
         """Return D(n) = min(n − min_survivors, ⌊loss_fraction · n⌋)."""
         return min(roster - self.min_survivors, math.floor(self.loss_fraction * roster))
 
-    def colluders_among(self, roster: int) -> int:
+    def max_colluders(self, roster: int) -> int:
         """Return c(n) = max(colluders, ⌈colluder_fraction · n⌉)."""
         return max(self.colluders, math.ceil(self.colluder_fraction * roster))
 
     def counted_shares(self, roster: int) -> int:
         """Return n − D(n) − c(n) − 1: the shares that privacy counts on."""
-        lost, colluding = self.tolerated_losses(roster), self.colluders_among(roster)
+        lost, colluding = self.tolerated_losses(roster), self.max_colluders(roster)
         return roster - lost - colluding - 1
 
     def session(self, roster: int) -> SessionNoise:
@@ -218,10 +218,10 @@ class NoiseRule:
         check_integer("roster", roster, self.min_survivors, MAX_CLIENTS)
         shares = self.counted_shares(roster)
         if shares < 1:
-            raise _no_share_left(self, roster)
-        lost, colluding = self.tolerated_losses(roster), self.colluders_among(roster)
+            raise _no_share_error(self, roster)
+        lost, colluding = self.tolerated_losses(roster), self.max_colluders(roster)
         share = self._round_up(self.counted_variance / shares)
-        base, layers = self._rungs(share, roster - colluding - 1)
+        base, layers = self._split_share(share, roster - colluding - 1)
         return SessionNoise(
             roster=roster,
             base=base,
@@ -231,7 +231,7 @@ class NoiseRule:
             counted_variance=self.counted_variance,
         )
 
-    def _rungs(
+    def _split_share(
         self, share: Fraction, without_losses: int
     ) -> tuple[Fraction, tuple[Fraction, ...]]:
         """Cut a share into what no losses leave of it and what they may take."""
@@ -292,7 +292,7 @@ class NoiseRule:
         shares = self.largest_counted_shares(most)
         if self.ladder:
             # c(n) grows more slowly than n, so the largest roster shares widest.
-            shares = max(shares, most - self.colluders_among(most) - 1)
+            shares = max(shares, most - self.max_colluders(most) - 1)
         return self._round_up(self.counted_variance / shares)
 
     def largest_total(self, most: int) -> Fraction:
@@ -378,9 +378,9 @@ def _check_part(parameter: str, value: object) -> None:
         )
 
 
-def _no_share_left(rule: NoiseRule, roster: int) -> ParameterError:
+def _no_share_error(rule: NoiseRule, roster: int) -> ParameterError:
     """Return the error for a rule under which no client's noise counts."""
-    lost, colluding = rule.tolerated_losses(roster), rule.colluders_among(roster)
+    lost, colluding = rule.tolerated_losses(roster), rule.max_colluders(roster)
     complaint = (
         f"of {roster} clients {lost} may be lost and {colluding} collude, which "
         "leaves no other client whose noise counts"
@@ -427,7 +427,7 @@ def _extremes(rule: NoiseRule, most: int) -> _Extremes:
     for rosters, counted, _ in _rosters(rule, most):
         fewest = min(fewest, int(counted.min()))
         if fewest < 1:
-            raise _no_share_left(rule, int(rosters[np.argmin(counted)]))
+            raise _no_share_error(rule, int(rosters[np.argmin(counted)]))
         largest = max(largest, int(counted.max()))
         surplus = max(surplus, float((rosters / counted).max()))
     return _Extremes(fewest, largest, surplus)

@@ -7,5 +7,5 @@ from dpnoise.planning.result import (
     CurvePoint as CurvePoint,
     Plan as Plan,
     error_curve as error_curve,
-    per_entry as per_entry,
+    root_text as root_text,
 )

@@ -23,10 +23,10 @@ from dpnoise.accounting import (
     Accountant,
     PrivacyStatement,
     accounting_cost,
-    as_own_work,
     check_accounting_cost,
     default_accountants,
     make_accountant,
+    weakened,
 )
 from dpnoise.accounting.catalogue import Form, accountant_class, accountant_entry
 from dpnoise.accounting.root_search import round_up_to_dyadic
@@ -269,7 +269,7 @@ def account(request: PlanRequest, name: str, event: PrivacyEvent) -> Accountant:
     return accountant.compose(event)
 
 
-def kept_promise(
+def recheck(
     request: PlanRequest, parameters: MechanismParameters, found: Calibrated
 ) -> tuple[Mechanism, PrivacyStatement, tuple[AccountantTried, ...]]:
     """Recompute ε for what will really run; add noise in tiny steps if needed.
@@ -290,13 +290,13 @@ def kept_promise(
         event = request.releases(release)
         started = time.process_time()
         stated = account(request, found.accountant, event).statement(request.delta)
-        statement = as_own_work(stated, request.mechanism)
+        statement = weakened(stated, request.mechanism)
         seconds = time.process_time() - started
         spent = statement.epsilon
         if spent <= request.epsilon:
             chosen = AccountantTried(found.accountant, spent, seconds)
             others = (
-                _tried(request, name, event)
+                _compare(request, name, event)
                 for name in found.candidates
                 if name != found.accountant
             )
@@ -311,7 +311,7 @@ def kept_promise(
     )
 
 
-def _tried(request: PlanRequest, name: str, event: PrivacyEvent) -> AccountantTried:
+def _compare(request: PlanRequest, name: str, event: PrivacyEvent) -> AccountantTried:
     """Ask an accountant that was not chosen, for comparison."""
     started = time.process_time()
     try:

@@ -3,7 +3,7 @@
 * The accountant determines how much noise is needed. `NoiseRule` divides it among the
   clients of a session, whatever their number. It counts neither clients that may be
   lost nor colluders nor the user itself.
-* The finished parameters are accounted for again (`kept_promise`), the samplers'
+* The finished parameters are accounted for again (`recheck`), the samplers'
   distance included, and the plan is refused if they exceed the budget.
 * Two adversaries are always reported apart: the server, and readers of the released
   sums. An adversary that sees less than the server learns no more than the server.
@@ -45,8 +45,8 @@ from dpnoise.planning.accountant_choice import (
     account,
     asked_accountants,
     is_accepted,
-    kept_promise,
     late_accountants,
+    recheck,
     refuse_expensive,
 )
 from dpnoise.planning.infeasible import (
@@ -107,7 +107,7 @@ def _asked_by_keyword(
         @functools.wraps(body)
         def call(*args: Asked, **fields: object) -> Plan:
             if args:
-                fields = _joined(args[0], fields)
+                fields = _merge_fields(args[0], fields)
             check_keywords("plan", signature, args[1:], fields)
             return body(cast("Callable[..., PlanRequest]", make)(**fields))
 
@@ -125,7 +125,7 @@ def _asked_by_keyword(
     return decorate
 
 
-def _joined(question: Asked, fields: Mapping[str, object]) -> dict[str, object]:
+def _merge_fields(question: Asked, fields: Mapping[str, object]) -> dict[str, object]:
     """Join the question's fields with the other fields; refuse duplicates."""
     bounds: object = getattr(question, "bounds", None)
     if not isinstance(bounds, Mapping):
@@ -193,20 +193,20 @@ class _Planner:
         else:
             scale_factor = request.scale_factor
             refuse_uncovered(self._model, scale_factor)
-            self._pass_through(self._calibrated(scale_factor))
+            self._add_to_model(self._calibrated(scale_factor))
             rough = self._with_late_answers(scale_factor)
             bits = request.bits or self._bits_for_answer(rough)
             # The last digits of the noise take as long again.
             self._refuse_bits(rough, bits)
-        found = self._to_last_digits(rough, bits)
+        found = self._refine(rough, bits)
         if not self._is_accepted(found.mechanism, found.variance, found.accountant):
             # A fallback accountant cost more than was foreseen; clients accept the cost
             # of the earlier ones.
-            found = self._to_last_digits(self._calibrated(scale_factor), bits)
+            found = self._refine(self._calibrated(scale_factor), bits)
         parameters = self._divide(found.mechanism.parameters, found.variance, bits)
         return self._finish(parameters, found)
 
-    def _to_last_digits(self, rough: Calibrated, bits: int) -> Calibrated:
+    def _refine(self, rough: Calibrated, bits: int) -> Calibrated:
         """Refine a coarse answer with its own accountant to the last digits."""
         scale_factor = rough.mechanism.parameters.scale_factor
         found = self._calibrate(
@@ -214,7 +214,7 @@ class _Planner:
         )
         return dataclasses.replace(found, candidates=rough.candidates)
 
-    def _pass_through(self, found: Calibrated) -> None:
+    def _add_to_model(self, found: Calibrated) -> None:
         """Add an accountant's answer for a grid to the model."""
         scale_factor = found.mechanism.parameters.scale_factor
         self._model = self._model.through({scale_factor: float(found.variance)})
@@ -277,7 +277,7 @@ class _Planner:
         aimed_at = 0.5 * (tuning.CLOSEST + tuning.CLOSE)
         wanted = tuning.CLOSED_FORM_WASTES / aimed_at
         scale_factor = wanted / math.sqrt(self._unit_variance) / request.l2_clip
-        guess = _readable(min(scale_factor, request.scaled_bound))
+        guess = _round_scale(min(scale_factor, request.scaled_bound))
         closed, least = self._closed_form(guess), self._bits_for(guess) - 1
         if (
             request.accountant not in {None, *closed}
@@ -286,7 +286,7 @@ class _Planner:
             return None
         found: Calibrated | None = None
         for _ in range(tuning.FINE_SEARCHES):
-            scale_factor = _readable(min(scale_factor, request.scaled_bound))
+            scale_factor = _round_scale(min(scale_factor, request.scaled_bound))
             if not self._model.fits_sampler(scale_factor):
                 return None
             start = None if found is None else found.scaled_to(scale_factor)
@@ -336,9 +336,9 @@ class _Planner:
             asked = self._curves()
             if asked and min(asked) <= scale_factor <= max(asked):
                 break  # between two curves, of which each takes up to half a second
-        return self._as_promised(self._or_finer(scale_factor, bits), bits)
+        return self._matching_grid(self._finer_closed_form(scale_factor, bits), bits)
 
-    def _as_promised(self, scale_factor: float, bits: int) -> tuple[float, int]:
+    def _matching_grid(self, scale_factor: float, bits: int) -> tuple[float, int]:
         """Keep a grid whose noise matches the model, or return the best computed one.
 
         The noise that a theorem needs may jump between two grids. A line through them
@@ -354,7 +354,7 @@ class _Planner:
             self._model = models[found]
         return found, bits
 
-    def _or_finer(self, scale_factor: float, bits: int) -> float:
+    def _finer_closed_form(self, scale_factor: float, bits: int) -> float:
         """Return the closed form's grid if given bits hold it and it needs less noise.
 
         Tabulated accountants waste some percents on every grid that is coarse enough
@@ -370,7 +370,7 @@ class _Planner:
         wanted = tuning.CLOSED_FORM_WASTES / tuning.CLOSE
         wanted /= math.sqrt(self._unit_variance)
         for coarser in tuning.COARSER:
-            finer = _readable(
+            finer = _round_scale(
                 min(wanted / coarser / request.l2_clip, request.scaled_bound)
             )
             held = forecast_at(self._model, finer, bits).wrap_probability <= most
@@ -392,7 +392,7 @@ class _Planner:
         one needs more noise there than the model: that does not describe the grid.
         """
         found = self._calibrated(scale_factor)
-        finer = _readable(min(2.0 * scale_factor, self._request.scaled_bound))
+        finer = _round_scale(min(2.0 * scale_factor, self._request.scaled_bound))
         points = {scale_factor: float(found.variance)}
         if len(self._found) == 1:
             self._model = self._model.through(points)
@@ -443,13 +443,13 @@ class _Planner:
                 value=bits,
                 nearest=str(useful_bits(model)),
             )
-        return _readable(found.scale_factor), bits
+        return _round_scale(found.scale_factor), bits
 
     def _bits_for_answer(self, found: Calibrated) -> int:
         """Return the smallest modulus for a given scale and its computed noise."""
         if self._request.mechanism_class.takes_counts:
             return self._bits_for_counts(found)
-        self._pass_through(found)
+        self._add_to_model(found)
         return self._bits_for(found.mechanism.parameters.scale_factor)
 
     def _bits_for(self, scale_factor: float) -> int:
@@ -552,7 +552,7 @@ class _Planner:
                 raise as_of_accountant(request, error) from None
             except ParameterError as error:
                 # Refused for its cost, and possibly at noise that it does not cover.
-                raise self._uncovered(mechanism) or error from None
+                raise self._refusal(mechanism) or error from None
             others = tuple(name for name in names if name != least.accountant)
             if others and not self._is_accepted(
                 mechanism, least.variance, least.accountant
@@ -571,7 +571,7 @@ class _Planner:
             self._on_progress(self._asked)
         return found
 
-    def _uncovered(self, mechanism: Mechanism) -> TheoremNotApplicableError | None:
+    def _refusal(self, mechanism: Mechanism) -> TheoremNotApplicableError | None:
         """Return the error of a named accountant that covers no such noise."""
         request = self._request
         if request.accountant is None:
@@ -695,7 +695,7 @@ class _Planner:
     def _finish(self, parameters: MechanismParameters, found: Calibrated) -> Plan:
         """Account for the finished parameters and forecast their error."""
         request = self._request
-        mechanism, calibrated, tried = kept_promise(request, parameters, found)
+        mechanism, calibrated, tried = recheck(request, parameters, found)
         server: PrivacyStatement | None = None
         reader = calibrated
         if not request.is_central:
@@ -727,7 +727,7 @@ class _Planner:
         )
 
 
-def _readable(scale_factor: float) -> float:
+def _round_scale(scale_factor: float) -> float:
     """Round a scale down to twelve significant bits; the effect is negligible."""
     step = 2.0 ** (math.floor(math.log2(scale_factor)) - 11)
     return math.floor(scale_factor / step) * step

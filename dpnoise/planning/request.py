@@ -479,7 +479,7 @@ class PlanRequest:
         if self.is_central:
             return 1.0
         division = dataclasses.replace(self.division, share_bits=64)
-        return float(self.clients * division.session(self.clients).kept(0))
+        return float(self.clients * division.session(self.clients).remaining(0))
 
     @property
     def sent_draws(self) -> int:

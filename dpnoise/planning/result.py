@@ -248,10 +248,10 @@ class Plan:
             ),
             self._shares(),
             ("largest coordinate", f"{float(self.linf_bound):.6g} steps"),
-            ("expected error", per_entry(forecast.expected_mse)),
+            ("expected error", root_text(forecast.expected_mse)),
             *self._count_error(),
             *self._selected(),
-            ("central Gaussian", per_entry(self.gaussian_mse)),
+            ("central Gaussian", root_text(self.gaussian_mse)),
             ("ratio of squares", f"{ratio:.4f}"),
             ("wrapped entries", wrapped),
             ("epsilon, server", text_above(self.epsilon_server, 6)),
@@ -278,7 +278,7 @@ class Plan:
             (
                 "error of the estimate",
                 (
-                    f"{per_entry(self.estimate_mse)}: {_error(noise)} by noise and "
+                    f"{root_text(self.estimate_mse)}: {_error(noise)} by noise and "
                     f"{_error(self.selection_mse)} by secret selection"
                 ),
             ),
@@ -434,7 +434,7 @@ def error_curve(made: Plan, *, bits: range = range(2, 25)) -> tuple[CurvePoint, 
     return tuple(points)
 
 
-def per_entry(mean_square: float) -> str:
+def root_text(mean_square: float) -> str:
     """Return a mean squared error as people read it: its root, rounded up.
 
     Args:

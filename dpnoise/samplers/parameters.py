@@ -41,11 +41,11 @@ def exact_parameter(
     exact = Fraction(value)
     if not least <= exact <= most:
         raise ParameterError(
-            f"{parameter} must lie in [{_show(least)}, {_show(most)}], "
-            f"got {_show(exact)}",
+            f"{parameter} must lie in [{_as_text(least)}, {_as_text(most)}], "
+            f"got {_as_text(exact)}",
             parameter=parameter,
             value=value,
-            nearest=_show(least if exact < least else most),
+            nearest=_as_text(least if exact < least else most),
         )
     length = _bits(exact)
     if length > MAX_RATIONAL_BITS:
@@ -63,7 +63,7 @@ def _bits(number: Fraction) -> int:
     return max(number.numerator.bit_length(), number.denominator.bit_length())
 
 
-def _show(number: Fraction) -> str:
+def _as_text(number: Fraction) -> str:
     """A rational as text, unless it is so long that its length says more."""
     length = _bits(number)
     return str(number) if length <= _SHOWN_BITS else f"a rational of {length} bits"

@@ -16,10 +16,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code, see `secagg.cli.failures`.
     """
     from secagg.cli.failures import StopSignals
-    from secagg.runtime.garbage import seldom_collected
+    from secagg.runtime.garbage import infrequent_collection
 
     words = list(sys.argv[1:] if arguments is None else arguments)
-    with StopSignals() as signals, seldom_collected():
+    with StopSignals() as signals, infrequent_collection():
         try:
             # Imported here, so that a signal meets its handler while libraries load.
             from secagg.cli.app import run

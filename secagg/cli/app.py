@@ -149,7 +149,7 @@ def run(words: list[str], *, was_stopped: Callable[[], bool]) -> int:
         raise
     except SystemExit:
         # typer and rich raise it for a pipe without a reader; nothing else does here.
-        return _left_unread()
+        return _exit_on_closed_pipe()
     except Exception as error:  # noqa: BLE001 - the outermost frame of the process
         if was_stopped() or isinstance(error, typer.Abort):
             raise KeyboardInterrupt from None
@@ -202,7 +202,7 @@ def _report(error: Exception, output: Output, words: list[str]) -> int:
     if isinstance(error, _ClickError):
         return _usage_error(error, output, words)
     if isinstance(error, BrokenPipeError):
-        return _left_unread()
+        return _exit_on_closed_pipe()
     if isinstance(error, OSError) and (refusal := _refusal_of_output()) is not None:
         discard(sys.stdout)
         output.error(refusal)
@@ -239,7 +239,7 @@ def _refusal_of_output() -> SecAggError | None:
     return None
 
 
-def _left_unread() -> int:
+def _exit_on_closed_pipe() -> int:
     """End as every tool does whose reader has closed the pipe."""
     discard(sys.stdout)
     return EXIT_UNREAD

@@ -61,7 +61,7 @@ def client_budget(
     budgets = [given(key) for key in keys]
     if total is None:
         return {"role": "client", "budgets": budgets}
-    from secagg.client.total_budget import look_at_use
+    from secagg.client.total_budget import read_data_usage
 
-    use = asyncio.run(look_at_use(total, state_dir))
+    use = asyncio.run(read_data_usage(total, state_dir))
     return {"role": "client", "budgets": budgets, "data": use.to_dict()}

@@ -170,14 +170,14 @@ def client(  # noqa: PLR0913 - one parameter per flag
     from dataclasses import replace
     from functools import partial
 
-    from secagg.cli.checks.preflight import show_checked
-    from secagg.cli.checks.setup_checks import require_start, shown_results
+    from secagg.cli.checks.preflight import print_checks
+    from secagg.cli.checks.setup_checks import local_checks, require_start
     from secagg.cli.checks.setups import ClientSetup
     from secagg.cli.client_inputs import (
         GivenInput,
         check_one_source,
-        give_to_all,
         read_tasks,
+        run_all,
         settings_of_inputs,
         source_of,
     )
@@ -225,8 +225,8 @@ def client(  # noqa: PLR0913 - one parameter per flag
             replace(setup, describe_input=source.describe)
             for setup, (_, source, _) in zip(setups, jobs, strict=True)
         ]
-        findings = [one for setup in shown for one in shown_results(setup)]
-        show_checked(loaded.rows(), findings, output)
+        findings = [one for setup in shown for one in local_checks(setup)]
+        print_checks(loaded.rows(), findings, output)
         return
     log_to_stderr(settings.client.log_level, settings.client.log_format)
     for profile in client_policy(settings).profiles:
@@ -247,7 +247,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
             accept_restored=accept_restored,
             is_service=service,
         )
-        return _give(own, source, files, told, client, service=service, renewal=renewal)
+        return _run(own, source, files, told, client, service=service, renewal=renewal)
 
     if tasks is None:
         output.result(asyncio.run(give(0, output)))
@@ -256,7 +256,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
         settings, by_task, accept_restored=accept_restored
     ) as shared_state:
         one = partial(give, shared=shared_state)
-        output.result({"tasks": asyncio.run(give_to_all(list(by_task), one, output))})
+        output.result({"tasks": asyncio.run(run_all(list(by_task), one, output))})
 
 
 def _check_renewal(
@@ -335,7 +335,7 @@ def _payload(
             for number, path in files.of_aborted.items()
         ],
         "task_over": last is not None,
-        "last_part": None if last is None else _shown(last, files, output),
+        "last_part": None if last is None else _last(last, files, output),
         "sessions": [
             {
                 "session_number": each.session_number,
@@ -353,7 +353,7 @@ def _payload(
     }
 
 
-def _shown(last: "Participation", files: _Files, output: Output) -> dict[str, object]:
+def _last(last: "Participation", files: _Files, output: Output) -> dict[str, object]:
     """Print the last sum of a client whose task is over or unavailable."""
     path = files.of(last.session_number)["output"]
     if path is not None and not Path(path).exists():
@@ -371,7 +371,7 @@ def _shown(last: "Participation", files: _Files, output: Output) -> dict[str, ob
     }
 
 
-async def _give(  # noqa: PLR0913 - what is given, and where to
+async def _run(  # noqa: PLR0913 - what is given, and where to
     settings: "ClientSettings",
     source: "Source",
     files: _Files,
@@ -406,7 +406,7 @@ async def _opened(
     Their numbers are those whose receipts are not written yet.
     """
     from secagg.client.session_driver import ClientPhase
-    from secagg.runtime.garbage import keep_what_is_loaded
+    from secagg.runtime.garbage import freeze_loaded
 
     aborted: list[int] = []
 
@@ -416,7 +416,7 @@ async def _opened(
         output.line(_line_of(progress))
 
     async with client(on_progress=show) as one:
-        keep_what_is_loaded()
+        freeze_loaded()
         if not await one.is_in_session():
             source.ready()
         yield one, aborted
@@ -430,7 +430,7 @@ async def _contribute(
     client: "Callable[..., Client]",
 ) -> "tuple[list[Contribution], Participation | None]":
     """Return the contributions, and the last participation if the task is over."""
-    from secagg.cli.client_inputs import forget_vector
+    from secagg.cli.client_inputs import remove_vector
     from secagg.errors import ErrorCode, ServiceError
 
     contributions: list[Contribution] = []
@@ -442,15 +442,15 @@ async def _contribute(
                 last = await one.last_part()
                 if error.code is ErrorCode.TASK_OVER and last is not None:
                     output.line("the task is over; no further vector was contributed")
-                    if source.was_given(settings.client.task, last.session_number):
+                    if source.was_assigned(settings.client.task, last.session_number):
                         return contributions, last
                     output.line(f"{source} is not what that session was given")
                 if last is not None:
-                    _shown(last, files, output)
+                    _last(last, files, output)
                 raise
             finally:
                 await _write_aborted(one, aborted, files, output)
-            forget_vector(source)
+            remove_vector(source)
             contributions.append(given)
             _describe(given, output)
             _write_given(given, files, output)
@@ -468,17 +468,17 @@ async def _serve(
     """Contribute to every session of the task; return the number of contributions."""
     from contextlib import nullcontext
 
-    from secagg.cli.client_inputs import forget_vector
+    from secagg.cli.client_inputs import remove_vector
     from secagg.client.service import ClientService
     from secagg.errors import ErrorCode, ServiceError
-    from secagg.runtime.clock import SystemClock, beside
+    from secagg.runtime.clock import SystemClock, background
 
     count = 0
 
-    def take(given: "Contribution") -> None:
+    def report(given: "Contribution") -> None:
         nonlocal count
         count += 1
-        forget_vector(source)
+        remove_vector(source)
         _describe(given, output)
         _write_given(given, files, output)
 
@@ -487,11 +487,11 @@ async def _serve(
         async def fail(_: "SecAggError") -> None:
             await _write_aborted(one, aborted, files, output)
 
-        service = ClientService(one, source.vector, source.check, take, fail)
+        service = ClientService(one, source.vector, source.check, report, fail)
         renewing = (
             nullcontext()
             if renewal is None
-            else beside(renewal.keep(lambda: one.certificate, SystemClock()))
+            else background(renewal.poll(lambda: one.certificate, SystemClock()))
         )
         async with renewing:
             try:

@@ -115,36 +115,36 @@ def read_tasks(path: Path) -> dict[str, GivenInput]:
     try:
         document = tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise _bad(path, f"is not TOML: {error}", "Correct it.") from None
+        raise _error(path, f"is not TOML: {error}", "Correct it.") from None
     if not document:
-        raise _bad(path, "names no task", "Add a table [name] for each task.")
+        raise _error(path, "names no task", "Add a table [name] for each task.")
     return {name: _task(path, name, table) for name, table in document.items()}
 
 
 def _task(path: Path, name: str, table: object) -> GivenInput:
     """Return the input of one task, as its table states it."""
     if not isinstance(table, dict):
-        raise _bad(
+        raise _error(
             path,
             f"has {name!r} outside of any task",
             "Write it below the [name] of its task.",
         )
     for key, value in table.items():
         if key not in _KEYS:
-            raise _bad(path, f"has {name}.{key}", did_you_mean(key, _KEYS))
+            raise _error(path, f"has {name}.{key}", did_you_mean(key, _KEYS))
         if type(value) is not _KEYS[key]:
             kind = _KEYS[key].__name__
-            raise _bad(path, f"has a {name}.{key} that is not {kind}", "Correct it.")
+            raise _error(path, f"has a {name}.{key} that is not {kind}", "Correct it.")
     if ("input" in table) == ("exec" in table):
-        raise _bad(
+        raise _error(
             path, f"has both or neither of {name}.input and {name}.exec", "Write one."
         )
     odd = table.keys() & {"payload_out", "same_input_again"}
     if odd and "exec" in table:
-        raise _bad(path, f"has {name}.{min(odd)}, which goes with input", "Omit it.")
+        raise _error(path, f"has {name}.{min(odd)}, which goes with input", "Omit it.")
     sessions = table.get("sessions")
     if sessions is not None and not 1 <= sessions <= _MOST_SESSIONS:
-        raise _bad(
+        raise _error(
             path, f"has {name}.sessions = {sessions}", "Write a number of at least 1."
         )
     paths = {
@@ -161,7 +161,7 @@ def _task(path: Path, name: str, table: object) -> GivenInput:
     )
 
 
-def _bad(path: Path, fault: str, fix: str) -> SecAggError:
+def _error(path: Path, fault: str, fix: str) -> SecAggError:
     return ErrorCode.BAD_SETTINGS.error(f"the file of tasks {path} {fault}", fix=fix)
 
 
@@ -239,7 +239,7 @@ class _NamedLines(Output):
         super().line(f"{self._task}: {text}", style=style)
 
 
-async def give_to_all(
+async def run_all(
     tasks: Sequence[str],
     give: Callable[[int, Output], Coroutine[Any, Any, dict[str, object]]],
     output: Output,
@@ -274,7 +274,7 @@ async def give_to_all(
     return dict(zip(tasks, results, strict=True))
 
 
-def forget_vector(source: "Source") -> None:
+def remove_vector(source: "Source") -> None:
     """Remove the vector that was kept for a session that is over."""
     from secagg.client.input_files import FileInput
 

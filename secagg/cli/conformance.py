@@ -81,7 +81,7 @@ def drive(  # noqa: PLR0913 - every option of the verb
     output = Output(as_json=as_json)
     if role not in {"client", "server"}:
         raise typer.BadParameter("must be client or server", param_hint="--role")
-    known = _known(known_failing)
+    known = _expected_failures(known_failing)
     verdicts: list[kit.CaseVerdict] = []
     with tempfile.TemporaryDirectory(prefix="secagg-kit-") as home:
         program = Program(command, timeout=timeout, state=Path(home))
@@ -114,7 +114,7 @@ def drive(  # noqa: PLR0913 - every option of the verb
                     style="bold red" if verdict.is_bad else None,
                 )
                 if transcript is not None:
-                    errors = program.taken_errors()
+                    errors = program.read_errors()
                     report.write_transcript(transcript, verdict, errors)
         finally:
             program.end()
@@ -150,7 +150,7 @@ def drive(  # noqa: PLR0913 - every option of the verb
     raise typer.Exit(code)
 
 
-def _known(path: Path | None) -> frozenset[str]:
+def _expected_failures(path: Path | None) -> frozenset[str]:
     """Return the cases that must fail.
 
     Raises:

@@ -291,10 +291,10 @@ class DemoLines:
         self._output = output
         self._clients = clients
         self._clock = clock
-        self._started = self._told = clock()
+        self._started = self._shown = clock()
         self._state = "loading libraries"
         self._has_ended = threading.Event()
-        self._pulse = threading.Thread(target=self._repeat_states, daemon=True)
+        self._repeater = threading.Thread(target=self._repeat_states, daemon=True)
         self._steps = 0
         self._nonprivate: list[float] = []
         self._baseline: list[float] = []
@@ -305,12 +305,12 @@ class DemoLines:
     def __enter__(self) -> Self:
         if self._live is not None:
             self._live.start()
-        self._pulse.start()
+        self._repeater.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._has_ended.set()
-        self._pulse.join()
+        self._repeater.join()
         if self._live is not None:
             self._live.stop()
 
@@ -322,8 +322,8 @@ class DemoLines:
 
     def repeat_state(self) -> None:
         """Print the state to a pipe, if nothing was printed for long."""
-        if self._live is None and self._clock() - self._told >= _QUIET_SECONDS:
-            self.tell(self._state)
+        if self._live is None and self._clock() - self._shown >= _QUIET_SECONDS:
+            self.show_line(self._state)
 
     def _repeat_states(self) -> None:
         while not self._has_ended.wait(_QUIET_SECONDS / 4):
@@ -332,7 +332,7 @@ class DemoLines:
     def references(self, nonprivate: list[float], baseline: list[float]) -> None:
         """Record the accuracies to compare with, and print the start."""
         self._nonprivate, self._baseline = nonprivate, baseline
-        self.tell(
+        self.show_line(
             f"starting {self._clients} clients and one aggregator, each a "
             "process of its own"
         )
@@ -364,9 +364,9 @@ class DemoLines:
         )
         if check.fitted is not None:
             line += f", clip {check.l2_clip:.3g} fitted {check.fitted:.0%}"
-        self.tell(line, style="bold" if check.is_exact else "bold red")
+        self.show_line(line, style="bold" if check.is_exact else "bold red")
 
-    def tell(self, line: str, *, style: str | None = None) -> None:
+    def show_line(self, line: str, *, style: str | None = None) -> None:
         """Show one line."""
-        self._told = self._clock()
-        self._output.line(f"{self._told - self._started:5.1f} s  {line}", style=style)
+        self._shown = self._clock()
+        self._output.line(f"{self._shown - self._started:5.1f} s  {line}", style=style)

@@ -70,7 +70,7 @@ def write_failure(  # noqa: PLR0913 - one argument per key of the JSON object
     """
     label = f"error {exit_code} ({name})" if code else "error"
     step = f"next step: {next_step}\n" if next_step else ""
-    _say(sys.stderr, f"{label}: {message}\n{step}")
+    _write_text(sys.stderr, f"{label}: {message}\n{step}")
     if as_json:
         error = {
             "code": code,
@@ -79,10 +79,10 @@ def write_failure(  # noqa: PLR0913 - one argument per key of the JSON object
             "message": message,
             "next_step": next_step,
         }
-        _say(sys.stdout, to_json_line({"error": error}) + "\n")
+        _write_text(sys.stdout, to_json_line({"error": error}) + "\n")
 
 
-def _say(stream: IO[str], text: str) -> None:
+def _write_text(stream: IO[str], text: str) -> None:
     try:
         stream.write(text)
         stream.flush()
@@ -136,25 +136,25 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        self._before: dict[signal.Signals, Any] = {}
+        self._previous_handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
         # Python runs handlers on the main thread only, and refuses them elsewhere.
         if threading.current_thread() is threading.main_thread():
             for number in _LIKE_CTRL_C:
                 if signal.getsignal(number) is signal.SIG_DFL:
-                    self._before[number] = signal.signal(number, self._stop)
+                    self._previous_handlers[number] = signal.signal(number, self._stop)
             if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
                 # A background job of a shell: SIGINT stays unheard, yet has the
                 # handler in whose place asyncio puts its own.
                 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
                 before = signal.signal(signal.SIGINT, signal.default_int_handler)
-                self._before[signal.SIGINT] = before
+                self._previous_handlers[signal.SIGINT] = before
         return self
 
     def __exit__(self, *_: object) -> None:
-        _handle(self._before)
-        if signal.SIGINT in self._before:
+        _handle(self._previous_handlers)
+        if signal.SIGINT in self._previous_handlers:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     def _stop(self, number: int, frame: FrameType | None) -> None:

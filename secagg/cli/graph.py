@@ -115,9 +115,9 @@ def graph(  # noqa: PLR0913 - one parameter per flag
         ("quorum", "" if chosen.quorum is None else str(chosen.quorum)),
         ("honest clients that may not be included", str(chosen.unseen or "")),
         ("colluders, losses", f"{demand.colluders}, {demand.max_losses}"),
-        ("too many corrupt holders", _chance(chosen.failure_bounds.holder_bits)),
-        ("cut into parts", _chance(chosen.failure_bounds.cut_bits)),
-        ("too few holders left", _chance(chosen.failure_bounds.liveness_bits)),
+        ("too many corrupt holders", _as_text(chosen.failure_bounds.holder_bits)),
+        ("cut into parts", _as_text(chosen.failure_bounds.cut_bits)),
+        ("too few holders left", _as_text(chosen.failure_bounds.liveness_bits)),
         ("keys and shares, up", f"{traffic.up:,} bytes a client"),
         ("keys and shares, down", f"{traffic.down:,} bytes a client"),
     ]
@@ -171,5 +171,5 @@ def _fraction(text: str, option: str) -> "Fraction":
     return value
 
 
-def _chance(bits: float) -> str:
+def _as_text(bits: float) -> str:
     return "impossible" if math.isinf(bits) else f"2^-{bits:.1f}"

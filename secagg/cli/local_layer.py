@@ -118,7 +118,7 @@ def adversaries(made: "Plan", layer: "LocalRandomiser | None") -> dict[str, obje
 
 def layer_table(figures: dict[str, object]) -> list[tuple[str, str]]:
     """Return the figures of a randomiser for people: labels and texts."""
-    from secagg.distributed_dp import per_entry
+    from secagg.distributed_dp import root_text
 
     given = figures["randomiser"]
     if not isinstance(given, dict):
@@ -132,10 +132,10 @@ def layer_table(figures: dict[str, object]) -> list[tuple[str, str]]:
         ("randomiser", f"{given['randomiser']}, {level}"),
         ("what it sends", f"{sent} for vectors up to {given['bound']:.6g}"),
         ("sum of what is sent", f"norm {figures['randomised_sum_norm']:.6g} or less"),
-        ("error by randomising", per_entry(_number(figures["randomiser_mse"]))),
+        ("error by randomising", root_text(_number(figures["randomiser_mse"]))),
         (
             "error of both layers",
-            per_entry(_number(figures["randomised_estimate_mse"])),
+            root_text(_number(figures["randomised_estimate_mse"])),
         ),
     ]
 

@@ -331,11 +331,11 @@ async def _views_of(
 ) -> "AsyncIterator[OperatorViews]":
     """Open the stores of a stopped aggregator for reading."""
     from secagg.config import HostSettings
-    from secagg.storage.open_store import looking
+    from secagg.storage.open_store import open_reader
 
     server = settings.server
     if isinstance(settings, HostSettings):
-        async with looking(server.state_dir, store=server.store) as store:
+        async with open_reader(server.state_dir, store=server.store) as store:
             from secagg.server.admin.views import StoreViews
 
             yield StoreViews(store, server.state_dir)

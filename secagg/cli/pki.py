@@ -302,7 +302,7 @@ def renew(  # noqa: PLR0913 - one parameter per flag
                 _write_certificate(path, certificate)
                 written.append(path)
             else:
-                written += _renew_here(
+                written += _renew_locally(
                     office, directory, holder, days, now, destination
                 )
     if not rows:
@@ -419,7 +419,7 @@ def _issue(  # noqa: PLR0913, PLR0917 - whom, with which hosts, where to
     return issued.write(directory, stem)
 
 
-def _renew_here(  # noqa: PLR0913, PLR0917 - whose, for how long, where to
+def _renew_locally(  # noqa: PLR0913, PLR0917 - whose, for how long, where to
     office: "IssuanceLedger",
     directory: Path,
     holder: "PeerIdentity",

@@ -33,7 +33,7 @@ _SHORTEST_BAD: Final = 1 / 3
 _LONGEST_BAD: Final = 5.0
 
 
-def _wrong_option(error: "ParameterError", context: typer.Context) -> SecAggError:
+def _option_error(error: "ParameterError", context: typer.Context) -> SecAggError:
     """Return the planner's error about parameters, in terms of their options."""
 
     def in_options(text: str) -> str:
@@ -377,7 +377,7 @@ def plan(  # noqa: PLR0913 - one parameter per flag
                 fix="State how long one client's vector may be; only --mechanism "
                 "skellam-counts needs no such bound.",
             ) from None
-        raise _wrong_option(error, context) from None
+        raise _option_error(error, context) from None
     except distributed_dp.UnknownEventError as error:
         raise ErrorCode.INFEASIBLE.error(
             str(error),

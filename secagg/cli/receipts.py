@@ -166,7 +166,7 @@ def _checked_single(file: Path, data: bytes, keys: _Keys) -> _Checked:
     """Verify the receipt of one aggregator."""
     from secagg.distributed_dp import TaskNoiseVerifier
     from secagg.pki.key_files import parse_key
-    from secagg.protocol.receipts.verifier import shown_in, verify_receipt
+    from secagg.protocol.receipts.verifier import facts_in, verify_receipt
 
     listed = keys.revocations
     verdict = verify_receipt(
@@ -179,7 +179,7 @@ def _checked_single(file: Path, data: bytes, keys: _Keys) -> _Checked:
         file,
         _facts(verdict),
         _SENTENCES[str(verdict.finding)],
-        shown=shown_in(verdict, source=str(file)),
+        shown=facts_in(verdict, source=str(file)),
     )
 
 
@@ -193,7 +193,7 @@ def _checked_shared(file: Path, data: bytes, keys: _Keys) -> _Checked:
     """Verify the receipt of two aggregators."""
     from secagg.pki.key_files import parse_key
     from secagg.two_aggregators.receipt import (
-        shown_between_two,
+        pair_facts,
         verify_shared_receipt,
     )
 
@@ -235,7 +235,7 @@ def _checked_shared(file: Path, data: bytes, keys: _Keys) -> _Checked:
         "ended": receipt.ended,
         "sum_sha256": receipt.sum_hash.hex() if receipt.size else "",
     }
-    shown = shown_between_two(verdict, source=str(file))
+    shown = pair_facts(verdict, source=str(file))
     return _Checked(file, facts, _SHARED_SENTENCES[finding], shown=shown)
 
 

@@ -124,11 +124,11 @@ def server(  # noqa: PLR0913 - one argument per option
     import os
     from dataclasses import replace
 
-    from secagg.cli.checks.preflight import show_checked
-    from secagg.cli.checks.setup_checks import owner_of, require_start, shown_results
+    from secagg.cli.checks.preflight import print_checks
+    from secagg.cli.checks.setup_checks import local_checks, owner_of, require_start
     from secagg.cli.checks.setups import ServerSetup, tasks_in_folder
     from secagg.cli.output import log_to_stderr
-    from secagg.config import load_host_settings, load_server_settings, names_a_task
+    from secagg.config import has_task_section, load_host_settings, load_server_settings
     from secagg.server.task.setup import prepare_task
     from secagg.storage.postgres.address import checked_address
 
@@ -143,7 +143,7 @@ def server(  # noqa: PLR0913 - one argument per option
     ]
     task: ServerSettings | None = None
     path = server_file(config)
-    if until_done or names_a_task(path):
+    if until_done or has_task_section(path):
         own = load_server_settings(path, environment=os.environ, overrides=changed)
         task, settings, rows = own.settings, own.settings.host, own.rows()
     else:
@@ -163,7 +163,7 @@ def server(  # noqa: PLR0913 - one argument per option
             tasks=(*setup.tasks, *(() if until_done else tasks_in_folder(settings))),
             owner=asyncio.run(owner_of(settings.server)),
         )
-        show_checked(rows, shown_results(setup), output)
+        print_checks(rows, local_checks(setup), output)
         if task is not None:
             output.line("planning the noise of the task")
             shown = prepare_task(task, reports=settings.server.state_dir, keep=False)
@@ -174,9 +174,9 @@ def server(  # noqa: PLR0913 - one argument per option
     # A server that runs for good waits for a disk; that of sums delays sums only.
     require_start(setup, output, may_be_full="" if until_done else "D170")
     if task is not None and until_done:
-        _run_to_the_end(task, output, restored=restored, options=training)
+        _run_until_complete(task, output, restored=restored, options=training)
     else:
-        _run_for_good(
+        _run_until_stopped(
             settings,
             None if task is None else task.own_task,
             output,
@@ -270,7 +270,7 @@ class _TrainingOptions:
         )
 
 
-def _run_for_good(
+def _run_until_stopped(
     settings: "HostSettings",
     own: "TaskSettings | None",
     output: Output,
@@ -315,7 +315,7 @@ def _run_for_good(
     output.result({"tasks": tasks})
 
 
-def _run_to_the_end(
+def _run_until_complete(
     settings: "ServerSettings",
     output: Output,
     *,
@@ -330,7 +330,7 @@ def _run_to_the_end(
     from secagg.server.task.outputs import ReleasedSum, SumWriter
 
     async def planned() -> "PreparedTask":
-        # As in `_run_for_good`.
+        # As in `_run_until_stopped`.
         output.line("planning the noise of the task")
         return await plan_task(settings, accept_restored=restored)
 
@@ -341,11 +341,11 @@ def _run_to_the_end(
 
     training = options.training(settings, prepared)
 
-    async def take_sum(total: ReleasedSum) -> None:
+    async def write_sum(total: ReleasedSum) -> None:
         await files.write(total)
         output.line(str(total))
         if training is not None:
-            step, path = await training.take(total)
+            step, path = await training.apply_sum(total)
             written.append(path)
             output.line(str(step))
 
@@ -361,7 +361,7 @@ def _run_to_the_end(
             serve(
                 settings,
                 prepared,
-                on_sum=take_sum,
+                on_sum=write_sum,
                 on_aborted=files.write_aborted,
                 observer=observer,
                 payload=None if training is None else training.payload,

@@ -114,7 +114,7 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
         threshold=threshold,
         xnoise=xnoise,
     )
-    unseen = parameters.most_set_apart(clients)
+    unseen = parameters.max_omitted(clients)
     warn_if_experimental(chosen, output)
     if chosen.is_experimental:
         output.line(
@@ -233,7 +233,7 @@ def _print(session: "SimulatedSession", output: Output) -> None:
         (
             ("exact", "yes" if session.is_exact else "NO"),
             ("inputs in the sum", str(session.survivors)),
-            *_about(session.noise),
+            *_noise_lines(session.noise),
             ("client CPU, mean", f"{costs.client_cpu_seconds_mean:.4f} s"),
             ("client CPU, max", f"{costs.client_cpu_seconds_max:.4f} s"),
             ("sent by clients", f"{costs.bytes_up:,} bytes"),
@@ -385,7 +385,7 @@ def _with_ladder(parameters: "ProtocolParameters") -> "ProtocolParameters":
     return NoisyTask.from_plan(made, parameters).parameters
 
 
-def _about(noise: "NoiseCertificate | None") -> tuple[tuple[str, str], ...]:
+def _noise_lines(noise: "NoiseCertificate | None") -> tuple[tuple[str, str], ...]:
     """Return lines about the noise of a simulated sum."""
     if noise is None:
         return ()

@@ -69,9 +69,9 @@ def check(  # noqa: C901 - the results are printed in one place
     from secagg.cli.failures import EXIT_OK, exit_code_of
     from secagg.errors import SecAggError
     from secagg.storage.directories import STORE_FILE
-    from secagg.storage.integrity_check import StateFault, find_state_faults, set_aside
+    from secagg.storage.integrity_check import StateFault, find_state_faults, quarantine
     from secagg.storage.open_blobs import open_blobs
-    from secagg.storage.open_store import looking, store_exists
+    from secagg.storage.open_store import open_reader, store_exists
 
     output = Output(as_json=as_json)
     place, states = _states_of(server_file(config), overrides or ())
@@ -81,11 +81,11 @@ def check(  # noqa: C901 - the results are printed in one place
     # A task of two aggregators that has not run yet delays no other one.
     there = [kept for kept in states if store_exists(kept.directory / STORE_FILE)]
 
-    async def looked(
+    async def inspect_state(
         kept: _Kept,
     ) -> tuple[list[StateFault], list[Path], SecAggError | None]:
         directory = kept.directory
-        async with looking(directory, store=kept.store) as store:
+        async with open_reader(directory, store=kept.store) as store:
             blobs = None if kept.blobs is None else open_blobs(kept.blobs)
             faults = await find_state_faults(store, blobs, use=kept.use)
             try:
@@ -96,7 +96,7 @@ def check(  # noqa: C901 - the results are printed in one place
             except SecAggError as error:
                 # An older store may not name uploads that only the newest one names.
                 return kept.named(faults), [], error
-            moved = set_aside(directory, blobs, faults) if repair_quarantine else []
+            moved = quarantine(directory, blobs, faults) if repair_quarantine else []
             return kept.named(faults), moved, None
 
     faults: list[StateFault] = []
@@ -104,7 +104,7 @@ def check(  # noqa: C901 - the results are printed in one place
     restored: SecAggError | None = None
     journal = None
     for kept in there if len(states) > 1 and there else states:
-        found, aside, error = asyncio.run(looked(kept))
+        found, aside, error = asyncio.run(inspect_state(kept))
         faults, moved, restored = faults + found, moved + aside, restored or error
         journal = None if kept.store is not None else _journal_of(kept.directory)
     if journal is not None:
@@ -190,7 +190,7 @@ def forget(
     check = partial(_refuse_to_forget, directory, kept, is_accepted=is_accepted)
     check()
     mark = RollbackMark(kept.mark or default_mark(directory))
-    was_there = mark.forget(check=check)
+    was_there = mark.delete(check=check)
     output.line(
         f"removed {mark.path}: the numbers and budgets of {directory} are forgotten"
         if was_there
@@ -224,7 +224,7 @@ def _refuse_to_forget(directory: Path, kept: "_Kept", *, is_accepted: bool) -> N
     elif kept.store is not None:
         complaint = "the store of this state is in a database, which still exists"
         remedy = "Empty the database first, and remove its mark by hand."
-    elif not _is_gone_or_empty(directory):
+    elif not _is_missing_or_empty(directory):
         complaint = f"{directory} is not empty: a state is never forgotten"
         remedy = "Move its files away first, or keep state and mark as they are."
     elif not is_accepted and (kept.has_total or not isinstance(kept.is_client, bool)):
@@ -242,7 +242,7 @@ def _is_same(one: Path, other: Path) -> bool:
     return one.resolve() == other.resolve()
 
 
-def _is_gone_or_empty(directory: Path) -> bool:
+def _is_missing_or_empty(directory: Path) -> bool:
     """Return whether nothing is left of a state.
 
     A link whose target does not exist is a state: its disk may return.

@@ -142,8 +142,8 @@ def client(  # noqa: PLR0913 - one parameter per flag
     import os
     from dataclasses import replace
 
-    from secagg.cli.checks.preflight import show_checked
-    from secagg.cli.checks.setup_checks import require_start, shown_results
+    from secagg.cli.checks.preflight import print_checks
+    from secagg.cli.checks.setup_checks import local_checks, require_start
     from secagg.cli.checks.setups import SharingSetup
     from secagg.cli.output import log_to_stderr
     from secagg.client.input_files import FileInput
@@ -172,7 +172,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
     )
     if show_settings:
         setup = replace(setup, describe_input=lambda: FileInput(vector).describe())
-        show_checked(loaded.rows(), shown_results(setup), output)
+        print_checks(loaded.rows(), local_checks(setup), output)
         return
     settings = loaded.settings
     log_to_stderr(settings.client.log_level, settings.client.log_format)
@@ -187,10 +187,10 @@ def client(  # noqa: PLR0913 - one parameter per flag
         write_vector(sum_path, given.values)
     if receipt_path is not None:
         write_bytes(receipt_path, given.receipt)
-    _say_given(given, sum_path, output)
+    _print_contribution(given, sum_path, output)
 
 
-def _say_given(
+def _print_contribution(
     given: "SharedContribution", sum_path: Path | None, output: Output
 ) -> None:
     """Print what the sum holds, and what it costs this client."""
@@ -235,8 +235,8 @@ def _run(  # noqa: PLR0913 - an aggregator, and what its flags say
     import asyncio
     import os
 
-    from secagg.cli.checks.preflight import show_checked
-    from secagg.cli.checks.setup_checks import require_start, shown_results
+    from secagg.cli.checks.preflight import print_checks
+    from secagg.cli.checks.setup_checks import local_checks, require_start
     from secagg.cli.checks.setups import PartySetup
     from secagg.cli.output import log_to_stderr
     from secagg.config.two_aggregators import (
@@ -260,7 +260,7 @@ def _run(  # noqa: PLR0913 - an aggregator, and what its flags say
         for line in (*report.lines(), report.assumes):
             output.line(line)
     if show:
-        show_checked(loaded.rows(), shown_results(setup), output)
+        print_checks(loaded.rows(), local_checks(setup), output)
         return
     log_to_stderr(settings.server.log_level, settings.server.log_format)
     # Before clients spend a session on a sum that could not be stored.

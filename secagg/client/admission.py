@@ -80,12 +80,12 @@ class Admission:
             trust_domain=trust_domain,
             now=int(self.date()),
             own=self._own_rules(),
-            known=await self.known(offered, highest_number=highest_number),
+            known=await self.known_facts(offered, highest_number=highest_number),
             revocations=revocations,
         )
         return admit(request)
 
-    async def remember(
+    async def record(
         self, offered: SessionDescriptor, revocations: bytes | None
     ) -> None:
         """Remember the list of a session that was admitted, before it is joined.
@@ -97,7 +97,7 @@ class Admission:
         if trust is not None and self.enrolment is not None:
             if revocations is None:
                 revocations = self._list_at_hand(offered)
-            await self.enrolment.remember(trust, revocations or b"", store=self.store)
+            await self.enrolment.record(trust, revocations or b"", store=self.store)
 
     async def check_again(
         self, session: ClientSession, *, aggregator: str, trust_domain: str | None
@@ -116,7 +116,7 @@ class Admission:
         """
         offered = session.descriptor
         known = replace(
-            await self.known(offered, highest_number=0),
+            await self.known_facts(offered, highest_number=0),
             list_made_at=session.list_made_at,
             is_bound=session.has_bound,
         )
@@ -144,7 +144,7 @@ class Admission:
             total=None if self.total is None else self.total.rules,
         )
 
-    async def known(
+    async def known_facts(
         self, offered: SessionDescriptor, *, highest_number: int
     ) -> KnownFacts:
         """Return what the store knows that a session is checked by."""

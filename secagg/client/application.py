@@ -47,7 +47,7 @@ class DaemonThreads(Executor):
     """
 
     def __init__(self, most: int | None = None) -> None:
-        self._most = most
+        self._max_threads = most
         self._lock = threading.Lock()
         self._waiting: deque[Callable[[], None]] = deque()
         self._running = 0
@@ -74,7 +74,7 @@ class DaemonThreads(Executor):
 
         with self._lock:
             self._waiting.append(call)
-            if self._most is not None and self._running >= self._most:
+            if self._max_threads is not None and self._running >= self._max_threads:
                 return future
             self._running += 1
         try:
@@ -153,7 +153,7 @@ class Application:
         try:
             ready = loop.run_in_executor(self._threads, making)
         except Exception:  # noqa: BLE001 - whatever the executor is out of
-            making.drop()
+            making.cancel()
             return _NO_THREAD
         alarm = asyncio.ensure_future(clock.sleep_until(due))
         either: set[asyncio.Future[Any]] = {ready, alarm}
@@ -166,7 +166,7 @@ class Application:
             return _NO_THREAD if has_failed else ready.result()
         finally:
             # One that has ended would keep the payload in memory.
-            if making.drop() and not making.has_ended:
+            if making.cancel() and not making.has_ended:
                 self._late = making
             ready.cancel()
             alarm.cancel()
@@ -207,19 +207,19 @@ class _Making(Generic[_Made]):
         try:
             return self._make()
         except BaseException as error:  # noqa: BLE001 - no exception keeps a client away
-            return Unusable(UnusableKind.RAISED, _told_by(error))
+            return Unusable(UnusableKind.RAISED, _failure_reason(error))
         finally:
             del self._make  # it holds the payload, and a late one is kept for longer
             self.has_ended = True
 
-    def drop(self) -> bool:
+    def cancel(self) -> bool:
         """Never begin from now on; return whether it has begun."""
         with self._lock:
             self._is_dropped = True
             return self._has_begun
 
 
-def _told_by(error: BaseException) -> str:
+def _failure_reason(error: BaseException) -> str:
     """Return why there is no vector, with no word of an exception that is not ours."""
     if isinstance(error, SecAggError):
         with suppress(Exception):  # its class may be the caller's

@@ -40,7 +40,7 @@ from secagg.distributed_dp import (
     fits,
     loss_against_broken_masks,
     loss_against_server,
-    room_for,
+    required_change,
     spent,
 )
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
@@ -341,7 +341,7 @@ def use_of(
         remaining_epsilon=max(0.0, limit.epsilon - further.epsilon) if left else 0.0,
         remaining_delta=left,
         remaining_gaussian_epsilon=_gaussian_left(losses, limit),
-        claims=tuple(map(_claimed, rows)),
+        claims=tuple(map(_claim_view, rows)),
         kept_in=kept_in,
         fits=fits(losses, limit),
     )
@@ -375,10 +375,10 @@ def least_sum(losses: Sequence[TaskLoss], limit: LossLimit) -> BudgetSpent:
 def _gaussian_left(losses: Sequence[TaskLoss], limit: LossLimit) -> float | None:
     if not losses or any(each.gaussian is None for each in losses):
         return None
-    return room_for(replace(losses[-1], epsilon=math.inf), losses, limit).epsilon
+    return required_change(replace(losses[-1], epsilon=math.inf), losses, limit).epsilon
 
 
-def _claimed(row: ClaimRow) -> DataClaim:
+def _claim_view(row: ClaimRow) -> DataClaim:
     """Return a stored claim as programs read it."""
     claim = row.claim
     return DataClaim(

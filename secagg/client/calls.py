@@ -112,12 +112,12 @@ class _OpenStream:
 
     session_id: bytes
     after: Round
-    said: AsyncIterator[Envelope | Reference | Wait]
+    updates: AsyncIterator[Envelope | Reference | Wait]
     idle_timeout: float = LEAST_QUIET_SECONDS
 
     async def next(self) -> Envelope | Reference | Wait | None:
         """Wait for what it says next; None at its end."""
-        answer = await anext(self.said, None)
+        answer = await anext(self.updates, None)
         if isinstance(answer, Wait):
             told = answer.retry_after_seconds
             self.idle_timeout = max(LEAST_QUIET_SECONDS, min(told, MAX_QUIET_SECONDS))
@@ -127,7 +127,7 @@ class _OpenStream:
 
     async def close(self) -> None:
         """Close it."""
-        close = getattr(self.said, "aclose", None)
+        close = getattr(self.updates, "aclose", None)
         if close is not None:
             await close()
 
@@ -170,9 +170,9 @@ class ClientCalls:
         self._watch = watch
         self._named = named
         self._on_unreachable = on_unreachable
-        self._tell_seconds = tell_seconds
+        self._report_seconds = tell_seconds
         self._open_stream: _OpenStream | None = None
-        self._told = float("-inf")
+        self._reported_at = float("-inf")
         self._breaks = 0
         self.has_been_answered = False
         self.failure: ServiceError | None = None
@@ -186,7 +186,7 @@ class ClientCalls:
         """
         self._bound = aggregator
 
-    def check_way(self, offered: SessionDescriptor) -> None:
+    def check_transport(self, offered: SessionDescriptor) -> None:
         """Refuse a session whose inputs a proxy on the way could read (R10.3-4).
 
         For every session that is begun or resumed: the way may be another one by then.
@@ -203,14 +203,14 @@ class ClientCalls:
                 "ends in the aggregator.",
             )
 
-    async def meet(self, deadline: float) -> str:
+    async def probe(self, deadline: float) -> str:
         """Return who answers there now; nothing of a session is said.
 
         Raises:
             ServiceError: Trying again will not help.
             SessionAbortedError: DEADLINE.
         """
-        return await self._repeated(self._connection.meet, deadline)
+        return await self._call_with_retries(self._connection.probe, deadline)
 
     async def send(self, request: Request[_Answer], deadline: float) -> _Answer:
         """Make a call until it is answered.
@@ -223,13 +223,13 @@ class ClientCalls:
             SessionAbortedError: DEADLINE.
         """
 
-        async def asked() -> _Answer:
+        async def call_checked() -> _Answer:
             await self._check_peer()
             answer = await self._connection.call(request)
             await self._check_peer()
             return answer
 
-        answer = await self._repeated(asked, deadline)
+        answer = await self._call_with_retries(call_checked, deadline)
         self.has_been_answered = True
         return answer
 
@@ -240,7 +240,7 @@ class ClientCalls:
         try:
             found = self._connection.aggregator
         except LocalProtocolError:  # it has turned to one that it has not met yet
-            found = await self._connection.meet()
+            found = await self._connection.probe()
         if found != self._bound:
             raise AnotherAggregatorError(self._bound, repr(found), named=self._named)
 
@@ -252,7 +252,7 @@ class ClientCalls:
             )
         return error
 
-    async def _repeated(
+    async def _call_with_retries(
         self, attempt: Callable[[], Coroutine[Any, Any, _Answer]], deadline: float
     ) -> _Answer:
         """Repeat a call after failures that another attempt may mend."""
@@ -269,7 +269,7 @@ class ClientCalls:
                     raise error from None
                 reason = str(error)
                 self._breaks += error.code in _LOST
-                self._tell(error)
+                self._report_unreachable(error)
                 await self._sleep(
                     backoff.next_wait(error.retry_after_seconds), deadline, reason
                 )
@@ -340,7 +340,7 @@ class ClientCalls:
             try:
                 answer = await self._streamed(session_id, after, deadline)
             except ServiceError as caught:
-                error = self._note_break(caught)
+                error = self._record_break(caught)
                 # If the aggregator is the cause, those of all others broke with it.
                 await self._sleep(
                     broken.next_wait(error.retry_after_seconds), deadline, str(error)
@@ -370,7 +370,7 @@ class ClientCalls:
             check_inline_size(answer, sizes)
             return answer
 
-    def _note_break(self, caught: ServiceError) -> ServiceError:
+    def _record_break(self, caught: ServiceError) -> ServiceError:
         """Record that a stream broke, and return why.
 
         Raises:
@@ -421,7 +421,7 @@ class ClientCalls:
             or stream.session_id != session_id
             or not stream.after <= after
         ):
-            await self.hang_up()
+            await self.close_stream()
             await self._check_peer()
             said = self._connection.watch(WatchSession(session_id, after))
             stream = self._open_stream = _OpenStream(session_id, after, said)
@@ -443,10 +443,10 @@ class ClientCalls:
                 answer.kind.ROUND is Round.FINISHED
             )
             if answer is None or is_last:
-                await self.hang_up()
+                await self.close_stream()
         return answer
 
-    async def hang_up(self) -> None:
+    async def close_stream(self) -> None:
         """Close the stream that is open, when the client leaves a session."""
         stream, self._open_stream = self._open_stream, None
         if stream is not None:
@@ -549,10 +549,10 @@ class ClientCalls:
                         )
         on_chunk(len(packed))
 
-    def _tell(self, error: ServiceError) -> None:
-        now, again = self._clock.now(), self._told + self._tell_seconds
+    def _report_unreachable(self, error: ServiceError) -> None:
+        now, again = self._clock.now(), self._reported_at + self._report_seconds
         if error.code is ErrorCode.UNREACHABLE and now >= again:
-            self._told = now
+            self._reported_at = now
             self._on_unreachable(error)
 
     async def _sleep(self, seconds: float, deadline: float, reason: str) -> None:

@@ -57,7 +57,7 @@ from secagg.client.session_driver import (
     ClientProgress,
     Preparation,
     SessionSettings,
-    ask,
+    call_state,
 )
 from secagg.client.step_client import StepClient, check_peer, state_of
 from secagg.crypto.entropy import SystemEntropy
@@ -78,7 +78,7 @@ from secagg.protocol.arguments import (
     check_real,
     check_whole,
     says_how_to_open,
-    says_which_argument,
+    validates_arguments,
 )
 from secagg.protocol.descriptor import MAX_TASK_ID_BYTES
 from secagg.protocol.policy import (
@@ -118,7 +118,7 @@ class _GivenVector:
         self._accept = accept
 
     @property
-    def known(self) -> npt.NDArray[Any] | None:
+    def builtin_values(self) -> npt.NDArray[Any] | None:
         """The numbers, where no code of the caller's type has to run for them."""
         given = self._given
         return given if type(given) is np.ndarray else None
@@ -127,7 +127,7 @@ class _GivenVector:
         self._given = as_vector(self._given)
 
     def accept(self, session: SessionInfo) -> None:
-        check_given(self._given, session)
+        check_encodable(self._given, session)
         self._accept(session)
 
     def make(self, _: SessionInfo) -> object:
@@ -137,7 +137,7 @@ class _GivenVector:
 class _MadeVectors:
     """A function that makes the vector of a session."""
 
-    known: Final = None
+    builtin_values: Final = None
 
     def __init__(
         self, make: VectorMaker, accept: Callable[[SessionInfo], None]
@@ -149,7 +149,7 @@ class _MadeVectors:
 
 
 @says_how_to_open
-@says_which_argument
+@validates_arguments
 class Client:
     """One client of one task.
 
@@ -353,7 +353,7 @@ class Client:
         self._opened: tuple[ClientRunner, DurableClient] | None = None
         self._source: _GivenVector | _MadeVectors | None = None
         self._network: GrpcConnection | None = None
-        self._told_short = False
+        self._has_reported_short = False
 
     async def __aenter__(self) -> Self:
         """Open storage and connection.
@@ -440,7 +440,7 @@ class Client:
             )
         self._source = _source_of(vector, accept)
         try:
-            await self._ask(lambda client: client.tidy())
+            await self._call(lambda client: client.purge_receipts())
             attempts = AttemptCounter(self._attempts, Backoff(SystemEntropy()))
             while True:
                 try:
@@ -503,7 +503,7 @@ class Client:
             LocalProtocolError: The client is not open.
             ServiceError: STORAGE_FAILED.
         """
-        return await self._ask(lambda client: client.is_in_session(self._task))
+        return await self._call(lambda client: client.is_in_session(self._task))
 
     @property
     def certificate(self) -> "TLSIdentity | None":
@@ -524,7 +524,7 @@ class Client:
             LocalProtocolError: The client is not open.
             ServiceError: STORAGE_FAILED.
         """
-        return await self._ask(lambda client: last_part(client.store, self._task))
+        return await self._call(lambda client: last_part(client.store, self._task))
 
     async def receipt(self, session_number: int) -> bytes | None:
         """Return this client's receipt of a session that is over for it.
@@ -538,7 +538,7 @@ class Client:
             LocalProtocolError: The client is not open.
             ServiceError: STORAGE_FAILED.
         """
-        return await self._ask(
+        return await self._call(
             lambda client: receipt_of(client.store, self._task, session_number)
         )
 
@@ -551,13 +551,13 @@ class Client:
             LocalProtocolError: The client is not open.
             ServiceError: STORAGE_FAILED.
         """
-        return await self._ask(lambda client: client.data_use())
+        return await self._call(lambda client: client.data_use())
 
-    async def _ask(
+    async def _call(
         self, work: Callable[[OpenClient], Coroutine[Any, Any, _Answer]]
     ) -> _Answer:
         _, state = self._parts()
-        return await ask(state, work, self._workers)
+        return await call_state(state, work, self._workers)
 
     async def _open_state(
         self, stack: AsyncExitStack, connection: AggregatorConnection
@@ -640,9 +640,9 @@ class Client:
             outcome = await runner.run_session(self._task)
         except SessionAbortedError as error:
             if error.code is ErrorCode.DEADLINE and not runner.has_been_answered:
-                raise self._never_reached(runner.failure) from None
+                raise self._unreachable_error(runner.failure) from None
             raise
-        given = await self._ask(lambda client: client.contribution(outcome))
+        given = await self._call(lambda client: client.contribution(outcome))
         if given.sessions_left is not None:
             task = NoisyTask.from_parameters(outcome.descriptor.parameters)
             self._warn_if_short(given.sessions_left, task.budget.spare)
@@ -653,8 +653,8 @@ class Client:
 
         A task that has ended well leaves its clients all spare sessions and no others.
         """
-        if left < spare and not self._told_short:
-            self._told_short = True
+        if left < spare and not self._has_reported_short:
+            self._has_reported_short = True
             telemetry.log_event(
                 _LOG,
                 logging.WARNING,
@@ -666,7 +666,7 @@ class Client:
                 "further one takes a new task with a budget of its own",
             )
 
-    def _never_reached(self, why: ServiceError | None) -> SecAggError:
+    def _unreachable_error(self, why: ServiceError | None) -> SecAggError:
         """Return the error for an aggregator that has answered no call."""
         waited = (
             "no call was answered as long as its session lasted"
@@ -695,10 +695,10 @@ class Client:
             return await self._application.exact_vector(
                 lambda: as_vector(source.make(session))
             )
-        if (known := source.known) is not None:
+        if (known := source.builtin_values) is not None:
             return known
         return await self._application.vector(
-            lambda: _usable(source.make(session), session.dimension),
+            lambda: _validated_vector(source.make(session), session.dimension),
             clock=given.clock,
             due=given.due,
         )
@@ -737,7 +737,7 @@ def _check_shared(shared: StepClient, task: str, **own: object) -> None:
         )
 
 
-def check_given(
+def check_encodable(
     given: object, session: SessionInfo, *, name: str = "the vector"
 ) -> None:
     """Refuse a vector that its session cannot encode, before the client joins.
@@ -791,7 +791,7 @@ def _source_of(
     return _MadeVectors(vector, accepts)
 
 
-def _usable(made: object, dimension: int) -> npt.NDArray[Any] | Unusable:
+def _validated_vector(made: object, dimension: int) -> npt.NDArray[Any] | Unusable:
     """Read what a function made, on the thread of that function."""
     try:
         return as_vector(made, dimension, noisy=True)

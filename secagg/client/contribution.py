@@ -65,14 +65,14 @@ from secagg.storage.queries import ListSessions, LoadSession
 from secagg.storage.rows import SessionState
 
 
-def seen_at_offer(descriptor: SessionDescriptor) -> AuditReceipt:
+def offer_receipt(descriptor: SessionDescriptor) -> AuditReceipt:
     """Return the receipt of a client that has only been offered a session."""
     return AuditReceipt(
         writer=WrittenBy.CLIENT, offer=descriptor.encode(), outcome=Outcome.ABORTED
     )
 
 
-def seen_with(
+def extended(
     seen: AuditReceipt, descriptor: SessionDescriptor, events: Iterable[ClientEvent]
 ) -> AuditReceipt:
     """Add to a receipt what a client has received and accepted since.
@@ -104,7 +104,7 @@ def seen_with(
     return seen
 
 
-def concluded(
+def completed(
     seen: AuditReceipt,
     descriptor: SessionDescriptor,
     ended: Completed | Failed,

@@ -108,7 +108,7 @@ class DurableClient:
         """Open the state, and end the sessions in it whose time is over.
 
         Args:
-            aggregator: Whose sessions it takes part in; None where `OpenClient.meet`
+            aggregator: Whose sessions it takes part in; None where `OpenClient.bind_to`
                 says so later.
             trust_domain: Of it; None where the carrier proves none.
 
@@ -129,7 +129,7 @@ class DurableClient:
                 unless_opened.callback(lambda: run_inline(store.close()))
                 opened = self._open(store)
                 is_named = aggregator is not None
-                opened.meet(aggregator or "", trust_domain, for_good=is_named)
+                opened.bind_to(aggregator or "", trust_domain, for_good=is_named)
                 run_inline(opened.begin())
                 unless_opened.pop_all()
             self._opened, self._failed = opened, None
@@ -190,7 +190,7 @@ class DurableClient:
                 # The frames of earlier calls hold their vectors.
                 raise self._failed.with_traceback(None)
             try:
-                return run_inline(work(_known(self._opened)))
+                return run_inline(work(_require_open(self._opened)))
             except ReportNeededError as needed:
                 return needed.with_traceback(None)
             except SecAggError as error:
@@ -286,7 +286,7 @@ class DurableClient:
         )
 
 
-def _known(opened: OpenClient | None) -> OpenClient:
+def _require_open(opened: OpenClient | None) -> OpenClient:
     if opened is None:
         raise ErrorCode.INTERNAL.error("a client that is open has a state")
     return opened

@@ -158,10 +158,10 @@ class EdgeConnection:
         while self._idle:
             self._idle.pop().close()
 
-    async def meet(self) -> str:
-        """See `AggregatorConnection.meet`: a TLS handshake, and no call."""
+    async def probe(self) -> str:
+        """See `AggregatorConnection.probe`: a TLS handshake, and no call."""
         if not self._idle:
-            self._keep(await self._connect())
+            self._return_to_pool(await self._connect())
         return self.aggregator
 
     async def call(self, request: Request[_Answer]) -> _Answer:
@@ -169,7 +169,7 @@ class EdgeConnection:
         try:
             return await self._call(request)
         except ServiceError as error:
-            if not self._takes_correction(error):
+            if not self._accepts_correction(error):
                 raise
         return await self._call(request)
 
@@ -205,7 +205,7 @@ class EdgeConnection:
             raise self._error_of(answer)
         return cast("_Answer", row.decode(answer.body))
 
-    def _takes_correction(self, error: ServiceError) -> bool:
+    def _accepts_correction(self, error: ServiceError) -> bool:
         """Whether the clock of proofs was corrected, once, as the edge says (R10.3-3).
 
         Raises:
@@ -240,14 +240,14 @@ class EdgeConnection:
             link = self._idle.pop()
             # The server may have closed it meanwhile.
             with suppress(OSError, asyncio.IncompleteReadError):
-                return await self._ask(link, message)
+                return await self._use_connection(link, message)
         link = await self._connect()
         try:
-            return await self._ask(link, message)
+            return await self._use_connection(link, message)
         except (OSError, asyncio.IncompleteReadError) as error:
             raise self._unreachable(f"the connection broke: {error}") from None
 
-    async def _ask(self, link: _Link, message: bytes) -> _HTTPAnswer:
+    async def _use_connection(self, link: _Link, message: bytes) -> _HTTPAnswer:
         """Use a connection once, and keep it if it lasts."""
         lasts = False  # until a whole answer was read
         try:
@@ -258,7 +258,7 @@ class EdgeConnection:
             answer, lasts = await self._read(link.reader)
         finally:
             if lasts:
-                self._keep(link)
+                self._return_to_pool(link)
             else:
                 link.close()
         return answer
@@ -314,7 +314,7 @@ class EdgeConnection:
             raise self._unreachable(reason) from None
         return _Link(reader, writer)
 
-    def _keep(self, link: _Link) -> None:
+    def _return_to_pool(self, link: _Link) -> None:
         if self._is_closed or len(self._idle) >= _KEPT_CONNECTIONS:
             link.close()
         else:
@@ -322,7 +322,7 @@ class EdgeConnection:
 
     def _error_of(self, answer: _HTTPAnswer) -> SecAggError:
         """Return what a failed call means; a detail decides, not the status."""
-        error = _detail_in(answer.body)
+        error = _error_detail(answer.body)
         if error is not None:
             return error
         if answer.status == _TOO_MANY:
@@ -383,7 +383,7 @@ def connect_edge(  # noqa: PLR0913 - one argument per decision of the owner
     )
 
 
-def _detail_in(body: bytes) -> SecAggError | None:
+def _error_detail(body: bytes) -> SecAggError | None:
     """Return the error in the body of a failed call; None if it has no detail."""
     try:
         document: Any = json.loads(body)

@@ -72,7 +72,7 @@ class EnrolledClient(EnrolledIdentity):
 
     def rules(self) -> OwnEnrolment:
         """Return what an offer is checked by, with the credential as it is now."""
-        self._follow()
+        self._use_renewed()
         return OwnEnrolment(
             identity=self.identity,
             max_revocation_seconds=self.max_revocation_seconds,
@@ -91,7 +91,7 @@ class EnrolledClient(EnrolledIdentity):
             )
         )
 
-    def _follow(self) -> None:
+    def _use_renewed(self) -> None:
         """Use a renewed credential of the same key."""
         if self.reload is None:
             return
@@ -108,7 +108,7 @@ class EnrolledClient(EnrolledIdentity):
             return b""
         return self._read.get(trust.revocation_hash)
 
-    async def remember(
+    async def record(
         self, trust: Trust, revocations: bytes, *, store: ClientRecords
     ) -> None:
         """Remember the list of a session that the gate has admitted.

@@ -44,7 +44,7 @@ def read_enrolled(
             now=int(now.timestamp()),
         )
         end = datetime.fromtimestamp(found.issued.credential.not_after, UTC)
-        warnings.say(Expiry("own", files.credential, end), now)
+        warnings.log(Expiry("own", files.credential, end), now)
         return found
 
     return EnrolledClient(

@@ -38,7 +38,7 @@ from secagg.distributed_dp import (
     PrivacyReport,
     RequiredChange,
     fits,
-    room_for,
+    required_change,
     text_above,
     text_below,
 )
@@ -267,7 +267,7 @@ def check_claim(
             fix="policy.total_epsilon or policy.total_delta was lowered below what "
             "is claimed already, and claims stay: give no more, or raise it again.",
         )
-    room = room_for(loss_in(claim), losses, limit)
+    room = required_change(loss_in(claim), losses, limit)
     raise _refused(budget, claim, use_of(budget, rows, None), room)
 
 
@@ -309,11 +309,11 @@ def _refused(
         f"tasks with claims: {len(use.claims)}",
         kind=TotalBudgetExceededError,
         fix=f"{nearest}. The total is this client's own: "
-        f"{_enough(budget, room.needed)}. `secagg budget` lists the claims.",
+        f"{_required_settings(budget, room.needed)}. `secagg budget` lists the claims.",
     )
 
 
-def _enough(budget: TotalBudget, needed: LossLimit | None) -> str:
+def _required_settings(budget: TotalBudget, needed: LossLimit | None) -> str:
     """Name what has to be set for a task that does not fit."""
     if needed is None:
         return "no other takes this one"

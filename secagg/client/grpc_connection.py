@@ -119,10 +119,10 @@ class GrpcConnection:
         """Name of the aggregator, proven by its certificate; once met or called."""
         return self._channel.aggregator
 
-    async def meet(self) -> str:
-        """See `AggregatorConnection.meet`: a TLS handshake, and no call."""
+    async def probe(self) -> str:
+        """See `AggregatorConnection.probe`: a TLS handshake, and no call."""
         try:
-            return await self._channel.meet()
+            return await self._channel.probe()
         except grpc.aio.UsageError:
             raise self._closed() from None
 
@@ -146,7 +146,7 @@ class GrpcConnection:
         """See `AggregatorConnection.call`."""
         row = CALLS[type(request)]
         if isinstance(request, GetOffer):
-            await self._follow()
+            await self._reload_identity()
         try:
             method = self._unary.get(row.name)
             if method is None:
@@ -164,7 +164,7 @@ class GrpcConnection:
             raise await self._error(error) from None
         except grpc.aio.UsageError:
             raise self._closed() from None
-        self._channel.note_answered()
+        self._channel.record_answered()
         self.traffic[row.name].bytes_received += len(data)
         return cast("_Answer", row.decode(data))
 
@@ -216,12 +216,12 @@ class GrpcConnection:
         """What is presented now; None in plaintext."""
         return None if self._followed is None else self._followed.identity
 
-    async def _follow(self) -> None:
+    async def _reload_identity(self) -> None:
         """Take renewed files, between sessions: no session is open then."""
         if self._followed is None:
             return
         before = self._followed.identity
-        newest = self._followed.look()
+        newest = self._followed.refresh()
         if newest is not before:
             self._unary.clear()
             await self._channel.renew(newest)

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
-from secagg.client.client import check_given
+from secagg.client.client import check_encodable
 from secagg.client.gate import SessionInfo
 from secagg.errors import ErrorCode
 from secagg.runtime.files import SessionPath
@@ -117,7 +117,7 @@ class FileInput:
                 hold what the task adds up.
         """
         path = self._source.of(session.session_number)
-        check_given(self._load(path), session, name=str(path))
+        check_encodable(self._load(path), session, name=str(path))
 
     def vector(self, session: SessionInfo) -> npt.NDArray[Any]:
         """Write the payload if it is wanted, and return the session's vector.
@@ -134,10 +134,10 @@ class FileInput:
         path = self._source.of(session.session_number)
         vector = self._load(path)
         if self._given is not None:
-            self._given.note(session.task, session.session_number, self._marks[path])
+            self._given.record(session.task, session.session_number, self._marks[path])
         return vector
 
-    def was_given(self, task: str, session_number: int) -> bool:
+    def was_assigned(self, task: str, session_number: int) -> bool:
         """Return whether the vector that lies there is the one a session was given.
 
         Where every session has a file of its own, a file that is gone was given, too.
@@ -175,7 +175,7 @@ class InputAssignments:
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / _NAME
 
-    def note(self, task: str, session_number: int, mark: str) -> None:
+    def record(self, task: str, session_number: int, mark: str) -> None:
         """Write down what was given to a session.
 
         Args:

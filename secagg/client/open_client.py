@@ -238,7 +238,7 @@ class OpenClient:
         self._ends: dict[str, int] = {}
         self._bound: set[bytes] = set()
 
-    def meet(
+    def bind_to(
         self, aggregator: str, trust_domain: str | None, *, for_good: bool = False
     ) -> None:
         """Take part in the sessions of this aggregator from now on (R5.0-6).
@@ -278,11 +278,11 @@ class OpenClient:
             self._ends[row.key] = _end_of(stored)
             if bound_input_of(stored):
                 self._bound.add(offer_of(stored).session_id)
-        await self._end_past()
-        self.store.keep_uploads(self._bound)
-        await self.tidy()
+        await self._end_expired()
+        self.store.delete_other_uploads(self._bound)
+        await self.purge_receipts()
 
-    async def tidy(self) -> None:
+    async def purge_receipts(self) -> None:
         """Remove the receipts that have been kept for long enough."""
         await purge_once(self.store, self._retention, _LOG)
 
@@ -332,13 +332,13 @@ class OpenClient:
                 `conclude` does that, when the sum is there.
         """
         await self._begin_call(offered)
-        known = await self._known(offered) or await self._joined(offered, revocations)
+        known = await self._find(offered) or await self._join(offered, revocations)
         if isinstance(known, Need):
             return ClientStep(needs=frozenset({known}))
         if isinstance(known, Ending):
-            return self._told(offered, known)
+            return self._report_end(offered, known)
         try:
-            return await self._driven(known, envelope, given, concludes=concludes)
+            return await self._apply(known, envelope, given, concludes=concludes)
         except (RemoteProtocolError, SessionAbortedError) as error:
             await self._leave(known.session, error)
             raise
@@ -348,7 +348,7 @@ class OpenClient:
     ) -> SessionInfo | Need:
         """Check an offer, or say what is needed; see `StepClient.check_offer`."""
         await self._begin_call(offered)
-        known = await self._known(offered)
+        known = await self._find(offered)
         if isinstance(known, _Live):
             return known.info
         admitted = await self._checked(offered, revocations)
@@ -359,10 +359,10 @@ class OpenClient:
         """What all tasks together may cost the owner's data; None for no total."""
         return self._admission.total
 
-    async def known(self, offered: SessionDescriptor) -> KnownFacts:
+    async def known_facts(self, offered: SessionDescriptor) -> KnownFacts:
         """Return what the store knows that an offer is checked by."""
         highest = await self.highest_number(offered.task_id)
-        return await self._admission.known(offered, highest_number=highest)
+        return await self._admission.known_facts(offered, highest_number=highest)
 
     async def highest_number(self, task: str) -> int:
         """Return the highest number of a task that this client has seen; 0 for none."""
@@ -376,7 +376,7 @@ class OpenClient:
         )
         return any(not each.restored for each in records)
 
-    async def interrupted(self, task: str) -> tuple[StoredPart, ...]:
+    async def unfinished_sessions(self, task: str) -> tuple[StoredPart, ...]:
         """Return the sessions of a task that are not over, the newest first.
 
         More than one only where they are of different aggregators (R5.0-6).
@@ -392,7 +392,7 @@ class OpenClient:
         ):
             session = self._session_of(stored, self._live_of(offer_of(stored)))
             if stored.restored:
-                await self._ended_unknown(session)
+                await self._end_unknown(session)
                 continue
             if client_machine.is_over(session.state):
                 error = await self._concluded_error(session)
@@ -445,7 +445,7 @@ class OpenClient:
 
     async def _completed_before(self, offered: SessionDescriptor) -> SessionOutcome:
         """Return the outcome of a session that has released its sum."""
-        known = await self._known(offered)
+        known = await self._find(offered)
         if not isinstance(known, Ending) or isinstance(known.state, client.Failed):
             raise ErrorCode.LOCAL_MISUSE.error(
                 "the session has released no sum to this client",
@@ -544,7 +544,7 @@ class OpenClient:
                 fix="Give the name of the task in tasks, if its owner agrees: "
                 "each task has a budget of its own.",
             )
-        await self._end_past(but=offered.session_id)
+        await self._end_expired(but=offered.session_id)
 
     def _live_of(self, offered: SessionDescriptor) -> _Live | None:
         """Return a session that this object drives; None for one to be resumed.
@@ -557,7 +557,7 @@ class OpenClient:
             return None
         return live
 
-    async def _known(self, offered: SessionDescriptor) -> _Live | Ending | None:
+    async def _find(self, offered: SessionDescriptor) -> _Live | Ending | None:
         """Return a session that this client has joined; None for any other.
 
         Raises:
@@ -585,7 +585,7 @@ class OpenClient:
             return decode_ending(stored.receipt)
         session = self._resumed(stored)
         if stored.restored:
-            await self._ended_unknown(session)
+            await self._end_unknown(session)
             raise UNKNOWN_PAST.code.error(
                 UNKNOWN_PAST.reason,
                 kind=SessionAbortedError,
@@ -599,7 +599,7 @@ class OpenClient:
         except (RemoteProtocolError, SessionAbortedError) as error:
             await self._leave(session, error)
             raise
-        return self._driven_from(session, admitted)
+        return self._track(session, admitted)
 
     def _session_of(self, stored: StoredSession, live: _Live | None) -> ClientSession:
         return self._resumed(stored) if live is None else live.session
@@ -616,11 +616,11 @@ class OpenClient:
             enrolment=self._admission.enrolment,
         )
 
-    async def _ended_unknown(self, session: ClientSession) -> None:
+    async def _end_unknown(self, session: ClientSession) -> None:
         await session.end_as(UNKNOWN_PAST)
-        self._forget(session.descriptor)
+        self._discard_session(session.descriptor)
 
-    def _driven_from(self, session: ClientSession, admitted: AdmittedSession) -> _Live:
+    def _track(self, session: ClientSession, admitted: AdmittedSession) -> _Live:
         is_certain = session.descriptor.parameters.is_complete_graph
         live = _Live(session, admitted.info, is_certain)
         self._live[session.session_id] = live
@@ -638,7 +638,7 @@ class OpenClient:
             revocations=revocations,
         )
 
-    async def _joined(
+    async def _join(
         self, offered: SessionDescriptor, revocations: bytes | None
     ) -> _Live | Need:
         """Join a session that is offered, or say what is needed to decide."""
@@ -646,7 +646,7 @@ class OpenClient:
         if isinstance(admitted, Need):
             return admitted
         await self._end_earlier(offered)
-        await self._admission.remember(offered, revocations)
+        await self._admission.record(offered, revocations)
         session = await ClientSession.begin(
             offered,
             self._identity,
@@ -662,11 +662,11 @@ class OpenClient:
         key = record_key(self._identity, offered.session_id)
         self._ends[key] = offered.session_end
         _log(telemetry.SESSION_OPENED, offered)
-        return self._driven_from(session, admitted)
+        return self._track(session, admitted)
 
     # --- what happens in it -----------------------------------------------------------
 
-    async def _driven(
+    async def _apply(
         self,
         live: _Live,
         envelope: Envelope | None,
@@ -686,14 +686,14 @@ class OpenClient:
             if client_machine.is_over(session.state):
                 raise await self._concluded_error(session, envelope)
             if isinstance(session.state, client.Answered):
-                self._note_answer(live, before)
+                self._record_answer(live, before)
         messages = self._messages(session, session.pending_outputs())
         done = ClientStep(messages, session=live.info, round=session.round)
         if not session.needs_input:
             return done
         return await self._input(live, done, given)
 
-    def _note_answer(self, live: _Live, before: client.ClientState) -> None:
+    def _record_answer(self, live: _Live, before: client.ClientState) -> None:
         """Forget the seed, and whether the graph of the answer is certainly safe."""
         if isinstance(before, client.Answered):
             return
@@ -725,13 +725,13 @@ class OpenClient:
         encoded = self._encode(session, given, bound)
         uploads: list[bytes] = []
 
-        def keep(state: client.ClientState, outputs: tuple[ClientOutput, ...]) -> None:
+        def store(state: client.ClientState, outputs: tuple[ClientOutput, ...]) -> None:
             uploads.extend(self._messages(session, outputs))
             if self._keep_upload:
                 (upload,) = uploads
-                self.store.put_upload(session.session_id, _bound_input(state), upload)
+                self.store.store_upload(session.session_id, _bound_input(state), upload)
 
-        await session.apply(InputReady(encoded.vector), first=keep)
+        await session.apply(InputReady(encoded.vector), first=store)
         self._bound.add(session.session_id)
         # Its fate is listened for, whatever is called meanwhile for another task.
         key = record_key(self._identity, session.session_id)
@@ -822,7 +822,7 @@ class OpenClient:
                 "a session that has released a sum has completed"
             )
         ending = Ending(session.state, await self._erased(session))
-        self._forget(session.descriptor)
+        self._discard_session(session.descriptor)
         _log(telemetry.SESSION_COMPLETED, session.descriptor)
         return replace(
             _outcome(session.descriptor, ending),
@@ -831,7 +831,7 @@ class OpenClient:
             replaced=live.replaced,
         )
 
-    def _told(self, offered: SessionDescriptor, ending: Ending) -> ClientStep:
+    def _report_end(self, offered: SessionDescriptor, ending: Ending) -> ClientStep:
         """Say how a session has ended, the same every time."""
         if isinstance(ending.state, client.Failed):
             raise _aborted(ending.state.code, ending.state.reason)
@@ -862,9 +862,9 @@ class OpenClient:
         if not isinstance(state, client.Failed):
             raise ErrorCode.INTERNAL.error("a session that has not failed has no error")
         await self._erased(session)
-        self._forget(session.descriptor)
+        self._discard_session(session.descriptor)
         _log(telemetry.SESSION_ABORTED, session.descriptor, code=state.code.name)
-        if state.code is ErrorCode.SESSION_OVER or _is_told(state, last):  # R5.6-4
+        if state.code is ErrorCode.SESSION_OVER or _is_final(state, last):  # R5.6-4
             return _aborted(state.code, state.reason)
         return state.code.error(
             state.reason, kind=RemoteProtocolError, fix=state.next_step
@@ -881,7 +881,7 @@ class OpenClient:
         if not client_machine.is_over(session.state):
             await session.apply(AbortRequested(error.code, str(error)))
         await self._erased(session)
-        self._forget(session.descriptor)
+        self._discard_session(session.descriptor)
         _log(telemetry.SESSION_ABORTED, session.descriptor, code=error.code.name)
 
     async def _end_earlier(self, offered: SessionDescriptor) -> None:
@@ -897,7 +897,7 @@ class OpenClient:
                 continue
             await self._end_stored(stored, why)
 
-    async def _end_past(self, *, but: bytes = b"") -> None:
+    async def _end_expired(self, *, but: bytes = b"") -> None:
         """End all sessions whose time is over, of every task and name."""
         now, kept = self._admission.date(), record_key(self._identity, but)
         for key, end in tuple(self._ends.items()):
@@ -947,29 +947,29 @@ class OpenClient:
     def _seed_is_gone(self, session: ClientSession) -> None:
         """Remove what only the seed protected, now that it is erased."""
         key = record_key(self._identity, session.session_id)
-        self._ends[key] = _heard_until(session.descriptor)
+        self._ends[key] = _outcome_deadline(session.descriptor)
         self._drop_upload(session.session_id)
 
-    def _forget(self, offered: SessionDescriptor) -> None:
+    def _discard_session(self, offered: SessionDescriptor) -> None:
         self._live.pop(offered.session_id, None)
         self._ends.pop(record_key(self._identity, offered.session_id), None)
         self._drop_upload(offered.session_id)
 
     def _drop_upload(self, session_id: bytes) -> None:
         self._bound.discard(session_id)
-        self.store.keep_uploads(self._bound)
+        self.store.delete_other_uploads(self._bound)
 
 
 def _end_of(stored: StoredSession) -> int:
     """Return when an open session ends by itself, in Unix seconds."""
     offered = offer_of(stored)
     if is_answered(stored.header):
-        return _heard_until(offered)
+        return _outcome_deadline(offered)
     has_bound = bool(bound_input_of(stored))
     return offered.session_end + (HEARING_SECONDS if has_bound else 0)
 
 
-def _heard_until(offered: SessionDescriptor) -> int:
+def _outcome_deadline(offered: SessionDescriptor) -> int:
     # No seed is left of a session that was answered, and its sum may come later: the
     # removal of masks is the aggregator's, and takes no part of any round.
     return offered.session_end + offered.parameters.deadlines.longest_session
@@ -1046,7 +1046,7 @@ def _outcome(offered: SessionDescriptor, ending: Ending) -> SessionOutcome:
     )
 
 
-def _is_told(state: client.Failed, last: Envelope | None) -> bool:
+def _is_final(state: client.Failed, last: Envelope | None) -> bool:
     """Whether a session has ended as the aggregator says, and not by its fault."""
     if last is None or last.kind is not Aborted:
         return False
@@ -1065,7 +1065,7 @@ def _closed(envelope: Envelope) -> bytes:
     return bytes([envelope.kind.KIND]) + envelope.data
 
 
-def opened(update: bytes) -> Envelope | None:
+def parse_update(update: bytes) -> Envelope | None:
     """Read an update; None for none.
 
     Raises:

@@ -38,8 +38,8 @@ from secagg.client.session_driver import (
     ClientParts,
     ClientPhase,
     ClientProgress,
-    Conductor,
     Prepare,
+    SessionDriver,
     SessionSettings,
 )
 from secagg.crypto.entropy import Entropy, SystemEntropy
@@ -56,7 +56,7 @@ from secagg.protocol.messages import Round
 from secagg.protocol.profiles import Trust
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock, SystemClock
-from secagg.runtime.workers import Workers, harmless
+from secagg.runtime.workers import Workers, guarded_callback
 from secagg.transport.connection import AggregatorConnection
 from secagg.wire.calls import Blob
 
@@ -111,7 +111,7 @@ class ClientRunner:
         self._aggregator = aggregator
         self._settings = settings or SessionSettings()
         self._clock = clock or SystemClock()
-        self._on_progress = harmless(on_progress)
+        self._on_progress = guarded_callback(on_progress)
         self.reach = ErrorStage.NO_SESSION
         workers = workers or Workers()
         self._calls = ClientCalls(
@@ -121,7 +121,7 @@ class ClientRunner:
             workers,
             watch=self._settings.watch,
             named=aggregator,
-            on_unreachable=self._say_unreachable,
+            on_unreachable=self._report_unreachable,
             tell_seconds=UNLIMITED_TELL_SECONDS
             if self._settings.offer_seconds is None
             else TELL_SECONDS,
@@ -135,7 +135,7 @@ class ClientRunner:
             settings=self._settings,
             on_progress=self._on_progress,
         )
-        self._ask = self._parts.ask
+        self._ask = self._parts.call
         self.session_id = b""
 
     @property
@@ -183,29 +183,29 @@ class ClientRunner:
         else:
             offered, revocations = await self._offered(task_id)
         self.session_id = offered.session_id
-        conductor = Conductor(self._parts, offered, stored)
+        conductor = SessionDriver(self._parts, offered, stored)
         async with self._ended(offered, conductor):
-            self._calls.check_way(offered)
+            self._calls.check_transport(offered)
             outcome = await conductor.run(revocations)
         self._on_progress(ClientProgress(ClientPhase.COMPLETED, offered.session_number))
         return outcome
 
     @asynccontextmanager
     async def _ended(
-        self, offered: SessionDescriptor, conductor: Conductor
+        self, offered: SessionDescriptor, conductor: SessionDriver
     ) -> AsyncIterator[None]:
         """Leave the session on an error after which it cannot continue."""
         try:
             yield
         except (RemoteProtocolError, SessionAbortedError, ServiceError) as error:
-            if self._may_yet_begin(offered, conductor, error):
-                raise self._silent(offered) from None
+            if self._may_still_start(offered, conductor, error):
+                raise self._silent_error(offered) from None
             if not isinstance(error, ServiceError) or error.code in _FATAL:
                 await self._leave(offered, error)
             raise
         finally:
             self.reach = conductor.reach
-            await self._calls.hang_up()
+            await self._calls.close_stream()
 
     async def _resumed(self, task_id: str) -> StoredPart | None:
         """Return the interrupted session of the aggregator that answers (R5.0-6).
@@ -217,17 +217,17 @@ class ClientRunner:
         address could end its sessions.
         """
         self.reach = ErrorStage.JOINED
-        stored = await self._ask(lambda client: client.interrupted(task_id))
+        stored = await self._ask(lambda client: client.unfinished_sessions(task_id))
         self.reach = ErrorStage.NO_SESSION
         if not stored:
             return None
         first, waiting = stored[0].offer, []
         self._calls.bind(first.aggregator)
-        conductor = Conductor(self._parts, first, stored[0])
+        conductor = SessionDriver(self._parts, first, stored[0])
         met, who = "", "another peer"
         try:
             async with self._ended(first, conductor):
-                met = await self._calls.meet(conductor.deadline)
+                met = await self._calls.probe(conductor.deadline)
             who = repr(met)
         except AnotherAggregatorError:  # than the one that the settings name
             if not all(self._is_past(part.offer) for part in stored):
@@ -264,10 +264,10 @@ class ClientRunner:
         self._calls.bind(aggregator)
         domain = self._connection.trust_domain
 
-        async def meet(client: OpenClient) -> None:
-            client.meet(aggregator, domain)
+        async def bind(client: OpenClient) -> None:
+            client.bind_to(aggregator, domain)
 
-        await self._ask(meet)
+        await self._ask(bind)
 
     async def _offered(self, task_id: str) -> tuple[SessionDescriptor, bytes | None]:
         """Wait for a session that gate and application admit.
@@ -345,8 +345,8 @@ class ClientRunner:
                 raise
             return b""  # R2.1-0: another list is as good as none
 
-    def _may_yet_begin(
-        self, offered: SessionDescriptor, conductor: Conductor, error: SecAggError
+    def _may_still_start(
+        self, offered: SessionDescriptor, conductor: SessionDriver, error: SecAggError
     ) -> bool:
         """Whether a session may yet begin whose aggregator was silent for too long.
 
@@ -362,7 +362,7 @@ class ClientRunner:
     def _is_past(self, offered: SessionDescriptor) -> bool:
         return self._clock.date() >= offered.session_end
 
-    def _silent(self, offered: SessionDescriptor) -> SecAggError:
+    def _silent_error(self, offered: SessionDescriptor) -> SecAggError:
         """Return the error for an aggregator that stopped answering."""
         number, why = offered.session_number, self._calls.failure
         because = "it says nothing that helps" if why is None else str(why)
@@ -386,7 +386,7 @@ class ClientRunner:
             )
         )
 
-    def _say_unreachable(self, error: ServiceError) -> None:
+    def _report_unreachable(self, error: ServiceError) -> None:
         reason = f"{error}. {error.next_step}"
         telemetry.log_event(
             _LOG, logging.INFO, telemetry.AGGREGATOR_UNREACHABLE, reason=reason

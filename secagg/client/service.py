@@ -53,7 +53,7 @@ class CertificateRenewal:
     before: timedelta
     run: Callable[[TLSIdentity], Awaitable[int]]
 
-    async def keep(
+    async def poll(
         self, certificate: Callable[[], TLSIdentity | None], clock: Clock
     ) -> None:
         """Look once an hour, for ever.
@@ -137,11 +137,11 @@ class ClientService:
     client: Client
     make: VectorMaker
     accept: Callable[[SessionInfo], None]
-    on_given: Callable[[Contribution], None]
+    on_done: Callable[[Contribution], None]
     on_failed: Callable[[SecAggError], Awaitable[None]]
     clock: Clock = field(default_factory=SystemClock)
     entropy: Entropy = field(default_factory=SystemEntropy)
-    _said: tuple[str, float] = field(default=("", float("-inf")), init=False)
+    _last_logged: tuple[str, float] = field(default=("", float("-inf")), init=False)
 
     async def run(self) -> None:
         """Contribute until the task is over, or its budget covers nothing more.
@@ -158,7 +158,7 @@ class ClientService:
                 await self.on_failed(error)
                 if not self._passes(error):
                     raise
-                self._say(error)
+                self._log_wait(error)
                 waits = short_waits if isinstance(error, InputError) else long_waits
                 seconds = waits.next_wait()
                 await self.clock.sleep_until(self.clock.now() + seconds)
@@ -167,7 +167,7 @@ class ClientService:
                     self._backoff(is_patient=True),
                     self._backoff(is_patient=False),
                 )
-                self.on_given(given)
+                self.on_done(given)
                 if given.sessions_left == 0:
                     return
 
@@ -186,13 +186,13 @@ class ClientService:
         # task that is not known here may be added.
         return after_error(error, ErrorStage.JOINED) is not NextAction.FINAL
 
-    def _say(self, error: SecAggError) -> None:
+    def _log_wait(self, error: SecAggError) -> None:
         """Log why the service waits, once for each reason in a while."""
         reason, now = str(error), self.clock.now()
-        before, when = self._said
+        before, when = self._last_logged
         if reason == before and now < when + SAY_EVERY_SECONDS:
             return
-        self._said = (reason, now)
+        self._last_logged = (reason, now)
         telemetry.log_event(
             _LOG,
             logging.WARNING,

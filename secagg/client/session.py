@@ -28,7 +28,7 @@ from dataclasses import replace
 from typing import Final, Self
 
 from secagg.client.budget import charge_of, max_rosters_of, peer_of, settlement_of
-from secagg.client.contribution import concluded, seen_at_offer, seen_with
+from secagg.client.contribution import completed, extended, offer_receipt
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.total_ledger import TotalLedger
 from secagg.crypto.entropy import SEED_SIZE, Entropy
@@ -209,7 +209,7 @@ class ClientSession:
                 fix="Too many sessions have ended early. Ask the operator to run "
                 "a new task, and on the complete graph if it happens again.",
             ) from None
-        session._note(begun)
+        session._record_commit(begun)
         return session
 
     @classmethod
@@ -375,7 +375,7 @@ class ClientSession:
                 await self._commit(await self._change_of(event, step.state))
             self._state = step.state
             if isinstance(step.state, client.Answered):
-                self._forget_seed()
+                self._wipe_seed()
         return step.outputs
 
     async def end_as(self, ended: client.Completed | client.Failed) -> bytes:
@@ -386,14 +386,14 @@ class ClientSession:
         Returns:
             The receipt (`secagg.protocol.receipts`), which stays.
         """
-        self._forget_seed()
+        self._wipe_seed()
         stored = await self._store.read(LoadSession(self._key))
         if stored is None:
             raise ErrorCode.INTERNAL.error("a session that was begun has a record")
         if stored.receipt is not None:
             return decode_ending(stored.receipt).audit
-        audit = concluded(
-            self._seen(stored),
+        audit = completed(
+            self._receipt(stored),
             self._descriptor,
             ended,
             has_answered=is_answered(stored.header),
@@ -407,12 +407,12 @@ class ClientSession:
         )
         return audit
 
-    def _seen(self, stored: StoredSession, *newest: ClientEvent) -> AuditReceipt:
+    def _receipt(self, stored: StoredSession, *newest: ClientEvent) -> AuditReceipt:
         """Return what this client can show, from what is on its disk."""
         if is_answered(stored.header):
             return decode_evidence(stored.records[0])
         events = (*map(decode_client_event, stored.records), *newest)
-        return seen_with(seen_at_offer(self._descriptor), self._descriptor, events)
+        return extended(offer_receipt(self._descriptor), self._descriptor, events)
 
     async def _change_of(self, event: ClientEvent, state: client.ClientState) -> Change:
         """Return the change that stores an event, with what it charges."""
@@ -429,7 +429,7 @@ class ClientSession:
             stored = await self._store.read(LoadSession(self._key))
             if stored is None:
                 raise ErrorCode.INTERNAL.error("a session that was begun has a record")
-            seen = self._seen(stored, event)
+            seen = self._receipt(stored, event)
             answered = RewrittenSession(
                 encode_answered(self.descriptor, state), (evidence_of(seen),)
             )
@@ -442,7 +442,7 @@ class ClientSession:
             spend=is_roster and not self.descriptor.parameters.is_complete_graph,
         )
 
-    def _forget_seed(self) -> None:
+    def _wipe_seed(self) -> None:
         if self._seed is not None:
             self._seed.wipe()
             self._seed = None
@@ -452,9 +452,9 @@ class ClientSession:
             replace(change, expect=self._sequence, previous=self._chain)
         )
         if change.end is None or not isinstance(answer, Ended):
-            self._note(answer)
+            self._record_commit(answer)
 
-    def _note(self, answer: Outcome) -> None:
+    def _record_commit(self, answer: Outcome) -> None:
         if not isinstance(answer, Committed):
             raise ErrorCode.INTERNAL.error("another object drives this session")
         self._sequence, self._chain = answer.sequence, answer.chain

@@ -190,14 +190,14 @@ class ClientParts:
     settings: SessionSettings
     on_progress: Callable[[ClientProgress], None]
 
-    async def ask(
+    async def call(
         self, work: Callable[[OpenClient], Coroutine[Any, Any, _Answer]]
     ) -> _Answer:
         """Make one call of the client's state, on a thread."""
-        return await ask(self.state, work, self.workers)
+        return await call_state(self.state, work, self.workers)
 
 
-async def ask(
+async def call_state(
     state: DurableClient,
     work: Callable[[OpenClient], Coroutine[Any, Any, _Answer]],
     workers: Workers,
@@ -216,7 +216,7 @@ async def ask(
     return found
 
 
-class Conductor:
+class SessionDriver:
     """Conducts one session; make one object per session and process.
 
     Args:
@@ -246,7 +246,7 @@ class Conductor:
         self._entered = self._deadline = 0.0
         self._refusal: RemoteProtocolError | None = None
         self._sizes = message_sizes(offered.parameters)
-        self._heard = Wait(0.0)
+        self._wait = Wait(0.0)
         self._has_bound = stored is not None and stored.has_bound
         self.round = Round.ADVERTISE_KEYS if stored is None else stored.round
         self.reach = ErrorStage.NO_SESSION
@@ -276,7 +276,7 @@ class Conductor:
         if self.round is Round.ADVERTISE_KEYS:
             self._report(ClientPhase.JOINING)
             await self._load_payload()
-        await self._carry_out(done)
+        await self._execute_step(done)
         while True:
             update = await self._parts.calls.next_update(
                 self._offered.session_id,
@@ -288,11 +288,11 @@ class Conductor:
             )
             if is_neighbourhood(update) and self._parts.state.cohort.whole_roster:
                 update = await self._whole_roster()
-            done = await self._take(update)
+            done = await self._apply_update(update)
             self._enter_round()
             if done.is_over:
                 return await self._conclude(update)
-            await self._carry_out(done)
+            await self._execute_step(done)
 
     def _joined(self) -> None:
         self.reach = ErrorStage.INPUT_LEFT if self._has_bound else ErrorStage.JOINED
@@ -304,7 +304,7 @@ class Conductor:
         revocations: bytes | None = None,
     ) -> ClientStep:
         """Take one step of the session."""
-        done = await self._parts.ask(
+        done = await self._parts.call(
             lambda client: client.step(
                 self._offered, update, given, revocations=revocations, concludes=False
             )
@@ -327,7 +327,7 @@ class Conductor:
         )
         return Envelope(Roster, data)
 
-    async def _take(self, update: Envelope) -> ClientStep:
+    async def _apply_update(self, update: Envelope) -> ClientStep:
         """Apply an update; one of an earlier round must change nothing."""
         is_old = self.round >= update.kind.ROUND
         try:
@@ -343,12 +343,12 @@ class Conductor:
             raise repeated(update.kind)
         return done
 
-    async def _carry_out(self, done: ClientStep) -> None:
+    async def _execute_step(self, done: ClientStep) -> None:
         """Send what a step says, and give it the vector that it needs."""
         for message in done.messages:
             kind = KINDS[message[0]]
             if kind is Upload:
-                await self._hand_in(message)
+                await self._resume_upload(message)
             else:
                 await self._attempt(self._send(Envelope(kind, message[1:])))
         if Need.VECTOR in done.needs:
@@ -369,14 +369,14 @@ class Conductor:
                     at_command=error.at_command,
                 ) from None
             if error.code not in TOO_LATE:
-                self._bear(error)
+                self._await_end(error)
 
     async def _send(self, envelope: Envelope) -> None:
         phase = _PHASE_OF.get(envelope.kind)
         if phase is not None:
             self._report(phase)
         request = carrier_of(self._offered.session_id, envelope)
-        await self._say(lambda until: self._parts.calls.send(request, until))
+        await self._send_live(lambda until: self._parts.calls.send(request, until))
 
     @property
     def _is_past(self) -> bool:
@@ -386,7 +386,7 @@ class Conductor:
             not has_answered and self._parts.clock.date() >= self._offered.session_end
         )
 
-    async def _say(
+    async def _send_live(
         self, saying: Callable[[float], Awaitable[_Answer]]
     ) -> _Answer | None:
         """Say something while the session lasts; then only its ending is awaited.
@@ -414,7 +414,7 @@ class Conductor:
             return
         self._report(ClientPhase.PREPARING)
         settings, due = self._parts.settings, self._due()
-        given = await self._asked(done, due)
+        given = await self._request_vector(done, due)
         if settings.answer_at is not None and due != inf:
             await self._parts.clock.sleep_until(due)
         if self._is_past:
@@ -425,14 +425,14 @@ class Conductor:
         self._has_bound = True
         await self._upload(masked.messages[-1])
 
-    async def _asked(self, done: ClientStep, due: float) -> GivenVector:
+    async def _request_vector(self, done: ClientStep, due: float) -> GivenVector:
         """Return the vector that the application makes, or what stands for it."""
         payload, info = await self._load_payload(), done.session
         if info is None:
             raise ErrorCode.INTERNAL.error("a session that needs a vector was admitted")
         offered, skips = self._offered, self._parts.settings.skips_unselected
         is_spared = skips and bool(offered.parameters.noise_block)
-        if is_spared and not await self._parts.ask(lambda c: c.is_selected(offered)):
+        if is_spared and not await self._parts.call(lambda c: c.is_selected(offered)):
             vector: object = np.zeros(info.dimension)
         else:
             session = replace(info, payload=payload)
@@ -459,12 +459,12 @@ class Conductor:
         """
         asking = GetUploadStatus(self._offered.session_id, self._view)
         try:
-            status = await self._say(
+            status = await self._send_live(
                 lambda until: self._parts.calls.send(asking, until)
             )
         except RemoteProtocolError as error:
             if error.code not in TOO_LATE:
-                self._bear(error)
+                self._await_end(error)
             return True
         if status is None:  # R5-7
             return True
@@ -483,9 +483,9 @@ class Conductor:
         # time again: late by the time of before, the vector would be replaced and the
         # zeros refused.
         self._entered = self._parts.clock.now()
-        await self._carry_out(await self._step())
+        await self._execute_step(await self._step())
 
-    def _bear(self, error: RemoteProtocolError) -> None:
+    def _await_end(self, error: RemoteProtocolError) -> None:
         """Wait for the end of a session in which an input is bound that is refused.
 
         The refusal settles no charge (R5.6-3): what the ending says does.
@@ -497,7 +497,7 @@ class Conductor:
             raise error
         self._refusal = error
 
-    async def _hand_in(self, message: bytes) -> None:
+    async def _resume_upload(self, message: bytes) -> None:
         """Upload what was masked before, unless that is done."""
         self._view = Upload.decode(message[1:_NAME_BYTES]).view
         if not await self._is_uploaded():
@@ -510,7 +510,7 @@ class Conductor:
     async def _send_upload(self, message: bytes) -> None:
         """Upload the masked vector from where the server has it."""
         named = Upload.decode(message[1:_NAME_BYTES])
-        await self._say(
+        await self._send_live(
             lambda until: self._parts.calls.upload(
                 self._offered.session_id,
                 memoryview(message)[_NAME_BYTES:],
@@ -554,7 +554,7 @@ class Conductor:
                 digest=released.sum_hash,
                 deadline=self._deadline,
             )
-        return await self._parts.ask(lambda client: client.conclude(offered, packed))
+        return await self._parts.call(lambda client: client.conclude(offered, packed))
 
     def _enter_round(self) -> None:
         """Set the deadline of the round that has begun."""
@@ -574,7 +574,7 @@ class Conductor:
         """Note that the round continues; return the deadline of its update."""
         if self.round is Round.ADVERTISE_KEYS:
             self._enter_round()
-            if (wait.joined, wait.needed) != (self._heard.joined, self._heard.needed):
+            if (wait.joined, wait.needed) != (self._wait.joined, self._wait.needed):
                 self._parts.on_progress(
                     ClientProgress(
                         ClientPhase.JOINING,
@@ -583,7 +583,7 @@ class Conductor:
                         needed=wait.needed,
                     )
                 )
-            self._heard = wait
+            self._wait = wait
         return self._deadline
 
     def _report(

@@ -39,7 +39,7 @@ from secagg.client.contribution import (
 from secagg.client.durable_client import LOCK_SECONDS, DurableClient, check_terms
 from secagg.client.enrolment import EnrolledClient, EnrolledIdentity
 from secagg.client.gate import Need, SessionInfo
-from secagg.client.open_client import ClientStep, GivenVector, TaskPlace, opened
+from secagg.client.open_client import ClientStep, GivenVector, TaskPlace, parse_update
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.distributed_dp import Unusable, UnusableKind
 from secagg.errors import ErrorCode, SessionAbortedError
@@ -50,7 +50,7 @@ from secagg.protocol.arguments import (
     check_names,
     check_real,
     says_how_to_open,
-    says_which_argument,
+    validates_arguments,
 )
 from secagg.protocol.messages import MAX_IDENTITY_BYTES
 from secagg.protocol.policy import (
@@ -63,7 +63,7 @@ from secagg.storage.rows import Retention
 
 
 @says_how_to_open
-@says_which_argument
+@validates_arguments
 class StepClient:
     """One client of one aggregator, for all of its tasks, driven by a carrier of bytes.
 
@@ -276,10 +276,10 @@ class StepClient:
         """
         check_kind("offer", offer, bytes, make="the bytes of the aggregator")
         check_kind("update", update, bytes, make="the bytes of the aggregator")
-        given = _given(vector, unusable, payload_hash)
+        given = _vector_or_reason(vector, unusable, payload_hash)
         return self._client.call(
             lambda client: client.step(
-                client.read(offer), opened(update), given, revocations=revocations
+                client.read(offer), parse_update(update), given, revocations=revocations
             )
         )
 
@@ -437,7 +437,7 @@ def _is_name(identity: str) -> bool:
     return 0 < len(data) <= MAX_IDENTITY_BYTES and b"\0" not in data
 
 
-def _given(
+def _vector_or_reason(
     vector: object, unusable: str | None, payload_hash: bytes
 ) -> GivenVector | None:
     """Return the vector, or the reason why it is missing, as one value."""

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from secagg.client.budget import DataUsage, use_of
-from secagg.client.total_ledger import turn_at_claims
+from secagg.client.total_ledger import exclusive_claims
 from secagg.protocol.policy import TotalBudget
 from secagg.storage.directories import STORE_FILE
 from secagg.storage.open_store import reading
 from secagg.storage.queries import ListClaims
 
 
-async def look_at_use(budget: TotalBudget, state_dir: Path) -> DataUsage:
+async def read_data_usage(budget: TotalBudget, state_dir: Path) -> DataUsage:
     """Read what is claimed of a client's data while its own state is not in use.
 
     Args:
@@ -23,14 +23,14 @@ async def look_at_use(budget: TotalBudget, state_dir: Path) -> DataUsage:
         ServiceError: STORAGE_FAILED; they cannot be read.
     """
     if budget.directory is None:
-        return await _looked(budget, state_dir)
+        return await _read_usage(budget, state_dir)
     if not (budget.directory / STORE_FILE).exists():
         return use_of(budget, (), budget.directory)  # nothing was claimed yet
-    with turn_at_claims(budget.directory):
-        return await _looked(budget, budget.directory)
+    with exclusive_claims(budget.directory):
+        return await _read_usage(budget, budget.directory)
 
 
-async def _looked(budget: TotalBudget, place: Path) -> DataUsage:
+async def _read_usage(budget: TotalBudget, place: Path) -> DataUsage:
     with reading(place / STORE_FILE) as store:
         rows = await store.read(ListClaims(budget.data))
     return use_of(budget, rows, place)

@@ -180,7 +180,7 @@ class TotalLedger:
         directory = self._shared
         if directory is None:
             return await work(self._storage.store)
-        with turn_at_claims(directory):
+        with exclusive_claims(directory):
             store = ClientStore.open(
                 directory,
                 mark=self._budget.rollback_mark,
@@ -233,7 +233,7 @@ def claims_explained(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def turn_at_claims(directory: Path) -> Iterator[None]:
+def exclusive_claims(directory: Path) -> Iterator[None]:
     """Keep others away from claims that clients share.
 
     Args:

@@ -201,7 +201,7 @@ class _Visitor:
             return await self._join(place.highest_number)
         with self._ending(place.offer):
             offered = SessionDescriptor.decode(place.offer)
-            self._calls.check_way(offered)
+            self._calls.check_transport(offered)
             return await self._continue(place.offer, offered)
 
     @contextmanager
@@ -229,7 +229,7 @@ class _Visitor:
                 f"the server offers a session of task {answer.task_id!r} instead of "
                 f"{self._task!r}",
             )
-        self._calls.check_way(answer)
+        self._calls.check_transport(answer)
         done = self._client.step(offer)
         if Need.REVOCATIONS in done.needs:
             trust = answer.parameters.trust
@@ -242,8 +242,8 @@ class _Visitor:
             )
             done = self._client.step(offer, revocations=listed)
         with self._ending(offer):
-            await self._say(answer, done)
-        return self._until(answer, done.round)
+            await self._send_step(answer, done)
+        return self._sleep_until(answer, done.round)
 
     async def _continue(self, offer: bytes, offered: SessionDescriptor) -> Visit:
         """Ask what is new in the open session, and answer."""
@@ -253,10 +253,10 @@ class _Visitor:
         asked = GetUpdate(offered.session_id, known.round, self._held_ms)
         answer = await self._in_time(self._calls.send(asked, self._deadline))
         if isinstance(answer, Wait) and answer.closes_in_seconds is not None:
-            return self._until(offered, known.round, answer)
+            return self._sleep_until(offered, known.round, answer)
         done = known
         if not isinstance(answer, Wait):
-            envelope = await self._whole(offered, answer)
+            envelope = await self._fetch_whole(offered, answer)
             packed = await self._sum(offered, envelope)
             update = bytes([envelope.kind.KIND]) + envelope.data
             done = self._client.step(offer, update)
@@ -269,13 +269,13 @@ class _Visitor:
             # The aggregator sees the view before anything is bound (R5.3-14), and may
             # have the whole upload of an earlier visit.
             if await self._is_uploaded(offered, done.view):
-                return self._until(offered, done.round)
-            await self._say(offered, done)
+                return self._sleep_until(offered, done.round)
+            await self._send_step(offered, done)
             done = await self._with_vector(offer, offered, done)
-        await self._say(offered, done)
-        return self._until(offered, done.round)
+        await self._send_step(offered, done)
+        return self._sleep_until(offered, done.round)
 
-    def _until(
+    def _sleep_until(
         self, offered: SessionDescriptor, which: Round | None, wait: Wait | None = None
     ) -> Visit:
         """Return a visit whose client may sleep while a round lasts."""
@@ -331,7 +331,7 @@ class _Visitor:
             return self._client.step(offer, unusable=vector.reason)
         return self._client.step(offer, vector=vector, payload_hash=hashed)
 
-    async def _say(self, offered: SessionDescriptor, done: ClientStep) -> None:
+    async def _send_step(self, offered: SessionDescriptor, done: ClientStep) -> None:
         """Send what a step has returned; a round that is over takes no answer."""
         for message in done.messages:
             try:
@@ -381,7 +381,7 @@ class _Visitor:
 
     # --- what comes -------------------------------------------------------------------
 
-    async def _whole(
+    async def _fetch_whole(
         self, offered: SessionDescriptor, answer: Envelope | Reference
     ) -> Envelope:
         """Return an update, fetched where it was only named."""

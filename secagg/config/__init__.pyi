@@ -5,7 +5,7 @@ from secagg.config.files import (
     load_host_settings as load_host_settings,
     load_server_settings as load_server_settings,
     load_task_settings as load_task_settings,
-    names_a_task as names_a_task,
+    has_task_section as has_task_section,
     task_from_document as task_from_document,
 )
 from secagg.config.loader import (

@@ -118,7 +118,7 @@ def load_client_settings(
     return loaded
 
 
-def names_a_task(path: Path) -> bool:
+def has_task_section(path: Path) -> bool:
     """Whether a settings file has a task in it.
 
     Raises:

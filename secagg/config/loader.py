@@ -65,7 +65,7 @@ class LoadedSettings(Generic[_Settings]):
             for field in sorted(fields, key=lambda field: field.name not in own):
                 key = f"{section.name}.{field.name}"
                 value = getattr(values, field.name)
-                rows.append((key, _shown(value), self.origins[key]))
+                rows.append((key, _value_text(value), self.origins[key]))
         return rows
 
 
@@ -191,7 +191,7 @@ def _built(
                     read = base / read
                 values[field.name], origins[key] = read, origin
             elif field.default is dataclasses.MISSING:
-                raise _bad(
+                raise _settings_error(
                     f"{key} is missing: {field.metadata['doc']}",
                     f"Add it under [{name}]"
                     + (f" in {path}" if path is not None else "")
@@ -221,12 +221,12 @@ def _document_of(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(data.decode())
     except UnicodeDecodeError:
-        raise _bad(
+        raise _settings_error(
             f"the settings file {path} is not UTF-8 text",
             "Save it as UTF-8, or check the path.",
         ) from None
     except tomllib.TOMLDecodeError as error:
-        raise _bad(
+        raise _settings_error(
             f"the settings file {path} is not valid TOML: {error}",
             "Correct the line that is named; texts need quotation marks in TOML.",
         ) from None
@@ -244,7 +244,7 @@ def _from_document(
         if name not in sections:
             raise _unknown(f"section [{name}]", name, sections, origin)
         if not isinstance(content, dict):
-            raise _bad(
+            raise _settings_error(
                 f"{name} in {origin} must be a section, not a {_kind_of(content)}",
                 f"Write it as [{name}] with keys below it.",
             )
@@ -295,7 +295,7 @@ def _from_flags(
         key, equals, text = override.partition("=")
         key = key.strip()
         if not equals:
-            raise _bad(
+            raise _settings_error(
                 f"--set needs section.key=value, not {override!r}",
                 "For example: --set cohort.min_clients=5",
             )
@@ -353,7 +353,7 @@ def _convert(value: object, hint: object, key: str, origin: str) -> object:
     expected = " or ".join(
         [_NAMES.get(wanted, "list of texts"), *(f'"{word}"' for word in words)]
     )
-    raise _bad(
+    raise _settings_error(
         f"{key} must be a {expected}, not the {_kind_of(value)} {value!r} "
         f"(from {origin})",
         f"Give {key} a {expected}.",
@@ -373,10 +373,10 @@ def _parse_text(text: str, wanted: object, key: str, origin: str) -> object:
         return _parse_list(text, key, origin)
     if (text[:1], text[-1:]) in _TOML_MARKS and len(text) > 1:
         bare = text[1:-1].strip()
-        raise _bad(
+        raise _settings_error(
             f"{key} must not be written as in a settings file: {text!r} (from "
             f"{origin})",
-            f"Write {_spelt(key, bare, origin)}",
+            f"Write {_spelling_of(key, bare, origin)}",
         )
     return text
 
@@ -387,14 +387,14 @@ def _parse_list(text: str, key: str, origin: str) -> list[str]:
     if all(items) and not any(mark in text for mark in "[]{}\"'"):
         return items
     names = [name for item in items if (name := item.strip("[]{}\"' "))]
-    raise _bad(
+    raise _settings_error(
         f"{key} is a list, and lists are written a,b here, not {text!r} (from "
         f"{origin})",
-        f"Write {_spelt(key, ','.join(names), origin)}",
+        f"Write {_spelling_of(key, ','.join(names), origin)}",
     )
 
 
-def _spelt(key: str, text: str, origin: str) -> str:
+def _spelling_of(key: str, text: str, origin: str) -> str:
     """Return the spelling of `text` for its `origin`; shells keep single quotes."""
     return (
         f"--set {shlex.quote(f'{key}={text}')}"
@@ -409,26 +409,26 @@ def _check_range(
     """Refuse a value outside of the limits of its setting."""
     unit = f" {rules['unit']}" if rules["unit"] else ""
     if isinstance(value, float) and not math.isfinite(value):
-        raise _bad(
+        raise _settings_error(
             f"{key} must be a finite number, not {value} (from {origin})",
             f"Give {key} a number.",
         )
     if isinstance(value, int | float) and not isinstance(value, bool):
         low, high = rules["low"], rules["high"]
         if low is not None and value < low:
-            raise _bad(
+            raise _settings_error(
                 f"{key} must be at least {low}{unit}, not {value} (from {origin})",
                 f"The nearest value that works is {low}.",
             )
         if high is not None and value > high:
-            raise _bad(
+            raise _settings_error(
                 f"{key} must be at most {high}{unit}, not {value} (from {origin})",
                 f"The nearest value that works is {high}.",
             )
     if rules["choices"]:
         for text in value if isinstance(value, tuple) else (value,):
             if text not in rules["choices"]:
-                raise _bad(
+                raise _settings_error(
                     f"{key} must be one of {', '.join(rules['choices'])}, "
                     f"not {text!r} (from {origin})",
                     _suggestion(str(text), rules["choices"]) or "Choose one of these.",
@@ -456,7 +456,7 @@ def _variable(section: str, key: str) -> str:
     return f"{_ENVIRONMENT_PREFIX}{section.upper()}_{key.upper()}"
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(str(item) for item in value)
     return "" if value is None else str(value)
@@ -480,7 +480,7 @@ def _kind_of(value: object) -> str:
 # --- complaints ---------------------------------------------------------------------
 
 
-def _bad(message: str, next_step: str) -> SecAggError:
+def _settings_error(message: str, next_step: str) -> SecAggError:
     return ErrorCode.BAD_SETTINGS.error(message, fix=next_step)
 
 
@@ -495,7 +495,7 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
 
 def _unknown(what: str, name: str, known: Iterable[str], origin: str) -> SecAggError:
     names = sorted(known)
-    return _bad(
+    return _settings_error(
         f"unknown {what} in {origin}",
         _suggestion(name, names) or f"Known here: {', '.join(names)}.",
     )

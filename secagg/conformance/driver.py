@@ -78,8 +78,8 @@ class Driver:
             "hello": self.hello,
             "begin": lambda: self.begin(line),
             "restart": lambda: self.restart(line),
-            "update": lambda: self.told(self.step(update)),
-            "bind": lambda: self.told(self.step(vector=self.vector())),
+            "update": lambda: self.write_result(self.step(update)),
+            "bind": lambda: self.write_result(self.step(vector=self.vector())),
             "refused": lambda: self.refused(line["code"]),
             "sum": lambda: self.sum(bytes.fromhex(line["packed"])),
         }
@@ -127,12 +127,12 @@ class Driver:
         parameters = SessionDescriptor.decode(self.offer).parameters
         if not parameters.noise_block:  # R14.1-1: checked before the advert
             encode_integers(self.vector(), parameters)
-        return self.told(self.step())
+        return self.write_result(self.step())
 
     def restart(self, line: Mapping[str, Any]) -> dict[str, Any]:
         """Continue from what is stored."""
         self.open(line, is_new=False)
-        return self.told(self.step())
+        return self.write_result(self.step())
 
     def open(self, line: Mapping[str, Any], *, is_new: bool) -> None:
         """Open a client as a line describes it."""
@@ -209,7 +209,7 @@ class Driver:
         )
 
     @staticmethod
-    def told(done: ClientStep) -> dict[str, Any]:
+    def write_result(done: ClientStep) -> dict[str, Any]:
         """Write what a call has come to."""
         if done.is_over:
             return {"released": True}

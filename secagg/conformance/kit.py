@@ -152,7 +152,7 @@ class Abilities:
             f"{', '.join(sorted(known))}: {str(content)[:200]}"
         )
 
-    def lacks(self, case: Case | ServerCase) -> str:
+    def skip_reason(self, case: Case | ServerCase) -> str:
         """Return why a case is skipped; "" where it is played."""
         asked = scene(case.scene)
         if asked.profile not in self.profiles:
@@ -175,7 +175,7 @@ def hello(tested: Tested) -> Abilities:
     Raises:
         ProgramFailedError: It gives no answer of the contract.
     """
-    return Abilities.of(tested.ask({"do": "hello", "protocol": PROTOCOL}))
+    return Abilities.of(tested.call({"do": "hello", "protocol": PROTOCOL}))
 
 
 def _text(name: str) -> str:
@@ -197,7 +197,7 @@ def _case(row: Mapping[str, Any]) -> Case:
     return Case(**found)
 
 
-def not_live() -> Mapping[str, str]:
+def unplayed_reasons() -> Mapping[str, str]:
     """Return why some rules have no case, by their ids."""
     found: dict[str, str] = {}
     for row in tomllib.loads(_text("not_live.toml"))["reason"]:
@@ -236,7 +236,7 @@ def play(
         abilities: Its answer to `hello`.
         seed: Of the run: the same seed gives the same lines to the same program.
     """
-    missing = abilities.lacks(case)
+    missing = abilities.skip_reason(case)
     if missing:
         return CaseVerdict(case, State.SKIPPED, missing)
     recorder, started = Recorder(tested), process_time()
@@ -286,7 +286,7 @@ def _played(case: Case, recorder: Recorder, abilities: Abilities, seed: bytes) -
     if not case.at:
         run.finish()
         return
-    _lied(case, run, run.until(case.at))
+    _lied(case, run, run.play_until(case.at))
 
 
 def _vector(case: Case) -> list[float] | None:
@@ -312,7 +312,7 @@ def _lied(case: Case, run: Run, update: bytes) -> None:
     name, *how = case.lie
     *before, last = LIES[name](run, update, *how)
     for act in before:
-        run.give(run.restart() if act == RESTART else run.update(_bytes(act)))
+        run.deliver_answer(run.restart() if act == RESTART else run.update(_bytes(act)))
     answer = run.restart() if last == RESTART else run.update(_bytes(last))
     if case.codes:
         run.check_left(answer, case.codes)
@@ -337,7 +337,7 @@ def _bytes(act: bytes | str) -> bytes:
 def _check_quiet(run: Run, update: bytes) -> None:
     """Check that a program that has left says nothing to the honest update."""
     answer = run.update(update)
-    if run.news(answer) or answer.view or answer.released:
+    if run.unsent_messages(answer) or answer.view or answer.released:
         raise BrokenRuleError("the program continues after it has left")
 
 
@@ -345,7 +345,7 @@ def _check_continues(case: Case, run: Run, answer: ProgramAnswer) -> None:
     """Check that the program complains where it must, and that the sum is right."""
     found = [
         int.from_bytes(message[1:3], "big")
-        for message in run.news(answer)
+        for message in run.unsent_messages(answer)
         if message and message[0] == Complaint.KIND
     ]
     wanted = {"": [], "BAD_SHARE_CIPHERTEXT": [10], "SHARE_CONFUSION": [11]}[
@@ -355,5 +355,5 @@ def _check_continues(case: Case, run: Run, answer: ProgramAnswer) -> None:
         raise BrokenRuleError(
             f"it must complain with {wanted or 'nothing'}, and does with {found}"
         )
-    run.give(answer)
+    run.deliver_answer(answer)
     run.finish()

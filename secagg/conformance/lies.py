@@ -263,7 +263,7 @@ def own_advert(_: Run, update: bytes) -> bytes:
 
 
 @_changed
-def without_it(_: Run, update: bytes) -> bytes:
+def omit_program(_: Run, update: bytes) -> bytes:
     """Leave the program out."""
     return _sent(x for x in _roster(update).adverts if x.identity != TESTED)
 
@@ -418,7 +418,7 @@ def roster_size(_: Run, update: bytes, size: int) -> bytes:
 
 
 @_changed
-def own_in_neighbourhood(_: Run, update: bytes) -> bytes:
+def forge_own_commitment(_: Run, update: bytes) -> bytes:
     """Show another commitment of the program in its neighbourhood."""
     found = _neighbourhood(update)
     own = replace(found.adverts[found.reader], self_mask_commitment=bytes(32))
@@ -426,7 +426,7 @@ def own_in_neighbourhood(_: Run, update: bytes) -> bytes:
 
 
 @_changed
-def five_clients(_: Run, update: bytes) -> bytes:
+def shrink_neighbourhood(_: Run, update: bytes) -> bytes:
     """Show the neighbours as if they and the reader were all."""
     found = _neighbourhood(update)
     shown = dict(enumerate(found.adverts.values()))
@@ -503,7 +503,7 @@ def bundle(_: Run, update: bytes, how: str) -> bytes:
 
 
 @_changed
-def confused(run: Run, update: bytes, how: str) -> bytes:
+def confuse_shares(run: Run, update: bytes, how: str) -> bytes:
     """Let a peer seal what a bundle must not hold."""
     bitmap, bundles = _delivery(update)
     names, own = _names(run), _own(run)

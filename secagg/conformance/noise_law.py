@@ -27,7 +27,7 @@ _CHI2_BOUND: Final = (_BINS - 1) + 2.0 * math.sqrt((_BINS - 1) * _X) + 2.0 * _X
 _Reals = npt.NDArray[np.float64]
 
 
-def complaint_about(noise: npt.NDArray[Any], variance: float) -> str:
+def noise_fault(noise: npt.NDArray[Any], variance: float) -> str:
     """Return what is wrong with the noise of a vector, or "".
 
     Args:

@@ -55,7 +55,7 @@ def _end(run: Run, fate: int = 0) -> None:
         raise BrokenRuleError("it does not say that the session has ended")
 
 
-def _through(run: Run) -> Run:
+def _play_session(run: Run) -> Run:
     run.join()
     run.finish()
     return run
@@ -64,7 +64,7 @@ def _through(run: Run) -> Run:
 @_play
 def same_number(make: Make, case: PlayedCase) -> None:
     """The number of a session that is over is offered again."""
-    _through(make())
+    _play_session(make())
     again = make(seed=bytes(31) + b"\1")
     again.line["forget"] = False
     again.check_left(again.begin(), case.codes)
@@ -84,8 +84,8 @@ def smaller_number(make: Make, case: PlayedCase) -> None:
 @_play
 def second_session(make: Make, _: PlayedCase) -> None:
     """A second session of the task gives a right sum as well."""
-    _through(make())
-    _through(make(number=2))
+    _play_session(make())
+    _play_session(make(number=2))
 
 
 @_play
@@ -95,13 +95,13 @@ def offer_then_list(make: Make, case: PlayedCase) -> None:
     (offer,) = LIES["trust"](run, run.server.offer, *case.lie)
     run.check_left(run.begin(offer if isinstance(offer, bytes) else b""), case.codes)
     second = make(number=2)
-    _through(second)
+    _play_session(second)
 
 
 @_play
 def older_list(make: Make, case: PlayedCase) -> None:
     """After a session by list 7 another one goes by no list."""
-    _through(make())
+    _play_session(make())
     run = make(number=2)
     bare = run.offer.parameters.trust
     if bare is None:
@@ -120,13 +120,13 @@ def restart_everywhere(make: Make, _: PlayedCase) -> None:
     run = make()
     run.join()
     while True:
-        before = tuple(run.said)
+        before = tuple(run.sent)
         answer = run.restart()
         if answer.left or answer.ended:
             raise BrokenRuleError(
                 f"after a restart it leaves with {answer.left or answer.ended}"
             )
-        if run.news(answer):
+        if run.unsent_messages(answer):
             raise BrokenRuleError("after a restart it says something else (R6.1-1)")
         if before[-1] not in answer.messages and not answer.view:
             raise BrokenRuleError("after a restart it does not say the same again")
@@ -141,7 +141,7 @@ def restart_everywhere(make: Make, _: PlayedCase) -> None:
             if again.view != found.view:
                 raise BrokenRuleError("after a restart it shows another view")
             found = again
-        run.give(found)
+        run.deliver_answer(found)
     run.finish()
 
 
@@ -150,16 +150,16 @@ def restart_with_other_vector(make: Make, _: PlayedCase) -> None:
     """After a restart the program has another vector, and sends the bound one."""
     run = make()
     run.join()
-    run.hear(run.until("delivery"))
-    first = run.said[-1]
+    run.deliver_update(run.play_until("delivery"))
+    first = run.sent[-1]
     kept, given = run.line["vector"], list(run.line["vector"])
     given[0] = str(int(given[0]) + 1)
     run.line["vector"] = given
     answer = run.restart()
     run.line["vector"] = kept
     if answer.view:
-        answer = run.ask({"do": "bind", "now": run.now})
-    if any(message != first for message in run.news(answer)):
+        answer = run.call({"do": "bind", "now": run.now})
+    if any(message != first for message in run.unsent_messages(answer)):
         raise BrokenRuleError("it has sent two masked inputs in one session (R5.3-2)")
     if answer.left:
         return  # another vector was refused: nothing more leaves
@@ -172,15 +172,15 @@ def restart_at_another(make: Make, case: PlayedCase) -> None:
     run = make()
     run.join()
     if case.at == "survivors":
-        run.hear(run.until("delivery"))
-        update = run.until("survivors")
+        run.deliver_update(run.play_until("delivery"))
+        update = run.play_until("survivors")
     else:
-        update = run.until("roster")
+        update = run.play_until("roster")
     run.line["aggregator"] = "another"
     answer = run.restart()
     if not answer.left:
         answer = run.update(update)
-    if run.news(answer) or answer.messages or answer.view:
+    if run.unsent_messages(answer) or answer.messages or answer.view:
         raise BrokenRuleError("it answers to another aggregator (R5.0-6)")
 
 
@@ -196,29 +196,29 @@ def view_refused(make: Make, case: PlayedCase) -> None:
     """The aggregator refuses the view: no input is bound, and nothing leaves."""
     run = make()
     run.join()
-    update = run.until("delivery")
+    update = run.play_until("delivery")
     answer = run.update(update)
     run.deliver(answer)
     if not answer.view or any(
-        message[0] == Upload.KIND for message in run.news(answer)
+        message[0] == Upload.KIND for message in run.unsent_messages(answer)
     ):
         raise BrokenRuleError("it does not show its view before its vector is bound")
-    refused = run.ask({"do": "refused", "code": "VIEW_DIFFERS", "now": run.now})
+    refused = run.call({"do": "refused", "code": "VIEW_DIFFERS", "now": run.now})
     run.check_left(refused, case.codes)
     again = run.update(update)
-    if run.news(again) or again.view:
+    if run.unsent_messages(again) or again.view:
         raise BrokenRuleError("it continues after its view was refused")
 
 
 @_play
-def bound_unasked(make: Make, _: PlayedCase) -> None:
+def upload_after_view(make: Make, _: PlayedCase) -> None:
     """No upload leaves before the aggregator has taken the view."""
     run = make()
     run.join()
-    answer = run.update(run.until("delivery"))
+    answer = run.update(run.play_until("delivery"))
     if any(message[0] == Upload.KIND for message in answer.messages) or not answer.view:
         raise BrokenRuleError("its upload leaves before its view is shown (R5.3-14)")
-    run.give(answer)
+    run.deliver_answer(answer)
     run.finish()
 
 
@@ -227,10 +227,10 @@ def late(make: Make, case: PlayedCase) -> None:
     """The session's end has passed: nothing more leaves."""
     run = make()
     run.join()
-    update = run.until(case.at)
+    update = run.play_until(case.at)
     run.now = run.offer.session_end
     answer = run.update(update)
-    if run.news(answer) or answer.view:
+    if run.unsent_messages(answer) or answer.view:
         raise BrokenRuleError("it answers after the session's end (R5-7)")
 
 
@@ -264,11 +264,11 @@ def unusable_with_noise(make: Make, _: PlayedCase) -> None:
 
 
 @_play
-def it_is_lost(make: Make, case: PlayedCase) -> None:
+def program_drops_out(make: Make, case: PlayedCase) -> None:
     """The program falls silent, and the others rebuild what they need of it."""
     run = make()
     run.join()
-    run.until(case.at)
+    run.play_until(case.at)
     while not run.server.is_over:
         run.next()
     run.check_sum()
@@ -284,12 +284,12 @@ def _charged(make: Make, case: PlayedCase, *, fate: int | None) -> ProgramAnswer
     if fate is None:
         run.finish()
     else:
-        update = run.until(case.at)
+        update = run.play_until(case.at)
         if case.at == "delivery":
-            run.hear(update)
+            run.deliver_update(update)
             run.next()
         else:
-            run.hear(update)
+            run.deliver_update(update)
         _end(run, fate)
     second = make(number=2)
     answer = second.begin()
@@ -299,7 +299,7 @@ def _charged(make: Make, case: PlayedCase, *, fate: int | None) -> ProgramAnswer
 
 
 @_play
-def charged_by_a_sum(make: Make, case: PlayedCase) -> None:
+def sum_spends_budget(make: Make, case: PlayedCase) -> None:
     """A budget of one session is spent by a sum."""
     _refused(_charged(make, case, fate=None))
 
@@ -328,7 +328,7 @@ def _refused(answer: ProgramAnswer) -> None:
 @_play
 def other_noise(make: Make, case: PlayedCase) -> None:
     """A task that was charged comes back with another noise block."""
-    _through(make())
+    _play_session(make())
     run = make(number=2, scene=case.lie[0])
     run.check_left(run.begin(), case.codes)
 
@@ -336,7 +336,7 @@ def other_noise(make: Make, case: PlayedCase) -> None:
 @_play
 def restart_keeps_the_charge(make: Make, _: PlayedCase) -> None:
     """A budget that was spent before a restart is spent after it."""
-    _through(make()).restart()
+    _play_session(make()).restart()
     _refused(make(number=2).begin())
 
 
@@ -351,7 +351,7 @@ def rosters_are_counted(make: Make, _: PlayedCase) -> None:
                 return
             raise BrokenRuleError(f"it leaves session {number} with {answer.left}")
         run.deliver(answer)
-        answer = run.update(run.until("roster"))
+        answer = run.update(run.play_until("roster"))
         if answer.left and number > _ROSTERS:
             return
         run.deliver(answer)
@@ -362,8 +362,8 @@ def rosters_are_counted(make: Make, _: PlayedCase) -> None:
 @_play
 def fresh_noise(make: Make, _: PlayedCase) -> None:
     """The noise of two sessions has nothing in common."""
-    first = _through(make())
-    second = _through(make(number=2))
+    first = _play_session(make())
+    second = _play_session(make(number=2))
     one, two = first.own_residues(), second.own_residues()
     if np.array_equal(one, two) or is_alike(one, two, float(first.kept_variance)):
         raise BrokenRuleError("two sessions have the same noise (§6.7)")
@@ -377,7 +377,7 @@ def fresh_keys(make: Make, _: PlayedCase) -> None:
         run = make(number=number)
         run.join()
         _end(run)
-        adverts.append(run.said[0])
+        adverts.append(run.sent[0])
     parts = [
         {advert[i : i + 32] for i in range(len(advert) - 31)} for advert in adverts
     ]

@@ -44,7 +44,7 @@ class ProgramFailedError(Exception):
 class Tested(Protocol):
     """What a case talks to: a child process, or an object in this one."""
 
-    def ask(self, line: Mapping[str, Any]) -> dict[str, Any]:
+    def call(self, line: Mapping[str, Any]) -> dict[str, Any]:
         """Send one line and return the answer.
 
         Raises:
@@ -83,13 +83,13 @@ class Program:
         self._buffer = bytearray()
         self._errors = bytearray()
 
-    def taken_errors(self) -> bytes:
+    def read_errors(self) -> bytes:
         """Return the last of its error output since this was asked before."""
         found = bytes(self._errors)
         self._errors.clear()
         return found
 
-    def ask(self, line: Mapping[str, Any]) -> dict[str, Any]:
+    def call(self, line: Mapping[str, Any]) -> dict[str, Any]:
         """Send one line and return the answer.
 
         Raises:
@@ -154,7 +154,7 @@ class Program:
         if out is None or err is None or into is None:
             raise ProgramFailedError("the program has no pipes")
         # What came after the last answer is an answer to nothing.
-        if not self._heard(out.fileno(), is_error=False):
+        if not self._buffer_output(out.fileno(), is_error=False):
             raise ProgramFailedError("the program ended")
         if self._buffer:
             raise ProgramFailedError("the program said more than one line")
@@ -170,7 +170,7 @@ class Program:
                         left = self._written(into.fileno(), left)
                         if not left:
                             selector.unregister(into)
-                    elif not self._heard(key.fd, is_error=key.fileobj is err):
+                    elif not self._buffer_output(key.fd, is_error=key.fileobj is err):
                         if key.fileobj is out:
                             raise ProgramFailedError("the program ended")
                         selector.unregister(err)
@@ -208,7 +208,7 @@ class Program:
         except OSError:
             raise ProgramFailedError("the program does not read any more") from None
 
-    def _heard(self, fd: int, *, is_error: bool) -> bool:
+    def _buffer_output(self, fd: int, *, is_error: bool) -> bool:
         """Keep what was read; return whether the pipe is still open."""
         try:
             piece = os.read(fd, _PIECE)

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from secagg.conformance.noise_law import (
     LEAST_ENTRIES,
-    complaint_about,
     law_complaint,
     missing_complaint,
+    noise_fault,
 )
 from secagg.conformance.program import ProgramFailedError, Tested
 from secagg.conformance.scene import (
@@ -168,10 +168,10 @@ class Recorder:
         self._tested = tested
         self.lines: list[tuple[str, Mapping[str, Any]]] = []
 
-    def ask(self, line: Mapping[str, Any]) -> dict[str, Any]:
-        """Send one line and return the answer; see `Tested.ask`."""
+    def call(self, line: Mapping[str, Any]) -> dict[str, Any]:
+        """Send one line and return the answer; see `Tested.call`."""
         self.lines.append(("kit", line))
-        answer = self._tested.ask(line)
+        answer = self._tested.call(line)
         self.lines.append(("program", answer))
         return answer
 
@@ -234,11 +234,11 @@ class Run:
             name: Peer(name, self.offer, seed=seed, revoked=self.revoked)
             for name in scene.peers
         }
-        self.vector: list[float] = list(self._made() if vector is None else vector)
-        self.heard = b""
+        self.vector: list[float] = list(self._vector() if vector is None else vector)
+        self.latest = b""
         self.ring_place = 0
-        self.said: list[bytes] = []
-        self._peer_heard: dict[str, bytes] = {}
+        self.sent: list[bytes] = []
+        self._peer_updates: dict[str, bytes] = {}
         self.line: dict[str, Any] = {
             "do": "begin",
             "offer": self.server.offer.hex(),
@@ -256,7 +256,7 @@ class Run:
             self.line["membership"] = membership_line(TESTED)
             self.line["revocations"] = LIST.hex() if has_list else ""
 
-    def _made(self) -> list[float]:
+    def _vector(self) -> list[float]:
         """Return the vector of the tested client."""
         if not self.scene.parameters.noise_block:
             return [int(x) for x in Peer(TESTED, self.offer, seed=self.seed).vector()]
@@ -267,29 +267,29 @@ class Run:
 
     # --- the program ------------------------------------------------------------------
 
-    def ask(self, line: Mapping[str, Any]) -> ProgramAnswer:
+    def call(self, line: Mapping[str, Any]) -> ProgramAnswer:
         """Send one line and read the answer."""
-        return ProgramAnswer.of(self.recorder.ask(line))
+        return ProgramAnswer.of(self.recorder.call(line))
 
     def begin(self, offer: bytes | None = None) -> ProgramAnswer:
         """Offer the session."""
         if offer is not None:
             self.line["offer"] = offer.hex()
-        return self.ask(self.line)
+        return self.call(self.line)
 
     def update(self, update: bytes) -> ProgramAnswer:
         """Hand the program an update; b"" for none."""
-        return self.ask({"do": "update", "update": update.hex(), "now": self.now})
+        return self.call({"do": "update", "update": update.hex(), "now": self.now})
 
     def restart(self) -> ProgramAnswer:
         """Let the program forget all but what it has stored."""
         if self.restarts == "process":
             self.recorder.restart()
-        return self.ask({**self.line, "do": "restart", "now": self.now})
+        return self.call({**self.line, "do": "restart", "now": self.now})
 
-    def news(self, answer: ProgramAnswer) -> tuple[bytes, ...]:
+    def unsent_messages(self, answer: ProgramAnswer) -> tuple[bytes, ...]:
         """Return the messages that it has not said before."""
-        return tuple(each for each in answer.messages if each not in self.said)
+        return tuple(each for each in answer.messages if each not in self.sent)
 
     def deliver(self, answer: ProgramAnswer) -> None:
         """Hand the aggregator what the program said.
@@ -301,7 +301,7 @@ class Run:
             raise BrokenRuleError(
                 f"the program left an honest session with {answer.left or answer.ended}"
             )
-        for message in self.news(answer):
+        for message in self.unsent_messages(answer):
             try:
                 self.server.receive(TESTED, message)
             except RemoteProtocolError as error:
@@ -309,9 +309,9 @@ class Run:
                     f"the aggregator refuses message {message[0]} with "
                     f"{error.code.name}: {error}"
                 ) from None
-            self.said.append(message)
+            self.sent.append(message)
 
-    def give(self, answer: ProgramAnswer) -> ProgramAnswer:
+    def deliver_answer(self, answer: ProgramAnswer) -> ProgramAnswer:
         """Deliver an answer; where it shows a view, check that and let it bind."""
         self.deliver(answer)
         if not answer.view:
@@ -322,7 +322,7 @@ class Run:
             raise BrokenRuleError(
                 f"the aggregator refuses the view with {error.code.name}"
             ) from None
-        bound = self.ask({"do": "bind", "now": self.now})
+        bound = self.call({"do": "bind", "now": self.now})
         self.deliver(bound)
         return bound
 
@@ -333,7 +333,7 @@ class Run:
             BrokenRuleError: It has not, or has said something besides.
         """
         wanted = sorted(codes)
-        if self.news(answer) or answer.view or answer.left not in wanted:
+        if self.unsent_messages(answer) or answer.view or answer.left not in wanted:
             raise BrokenRuleError(
                 f"it must leave with {' or '.join(wanted)}, and says {answer.in_words}"
             )
@@ -344,7 +344,7 @@ class Run:
         """Let the program advertise."""
         answer = self.begin()
         self.deliver(answer)
-        if not self.news(answer) and not self.said:
+        if not self.unsent_messages(answer) and not self.sent:
             raise BrokenRuleError(
                 "the program said nothing to an offer that it accepts"
             )
@@ -358,18 +358,18 @@ class Run:
         while True:
             if not self.server.is_over:
                 for name in self.scene.peers:
-                    self._turn(name)
+                    self._step_peer(name)
                 self.server.close_round()
             update = self.server.update_for(TESTED) or b""
-            if (update and update != self.heard) or self.server.is_over:
-                self.heard = update
+            if (update and update != self.latest) or self.server.is_over:
+                self.latest = update
                 if update[:1] == bytes([Roster.KIND]):
                     roster = Roster.decode(update[1:])
                     if isinstance(roster, Neighbourhood):
                         self.ring_place = roster.reader
                 return update
 
-    def until(self, name: str) -> bytes:
+    def play_until(self, name: str) -> bytes:
         """Play honestly until there is an update of this name; return it unheard.
 
         Raises:
@@ -383,11 +383,11 @@ class Run:
             if found == "ending":
                 failure = self.server.failure
                 raise BrokenRuleError(f"the session ended too early: {failure}")
-            self.hear(update)
+            self.deliver_update(update)
 
-    def hear(self, update: bytes) -> ProgramAnswer:
+    def deliver_update(self, update: bytes) -> ProgramAnswer:
         """Let the program hear an update, and answer."""
-        return self.give(self.update(update))
+        return self.deliver_answer(self.update(update))
 
     def finish(self) -> None:
         """Play to the end, and check the sum.
@@ -395,7 +395,7 @@ class Run:
         Raises:
             BrokenRuleError: There is no sum, or it is wrong.
         """
-        update = self.heard if self.server.is_over else self.until("ending")
+        update = self.latest if self.server.is_over else self.play_until("ending")
         if self.server.result is None:
             raise BrokenRuleError(f"there is no sum: {self.server.failure}")
         answer = self.update(update)
@@ -403,7 +403,7 @@ class Run:
             raise BrokenRuleError("the program does not say that the sum was released")
         self.check_sum()
         packed = self.server.packed_sum or b""
-        self._check_reading(self.recorder.ask({"do": "sum", "packed": packed.hex()}))
+        self._check_reading(self.recorder.call({"do": "sum", "packed": packed.hex()}))
 
     def check_sum(self) -> None:
         """Check the sum by what all peers have given.
@@ -441,7 +441,7 @@ class Run:
         rest = result.residues.astype(np.int64)
         for name in result.receipt.survivors:
             if name != TESTED:
-                rest -= self.peers[name].kept(self.removed)
+                rest -= self.peers[name].remaining_input(self.removed)
         rest %= m
         return np.where(rest >= (m + 1) // 2, rest - m, rest)
 
@@ -480,7 +480,7 @@ class Run:
         left = (read - given) * numbers.scale_factor
         length = float(np.linalg.norm(given))
         complaint = missing_complaint(left, given, variance) if length else complaint
-        complaint = complaint or complaint_about(left, variance)
+        complaint = complaint or noise_fault(left, variance)
         if complaint:
             raise BrokenRuleError(complaint)
 
@@ -506,23 +506,23 @@ class Run:
                 "the program reads the sum otherwise (R14.1-2, R14.9-1)"
             )
 
-    def _turn(self, name: str) -> None:
+    def _step_peer(self, name: str) -> None:
         """Let a peer hear what there is for it, and answer."""
         peer = self.peers[name]
         update = self.server.update_for(name) or b""
-        if name not in self._peer_heard:
-            self._peer_heard[name] = b""
-            self._said(name, peer.join())
+        if name not in self._peer_updates:
+            self._peer_updates[name] = b""
+            self._send_messages(name, peer.join())
             return
-        if not update or update == self._peer_heard[name]:
+        if not update or update == self._peer_updates[name]:
             return
-        self._peer_heard[name] = update
+        self._peer_updates[name] = update
         lost = self._lost.get(name)
         kind = KIND_NAMES[update[0]]
         if lost is None or _ORDER.index(kind) < _ORDER.index(lost):
-            self._said(name, peer.hear(update))
+            self._send_messages(name, peer.receive(update))
 
-    def _said(self, name: str, messages: tuple[bytes, ...]) -> None:
+    def _send_messages(self, name: str, messages: tuple[bytes, ...]) -> None:
         """Hand messages of a client to the server, one of them spoiled."""
         for message in messages:
             if message[0] == Complaint.KIND:

@@ -275,7 +275,7 @@ class Peer:
         )
         return self._messages(self._apply(event))
 
-    def hear(self, update: bytes) -> tuple[bytes, ...]:
+    def receive(self, update: bytes) -> tuple[bytes, ...]:
         """Take an update; return what it answers."""
         envelope = Envelope(KINDS[update[0]], update[1:])
         said = self._apply(Received(envelope))
@@ -291,7 +291,7 @@ class Peer:
         entries = np.arange(self._offer.parameters.dimension, dtype=np.int64)
         return (entries * start + start) % most - most // 2
 
-    def kept(self, removed: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    def remaining_input(self, removed: tuple[int, ...]) -> npt.NDArray[np.int64]:
         """Return what a sum holds of it when some layers are taken back.
 
         Args:

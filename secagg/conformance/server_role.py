@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from secagg.conformance.noise_law import (
     LEAST_ENTRIES,
-    complaint_about,
     law_complaint,
+    noise_fault,
 )
 from secagg.conformance.program import ProgramFailedError
 from secagg.conformance.run import BrokenRuleError, Recorder
@@ -213,7 +213,7 @@ class ServerRun:
     ) -> None:
         self._case, self._recorder, self.seed = case, recorder, seed
         self._scene, self._restarts = scene, restart
-        told = recorder.ask(
+        told = recorder.call(
             {
                 "do": "open",
                 "parameters": scene.parameters.encode().hex(),
@@ -242,7 +242,7 @@ class ServerRun:
             raise BrokenRuleError(f"its clients refuse the offer: {error}") from None
         names = sorted((TESTED, *scene.peers))
         self.peers = {name: Peer(name, self.offer, seed=seed) for name in names}
-        self._heard = dict.fromkeys(names, b"")
+        self._last_updates = dict.fromkeys(names, b"")
         self._restart()
 
     def play(self) -> None:
@@ -258,13 +258,13 @@ class ServerRun:
             self._refused(self._case.sender, of_another(b"", self))
         for _ in range(_MOST_ROUNDS):
             self._restart()  # nothing that it has acknowledged is told again
-            is_over = self._recorder.ask({"do": "close_round"}).get("over") is True
+            is_over = self._recorder.call({"do": "close_round"}).get("over") is True
             if self._case.needs_restart:
                 self._check_memory(self._updates)
             if is_over:
                 break
             for name in self.peers:
-                self._turn(name)
+                self._step_client(name)
         if self._case.needs_restart:
             self._check_memory(self._total)
         self._check_end(self._total())
@@ -275,7 +275,7 @@ class ServerRun:
             return
         if self._restarts == "process":
             self._recorder.restart()
-        told = self._recorder.ask({"do": "restart"})
+        told = self._recorder.call({"do": "restart"})
         if told.get("offer") != self.offer.encode().hex():
             raise BrokenRuleError("after a restart it has another offer")
 
@@ -289,21 +289,21 @@ class ServerRun:
         return [self._update(name) for name in self.peers]
 
     def _total(self) -> dict[str, Any]:
-        return self._recorder.ask({"do": "total"})
+        return self._recorder.call({"do": "total"})
 
-    def _turn(self, name: str) -> None:
+    def _step_client(self, name: str) -> None:
         """Hand a client its update, and send what it answers."""
         update = self._update(name)
-        if update and update != self._heard[name] and update[0] != Aborted.KIND:
-            self._heard[name] = update
+        if update and update != self._last_updates[name] and update[0] != Aborted.KIND:
+            self._last_updates[name] = update
             try:
-                said = self.peers[name].hear(update)
+                said = self.peers[name].receive(update)
             except (KeyError, RemoteProtocolError) as error:
                 raise BrokenRuleError(f"{name} refuses its update: {error}") from None
             self._send(name, said)
 
     def _update(self, name: str) -> bytes:
-        found = self._recorder.ask({"do": "update_for", "name": name}).get("update")
+        found = self._recorder.call({"do": "update_for", "name": name}).get("update")
         try:
             return bytes.fromhex(found or "")
         except (TypeError, ValueError):
@@ -327,22 +327,22 @@ class ServerRun:
                     self._refused(name, CHANGES[case.change](message, self))
             self._accepted(name, sent)  # R5-1: again, it is acknowledged
 
-    def _told(self, name: str, message: bytes) -> str:
+    def _submit(self, name: str, message: bytes) -> str:
         line = {"do": "receive", "sender": name, "message": message.hex()}
-        found = self._recorder.ask(line).get("refused", "")
+        found = self._recorder.call(line).get("refused", "")
         if not isinstance(found, str):
             raise ProgramFailedError("its refusal is no code")
         return found
 
     def _accepted(self, name: str, message: bytes) -> None:
-        code = self._told(name, message)
+        code = self._submit(name, message)
         if code:
             raise BrokenRuleError(
                 f"it refuses the honest message {message[0]} of {name} with {code}"
             )
 
     def _refused(self, name: str, message: bytes) -> None:
-        code, wanted = self._told(name, message), sorted(self._case.codes)
+        code, wanted = self._submit(name, message), sorted(self._case.codes)
         if code not in wanted:
             raise BrokenRuleError(
                 f"it must refuse with {' or '.join(wanted)}, and says "
@@ -367,30 +367,30 @@ class ServerRun:
             self._check_noise(task, total)
             return
         expected = np.zeros(parameters.dimension, dtype=np.int64)
-        for name in self._those_who_sent(Upload.KIND):
+        for name in self._senders(Upload.KIND):
             expected += self.peers[name].vector()
         if np.any((expected - total) % parameters.modulus):
             raise BrokenRuleError("the sum is not that of the vectors (R5.5-12)")
 
-    def _those_who_sent(self, kind: int) -> list[str]:
+    def _senders(self, kind: int) -> list[str]:
         lost = self._case.lost or {}
         return [name for name in self.peers if lost.get(name, _NEVER) > kind]
 
     def _check_noise(self, task: NoisyTask, total: npt.NDArray[np.int64]) -> None:
         """Check the noise of a sum of zeros: its law, and every entry (rule 3)."""
-        survivors, m = self._those_who_sent(Upload.KIND), self.offer.parameters.modulus
-        dealers = self._those_who_sent(Bundles.KIND)
+        survivors, m = self._senders(Upload.KIND), self.offer.parameters.modulus
+        dealers = self._senders(Bundles.KIND)
         noise = task.session_noise(len(dealers))
         removed = noise.removed_layers(len(dealers) - len(survivors))
         kept = [v for i, v in enumerate(noise.layers) if i not in removed]
         variance = float(len(survivors) * (noise.base + sum(kept)))
         drawn = np.where(total >= (m + 1) // 2, total - m, total)
         if drawn.size >= LEAST_ENTRIES:
-            for complaint in (complaint_about, law_complaint):
+            for complaint in (noise_fault, law_complaint):
                 if said := complaint(drawn, variance):
                     raise BrokenRuleError(f"of the sum, {said} (R6.7-1)")
         for name in survivors:
-            drawn = drawn - self.peers[name].kept(removed)
+            drawn = drawn - self.peers[name].remaining_input(removed)
         if np.any(drawn % m):
             raise BrokenRuleError(
                 "the sum is not that of the inputs without the layers that must leave"

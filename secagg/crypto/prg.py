@@ -343,7 +343,7 @@ class _RejectionAdder:
         for low in range(0, self._start, self._chunk):
             count = min(self._chunk, self._start - low)
             for fill, refill in self._streams:
-                refill.take(self._draw(fill, buffer, count)[1].size)
+                refill.read(self._draw(fill, buffer, count)[1].size)
         narrow = self._word.itemsize < 8  # noqa: PLR2004 - bytes of the widest word
         combine = self._combine_narrow if narrow else self._combine_wide
         for low in range(0, accumulator.size, self._chunk):
@@ -364,7 +364,7 @@ class _RejectionAdder:
         total = part.astype(np.int64)
         for mask, (fill, refill) in zip(self._masks, self._streams, strict=True):
             words, rejected = self._draw(fill, buffer, part.size)
-            words[rejected] = refill.take(rejected.size)
+            words[rejected] = refill.read(rejected.size)
             combine = np.add if mask.sign > 0 else np.subtract
             combine(total, words, out=total)
         np.remainder(total, self._modulus, out=total)
@@ -375,7 +375,7 @@ class _RejectionAdder:
         modulus = part.dtype.type(self._modulus)
         for mask, (fill, refill) in zip(self._masks, self._streams, strict=True):
             words, rejected = self._draw(fill, buffer, part.size)
-            words[rejected] = refill.take(rejected.size)
+            words[rejected] = refill.read(rejected.size)
             np.remainder(words, modulus, out=words)
             combine = add_into if mask.sign > 0 else subtract_into
             combine(part, words, self._modulus)
@@ -392,7 +392,7 @@ class _Refill:
         self._stream: Callable[[int], bytes] | None = None  # rarely needed
         self._pending: UnsignedArray = np.empty(0, word)
 
-    def take(self, count: int) -> UnsignedArray:
+    def read(self, count: int) -> UnsignedArray:
         """Return the next `count` accepted words."""
         while self._pending.size < count:
             self._draw(2 * (count - self._pending.size) + 8)

@@ -6,7 +6,7 @@ from dpnoise.accounting.cross_task import (
     RequiredChange as RequiredChange,
     TaskLoss as TaskLoss,
     fits as fits,
-    room_for as room_for,
+    required_change as required_change,
     spent as spent,
 )
 from dpnoise.errors import (
@@ -38,7 +38,7 @@ from dpnoise.planning import (
     PlanRequest as PlanRequest,
     clip_flag_amplitude as clip_flag_amplitude,
     error_curve as error_curve,
-    per_entry as per_entry,
+    root_text as root_text,
     plan as plan,
 )
 from secagg.distributed_dp.aggregator_noise import (

@@ -22,10 +22,10 @@ import numpy.typing as npt
 
 from dpnoise.accounting import (
     PrivacyStatement,
-    as_own_work,
     default_accountant,
     make_accountant,
     privacy_unit,
+    weakened,
 )
 from dpnoise.errors import DPNoiseError
 from dpnoise.errors import InputError as NoiseInputError
@@ -102,8 +102,8 @@ class TwoAggregatorReport:
         one, both = self.aggregator, self.reader
         return (
             "against both aggregators together: nothing is promised",
-            f"against either aggregator, if the other one adds its noise: {_say(one)}",
-            f"against readers of the sums, if both do: {_say(both)}",
+            f"against either aggregator, if the other one adds its noise: {_text(one)}",
+            f"against readers of the sums, if both do: {_text(both)}",
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -325,7 +325,7 @@ class AggregatorNoise:
             raise bad_block(str(error)) from None
         return TwoAggregatorReport(
             aggregator=against_one,
-            reader=as_own_work(
+            reader=weakened(
                 account.statement(delta), self.mechanism.parameters.mechanism
             ),
             noise_stddev=self.noise_stddev,
@@ -366,21 +366,21 @@ class AggregatorNoise:
             RemoteProtocolError: POLICY_VIOLATION, naming the limit; BAD_CONFIG as
                 `report`.
         """
-        _insist(
+        _require(
             privacy_limits.max_local_epsilon is None,
             "no local randomiser protects a vector that both aggregators read together",
         )
-        _insist(
+        _require(
             privacy_limits.min_local_noise_stddev == 0.0
             and privacy_limits.min_local_noise_multiplier == 0.0,
             "no client adds noise to its own vector",
         )
-        _insist(
+        _require(
             self.budget.delta <= privacy_limits.max_delta,
             f"delta is {text_above(self.budget.delta, 3)}, at most "
             f"{privacy_limits.max_delta:.3g} is accepted",
         )
-        _insist(
+        _require(
             self.budget.epsilon <= privacy_limits.max_epsilon * (1 + EPSILON_SLACK),
             f"epsilon is {text_above(self.budget.epsilon, 4)}, at most "
             f"{privacy_limits.max_epsilon:.4g} "
@@ -388,7 +388,7 @@ class AggregatorNoise:
         )
         report = self.kept_claim(report_of=report_of)
         stated = report.aggregator
-        _insist(
+        _require(
             privacy_limits.accepts(status=stated.status, proof=stated.proof),
             f"epsilon is only {stated.grounds}; accepted: "
             f"{', '.join(sorted(privacy_limits.statuses))}",
@@ -399,11 +399,11 @@ class AggregatorNoise:
         return hash_parts("rotation", session_id, suite=self.parameters.suite)
 
 
-def _say(stated: PrivacyStatement) -> str:
+def _text(stated: PrivacyStatement) -> str:
     return f"{stated.figures()} ({stated.accountant}; {stated.grounds})"
 
 
-def _insist(holds: bool, complaint: str) -> None:  # noqa: FBT001 - the value asked about
+def _require(holds: bool, complaint: str) -> None:  # noqa: FBT001 - the value asked about
     if not holds:
         raise ErrorCode.POLICY_VIOLATION.error(
             f"the task breaks this client's privacy policy: {complaint}",

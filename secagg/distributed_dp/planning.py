@@ -46,7 +46,7 @@ def _with_our_errors(planner: Planner[_P]) -> Planner[_P]:
             raise ErrorCode.BAD_SETTINGS.error(
                 str(error.args[0]),  # without the nearest value
                 kind=LocalProtocolError,
-                fix=_way_out(error),
+                fix=_remedy(error),
             ) from error
         except DPNoiseError as error:
             raise ErrorCode.INFEASIBLE.error(
@@ -59,7 +59,7 @@ def _with_our_errors(planner: Planner[_P]) -> Planner[_P]:
     return cast("Planner[_P]", plan)
 
 
-def _way_out(error: ParameterError) -> str:
+def _remedy(error: ParameterError) -> str:
     """Return one sentence that names a value that works."""
     name, nearest = error.parameter, error.nearest
     if nearest is None:

@@ -19,9 +19,9 @@ from dpnoise import local  # few tasks have a randomiser, and need all of it
 from dpnoise.accounting import (
     PrivacyStatement,
     Status,
-    as_own_work,
     make_accountant,
     privacy_unit,
+    weakened,
 )
 from dpnoise.errors import DPNoiseError
 from dpnoise.events import Adversary, Repeated
@@ -326,7 +326,7 @@ def statement(noise_block: bytes, adversary: Adversary) -> PrivacyStatement:
         accountant = make_accountant(budget.accountant, adversary=adversary)
         accountant.compose(Repeated(block.release, budget.charges))
         stated = accountant.statement(budget.delta)
-        return as_own_work(stated, block.mechanism.parameters.mechanism)
+        return weakened(stated, block.mechanism.parameters.mechanism)
     except DPNoiseError as error:
         # The block names accountant and numbers: the party that offers it is at fault.
         raise bad_block(str(error)) from None

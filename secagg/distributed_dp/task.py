@@ -474,7 +474,7 @@ class NoisyTask:
                 more was subtracted than survivors can have revealed.
         """
         noise = self.session_noise(share_holders)
-        unseen = self.parameters.most_set_apart(clients)  # R5.9-13
+        unseen = self.parameters.max_omitted(clients)  # R5.9-13
         try:
             removed = noise.removed_layers(share_holders - survivors + unseen)
         except DPNoiseError as error:
@@ -518,7 +518,7 @@ class NoisyTask:
         elif (total := certificate.total) is not None:
             noise = total
         else:
-            noise = certificate.most
+            noise = certificate.total_noise
         error = self.mechanism.sum_error(
             noise,
             inputs=inputs,
@@ -646,7 +646,7 @@ class NoisyTask:
         """
         rule = self.mechanism.parameters.noise_rule
         fraction = privacy_limits.colluder_fraction(self.parameters.profile)
-        _insist(
+        _require_limits(
             (
                 # Not from the report, which may be that of another graph.
                 self.budget.delta + self.graph_delta <= privacy_limits.max_delta,
@@ -697,7 +697,7 @@ class NoisyTask:
             return
         stated = self.broken_masks
         total = math.inf if stated is None else stated.total_epsilon
-        _insist(
+        _require_limits(
             (
                 total <= most * (1 + EPSILON_SLACK),
                 (
@@ -729,7 +729,7 @@ class NoisyTask:
         self.check_noise(privacy_limits)
         report = self.kept_claim(report=report)
         stated = report.server
-        _insist(
+        _require_limits(
             (
                 privacy_limits.accepts(status=stated.status, proof=stated.proof),
                 (
@@ -762,7 +762,7 @@ def _layers(ladder: int) -> int:
     return ladder + 1 if ladder else 0
 
 
-def _insist(*demands: tuple[bool, str]) -> None:
+def _require_limits(*demands: tuple[bool, str]) -> None:
     """Raise POLICY_VIOLATION for the first limit that does not hold."""
     for holds, complaint in demands:
         if not holds:

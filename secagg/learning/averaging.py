@@ -39,7 +39,7 @@ from secagg.protocol.arguments import (
     check_kind,
     check_real,
     check_whole,
-    says_which_argument,
+    validates_arguments,
 )
 from secagg.server.server import RunningTask
 from secagg.server.task.outputs import ReleasedSum
@@ -62,7 +62,7 @@ class _Moving:
     state: dict[str, Flat] = field(default_factory=dict)
 
 
-@says_which_argument
+@validates_arguments
 class FederatedAveraging:
     """A model that private sums train: the side of the server.
 
@@ -256,7 +256,7 @@ class FederatedAveraging:
         arrays = self.spec.unflatten(self._private.model)
         return StepPayload(sums + 1, self._weighting, self._config, arrays).encode()
 
-    def take(self, total: ReleasedSum) -> TrainingStep:
+    def apply_sum(self, total: ReleasedSum) -> TrainingStep:
         """Move the model by the mean of a session, and keep the step.
 
         A sum that was taken before changes nothing.
@@ -272,7 +272,7 @@ class FederatedAveraging:
                 noise.
             ServiceError: STORAGE_FAILED; the model is not moved.
         """
-        return self._taken(total, None)
+        return self._apply_once(total, None)
 
     def train(
         self,
@@ -320,9 +320,9 @@ class FederatedAveraging:
             try:
                 total = people.sum(makers)
             except ClippingWarning as warning:  # the sum is released, and is spent
-                self._taken(warning.total, plain)
+                self._apply_once(warning.total, plain)
                 raise
-            self._taken(total, plain)
+            self._apply_once(total, plain)
         return self.curve
 
     async def train_served(self, running: RunningTask) -> AsyncIterator[TrainingStep]:
@@ -338,11 +338,11 @@ class FederatedAveraging:
             Each step, when its checkpoint is on the disk.
 
         Raises:
-            SecAggError: As `RunningTask.sums`, or `take`.
+            SecAggError: As `RunningTask.sums`, or `apply_sum`.
         """
         await asyncio.to_thread(self._scores, self._private)
         async for total in running.sums():
-            yield await asyncio.to_thread(self.take, total)
+            yield await asyncio.to_thread(self.apply_sum, total)
 
     def _vector(self, session: SessionInfo, *, update: Flat, weight: float) -> Flat:
         return self._weighting.vector(update, weight, l2_clip=clip_of(session))
@@ -358,7 +358,7 @@ class FederatedAveraging:
 
         return [difference(self.spec, moving.model, one(step())) for one in updates]
 
-    def _taken(
+    def _apply_once(
         self, total: ReleasedSum, plain: list[tuple[Flat, float]] | None
     ) -> TrainingStep:
         """Move the model by a released sum, once."""
@@ -476,9 +476,9 @@ class FederatedAveraging:
                 kind=LocalProtocolError,
                 fix="Pass the arguments of that training, or an empty directory.",
             )
-        self._private = _moving(found.arrays, _MODEL)
+        self._private = _read_moving(found.arrays, _MODEL)
         if self._plain is not None:
-            self._plain = _moving(found.arrays, _PLAIN)
+            self._plain = _read_moving(found.arrays, _PLAIN)
         self._steps, self._sum_hash, self._task = found.steps, found.sum_hash, task
 
 
@@ -504,7 +504,7 @@ def _flag_amplitude(asked: dict[str, Any]) -> float:
 
 
 def _arrays(private: _Moving, plain: _Moving | None) -> dict[str, Flat]:
-    """Return the arrays of a checkpoint: `_moving` reads them."""
+    """Return the arrays of a checkpoint: `_read_moving` reads them."""
     arrays: dict[str, Flat] = {}
     for title, moving in ((_MODEL, private), (_PLAIN, plain)):
         if moving is not None:
@@ -513,7 +513,7 @@ def _arrays(private: _Moving, plain: _Moving | None) -> dict[str, Flat]:
     return arrays
 
 
-def _moving(arrays: Mapping[str, Flat], title: str) -> _Moving:
+def _read_moving(arrays: Mapping[str, Flat], title: str) -> _Moving:
     state = {
         name.removeprefix(f"{title}/"): array
         for name, array in arrays.items()

@@ -70,23 +70,23 @@ class StepPayload:
             InputError: It is no payload of a training task.
         """
         if not is_step(data):
-            raise _bad("is not the model of a training task")
+            raise _payload_error("is not the model of a training task")
         _, version, step, digest, max_weight, kappa, length = _HEAD.unpack_from(data)
         begin = _HEAD.size + length
         if version != _VERSION or length > MAX_CONFIG_BYTES or begin > len(data):
-            raise _bad("has another version, or a damaged head")
+            raise _payload_error("has another version, or a damaged head")
         try:
             config = json.loads(data[_HEAD.size : begin])
         except (ValueError, RecursionError):
-            raise _bad("has a config that is no JSON") from None
+            raise _payload_error("has a config that is no JSON") from None
         arrays = read_arrays(
             data[begin:], max_bytes=len(data), what="the model of the payload"
         )
         spec = VectorSpec.of_names(arrays)
         if not _is_weighting(max_weight, kappa) or not isinstance(config, dict):
-            raise _bad("has a head that cannot be")
+            raise _payload_error("has a head that cannot be")
         if spec.digest != digest:
-            raise _bad("has arrays of another schema than its head")
+            raise _payload_error("has arrays of another schema than its head")
         weighting = Weighting(max_weight, kappa)
         return cls(step, weighting, config, arrays)
 
@@ -129,7 +129,7 @@ def encode_config(config: Mapping[str, Any]) -> bytes:
     return text.encode()
 
 
-def _bad(fault: str) -> InputError:
+def _payload_error(fault: str) -> InputError:
     return ErrorCode.BAD_INPUT.error(
         f"the payload of the session {fault}",
         kind=InputError,

@@ -128,14 +128,14 @@ class ProgramInput:
             for place in (self._work, self._inputs, work):
                 place.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         try:
-            vector = self._made(session, work)
+            vector = self._run_program(session, work)
         finally:
             shutil.rmtree(work, ignore_errors=True)
         with disk(kept):
             replace_file(kept, _npy(vector), mode=_PRIVATE_FILE)
         return vector
 
-    def was_given(self, task: str, session_number: int) -> bool:
+    def was_assigned(self, task: str, session_number: int) -> bool:
         """Return True: a program has no other file that might have been meant."""
         del task, session_number
         return True
@@ -144,7 +144,7 @@ class ProgramInput:
         """End the program, if it runs."""
         self._program.stop()
 
-    def _made(self, session: SessionInfo, work: Path) -> npt.NDArray[Any]:
+    def _run_program(self, session: SessionInfo, work: Path) -> npt.NDArray[Any]:
         """Run the program on the payload, and return its vector."""
         step = StepPayload.decode(session.payload) if is_step(session.payload) else None
         payload = work / ("payload.npz" if step else "payload")

@@ -170,17 +170,17 @@ class ServedTraining:
         self._optimizer = optimizer
         self.payload: Final = self._averaging.payload
 
-    async def take(self, total: ReleasedSum) -> tuple[TrainingStep, Path]:
+    async def apply_sum(self, total: ReleasedSum) -> tuple[TrainingStep, Path]:
         """Move the model by a sum, and write it.
 
         Returns:
             The step, and the file of the model after it.
 
         Raises:
-            SecAggError: As `FederatedAveraging.take`; the sum is given again.
+            SecAggError: As `FederatedAveraging.apply_sum`; the sum is given again.
         """
         try:
-            return await asyncio.to_thread(self._take, total)
+            return await asyncio.to_thread(self._apply_and_write, total)
         except asyncio.CancelledError:
             self.stop()  # else the process would wait for its thread
             raise
@@ -190,8 +190,8 @@ class ServedTraining:
         if isinstance(self._optimizer, ProgramOptimizer):
             self._optimizer.stop()
 
-    def _take(self, total: ReleasedSum) -> tuple[TrainingStep, Path]:
-        step = self._averaging.take(total)
+    def _apply_and_write(self, total: ReleasedSum) -> tuple[TrainingStep, Path]:
+        step = self._averaging.apply_sum(total)
         spec = self._averaging.spec
         arrays = spec.unflatten(spec.flatten(self._averaging.model))
         path = self._output_dir / f"model-{total.session_number}.npz"

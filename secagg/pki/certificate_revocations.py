@@ -164,7 +164,7 @@ class _FinalError(ServiceError):
 
 
 class CertificateRevocations:
-    """The lists that are in force; `look` reads their file again.
+    """The lists that are in force; `refresh` reads their file again.
 
     Args:
         file: The file; None for a deployment without revocations.
@@ -188,7 +188,7 @@ class CertificateRevocations:
         self._numbers: frozenset[CertificateNumber] = frozenset()
         self._lists: tuple[AcceptedCRL, ...] = ()
         self._complaint = ""
-        self._seen = _NOTHING
+        self._file_stamp = _NOTHING
         self._warned = (logging.NOTSET, -math.inf)
         self._marks: dict[str, tuple[int, str]] = {}
         if file is not None:
@@ -204,7 +204,7 @@ class CertificateRevocations:
         now = self._date()
         return all(now < each.ends for each in self._lists)
 
-    def look(self) -> bool:
+    def refresh(self) -> bool:
         """Read the file again; return whether it revokes further certificates.
 
         A file that is refused leaves the present lists in force, and is an error in the
@@ -216,12 +216,12 @@ class CertificateRevocations:
         try:
             # Other authorities may lack their list, or leave one that none has signed.
             found = _contents(self._file.path), self._authorities()
-            if found != self._seen:
+            if found != self._file_stamp:
                 self._accept(self._file, *found)
                 self._complaint = ""
         except ServiceError as error:
             # After every other failure the next look tries again.
-            self._seen = found if isinstance(error, _FinalError) else _NOTHING
+            self._file_stamp = found if isinstance(error, _FinalError) else _NOTHING
             if str(error) != self._complaint:
                 self._complaint = str(error)
                 log_event(
@@ -258,7 +258,7 @@ class CertificateRevocations:
             marks = json.dumps(self._marks, sort_keys=True).encode()
             with disk(file.mark):
                 replace_file(file.mark, marks)
-        self._seen = (data, authorities)
+        self._file_stamp = (data, authorities)
 
     def _warn(self, file: RevocationFile) -> None:
         """Log once a day that a list ends soon, and at once that it has ended."""

@@ -128,7 +128,7 @@ class IssuerRecord:
         number = self.list_number + 1
         row = {"made_at": made_at, "revocation": number, "serials": serials}
         self._lines.append(row)
-        self._take_back(serials, made_at)
+        self._revoke_serials(serials, made_at)
 
     # --- writing ----------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class IssuerRecord:
         self._of_name[credential.name].append(credential)
         self._of_key[credential.identity_key].append(credential)
 
-    def _take_back(self, serials: Iterable[int], made_at: int) -> None:
+    def _revoke_serials(self, serials: Iterable[int], made_at: int) -> None:
         self.revoked.update(serials)
         self.list_number += 1
         self.list_made_at = made_at
@@ -182,7 +182,7 @@ class IssuerRecord:
             or not all(1 <= serial <= len(self.credentials) for serial in serials)
         ):
             raise ValueError("the revocation does not follow from the lines above it")
-        self._take_back(serials, made_at)
+        self._revoke_serials(serials, made_at)
 
 
 def _row(credential: Credential) -> dict[str, object]:

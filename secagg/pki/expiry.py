@@ -64,7 +64,7 @@ def level_of(moment: datetime, now: datetime) -> int:
 class ExpiryWarnings:
     """Logs files that expire soon: at once, once a day, and when it becomes urgent."""
 
-    _said: dict[Path, tuple[int, datetime]] = field(default_factory=dict)
+    _logged: dict[Path, tuple[int, datetime]] = field(default_factory=dict)
     _known: tuple[TLSIdentity | None, tuple[Expiry, ...]] = (None, ())
 
     def warn(self, identity: TLSIdentity, now: datetime | None = None) -> None:
@@ -77,9 +77,9 @@ class ExpiryWarnings:
         if self._known[0] is not identity:  # reading certificates takes time
             self._known = (identity, tuple(expiries_of(identity)))
         for expiry in self._known[1]:
-            self.say(expiry, now or datetime.now(UTC))
+            self.log(expiry, now or datetime.now(UTC))
 
-    def say(self, expiry: Expiry, now: datetime) -> None:
+    def log(self, expiry: Expiry, now: datetime) -> None:
         """Log one file that expires soon, unless that was logged recently.
 
         Args:
@@ -87,10 +87,10 @@ class ExpiryWarnings:
             now: The present.
         """
         level = level_of(expiry.moment, now)
-        before, when = self._said.get(expiry.path, (logging.NOTSET, now))
+        before, when = self._logged.get(expiry.path, (logging.NOTSET, now))
         if level <= before and now - when < _SAID_EVERY:
             return
-        self._said[expiry.path] = (level, now)
+        self._logged[expiry.path] = (level, now)
         if level == logging.NOTSET:
             return
         log_event(

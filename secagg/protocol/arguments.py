@@ -224,7 +224,7 @@ def as_path(name: str, value: object) -> Path | None:
     )
 
 
-def says_which_argument(called: _Called) -> _Called:
+def validates_arguments(called: _Called) -> _Called:
     """Make a class or a function refuse wrong arguments with a `LocalProtocolError`.
 
     The next step names the closest keyword, or the missing arguments.  By its
@@ -423,7 +423,7 @@ def _as_array(given: object, name: str) -> npt.NDArray[Any]:
             )
         return np.asarray(given.data)
     try:
-        _refuse_what_is_no_array(given, name)
+        _refuse_non_array(given, name)
         tensor: Any = given
         if hasattr(tensor, "detach") and hasattr(tensor, "cpu"):  # torch
             tensor = tensor.detach().cpu().numpy()
@@ -439,7 +439,7 @@ def _as_array(given: object, name: str) -> npt.NDArray[Any]:
         ) from None
 
 
-def _refuse_what_is_no_array(given: object, name: str) -> None:
+def _refuse_non_array(given: object, name: str) -> None:
     """Refuse objects that are not arrays, with the way to make one."""
     if inspect.iscoroutine(given):
         given.close()  # otherwise Python warns that it was never awaited

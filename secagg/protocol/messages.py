@@ -299,7 +299,7 @@ def _read_seed(reader: Reader) -> bytes:
     return graph_seed
 
 
-def rank_key(identity: str, graph_seed: bytes) -> bytes:
+def sort_key(identity: str, graph_seed: bytes) -> bytes:
     """Return the key by which clients are ordered in a roster (PROTOCOL §5.1).
 
     Args:
@@ -326,7 +326,7 @@ class Roster:
     drawn edges it opens the round before.
 
     Attributes:
-        adverts: Strictly ascending by `rank_key`.
+        adverts: Strictly ascending by `sort_key`.
         graph_seed: 32 bytes that order the ring, or b"" on the other graphs.
     """
 
@@ -339,7 +339,7 @@ class Roster:
     @classmethod
     def of(cls, adverts: Iterable[Advert], graph_seed: bytes = b"") -> Self:
         """Return the roster of some clients, in their order."""
-        ranked = sorted(adverts, key=lambda each: rank_key(each.identity, graph_seed))
+        ranked = sorted(adverts, key=lambda each: sort_key(each.identity, graph_seed))
         return cls(tuple(ranked), graph_seed)
 
     def __len__(self) -> int:
@@ -361,7 +361,7 @@ class Roster:
         frame = RosterFrame.decode(data)
         adverts = {index: Advert.decode(raw) for index, raw in frame.adverts.items()}
         seed = frame.graph_seed
-        ranks = [rank_key(advert.identity, seed) for advert in adverts.values()]
+        ranks = [sort_key(advert.identity, seed) for advert in adverts.values()]
         if any(a >= b for a, b in pairwise(ranks)):
             raise ErrorCode.BAD_ENCODING.error(
                 "malformed roster: its identities are out of order",

@@ -46,7 +46,7 @@ class NoiseTerms:
     tolerated_losses: int
     reveals: tuple[tuple[int, ...], ...] = ()
 
-    def after(self, losses: int) -> Self:
+    def after_dropouts(self, losses: int) -> Self:
         """Return these terms after some dropouts that are not counted elsewhere.
 
         Returns:
@@ -160,7 +160,7 @@ def noise_terms(
         return NoiseTerms(b"", tolerated_losses=share_holders)
     # R5.9-13: a client that a server can omit from the sum counts as a dropout.
     terms = read_noise(parameters, share_holders)
-    return terms.after(parameters.most_set_apart(clients))
+    return terms.after_dropouts(parameters.max_omitted(clients))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class NoiseCertificate:
         return self.share_holders - self.survivors
 
     @property
-    def kept(self) -> Fraction:
+    def remaining(self) -> Fraction:
         """The least noise that remains of one honest survivor's."""
         left = sum(v for i, v in enumerate(self.layers) if i not in self.removed)
         return self.base + left
@@ -230,10 +230,10 @@ class NoiseCertificate:
     @property
     def present(self) -> Fraction:
         """The least noise in the sum beside the user's own and that of colluders."""
-        return (self.survivors - self.unseen - self.colluders - 1) * self.kept
+        return (self.survivors - self.unseen - self.colluders - 1) * self.remaining
 
     @property
-    def most(self) -> Fraction:
+    def total_noise(self) -> Fraction:
         """All noise that U3 has added, if each added what it should."""
         return self.survivors * (self.base + sum(self.layers))
 
@@ -246,10 +246,10 @@ class NoiseCertificate:
             count * self.layers[layer]
             for layer, count in zip(self.removed, self.given, strict=True)
         )
-        return self.most - subtracted
+        return self.total_noise - subtracted
 
     @property
-    def suffices(self) -> bool:
+    def is_sufficient(self) -> bool:
         """Whether the sum holds the noise that privacy counts."""
         return self.present >= self.required
 

@@ -217,7 +217,7 @@ class ProtocolParameters:
         ):
             for holds, complaint in rules():
                 if not holds:
-                    raise _impossible(complaint)
+                    raise _infeasible_error(complaint)
         if self.graph is Graph.RING:
             self._check_ring_bounds(demanded_bits(self.graph_bits))
         if isinstance(self.tail, SparseParameters):
@@ -428,7 +428,7 @@ class ProtocolParameters:
             )
         )
         if bits < demanded_bits:
-            raise _impossible(
+            raise _infeasible_error(
                 f"on a ring of {self.min_clients} with degree {self.degree}, "
                 f"{self.colluders} colluders reach a threshold of {self.threshold} "
                 f"with probability 2^-{bits:.1f}; at most 2^-{demanded_bits:.2f} is "
@@ -440,7 +440,7 @@ class ProtocolParameters:
         for clients in (self.min_clients, self.max_clients):
             shortcoming = self.edge_shortcoming(clients, demanded_bits)
             if shortcoming is not None:
-                raise _impossible(shortcoming)
+                raise _infeasible_error(shortcoming)
 
     def edge_shortcoming(self, clients: int, demanded_bits: float) -> str | None:
         """Return why edges drawn by so many clients are not safe; None if they are.
@@ -468,7 +468,7 @@ class ProtocolParameters:
             )
         return None
 
-    def most_set_apart(self, clients: int) -> int:
+    def max_omitted(self, clients: int) -> int:
         """Return how many honest clients a lying server can omit from a sum.
 
         Args:
@@ -575,7 +575,7 @@ def _read_tail(data: bytes, profile: Profile) -> Tail:
     return tail
 
 
-def _impossible(complaint: str) -> SecAggError:
+def _infeasible_error(complaint: str) -> SecAggError:
     return ErrorCode.BAD_CONFIG.error(
         complaint,
         fix="Correct the configuration of the task.",

@@ -24,7 +24,7 @@ from secagg.protocol.arguments import (
     check_real,
     check_whole,
     did_you_mean,
-    says_which_argument,
+    validates_arguments,
 )
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.parameters import Graph, ProtocolParameters
@@ -51,7 +51,7 @@ _MAX_DATA_NAME: Final = 200
 """Largest number of characters of a name that operators choose and read."""
 
 
-@says_which_argument
+@validates_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientPolicy:
     """The limits of one client.
@@ -108,7 +108,7 @@ class ClientPolicy:
             "graphs": Graph,
         }
         for name, kind in kinds.items():
-            members = _several(name, getattr(self, name), kind)
+            members = _members_of(name, getattr(self, name), kind)
             checked = frozenset(check_member(name, each, kind) for each in members)
             object.__setattr__(self, name, checked)
         if self.aggregators is not None:
@@ -233,7 +233,7 @@ _COUNTS: Final = tuple(
 )
 
 
-def _several(name: str, value: object, kind: type[Enum]) -> tuple[object, ...]:
+def _members_of(name: str, value: object, kind: type[Enum]) -> tuple[object, ...]:
     """Return the members of a collection; refuse a single member given alone."""
     if isinstance(value, frozenset | set | list | tuple):
         return tuple(value)
@@ -251,7 +251,7 @@ def colluder_fraction_of(profile: Profile) -> float:
     return COLLUDER_FRACTION
 
 
-@says_which_argument
+@validates_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyLimits:
     """The privacy that one client requires; it computes the figures itself.
@@ -330,7 +330,7 @@ class PrivacyLimits:
         return colluder_fraction_of(profile)
 
 
-@says_which_argument
+@validates_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TotalBudget:
     """What all tasks together may cost the data that they use.

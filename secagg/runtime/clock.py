@@ -75,7 +75,7 @@ async def finish_before(
 
 
 @asynccontextmanager
-async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Run something beside a block; it is cancelled at the block's end."""
     task = asyncio.create_task(work)
     try:
@@ -95,7 +95,7 @@ async def ends_before(task: asyncio.Future[Any], flag: asyncio.Event) -> bool:
     return task.done()
 
 
-async def is_set_before(clock: Clock, deadline: float, flag: asyncio.Event) -> bool:
+async def wait_set(clock: Clock, deadline: float, flag: asyncio.Event) -> bool:
     """Wait for a flag; return whether it was set before the deadline."""
     try:
         await finish_before(clock, deadline, flag.wait())

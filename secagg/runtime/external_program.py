@@ -56,13 +56,13 @@ def split_command(option: str, command: str) -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(command))
     except ValueError as error:
-        raise _bad(option, f"cannot be split into words: {error}") from None
+        raise _option_error(option, f"cannot be split into words: {error}") from None
     if not words:
-        raise _bad(option, "names no program")
+        raise _option_error(option, "names no program")
     return words
 
 
-def _bad(option: str, fault: str) -> ServiceError:
+def _option_error(option: str, fault: str) -> ServiceError:
     return ErrorCode.BAD_SETTINGS.error(
         f"{option} {fault}",
         kind=ServiceError,
@@ -160,7 +160,7 @@ class ExternalProgram:
         ) as process:
             printed, fault = b"", ""
             try:
-                printed, fault = self._attend(process, seconds, why)
+                printed, fault = self._read_output(process, seconds, why)
             finally:
                 _end_group(process, signal.SIGKILL)
             code = process.wait()
@@ -171,7 +171,7 @@ class ExternalProgram:
         if code:
             raise self._failed(f"ended with the code {code}", printed)
 
-    def _attend(
+    def _read_output(
         self, process: subprocess.Popen[bytes], seconds: float, why: str
     ) -> tuple[bytes, str]:
         """Read what it prints until it ends; return the last of it, and its fault."""

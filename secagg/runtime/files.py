@@ -35,7 +35,7 @@ SESSION_PLACE: Final = "{session}"
 """Replaced by the number of a session in the name of a file."""
 
 
-def nearest_place(path: Path) -> Path:
+def nearest_existing(path: Path) -> Path:
     """Return the path itself, or its closest existing parent.
 
     A broken link counts as existing: nothing can be made in its place.

@@ -24,7 +24,7 @@ STAYING: Final = (3000, 20, 10)
 
 
 @contextmanager
-def seldom_collected() -> Iterator[None]:
+def infrequent_collection() -> Iterator[None]:
     """Collect seldom: for a command that loads, prints something and ends."""
     gc.set_threshold(_SELDOM, *_USUAL[1:])
     try:
@@ -33,7 +33,7 @@ def seldom_collected() -> Iterator[None]:
         gc.set_threshold(*_USUAL)
 
 
-def keep_what_is_loaded() -> None:
+def freeze_loaded() -> None:
     """Collect from now on, but not what has been loaded so far.
 
     Libraries are most of an aggregator's objects and stay to its end; collecting them

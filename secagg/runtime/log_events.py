@@ -122,7 +122,7 @@ def _log(
 ) -> None:
     """Log an event with its facts, as text and as attributes."""
     if logger.isEnabledFor(level):
-        words = (f" {name}={_shown(value)}" for name, value in facts.items())
+        words = (f" {name}={_quoted(value)}" for name, value in facts.items())
         logger.log(
             level,
             "%s",
@@ -133,6 +133,6 @@ def _log(
         )
 
 
-def _shown(value: object) -> str:
+def _quoted(value: object) -> str:
     text = str(value)
     return text if _PLAIN.fullmatch(text) else repr(text)

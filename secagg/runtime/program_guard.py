@@ -14,7 +14,7 @@ import threading
 NOT_STARTED = 127
 
 
-def _end_with_the_caller() -> None:
+def _kill_group_with_caller() -> None:
     os.read(0, 1)
     os.killpg(0, signal.SIGKILL)
 
@@ -23,7 +23,7 @@ def _main() -> int:
     """Run the program of the command line, and end it with its caller."""
     # A handler, unlike SIG_IGN, is not passed on to the program.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    threading.Thread(target=_end_with_the_caller, daemon=True).start()
+    threading.Thread(target=_kill_group_with_caller, daemon=True).start()
     try:
         child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)  # noqa: S603 - the operator's own words
     except OSError as error:

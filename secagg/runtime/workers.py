@@ -62,7 +62,7 @@ class Workers:
         One at a time in a process, so that a peer that causes many takes one core.
         """
         loop = asyncio.get_running_loop()
-        threads = self._general or _long_thread_of(os.getpid())
+        threads = self._general or _dedicated_thread(os.getpid())
         return await loop.run_in_executor(threads, call)
 
     async def open(
@@ -114,7 +114,7 @@ class Workers:
             self._general.shutdown(wait=True)
 
 
-def harmless(
+def guarded_callback(
     callback: Callable[[_Told], object] | None,
 ) -> Callable[[_Told], None]:
     """Return a callback whose exceptions end nothing; the event loop reports them.
@@ -123,7 +123,7 @@ def harmless(
         callback: Of a program that only watches; None for none.
     """
 
-    def tell(moment: _Told) -> None:
+    def call_guarded(moment: _Told) -> None:
         try:
             if callback is not None:
                 callback(moment)
@@ -133,7 +133,7 @@ def harmless(
                 {"message": "on_progress has raised", "exception": error}
             )
 
-    return tell
+    return call_guarded
 
 
 @cache
@@ -143,7 +143,7 @@ def _threads_of(_process: int) -> Executor:
 
 
 @cache
-def _long_thread_of(_process: int) -> Executor:
+def _dedicated_thread(_process: int) -> Executor:
     return ThreadPoolExecutor(1, "secagg-computation")
 
 

@@ -50,7 +50,7 @@ from secagg.server.rpc.limits import AggregatorLimits, ConcurrencyLimit, UploadS
 from secagg.server.session.events import LiveSession, ProgressFeed, SessionProgress
 from secagg.server.session.registry import SessionRegistry
 from secagg.server.session.runner import SessionRunner
-from secagg.server.session.state import came_too_late, log_refused
+from secagg.server.session.state import late_message_error, log_refused
 from secagg.server.session.updates import EndedSession, session_is_over
 from secagg.server.task.definition import (
     NextPayload,
@@ -164,7 +164,7 @@ class _KnownTasks:
         if run is not None:
             return run
         if is_over is False:
-            raise _shutting_down(back_in_seconds)
+            raise _shutting_down_error(back_in_seconds)
         raise (ErrorCode.TASK_OVER if is_over else ErrorCode.UNKNOWN_SESSION).error(
             "the task has ended" if is_over else "there is no such task here",
             kind=ServiceError,
@@ -177,7 +177,7 @@ class _KnownTasks:
             run.task.gate.wake()
 
 
-def _shutting_down(retry_after_seconds: float) -> SecAggError:
+def _shutting_down_error(retry_after_seconds: float) -> SecAggError:
     """Build the error for clients that ask while the aggregator shuts down."""
     return ErrorCode.SHUTTING_DOWN.error(
         "the aggregator is shutting down",
@@ -207,17 +207,17 @@ class _RecentClients:
         self._fetching: dict[str, float] = {}
 
     @property
-    def quiet_at(self) -> float:
+    def idle_at(self) -> float:
         """When the last call is one idle time ago, unless another client calls."""
         return self.last_call + self._limits.idle_timeout
 
-    def note_call(self, identity: str | None = None) -> None:
+    def record_client_call(self, identity: str | None = None) -> None:
         """Record a call of a client, or that it still listens to a stream."""
         self.last_call = self._clock.now()
         if identity is not None:
             self._fetching.pop(identity, None)
 
-    def note_waiting(self, identity: str) -> None:
+    def record_waiting(self, identity: str) -> None:
         """Record that a client was told to ask for a session again."""
         self._waiting[identity] = self._clock.now()
 
@@ -244,7 +244,7 @@ class _RecentClients:
 def _as_answer(update: Envelope) -> Envelope | Reference:
     """Return an update, or a reference where a large one is read in chunks."""
     if len(update.data) > MAX_INLINE_BYTES:
-        return Reference.instead_of(update)
+        return Reference.for_message(update)
     return update
 
 
@@ -287,7 +287,7 @@ class Aggregator:
         self._on_change: Callable[[], Awaitable[None]] | None = None
         clock, limits = clock or SystemClock(), limits or AggregatorLimits()
         self._task_refresh = SingleFlight(self._refresh_from_store, clock)
-        self._waiting_for_store = SingleFlight(self._wait_for_store, clock)
+        self._store_wait = SingleFlight(self._wait_for_store, clock)
         self._limits = limits
         self._workers = workers or Workers()
         self._feed = ProgressFeed()
@@ -331,12 +331,12 @@ class Aggregator:
             type[Request[Any]], Callable[[str, Any], Awaitable[object]]
         ] = {
             GetOffer: self._offer_in_time,
-            AdvertiseKeys: self._take,
-            ChooseEdges: self._take,
-            ShareKeys: self._take,
-            SignConsistency: self._take,
-            RevealShares: self._take,
-            ReportViolation: self._take,
+            AdvertiseKeys: self._submit_message,
+            ChooseEdges: self._submit_message,
+            ShareKeys: self._submit_message,
+            SignConsistency: self._submit_message,
+            RevealShares: self._submit_message,
+            ReportViolation: self._submit_message,
             GetUploadStatus: self._upload_status,
             UploadChunk: self._upload_chunk,
             GetUpdate: self._update,
@@ -401,7 +401,7 @@ class Aggregator:
                     if isinstance(update, Wait):
                         yield update
                         continue
-                    self._recent.note_call()
+                    self._recent.record_client_call()
                     self._recent.record_update(identity, update)
                     yield _as_answer(update)
             else:
@@ -471,7 +471,7 @@ class Aggregator:
                 fix="Do nothing: other clients contribute to the remaining sums.",
             )
         if self._stopping.is_set():
-            raise _shutting_down(self._limits.join_poll_seconds)
+            raise _shutting_down_error(self._limits.join_poll_seconds)
         for runner in self._sessions.running(task.task_id):
             descriptor = runner.descriptor
             if task.gate.is_paused:
@@ -480,10 +480,10 @@ class Aggregator:
                 identity
             ):
                 return descriptor
-        self._recent.note_waiting(identity)
+        self._recent.record_waiting(identity)
         return Wait(self._limits.join_poll_seconds)
 
-    async def _take(self, identity: str, request: SendMessage) -> None:
+    async def _submit_message(self, identity: str, request: SendMessage) -> None:
         runner = await self._runner(identity, request.session_id)
         await runner.submit(identity, Envelope(request.KIND, request.message))
 
@@ -515,7 +515,7 @@ class Aggregator:
                 )
             retry = _AGAIN_SECONDS
         if update is None:
-            return session.wait_of(identity, retry or self._limits.poll_seconds)
+            return session.wait_answer(identity, retry or self._limits.poll_seconds)
         self._recent.record_update(identity, update)
         return _as_answer(update)
 
@@ -587,7 +587,7 @@ class Aggregator:
         return found
 
     def _check_caller(self, identity: str) -> None:
-        self._recent.note_call(identity)
+        self._recent.record_client_call(identity)
         if not 0 < len(identity.encode()) <= MAX_IDENTITY_BYTES or "\0" in identity:
             raise ErrorCode.UNAUTHENTICATED.error(
                 f"an identity has 1 to {MAX_IDENTITY_BYTES} bytes, none of them zero",
@@ -599,12 +599,12 @@ class Aggregator:
         session = await self._sessions.find_session(session_id)
         if isinstance(session, SessionRunner):
             return session
-        raise came_too_late(identity)
+        raise late_message_error(identity)
 
-    def note_refusal(self, code: ErrorCode) -> None:
-        """See `AggregatorService.note_refusal`."""
+    def record_refusal(self, code: ErrorCode) -> None:
+        """See `AggregatorService.record_refusal`."""
         self._context.meter.add(metrics.REFUSALS, code=code.name)
-        self._refusals.note(code)
+        self._refusals.count(code)
 
     # --- for the operator -------------------------------------------------------------
 
@@ -623,7 +623,7 @@ class Aggregator:
         await self._sessions.recover()
         if store.is_shared:
             self._following = (
-                asyncio.create_task(self._follow()),
+                asyncio.create_task(self._follow_replicas()),
                 asyncio.create_task(self._send_heartbeats()),
             )
 
@@ -631,11 +631,11 @@ class Aggregator:
         """Set what runs when another aggregator may have changed a task."""
         self._on_change = then
 
-    def listens_at(self, address: str) -> None:
+    def set_address(self, address: str) -> None:
         """Set the address that the other aggregators of the store see."""
         self._replica = replace(self._replica, address=address)
 
-    async def _follow(self) -> None:
+    async def _follow_replicas(self) -> None:
         """Follow what other aggregators do, until cancelled."""
         async for _ in self._context.store.changes():
             try:
@@ -758,7 +758,7 @@ class Aggregator:
             run.task.gate.resume()
             self._offers.notify_all()
 
-    def hold_task(self, task_id: str) -> None:
+    def defer_task(self, task_id: str) -> None:
         """Tell clients of a task that is not running here at the moment to come back.
 
         Args:
@@ -850,12 +850,12 @@ class Aggregator:
                 max(began, recent.last_call) + silent_seconds,
             )
         ):
-            quiet_at = recent.quiet_at
+            quiet_at = recent.idle_at
             if now >= quiet_at and not (
                 self._sessions.has_unacknowledged() or recent.has_expected()
             ):
                 try:
-                    await self._sessions.note_settled()
+                    await self._sessions.record_settled()
                 except ServiceError as error:  # the next process waits once more
                     log_refused(error)
                 return
@@ -869,7 +869,7 @@ class Aggregator:
         Raises:
             ServiceError: The store has come back with another identity or older data.
         """
-        await self._waiting_for_store.run()
+        await self._store_wait.run()
 
     async def _wait_for_store(self) -> None:
         """Try to write until the store is available again."""

@@ -82,7 +82,7 @@ class BodyReader:
                 wait, or too many of them are this caller's.
         """
         with self._counted(caller, MESSAGES_OF_ONE_CALLER):
-            await self._take_turn()
+            await self._acquire_slot()
             try:
                 return await self._received(bodies)
             finally:
@@ -104,7 +104,7 @@ class BodyReader:
                 wait, or too many of them are this caller's.
         """
         with self._counted(caller, UPLOADS_OF_ONE_CALLER):
-            await self._take_turn()
+            await self._acquire_slot()
             try:
                 yield await self._received(bodies)
             finally:
@@ -114,7 +114,7 @@ class BodyReader:
     def _counted(self, caller: str, most: int) -> Iterator[None]:
         """Refuse a caller that has too many messages in transfer."""
         if caller and self._calls_of[caller] >= most:
-            raise _come_back("this caller has other messages in transfer", 1.0)
+            raise _busy("this caller has other messages in transfer", 1.0)
         self._calls_of[caller] += 1
         try:
             yield
@@ -123,13 +123,13 @@ class BodyReader:
             if not self._calls_of[caller]:
                 del self._calls_of[caller]
 
-    async def _take_turn(self) -> None:
+    async def _acquire_slot(self) -> None:
         """Wait for a free slot, unless too many calls wait already."""
         if self._room is None or not self._slots.locked():
             await self._slots.acquire()
             return
         if not self._room:
-            raise _come_back("too many messages wait for their turn", _LONG_SECONDS)
+            raise _busy("too many messages wait for their turn", _LONG_SECONDS)
         self._room -= 1
         try:
             await self._slots.acquire()
@@ -155,7 +155,7 @@ class BodyReader:
         raise refuse("the call has no message")
 
 
-def _come_back(complaint: str, seconds: float) -> SecAggError:
+def _busy(complaint: str, seconds: float) -> SecAggError:
     return ErrorCode.OVERLOADED.error(
         complaint,
         fix="Send this one again a little later.",
@@ -183,7 +183,7 @@ class Caller:
         return self.certificate is not None and self.certificate.ends <= date
 
 
-def note_caller(name: str) -> None:
+def set_caller(name: str) -> None:
     """Record the caller of the call that is being served.
 
     The record is never reset: a call has a context of its own, which ends with it.

@@ -94,7 +94,7 @@ class SingleFlight:
         """
         if self._pending is None:
             self._pending = asyncio.create_task(self._run_once())
-            self._pending.add_done_callback(_seen)
+            self._pending.add_done_callback(_retrieve_exception)
         # A caller that is cancelled does not cancel the refresh of the others.
         await asyncio.shield(self._pending)
 
@@ -105,6 +105,6 @@ class SingleFlight:
             await self._refresh()
 
 
-def _seen(refresh: "asyncio.Task[None]") -> None:
+def _retrieve_exception(refresh: "asyncio.Task[None]") -> None:
     if not refresh.cancelled():
         refresh.exception()  # its callers may have been cancelled

@@ -37,13 +37,13 @@ from secagg.protocol.arguments import (
     check_real,
     check_whole,
     says_how_to_open,
-    says_which_argument,
+    validates_arguments,
 )
 from secagg.protocol.descriptor import MAX_TASK_ID_BYTES, SessionDescriptor
 from secagg.protocol.messages import MAX_IDENTITY_BYTES
-from secagg.runtime.clock import SystemClock, beside, ends_before
+from secagg.runtime.clock import SystemClock, background, ends_before
 from secagg.runtime.metrics import Meter
-from secagg.runtime.workers import Workers, harmless
+from secagg.runtime.workers import Workers, guarded_callback
 from secagg.server.admin.views import StoreViews
 from secagg.server.aggregator import Aggregator
 from secagg.server.call_guards import CallGuards, CallLimits
@@ -109,9 +109,9 @@ class RunningTask:
         self.released_before: Final = released_before
         self.sums_left = sums_left
         self._wanted = released_before + sums_left
-        self._untaken: tuple[SessionSum, asyncio.Future[None]] | None = None
-        self._is_given = asyncio.Event()
-        self._running = asyncio.create_task(run(self._give))
+        self._unconfirmed: tuple[SessionSum, asyncio.Future[None]] | None = None
+        self._is_delivered = asyncio.Event()
+        self._running = asyncio.create_task(run(self._deliver))
 
     @property
     def is_done(self) -> bool:
@@ -140,19 +140,19 @@ class RunningTask:
             SessionAbortedError: Too many attempts at one sum failed.
             ServiceError: STORAGE_FAILED, or CANCELLED when the server was closed.
         """
-        while self._untaken is None and not self.is_done:
-            self._is_given.clear()
-            await ends_before(self._running, self._is_given)
-        if self._untaken is None:
+        while self._unconfirmed is None and not self.is_done:
+            self._is_delivered.clear()
+            await ends_before(self._running, self._is_delivered)
+        if self._unconfirmed is None:
             await self.wait()
             return None
-        return await asyncio.to_thread(self._decoded, self._untaken[0])
+        return await asyncio.to_thread(self._decoded, self._unconfirmed[0])
 
     def take(self) -> None:
         """Confirm that the sum was used, so the next session may open."""
-        if self._untaken is not None:
-            taken = self._untaken[1]
-            self._untaken = None
+        if self._unconfirmed is not None:
+            taken = self._unconfirmed[1]
+            self._unconfirmed = None
             self.sums_left -= 1
             if not taken.done():
                 taken.set_result(None)
@@ -178,9 +178,9 @@ class RunningTask:
                 delivered again later, unless another replica of the store has delivered
                 it meanwhile. Any other error ends the task.
         """
-        if self._untaken is not None:
-            taken = self._untaken[1]
-            self._untaken = None
+        if self._unconfirmed is not None:
+            taken = self._unconfirmed[1]
+            self._unconfirmed = None
             if not taken.done():
                 taken.set_exception(why)
 
@@ -205,10 +205,10 @@ class RunningTask:
         self._running.cancel()
         await asyncio.wait({self._running})
 
-    async def _give(self, released: SessionSum) -> None:
+    async def _deliver(self, released: SessionSum) -> None:
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._untaken = (released, taken)
-        self._is_given.set()
+        self._unconfirmed = (released, taken)
+        self._is_delivered.set()
         await taken
 
     def _decoded(self, released: SessionSum) -> ReleasedSum:
@@ -254,7 +254,7 @@ class _Parts:
 
 
 @says_how_to_open
-@says_which_argument
+@validates_arguments
 class Server:
     """Runs any number of tasks side by side.
 
@@ -396,7 +396,7 @@ class Server:
         self._keep_seconds = check_real("keep_seconds", keep_seconds, least=0.0)
         self._retention = retention or Retention()
         self.settle_seconds = SETTLE_SECONDS if listen is None else keep_seconds
-        self._on_progress = harmless(on_progress)
+        self._on_progress = guarded_callback(on_progress)
         self._on_aborted = on_aborted
         self._meter: Meter | None = None
         self._insecure_for_tests = insecure_for_tests
@@ -444,11 +444,11 @@ class Server:
                 on_aborted=self._on_aborted,
                 on_ended=None
                 if self._reports is None
-                else partial(self._reports.note, storage.store),
+                else partial(self._reports.record, storage.store),
                 meter=self._meter,
                 replica=_new_replica(),
             )
-            telling = asyncio.create_task(self._tell(aggregator))
+            telling = asyncio.create_task(self._report_progress(aggregator))
             stack.push_async_callback(asyncio.wait, {telling})
             stack.push_async_callback(aggregator.close)
             stack.push_async_callback(self._end_tasks)
@@ -463,7 +463,7 @@ class Server:
                 clock=SystemClock(),
                 reports=self._reports,
             )
-            await stack.enter_async_context(beside(purging))
+            await stack.enter_async_context(background(purging))
             self._parts = _Parts(storage, workers, aggregator)
             self._stack = stack.pop_all()
         return self
@@ -645,7 +645,7 @@ class Server:
             if edge is not None:
                 transport.stop_with(edge.stop)
             self.transport, self.edge = transport, edge
-            aggregator.listens_at(str(transport.address))
+            aggregator.set_address(str(transport.address))
             self._stack.push_async_callback(transport.stop, self._grace_seconds)
 
     def connection(self, name: str) -> AggregatorConnection:
@@ -716,7 +716,7 @@ class Server:
         for task in self._tasks.values():
             await task.stop()
 
-    async def _tell(self, aggregator: Aggregator) -> None:
+    async def _report_progress(self, aggregator: Aggregator) -> None:
         async for progress in aggregator.progress():
             self._on_progress(progress)
 
@@ -806,7 +806,7 @@ class OperatedServer(Server):
         """Set the meter; before the server is opened."""
         self._meter = meter
 
-    def runs_a_task(self) -> bool:
+    def may_open_sessions(self) -> bool:
         """Whether sessions may open, now or when a task's gate opens."""
         is_any = any(not task.is_done for task in self._tasks.values())
         return is_any and not self._is_draining

@@ -59,8 +59,8 @@ from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.pki.key_files import parse_key
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Round
-from secagg.runtime.clock import Clock, SystemClock, beside
-from secagg.runtime.garbage import keep_what_is_loaded
+from secagg.runtime.clock import Clock, SystemClock, background
+from secagg.runtime.garbage import freeze_loaded
 from secagg.runtime.metrics import Meter, Meters
 from secagg.server.admin.channel import admin_socket_of
 from secagg.server.admin.operations import ServedAggregator, TaskControl, View
@@ -247,7 +247,7 @@ class _Pages:
         self._readiness = Readiness(
             server.stores,
             section.state_dir,
-            server.runs_a_task,
+            server.may_open_sessions,
             clock,
             is_store_elsewhere=section.store is not None,
         )
@@ -335,7 +335,7 @@ async def watching(
         if own is not None:
             listener = HTTPListener(own, pages.shown, is_local=True)
             shown = (await stack.enter_async_context(listener)).address
-        await stack.enter_async_context(beside(pages.announce(manager)))
+        await stack.enter_async_context(background(pages.announce(manager)))
         yield MonitoringEndpoints(probed, shown)
 
 
@@ -431,7 +431,7 @@ async def serve(  # noqa: PLR0913 - callbacks, and what is run
         settings.host, on_progress=observer.progress, on_aborted=on_aborted
     )
     async with server:
-        keep_what_is_loaded()
+        freeze_loaded()
         task = await server.add_task(
             settings.task.id,
             prepared,
@@ -452,15 +452,15 @@ async def serve(  # noqa: PLR0913 - callbacks, and what is run
             )
         receipts: list[SessionReceipt] = []
 
-        async def take(released: ReleasedSum) -> None:
+        async def deliver(released: ReleasedSum) -> None:
             await on_sum(released)
             receipts.append(released.receipt)
 
         ending = at_end_date(settings.task, partial(server.end_task, settings.task.id))
-        async with beside(ending):
+        async with background(ending):
             is_complete = await run_until_signalled(
                 server.transport,
-                _finish(server, task, take, observer),
+                _finish(server, task, deliver, observer),
                 drain=lambda: _drain(server),
                 grace_seconds=settings.server.drain_seconds,
             )
@@ -711,7 +711,7 @@ async def run_process(
 
     async with exporter or nullcontext(), opened(meters) as service:
         server = service.server
-        keep_what_is_loaded()
+        freeze_loaded()
         try:
             async with (
                 AdminSocket(
@@ -719,12 +719,12 @@ async def run_process(
                     server,
                     service.tasks,
                     state_dir=section.state_dir,
-                    finish=ending.ask,
+                    finish=ending.request,
                 ),
                 watching(server, section, meter, manager=manager) as watched,
                 nullcontext()
                 if service.refresh is None
-                else beside(_every_minute(service.refresh)),
+                else background(_every_minute(service.refresh)),
             ):
                 _log_addresses(watched, notify)
                 with ending.on_signal():
@@ -765,21 +765,21 @@ class _Ending:
 
     def __init__(self, manager: ServiceManager) -> None:
         self._manager = manager
-        self.asked = asyncio.Event()
-        self.hurried = asyncio.Event()
+        self.requested = asyncio.Event()
+        self.forced = asyncio.Event()
 
-    def ask(self, is_patient: bool) -> None:  # noqa: FBT001 - a callback's one argument
+    def request(self, is_patient: bool) -> None:  # noqa: FBT001 - a callback's one argument
         # STOPPING is not sent: it would start the manager's stop timeout.
         self._manager.status("finishing sessions" if is_patient else "stopping")
-        self.asked.set()
+        self.requested.set()
         if not is_patient:
-            self.hurried.set()
+            self.forced.set()
 
     @contextmanager
     def on_signal(self) -> Iterator[None]:
         """Handle SIGUSR1 as a request to finish sessions, until the block is left."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGUSR1, self.ask, True)  # noqa: FBT003 - args
+        loop.add_signal_handler(signal.SIGUSR1, self.request, True)  # noqa: FBT003 - args
         try:
             yield
         finally:
@@ -795,12 +795,12 @@ async def _work(
         listening(server.transport.address)  # only from now on a signal drains
     failing = asyncio.ensure_future(service.failed())
     try:
-        await _first_of(failing, asyncio.ensure_future(ending.asked.wait()))
+        await _first_of(failing, asyncio.ensure_future(ending.requested.wait()))
         if not failing.done():
             server.drain()
             await _first_of(
                 failing,
-                asyncio.ensure_future(ending.hurried.wait()),
+                asyncio.ensure_future(ending.forced.wait()),
                 asyncio.ensure_future(_finish_sessions(server)),
             )
     finally:

@@ -39,7 +39,7 @@ from secagg.protocol.arguments import (
     check_name,
     check_names,
     check_whole,
-    says_which_argument,
+    validates_arguments,
 )
 from secagg.protocol.descriptor import MAX_TASK_ID_BYTES, SessionDescriptor
 from secagg.protocol.events import (
@@ -75,7 +75,7 @@ _NAME_BYTES: Final = 1 + len(Upload(0, bytes(32), bytes(32)).encode())
 _REPORTED: Final = frozenset({ErrorCode.VIEW_DIFFERS, ErrorCode.BAD_SIGNATURE})
 
 
-@says_which_argument
+@validates_arguments
 class StepServer:
     """Runs the aggregator of one session, in memory and on one thread.
 
@@ -233,7 +233,7 @@ class StepServer:
             is_new = self._step(Received(envelope, sender))
         except RemoteProtocolError as error:
             if error.code in _REPORTED and envelope.kind in (Upload, Consistency):
-                self._facts.note_refusal(RefusalNoted(sender, error.code))
+                self._facts.record_refusal(RefusalNoted(sender, error.code))
             raise
         if vector is not None and is_new:
             add_into(self._total, vector, self._parameters.modulus)
@@ -254,7 +254,7 @@ class StepServer:
             check_uploader(self._state, sender, view)
         except RemoteProtocolError as error:
             if error.code is ErrorCode.VIEW_DIFFERS:
-                self._facts.note_refusal(RefusalNoted(sender, error.code))
+                self._facts.record_refusal(RefusalNoted(sender, error.code))
             raise
 
     def update_for(

@@ -38,7 +38,7 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import MAX_REASON_BYTES
 from secagg.protocol.profiles import Trust
 from secagg.runtime import log_events as telemetry
-from secagg.runtime.clock import beside
+from secagg.runtime.clock import background
 from secagg.server.admin.views import find_task, short_of_budget, state_of
 from secagg.server.server import OperatedServer, RunningTask, TaskOptions
 from secagg.server.session.timer import at_end_date
@@ -159,7 +159,7 @@ class TaskRows:
             f"task {row.task.task_id!r}: {state.value}{reason and f', {reason}'}"
         )
         row = TaskRow(task, row.version + 1, row.tally)
-        self.note(row)
+        self.record(row)
         return row
 
     async def pause(self, task_id: str, reason: str) -> bool:
@@ -178,16 +178,16 @@ class TaskRows:
                 continue  # another server may have paused it for the same reason
             return True
 
-    def note(self, row: TaskRow) -> None:
+    def record(self, row: TaskRow) -> None:
         """Remember the row of a task."""
         self._known[row.task.task_id] = row
         self._on_row(row)
 
-    def known(self, task_id: str) -> TaskRow | None:
+    def recorded(self, task_id: str) -> TaskRow | None:
         """Return the row of a task that was last recorded here; None for none."""
         return self._known.get(task_id)
 
-    def knows(self, row: TaskRow) -> bool:
+    def is_recorded(self, row: TaskRow) -> bool:
         """Whether a row is the one that was last recorded here."""
         known = self._known.get(row.task.task_id)
         return known is not None and known.version == row.version
@@ -271,7 +271,7 @@ class TaskSupervisor:
             lambda: self._store,
             state_dir=state_dir,
             notify=notify,
-            on_row=self._note,
+            on_row=self._record,
             check_task=check_task,
         )
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -301,7 +301,7 @@ class TaskSupervisor:
             await self._run_again(row)
         await server.listen()
         self._started.set()
-        server.aggregator.when_changed(self._follow)
+        server.aggregator.when_changed(self._follow_operators)
 
     async def failed(self) -> None:
         """Wait until a disk failure ends the work.
@@ -341,7 +341,7 @@ class TaskSupervisor:
             ServiceError: BAD_SETTINGS if a task of this name exists or the task is
                 invalid. INFEASIBLE, STORAGE_FAILED.
         """
-        async with self._alone(settings.task.id):
+        async with self._exclusive(settings.task.id):
             row = await self._rows.get(settings.task.id)
             # A row that does not run was stored although its disk reported a failure.
             # Adding it again is correct.
@@ -375,7 +375,7 @@ class TaskSupervisor:
                 or another version.
         """
         task_id = settings.task.id
-        async with self._alone(task_id):
+        async with self._exclusive(task_id):
             row = await self._rows.unchanged(task_id, expect_version)
             refuse_stopped(row)
             await self._rows.settle(settings)
@@ -396,7 +396,7 @@ class TaskSupervisor:
         Raises:
             ServiceError: UNKNOWN_SESSION, TASK_OVER; BAD_SETTINGS for another version.
         """
-        async with self._alone(task_id):
+        async with self._exclusive(task_id):
             row = await self._rows.unchanged(task_id, expect_version)
             refuse_stopped(row)
             row = await self._rows.write_state(row, TaskState.PAUSED, reason)
@@ -412,7 +412,7 @@ class TaskSupervisor:
             ServiceError: UNKNOWN_SESSION, TASK_OVER; BAD_SETTINGS for another version,
                 or for settings that are still invalid: the task stays paused.
         """
-        async with self._alone(task_id):
+        async with self._exclusive(task_id):
             row = await self._rows.unchanged(task_id, expect_version)
             refuse_stopped(row)
             kept = self._kept.get(task_id)
@@ -437,7 +437,7 @@ class TaskSupervisor:
         Raises:
             ServiceError: UNKNOWN_SESSION; BAD_SETTINGS for another version.
         """
-        async with self._alone(task_id):
+        async with self._exclusive(task_id):
             row = await self._rows.unchanged(task_id, expect_version)
             if row.task.state is not TaskState.STOPPED:
                 row = await self._rows.write_state(row, TaskState.STOPPED, reason)
@@ -447,7 +447,7 @@ class TaskSupervisor:
     # --- the server -------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _alone(self, task_id: str) -> AsyncIterator[None]:
+    async def _exclusive(self, task_id: str) -> AsyncIterator[None]:
         """Wait for the start, and for earlier actions on this task (rule 6)."""
         await self._started.wait()
         async with self._locks.setdefault(task_id, asyncio.Lock()):
@@ -466,7 +466,7 @@ class TaskSupervisor:
     def _store(self) -> Store:
         return self._server.storage.store
 
-    def _note(self, row: TaskRow) -> None:
+    def _record(self, row: TaskRow) -> None:
         """Record a row and apply it to the schedule of its task."""
         kept = self._kept.get(row.task.task_id)
         if kept is not None:
@@ -474,22 +474,22 @@ class TaskSupervisor:
 
     # --- other servers of the same store ----------------------------------------------
 
-    async def _follow(self) -> None:
+    async def _follow_operators(self) -> None:
         """Apply what operators did at other servers.
 
         Raises:
             ServiceError: STORAGE_FAILED; the next refresh tries again.
         """
         for row in await self._store.read(ListTasks()):
-            if not self._rows.knows(row):
-                async with self._alone(row.task.task_id):
+            if not self._rows.is_recorded(row):
+                async with self._exclusive(row.task.task_id):
                     newest = await self._rows.find(row.task.task_id)
-                    if not self._rows.knows(newest):
-                        await self._take_over(newest)
+                    if not self._rows.is_recorded(newest):
+                        await self._apply_foreign(newest)
 
-    async def _take_over(self, row: TaskRow) -> None:
+    async def _apply_foreign(self, row: TaskRow) -> None:
         """Apply a row that another server has written."""
-        task_id, known = row.task.task_id, self._rows.known(row.task.task_id)
+        task_id, known = row.task.task_id, self._rows.recorded(row.task.task_id)
         kept = self._kept.get(task_id)
         is_other = known is None or (known.task.settings, known.task.plan) != (
             row.task.settings,
@@ -502,10 +502,10 @@ class TaskSupervisor:
             self._disconnect_uninvited(known, row)
         self._notify(f"task {task_id!r}: {row.task.state}, changed at another server")
         if is_other or (must_run and row.task.state is TaskState.RUNNING):
-            self._server.aggregator.hold_task(task_id)  # planning may be necessary
+            self._server.aggregator.defer_task(task_id)  # planning may be necessary
             await self._run_again(row)
             return
-        self._rows.note(row)
+        self._rows.record(row)
         match row.task.state:
             case TaskState.PAUSED:
                 await self._server.aggregator.pause_task(task_id, row.task.reason)
@@ -527,7 +527,7 @@ class TaskSupervisor:
             if used is None or kept.running.is_done:
                 continue
             try:
-                async with self._alone(task_id):
+                async with self._exclusive(task_id):
                     if self._kept.get(task_id) is kept:
                         await self._renew_list(task_id, used.trust)
             except SecAggError as error:
@@ -574,8 +574,8 @@ class TaskSupervisor:
     # --- work -------------------------------------------------------------------------
 
     async def _run_again_under(self, task_id: str) -> TaskRow:
-        row = await self._through_outages(lambda: self._rows.find(task_id))
-        await self._through_outages(lambda: self._run(row))
+        row = await self._retry_outages(lambda: self._rows.find(task_id))
+        await self._retry_outages(lambda: self._run(row))
         return row
 
     def _disconnect_uninvited(self, before: TaskRow, after: TaskRow) -> None:
@@ -586,7 +586,7 @@ class TaskSupervisor:
                 lambda name: name not in are and (not were or name in were)
             )
 
-    async def _through_outages(self, call: Callable[[], Awaitable[_Result]]) -> _Result:
+    async def _retry_outages(self, call: Callable[[], Awaitable[_Result]]) -> _Result:
         """Retry a call while the store is unavailable; no other caller repeats it."""
         while True:
             try:
@@ -601,7 +601,7 @@ class TaskSupervisor:
         aggregator.
         """
         try:
-            await self._through_outages(lambda: self._run(row))
+            await self._retry_outages(lambda: self._run(row))
         except SecAggError as error:
             if error.code not in _ITS_OWN_FAULT:
                 raise
@@ -611,12 +611,12 @@ class TaskSupervisor:
                 return
             if task.state is TaskState.RUNNING:
                 await self._rows.write_state(row, TaskState.PAUSED, str(error))
-            self._server.aggregator.hold_task(task.task_id)
+            self._server.aggregator.defer_task(task.task_id)
 
     async def _run(self, row: TaskRow) -> None:
         """Run a task, unless it is over."""
         task_id = row.task.task_id
-        self._rows.note(row)
+        self._rows.record(row)
         settings = decode_settings(row.task)
         state = state_of(row, settings)
         latest = await self._store.read(
@@ -637,7 +637,7 @@ class TaskSupervisor:
         if _choices_in(newest) != _choices_in(row):
             await self._run(newest)
             return
-        self._rows.note(newest)
+        self._rows.record(newest)
         files = SumWriter(self._directory_of(task_id), prepared)
         gate = TaskSchedule(
             settings.schedule,
@@ -656,7 +656,7 @@ class TaskSupervisor:
         )
         running = await self._server.add_gated_task(task_id, prepared, options)
         work = asyncio.create_task(self._work(settings, running, files))
-        work.add_done_callback(self._pass_on_failure)
+        work.add_done_callback(self._report_failure)
         self._kept[task_id] = _Kept(running, work, gate)
 
     def _directory_of(self, task_id: str) -> Path:
@@ -669,8 +669,8 @@ class TaskSupervisor:
     ) -> None:
         """Receive the sums of a task until its end."""
         task_id = settings.task.id
-        ending = at_end_date(settings.task, partial(self._stop_by_itself, task_id))
-        async with beside(ending):
+        ending = at_end_date(settings.task, partial(self._stop_automatically, task_id))
+        async with background(ending):
             try:
                 while (total := await running.next_sum()) is not None:
                     try:
@@ -686,16 +686,16 @@ class TaskSupervisor:
                     self._notify(f"task {task_id!r} has released its last sum")
             except SessionAbortedError as error:
                 if not self._server.is_draining:
-                    await self._stop_by_itself(task_id, str(error))
+                    await self._stop_automatically(task_id, str(error))
             except SessionsSpentError as error:
-                await self._stop_by_itself(task_id, str(error))
+                await self._stop_automatically(task_id, str(error))
             except ServiceError as error:
                 await self._handle_failure(task_id, error)
 
     async def _warn_if_short(self, task_id: str) -> None:
         """Warn when the missing sums need the sessions that were planned for faults."""
         short = short_of_budget(
-            await self._through_outages(lambda: self._rows.find(task_id))
+            await self._retry_outages(lambda: self._rows.find(task_id))
         )
         if short is not None:
             left, spare = short
@@ -710,14 +710,12 @@ class TaskSupervisor:
                 "another task for more sums.",
             )
 
-    async def _stop_by_itself(self, task_id: str, reason: str) -> None:
+    async def _stop_automatically(self, task_id: str, reason: str) -> None:
         """Stop a task that no operator has stopped."""
         try:
             while True:
                 try:
-                    await self._through_outages(
-                        lambda: self.stop(task_id, reason=reason)
-                    )
+                    await self._retry_outages(lambda: self.stop(task_id, reason=reason))
                 except ChangedMeanwhileError:
                     continue  # another server may have stopped it for the same reason
                 return
@@ -726,8 +724,8 @@ class TaskSupervisor:
 
     async def _pause_exhausted(self, task_id: str, error: SecAggError) -> None:
         """Pause a task that has used up its attempts at a sum."""
-        async with self._alone(task_id):
-            is_paused = await self._through_outages(
+        async with self._exclusive(task_id):
+            is_paused = await self._retry_outages(
                 lambda: self._rows.pause(task_id, str(error))
             )
             if is_paused:
@@ -742,14 +740,12 @@ class TaskSupervisor:
             return
         # Such as a missing payload: the other tasks continue without it.
         try:
-            async with self._alone(task_id):
-                await self._through_outages(
-                    lambda: self._rows.pause(task_id, str(error))
-                )
+            async with self._exclusive(task_id):
+                await self._retry_outages(lambda: self._rows.pause(task_id, str(error)))
         except SecAggError as failure:
             self._fail(failure)
 
-    def _pass_on_failure(self, work: "asyncio.Task[None]") -> None:
+    def _report_failure(self, work: "asyncio.Task[None]") -> None:
         """Report a failure of a task's work."""
         error = None if work.cancelled() else work.exception()
         if error is not None:

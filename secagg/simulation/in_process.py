@@ -45,7 +45,7 @@ from secagg.protocol.arguments import (
     as_vector,
     check_whole,
     says_how_to_open,
-    says_which_argument,
+    validates_arguments,
 )
 from secagg.protocol.enrolment import (
     ClientIdentity,
@@ -177,7 +177,7 @@ class InProcessCohort:
         given = self._checked(vectors)
         _check_count(self.task.prepared, len(given), what="vectors")
         if not self.task.sums_left:
-            raise _all_released()
+            raise _is_all_released()
         released = asyncio.ensure_future(self.task.next_sum())
         contributing = [
             asyncio.ensure_future(client.contribute(vector)) for client, vector in given
@@ -193,7 +193,7 @@ class InProcessCohort:
         await self.task.recorded()
         total = released.result()
         if total is None:
-            raise _all_released()
+            raise _is_all_released()
         noised = self.task.prepared.noised
         return _counted(total, [one.result() for one in contributing], noised)
 
@@ -304,7 +304,7 @@ def _opening(
     return local
 
 
-@says_which_argument
+@validates_arguments
 @_opening
 @asynccontextmanager
 async def local(  # noqa: PLR0913 - what server and clients are told
@@ -391,7 +391,7 @@ async def local(  # noqa: PLR0913 - what server and clients are told
         name = _name_of(prepared)
         task = await server.add_task(name, prepared, steps=steps, payload=payload)
         if ledger is None:
-            _warn_of_forgotten_budget(name)
+            _warn_of_reset_budget(name)
         if cohort is None:
             named = prepared.parameters
             cohort = ClientPolicy(
@@ -429,7 +429,7 @@ def _limits_of(prepared: PreparedTask) -> PrivacyLimits:
     )
 
 
-def _all_released() -> LocalProtocolError:
+def _is_all_released() -> LocalProtocolError:
     return ErrorCode.LOCAL_MISUSE.error(
         "the task has released all its sums",
         kind=LocalProtocolError,
@@ -460,7 +460,7 @@ _FORGOTTEN: Final[set[str]] = set()
 _WARNED: Final[set[str]] = set()
 
 
-def _warn_of_forgotten_budget(name: str) -> None:
+def _warn_of_reset_budget(name: str) -> None:
     """Log once that a budget begins again that an earlier block has spent."""
     if name == _TASK:
         return

@@ -79,14 +79,14 @@ class Blobs(Protocol):
             ServiceError: STORAGE_FAILED.
         """
 
-    def below(self, prefix: str) -> tuple[StoredBlob, ...]:
+    def list_prefix(self, prefix: str) -> tuple[StoredBlob, ...]:
         """Return the objects whose names begin with these parts, by name.
 
         Raises:
             ServiceError: STORAGE_FAILED.
         """
 
-    def homes(self) -> tuple[str, ...]:
+    def first_parts(self) -> tuple[str, ...]:
         """Return the first parts of all names, in order.
 
         Foreign objects may be among them.
@@ -212,12 +212,12 @@ class FileBlobs:
             finally:
                 os.close(descriptor)
 
-    def below(self, prefix: str) -> tuple[StoredBlob, ...]:
+    def list_prefix(self, prefix: str) -> tuple[StoredBlob, ...]:
         """Return the objects whose names begin with these parts, by name."""
         with self._failures():
             return tuple(sorted(self._below(prefix), key=lambda blob: blob.name))
 
-    def homes(self) -> tuple[str, ...]:
+    def first_parts(self) -> tuple[str, ...]:
         """Return the first parts of all names, in order."""
         with self._failures():
             return tuple(sorted(entry.name for entry in os.scandir(self.directory)))
@@ -305,11 +305,11 @@ class MemoryBlobs:
         end = len(data) if max_bytes is None else offset + max_bytes
         return data[offset:end], len(data)
 
-    def below(self, prefix: str) -> tuple[StoredBlob, ...]:
+    def list_prefix(self, prefix: str) -> tuple[StoredBlob, ...]:
         """Return the objects whose names begin with these parts, by name."""
         return tuple(StoredBlob(n, len(self._objects[n][0])) for n in self._of(prefix))
 
-    def homes(self) -> tuple[str, ...]:
+    def first_parts(self) -> tuple[str, ...]:
         """Return the first parts of all names, in order."""
         return tuple(sorted({name.partition("/")[0] for name in tuple(self._objects)}))
 

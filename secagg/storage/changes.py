@@ -44,7 +44,7 @@ from secagg.storage.queries import (
     ListClaims,
     ReadRevocations,
     chain_start_of,
-    missed_by,
+    conflict_for,
     seconds_left,
     session_at,
     tally_at,
@@ -292,7 +292,7 @@ class SessionRows:
 
 
 class PlaceTakenError(Exception):
-    """Reports that a record's place is taken; `taken_place` then names the record."""
+    """Reports that a record's place is taken; `place_taken` then names the record."""
 
 
 async def apply_change(rows: SessionRows, change: Change) -> Outcome:
@@ -305,7 +305,7 @@ async def apply_change(rows: SessionRows, change: Change) -> Outcome:
 
     Raises:
         SecAggError: See `Store.commit`.
-        PlaceTakenError: See `taken_place`.
+        PlaceTakenError: See `place_taken`.
     """
     connection = rows.connection
     instant = await connection.now()
@@ -315,7 +315,7 @@ async def apply_change(rows: SessionRows, change: Change) -> Outcome:
         found = await rows.at(change.key)
         if found is None:
             raise unknown_session(change.key)
-        missed = await missed_by(connection, found, change, instant)
+        missed = await conflict_for(connection, found, change, instant)
         if missed is not None:
             return missed
         session = found
@@ -337,7 +337,7 @@ async def apply_change(rows: SessionRows, change: Change) -> Outcome:
     return Committed(session.sequence, session.chain, seconds_left(session, instant))
 
 
-async def taken_place(connection: Connection, change: Change) -> Exception:
+async def place_taken(connection: Connection, change: Change) -> Exception:
     """Return the error for a change whose record has found its place taken.
 
     Args:

@@ -147,7 +147,7 @@ class ClientStore:
 
     # --- masked inputs ----------------------------------------------------------------
 
-    def put_upload(self, session_id: bytes, bound: bytes, message: bytes) -> None:
+    def store_upload(self, session_id: bytes, bound: bytes, message: bytes) -> None:
         """Store the message with a masked input; return when it is on the disk.
 
         Args:
@@ -186,7 +186,7 @@ class ClientStore:
             return None
         return content[_DIGEST_BYTES:]
 
-    def keep_uploads(self, sessions: Collection[bytes]) -> None:
+    def delete_other_uploads(self, sessions: Collection[bytes]) -> None:
         """Delete the masked inputs of all other sessions.
 
         Raises:

@@ -139,7 +139,7 @@ class FileLock:
         self.path: Final = path
         self._descriptor = descriptor
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Acquire the lock if it is free, and write the process id into its file.
 
         Raises:
@@ -163,17 +163,17 @@ class FileLock:
             ServiceError: STORAGE_FAILED; the file cannot be locked, or other processes
                 keep it.
         """
-        if not self.is_taken_within(seconds):
+        if not self.acquire_within(seconds):
             raise self.held()
 
-    def is_taken_within(self, seconds: float) -> bool:
+    def acquire_within(self, seconds: float) -> bool:
         """Acquire the lock, and block until it is free; return whether it was in time.
 
         Raises:
             ServiceError: STORAGE_FAILED; the file cannot be locked.
         """
         deadline = time.monotonic() + seconds
-        while not self.take():
+        while not self.acquire():
             if time.monotonic() >= deadline:
                 return False
             time.sleep(POLL_SECONDS)  # noqa: TID251 - no event loop is blocked

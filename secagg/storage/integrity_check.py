@@ -129,12 +129,12 @@ def _lost(
             yield StateFault(
                 stored.key,
                 f"has accepted an upload of {sender!r}, {upload.size} bytes: "
-                f"{_lack(found, upload.size)}",
+                f"{_size_fault(found, upload.size)}",
                 is_damage=True,
             )
 
 
-def _lack(found: int | None, size: int) -> str:
+def _size_fault(found: int | None, size: int) -> str:
     return "it is gone" if found is None else f"{found} of {size} are there"
 
 
@@ -146,7 +146,7 @@ def _uploads_in(blobs: Blobs, home: str) -> dict[str, int]:
     }
 
 
-def set_aside(
+def quarantine(
     directory: Path, blobs: Blobs | None, faults: list[StateFault]
 ) -> list[Path]:
     """Move what can be moved into the quarantine; return the new places.
@@ -179,7 +179,7 @@ def set_aside(
 
 def _spool_faults(blobs: Blobs, known: set[str]) -> Iterator[StateFault]:
     """Yield folders of the spool that belong to no session, and wrong uploads."""
-    for home in blobs.homes():
+    for home in blobs.first_parts():
         if home == STORE_HOME:
             continue  # how replicas know that it is the same store
         if not _NAME.fullmatch(home):
@@ -205,7 +205,7 @@ def _uploads_of(
     """Yield digest, place and pieces of every upload that was checked."""
     uploads = f"{home}/uploads"
     # An unchecked upload has no such object: its sender continues it.
-    for named in blobs.below(uploads):
+    for named in blobs.list_prefix(uploads):
         place, last = named.name, named.name.rpartition("/")[2]
         digest = last.removesuffix(WHOLE_SUFFIX)
         if last.endswith(SENDER_SUFFIX):
@@ -213,7 +213,7 @@ def _uploads_of(
             sender = blobs.read(place)
             name = sender[0].decode("ascii", "replace") if sender else ""
             place = f"{uploads}/{name}/{digest}"
-            chunks = blobs.below(place) if _NAME.fullmatch(name) else ()
+            chunks = blobs.list_prefix(place) if _NAME.fullmatch(name) else ()
         elif last.endswith(WHOLE_SUFFIX):
             chunks = (named,)
         else:

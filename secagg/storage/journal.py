@@ -142,7 +142,7 @@ def record_of(event: StoredEvent | ClientEvent) -> Record:
             body.u64(event.size).u64(event.kept_until)
         case AbortRequested():
             kind = _ABORT_REQUESTED
-            body = Writer().u16(event.code).text(_shown(event.reason))
+            body = Writer().u16(event.code).text(_printable_reason(event.reason))
             body.flag(event.discard_unmasked)
         case SumAttempt():
             kind = _SUM_ATTEMPT
@@ -341,7 +341,7 @@ def encode_ending(ending: Ending) -> bytes:
             writer.blob(ended.outcome.encode())
         case Failed():
             writer.u16(Aborted.KIND).text(ended.charge)
-            writer.u16(ended.code).text(_shown(ended.reason))
+            writer.u16(ended.code).text(_printable_reason(ended.reason))
     return writer.blob(ending.audit).getvalue()
 
 
@@ -373,7 +373,7 @@ def _read(record: Record, what: str, readers: _Readers[_Event]) -> _Event:
     return event
 
 
-def _shown(reason: str) -> str:
+def _printable_reason(reason: str) -> str:
     return printable(reason, max_bytes=MAX_REASON_BYTES)
 
 

@@ -95,7 +95,7 @@ async def refuse_other_blobs(
     # is not the owner.
     owner = blobs.read(_OWNER)
     if owner is not None and await bind(None) is None:
-        raise _anothers_store()
+        raise _foreign_store_error()
     name = (entropy or SystemEntropy()).token(_NAME_BYTES)
     # This precedes the record in the store, so a recorded name can always be found.
     blobs.create(_place_of(name), b"")
@@ -113,14 +113,14 @@ async def refuse_other_blobs(
     if blobs.create(_OWNER, known):
         blobs.sync(_OWNER)
     elif blobs.read(_OWNER) != (known, len(known)):
-        raise _anothers_store()
+        raise _foreign_store_error()
 
 
 def _place_of(name: bytes) -> str:
     return f"{STORE_HOME}/{name.hex()}"
 
 
-def _anothers_store() -> SecAggError:
+def _foreign_store_error() -> SecAggError:
     return ErrorCode.BAD_SETTINGS.error(
         "server.blobs belongs to another store",
         fix="Give each store a directory or a prefix of its own.  If the other store "

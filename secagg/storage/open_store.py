@@ -28,7 +28,7 @@ from secagg.storage.rollback_mark import RollbackMark, default_mark
 from secagg.storage.sqlite.executor import SQLiteExecutor
 from secagg.storage.sqlite.file import (
     SQLiteConnection,
-    explained,
+    mapped_errors,
     refuse_foreign,
     stored_text,
 )
@@ -243,12 +243,12 @@ class _SQLiteReader:
 
     async def read(self, query: Query[_Answer]) -> _Answer:
         """Return the answer to a query."""
-        with explained(self._name):
+        with mapped_errors(self._name):
             return await query.run(self._connection)
 
 
 @asynccontextmanager
-async def looking(
+async def open_reader(
     directory: Path, *, store: str | None = None
 ) -> AsyncIterator[StoreReader]:
     """Open the store of a party to read it, wherever it is kept.
@@ -287,7 +287,7 @@ def reading(path: Path) -> Iterator[StoreReader]:
     name = str(path)
     if not store_exists(path):
         raise StoreNotFoundError(name, setting="state_dir")
-    with explained(name):
+    with mapped_errors(name):
         database = sqlite3.connect(
             f"file:{quote(name)}?mode=ro",
             uri=True,

@@ -131,7 +131,7 @@ class ReadMissed(Query[MissedRecords | Ended]):
         if session is None:
             raise unknown_session(self.key)
         instant = await connection.now()
-        missed = await missed_by(connection, session, self.change, instant)
+        missed = await conflict_for(connection, session, self.change, instant)
         return missed or behind(session, (), whole=False, instant=instant)
 
 
@@ -170,7 +170,7 @@ class ListSessions(Query[tuple[SessionRow, ...]]):
             self.before,
             _NO_LIMIT if self.limit is None else self.limit,
         )
-        return tuple(SessionRow(**_shown(row, SessionRow)) for row in rows)
+        return tuple(SessionRow(**_selected_columns(row, SessionRow)) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +347,7 @@ async def tally_at(
     return TallyColumns(role, task, peer, highest_number, 0, b"")
 
 
-async def missed_by(
+async def conflict_for(
     connection: Connection, session: SessionColumns, change: Change, instant: int
 ) -> MissedRecords | Ended | None:
     """Return why a change must not be applied; None if the writer knows the session.
@@ -421,14 +421,14 @@ async def _stored(
         header = _verified_header(session, None if row is None else row[0])
         records = await records_of(connection, session, after=after)
     return StoredSession(
-        **_shown(session, StoredSession),
+        **_selected_columns(session, StoredSession),
         header=header,
         records=records,
         seconds_left=seconds_left(session, await connection.now()),
     )
 
 
-def _shown(
+def _selected_columns(
     session: SessionColumns, kind: type[SessionRow | StoredSession]
 ) -> dict[str, Any]:
     """Return the columns of a session that a class has, as it has them."""

@@ -189,7 +189,7 @@ class RollbackMark:
         """
         with contextlib.ExitStack() as held:
             lock = held.enter_context(open_lock(lock_of(self.path)))
-            if not lock.is_taken_within(wait_seconds):
+            if not lock.acquire_within(wait_seconds):
                 raise ErrorCode.STORAGE_FAILED.error(
                     f"the rollback mark {self.path} is in use: another process runs "
                     "with this state, with a copy of it, or with another state",
@@ -197,14 +197,14 @@ class RollbackMark:
                     "may ever run: keep the one that ran last, and remove the others. "
                     "Different states need different rollback marks.",
                 )
-            self._know(self._look(), lasts=False)
+            self._cache_slots(self._read_file(), lasts=False)
             self._held = held.pop_all()
 
     def release(self) -> None:
         """Release the lock; harmless when repeated."""
         self._held.close()
 
-    def forget(self, *, check: Callable[[], None] = lambda: None) -> bool:
+    def delete(self, *, check: Callable[[], None] = lambda: None) -> bool:
         """Delete the mark; return whether one existed.
 
         The lock beside it stays. A process that waits for a lock whose file is removed
@@ -217,7 +217,7 @@ class RollbackMark:
         Raises:
             ServiceError: STORAGE_FAILED; a process holds it, or the disk refuses.
         """
-        if not self._look():
+        if not self._read_file():
             return False
         self.hold(wait_seconds=0.0)
         try:
@@ -237,8 +237,8 @@ class RollbackMark:
             ServiceError: STORAGE_FAILED when the file cannot be read; RESTORED_STATE
                 when it holds no mark.
         """
-        found = self._look()
-        self._know(found, lasts=False)
+        found = self._read_file()
+        self._cache_slots(found, lasts=False)
         if found is None:
             return None
         mark = found.least()
@@ -275,11 +275,11 @@ class RollbackMark:
             raise self._replaced() from None
         except OSError as error:
             raise self._failure("written", error) from None
-        self._know(_Slots(mark, 1 - known.place, known.newest), lasts=True)
+        self._cache_slots(_Slots(mark, 1 - known.place, known.newest), lasts=True)
 
     def _make(self, mark: Mark) -> None:
         """Make a file whose slots both hold a mark, in place of any other."""
-        self._refuse_replaced(self._look())
+        self._refuse_replaced(self._read_file())
         temporary = self.path.with_name(f".{self.path.name}.partial")
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -291,9 +291,9 @@ class RollbackMark:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise self._failure("written", error) from None
-        self._know(_Slots(mark, 0, mark), lasts=True)
+        self._cache_slots(_Slots(mark, 0, mark), lasts=True)
 
-    def _know(self, slots: _Slots | None, *, lasts: bool) -> None:
+    def _cache_slots(self, slots: _Slots | None, *, lasts: bool) -> None:
         self._slots, self._lasts = slots, lasts
         self._tried.clear()
 
@@ -322,7 +322,7 @@ class RollbackMark:
             self.path,
         )
 
-    def _look(self) -> _Slots | None:
+    def _read_file(self) -> _Slots | None:
         """Return what the mark's file holds; None without a file."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY)

@@ -51,12 +51,12 @@ class S3Blobs:
     def __post_init__(self) -> None:
         """Check the address; no server is called yet."""
         if not _ADDRESS.fullmatch(self.address):
-            raise _bad(
+            raise _blobs_error(
                 f"{self.address!r} is not the address of a bucket",
                 "Write s3://bucket/prefix; keys belong into the environment.",
             )
-        if any(not _is_here(host) for host in _plain_endpoints()):
-            raise _bad(
+        if any(not _is_local_host(host) for host in _plain_endpoints()):
+            raise _blobs_error(
                 "the endpoint in the environment is on another machine, without TLS",
                 "Use an address that begins with https://.",
             )
@@ -79,7 +79,7 @@ class S3Blobs:
                     return
             finally:
                 obstore.delete(self._store, [name])
-        raise _bad(
+        raise _blobs_error(
             f"the store of {self.address} replaces objects that exist",
             "Choose one that supports If-None-Match, as Amazon's and MinIO do.",
         )
@@ -116,7 +116,7 @@ class S3Blobs:
             except FileNotFoundError:
                 return None
 
-    def below(self, prefix: str) -> tuple[StoredBlob, ...]:
+    def list_prefix(self, prefix: str) -> tuple[StoredBlob, ...]:
         """Return the objects whose names begin with these parts, by name."""
         found = (
             StoredBlob(each["path"].removeprefix(f"{_OBJECTS}/"), each["size"])
@@ -124,7 +124,7 @@ class S3Blobs:
         )
         return tuple(sorted(found, key=lambda blob: blob.name))
 
-    def homes(self) -> tuple[str, ...]:
+    def first_parts(self) -> tuple[str, ...]:
         """Return the first parts of all names, in order."""
         with self._failures() as obstore:
             found = obstore.list_with_delimiter(self._store, _OBJECTS)
@@ -188,7 +188,7 @@ def _plain_endpoints() -> list[str]:
     return [each.hostname or "" for each in named if each.scheme != "https"]
 
 
-def _is_here(host: str) -> bool:
+def _is_local_host(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -200,7 +200,7 @@ def _library() -> Any:  # noqa: ANN401 - the library comes with an extra
     try:
         import obstore  # noqa: PLC0415 - an extra
     except ImportError:
-        raise _bad(
+        raise _blobs_error(
             "the library for buckets is not installed", "Install secagg[objects]."
         ) from None
     return obstore
@@ -215,7 +215,7 @@ def _opened(address: str, _process: int) -> Any:  # noqa: ANN401 - as above
     return from_url(
         address,
         client_options={
-            "allow_http": any(map(_is_here, _plain_endpoints())),
+            "allow_http": any(map(_is_local_host, _plain_endpoints())),
             "timeout": timedelta(seconds=_ANSWER_SECONDS),
         },
         retry_config={
@@ -225,7 +225,7 @@ def _opened(address: str, _process: int) -> Any:  # noqa: ANN401 - as above
     )
 
 
-def _bad(complaint: str, next_step: str) -> LocalProtocolError:
+def _blobs_error(complaint: str, next_step: str) -> LocalProtocolError:
     return ErrorCode.BAD_SETTINGS.error(
         f"server.blobs: {complaint}", kind=LocalProtocolError, fix=next_step
     )

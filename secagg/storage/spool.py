@@ -133,7 +133,7 @@ class UploadSpool:
         if bound is None:
             self._check_free_space(total_size)
             if len(data) == total_size:
-                self._keep_whole(session_id, sender, digest, data)
+                self._store_whole(session_id, sender, digest, data)
                 return total_size
         elif bound != digest:
             raise _second_upload(sender)
@@ -162,14 +162,14 @@ class UploadSpool:
             self._blobs.sync(_whole(session_id, digest))
             return
         bound, chunks = self._arrived(session_id, sender)
-        stored = self._stored_as(session_id, digest) if bound is None else None
+        stored = self._object_name(session_id, digest) if bound is None else None
         if stored is not None:
             self._blobs.sync(stored)  # the storing process may not have synced it
             return
         # Also where equal bytes are stored: these may differ.
         hasher, home = hashlib.sha256(), _of_upload(session_id, _named(sender), digest)
         for chunk in chunks:
-            hasher.update(_exactly(self._blobs.read(chunk.name), chunk.size))
+            hasher.update(_read_exactly(self._blobs.read(chunk.name), chunk.size))
         if bound is not None and bound != digest:
             raise _second_upload(sender)  # the accepted one stays
         if hasher.digest() != digest:
@@ -204,7 +204,7 @@ class UploadSpool:
         """
         sizes: dict[str, int] = {}
         ends: Counter[str] = Counter()
-        for blob in self._blobs.below(f"{session_id.hex()}/{_UPLOADS}"):
+        for blob in self._blobs.list_prefix(f"{session_id.hex()}/{_UPLOADS}"):
             sizes[blob.name] = blob.size
             home, _, name = blob.name.rpartition("/")
             if name.isdecimal() and int(name) == ends[home]:
@@ -239,9 +239,9 @@ class UploadSpool:
                 skipped = max(0, offset - chunk.start)
                 wanted = min(end, chunk.end) - chunk.start - skipped
                 found = self._blobs.read(chunk.name, skipped, wanted)
-                pieces.append(_exactly(found, wanted))
+                pieces.append(_read_exactly(found, wanted))
         data = b"".join(pieces)
-        return _exactly((data, len(data)), size)
+        return _read_exactly((data, len(data)), size)
 
     def put(self, session_id: bytes, name: str, data: bytes) -> None:
         """Store a payload or a sum under its name, durably and in one step.
@@ -269,16 +269,16 @@ class UploadSpool:
     def drop_uploads(self, session_id: bytes) -> None:
         """Remove all uploads of a session: no party may need or read them again."""
         self._blobs.remove(f"{session_id.hex()}/{_UPLOADS}")
-        self._forget(session_id)
+        self._discard(session_id)
 
     def remove(self, session_id: bytes) -> None:
         """Remove all objects of a session."""
         self._blobs.remove(session_id.hex())
-        self._forget(session_id)
+        self._discard(session_id)
 
     def session_ids(self) -> tuple[bytes, ...]:
         """Return the sessions with stored objects."""
-        homes = tuple(n for n in self._blobs.homes() if n != STORE_HOME)
+        homes = tuple(n for n in self._blobs.first_parts() if n != STORE_HOME)
         ours = tuple(name for name in homes if _SESSION_NAME.fullmatch(name))
         if len(ours) < len(homes):
             telemetry.log_event(
@@ -299,14 +299,14 @@ class UploadSpool:
     ) -> tuple[bytes | None, tuple["_Chunk", ...]]:
         """Return the digest that a sender announced, and its received bytes."""
         home = f"{session_id.hex()}/{_UPLOADS}/{_named(sender)}"
-        found = self._blobs.below(home)
+        found = self._blobs.list_prefix(home)
         if not found:
             return None, ()
         # Of two digests that came at the same moment, the first by name counts.
         digest = bytes.fromhex(found[0].name.split("/")[-2])
         return digest, self._chunks_in(_of_upload(session_id, _named(sender), digest))
 
-    def _keep_whole(
+    def _store_whole(
         self, session_id: bytes, sender: str, digest: bytes, data: bytes
     ) -> None:
         """Store an upload that came in one chunk, if its bytes have their digest."""
@@ -318,14 +318,14 @@ class UploadSpool:
         chunks = (_Chunk(name, 0, len(data)),)
         self._chunks.setdefault(session_id, {})[digest] = chunks
 
-    def _stored_as(self, session_id: bytes, digest: bytes) -> str | None:
+    def _object_name(self, session_id: bytes, digest: bytes) -> str | None:
         """Return the name of the object that makes an upload visible."""
         for name in (_whole(session_id, digest), _of_digest(session_id, digest)):
             if self._blobs.read(name, 0, 0) is not None:
                 return name
         return None
 
-    def _forget(self, session_id: bytes) -> None:
+    def _discard(self, session_id: bytes) -> None:
         self._chunks.pop(session_id, None)
         self._brought.pop(session_id, None)
 
@@ -348,7 +348,7 @@ class UploadSpool:
     def _chunks_in(self, home: str) -> tuple["_Chunk", ...]:
         """Return the chunks of an upload up to the first gap."""
         chunks, end = [], 0
-        for blob in self._blobs.below(home):
+        for blob in self._blobs.list_prefix(home):
             if int(blob.name.rpartition("/")[2]) != end:
                 break
             chunks.append(_Chunk(blob.name, end, blob.size))
@@ -447,7 +447,7 @@ def _digest_differs() -> ServiceError:
     )
 
 
-def _exactly(found: tuple[bytes, int] | None, size: int) -> bytes:
+def _read_exactly(found: tuple[bytes, int] | None, size: int) -> bytes:
     """Return exactly that many stored bytes, or say that they are missing."""
     data = b"" if found is None else found[0]
     if len(data) != size:

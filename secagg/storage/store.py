@@ -59,7 +59,7 @@ class Store(StoreReader, Protocol):
         """Whether other processes may write to it at the same time."""
 
     @property
-    def keeps_what_is_erased(self) -> bool:
+    def retains_erased_data(self) -> bool:
         """Whether row versions, a log or backups hold what was erased."""
 
     async def commit(self, command: Command[_Answer]) -> _Answer:
@@ -181,7 +181,7 @@ class StoreEngine(Protocol):
         keeps_what_is_erased: Whether row versions, a log or backups keep erased data.
     """
 
-    keeps_what_is_erased: ClassVar[bool]
+    retains_erased_data: ClassVar[bool]
 
     @property
     def is_shared(self) -> bool:
@@ -220,9 +220,9 @@ class TableStore:
         return self.engine.is_shared
 
     @property
-    def keeps_what_is_erased(self) -> bool:
+    def retains_erased_data(self) -> bool:
         """Whether row versions, a log or backups keep erased data."""
-        return self.engine.keeps_what_is_erased
+        return self.engine.retains_erased_data
 
     async def commit(self, command: Command[_Answer]) -> _Answer:
         """Execute a command."""

@@ -11,13 +11,13 @@ from secagg.config import load_server_settings
 from secagg.server.service import Observer, plan_task, serve
 from secagg.server.session.events import SessionProgress
 from secagg.server.task.outputs import ReleasedSum
-from secagg.testbed.child_process import say
+from secagg.testbed.child_process import report
 from secagg.transport.address import Address
 
 
-def tell_progress(progress: SessionProgress) -> None:
+def report_progress(progress: SessionProgress) -> None:
     """Report a change of a session."""
-    say(
+    report(
         "progress",
         session=progress.session_number,
         phase=progress.phase,
@@ -35,9 +35,9 @@ def tell_progress(progress: SessionProgress) -> None:
     )
 
 
-def tell_listening(address: Address) -> None:
+def report_listening(address: Address) -> None:
     """Report that clients can connect."""
-    say("listening", address=str(address))
+    report("listening", address=str(address))
 
 
 async def serve_run(
@@ -45,8 +45,8 @@ async def serve_run(
     *,
     take_sum: Callable[[ReleasedSum], Awaitable[None]],
     payload: Callable[[int], bytes] | None = None,
-    listening: Callable[[Address], None] = tell_listening,
-    progress: Callable[[SessionProgress], None] = tell_progress,
+    listening: Callable[[Address], None] = report_listening,
+    progress: Callable[[SessionProgress], None] = report_progress,
 ) -> None:
     """Serve the task of a run to its end.
 
@@ -69,6 +69,6 @@ async def serve_run(
         observer=Observer(
             listening=listening,
             progress=progress,
-            nothing_to_do=lambda sentence: say("nothing_to_do", message=sentence),
+            nothing_to_do=lambda sentence: report("nothing_to_do", message=sentence),
         ),
     )

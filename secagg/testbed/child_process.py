@@ -167,15 +167,15 @@ def _event(line: bytes) -> dict[str, object] | None:
     return said if is_event else None
 
 
-def say(event: str, **facts: object) -> None:
+def report(event: str, **facts: object) -> None:
     """Report one event to the parent process, at once (rule 4)."""
     sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
     sys.stdout.flush()
 
 
-def say_failed(error: SecAggError, **facts: object) -> None:
+def report_failed(error: SecAggError, **facts: object) -> None:
     """Report to the parent process that this one's work has failed, and why."""
-    say(
+    report(
         "failed",
         code=error.code.name,
         message=str(error),
@@ -192,6 +192,6 @@ def run_process(work: Coroutine[Any, Any, None]) -> int:
     try:
         asyncio.run(work)
     except SecAggError as error:
-        say_failed(error)
+        report_failed(error)
         return 1
     return 0

@@ -59,9 +59,9 @@ class ConnectionAround:
         """Whether the connection has no proxy that ends TLS."""
         return self._inner.is_direct
 
-    async def meet(self) -> str:
+    async def probe(self) -> str:
         """Return the aggregator that answers now."""
-        return await self._inner.meet()
+        return await self._inner.probe()
 
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Pass the call on."""
@@ -102,13 +102,13 @@ class PausingConnection(ConnectionAround):
     ) -> None:
         super().__init__(connection)
         self._session_number = session_number
-        self._before = PAUSES[before]
+        self._paused_call = PAUSES[before]
         self._on_pause = on_pause
         self._current = 0
 
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Record the session, and stop at the chosen call."""
-        is_chosen = isinstance(request, self._before)
+        is_chosen = isinstance(request, self._paused_call)
         if is_chosen and self._current == self._session_number:
             self._on_pause()
             await asyncio.Event().wait()
@@ -139,13 +139,13 @@ class SpreadConnection(ConnectionAround):
 
     def __init__(self, ways: Sequence[GrpcConnection], first: int) -> None:
         super().__init__(ways[first])
-        self.ways: Final = tuple(ways)
+        self.connections: Final = tuple(ways)
         self._failures = 0
 
-    async def meet(self) -> str:
+    async def probe(self) -> str:
         """Return the aggregator that answers now."""
         with self._attempt():
-            return await super().meet()
+            return await super().probe()
 
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Pass the call to the present aggregator."""
@@ -170,6 +170,6 @@ class SpreadConnection(ConnectionAround):
             self._failures += error.code in _MAY_BE_GONE
             if self._failures >= _FAILURES_OF_ONE:
                 self._failures = 0
-                following = self.ways.index(self._inner) + 1
-                self._inner = self.ways[following % len(self.ways)]
+                following = self.connections.index(self._inner) + 1
+                self._inner = self.connections[following % len(self.connections)]
             raise

@@ -68,7 +68,7 @@ class Director:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._folder = folder
-        self._tell = tell
+        self._report = tell
         self._environment: Final = child_environment(environment)
         self._children: list[ChildProcess] = []  # including those that were killed
         self._running: dict[str, ChildProcess] = {}
@@ -77,7 +77,7 @@ class Director:
         self._servers: dict[str, asyncio.Future[str]] = {}
         self._clients: list[str] = []
         self._needed = 0
-        self._is_stuck = asyncio.Event()
+        self._has_stalled = asyncio.Event()
         self._is_ending = False
         self.failures: dict[str, SecAggError] = {}
 
@@ -118,7 +118,7 @@ class Director:
                     kind=ServiceError,
                     fix=f"See {self._folder.log(program.name)}.",
                 )
-            self._tell(f"{program.name} listens on {address.result()}")
+            self._report(f"{program.name} listens on {address.result()}")
         return [address.result() for address in self._servers.values()]
 
     async def start_clients(
@@ -152,7 +152,7 @@ class Director:
         """
         serving = [self._watching[name] for name in self._servers]
         ended = asyncio.create_task(asyncio.wait(serving))
-        stuck = asyncio.create_task(self._is_stuck.wait())
+        stuck = asyncio.create_task(self._has_stalled.wait())
         await asyncio.wait({ended, stuck}, return_when=asyncio.FIRST_COMPLETED)
         # An aggregator that is about to end knows better why clients cannot continue.
         await asyncio.wait({ended}, timeout=_LAST_WORDS_SECONDS)
@@ -195,13 +195,13 @@ class Director:
             program.name,
             ["-m", program.module, str(self._folder.root), *program.words],
             log=self._folder.log(program.name),
-            listener=partial(self._hear, program),
+            listener=partial(self._on_event, program),
             environment=self._environment,
         )
         self._children.append(child)
         self._running[program.name] = child
         watching = asyncio.create_task(self._watch(child))
-        watching.add_done_callback(self._on_watched)
+        watching.add_done_callback(self._on_listener_end)
         self._watching[program.name] = watching
 
     async def _start_again(self, program: ChildProgram) -> None:
@@ -218,12 +218,12 @@ class Director:
             last = _last_line(self._folder.log(child.name))
             self._fail(child.name, f"it ended with {how}{last}", ErrorCode.INTERNAL)
 
-    def _on_watched(self, watching: asyncio.Task[None]) -> None:
+    def _on_listener_end(self, watching: asyncio.Task[None]) -> None:
         """End the run where a listener has failed: a fault of this process."""
         if not watching.cancelled() and watching.exception() is not None:
-            self._is_stuck.set()
+            self._has_stalled.set()
 
-    def _hear(self, program: ChildProgram, said: Event) -> None:
+    def _on_event(self, program: ChildProgram, said: Event) -> None:
         """Note the address or the failure of a program, and pass on its event."""
         match said["event"]:
             case "listening":
@@ -251,10 +251,10 @@ class Director:
             fix=next_step
             or f"See {self._folder.log(process)}, if the command keeps its files.",
         )
-        self._tell(str(self.failures[name]))
+        self._report(str(self.failures[name]))
         left = sum(each not in self.failures for each in self._clients)
         if left < self._needed or process in self._servers:
-            self._is_stuck.set()
+            self._has_stalled.set()
 
     def _check(self) -> None:
         """Raise why an aggregator cannot continue, or the fault of a listener."""

@@ -65,7 +65,7 @@ class Address:
         except ValueError:
             return self.host == "localhost"
 
-    def why_not(self) -> SecAggError:
+    def bind_error(self) -> SecAggError:
         """Return why listening here fails, by a second attempt."""
         reason = "the transport refused it"
         try:

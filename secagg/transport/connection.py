@@ -32,7 +32,7 @@ from secagg.wire.calls import (
     Wait,
     WatchSession,
 )
-from secagg.wire.errors import seen_by_peer
+from secagg.wire.errors import as_seen_by_peer
 
 # The name of an aggregator without a certificate: in memory, or plaintext for tests.
 UNCERTIFIED_AGGREGATOR: Final = "aggregator"
@@ -77,14 +77,14 @@ class AggregatorConnection(Protocol):
     def aggregator(self) -> str:
         """The aggregator, as the transport has proven it.
 
-        Known once `meet` has returned or a call was answered.
+        Known once `probe` has returned or a call was answered.
         """
 
-    async def meet(self) -> str:
+    async def probe(self) -> str:
         """Return the aggregator that answers now, before anything of a session is sent.
 
         Only the transport's own handshake is sent.  The first call fixes the
-        aggregator; before that, each `meet` probes again unless the settings name one.
+        aggregator; before that, each `probe` probes again unless the settings name one.
 
         Raises:
             ServiceError: UNREACHABLE, or BAD_CERTIFICATE for a peer that proves not to
@@ -127,7 +127,7 @@ class AggregatorService(Protocol):
     ) -> AsyncIterator[Envelope | Reference | Wait]:
         """Yield updates as they arrive, and at intervals a `Wait`."""
 
-    def note_refusal(self, code: ErrorCode) -> None:
+    def record_refusal(self, code: ErrorCode) -> None:
         """Count a call that was refused, by the service or before it was reached.
 
         The transport reports each call once, whatever was wrong with it.
@@ -159,7 +159,7 @@ class InMemoryConnection:
         self.aggregator: Final = aggregator
         self.trust_domain: Final = trust_domain
 
-    async def meet(self) -> str:
+    async def probe(self) -> str:
         """Return the name of the aggregator."""
         return self.aggregator
 
@@ -185,6 +185,6 @@ class InMemoryConnection:
         try:
             yield
         except SecAggError as error:
-            self._service.note_refusal(error.code)
+            self._service.record_refusal(error.code)
             # The cause stays attached: both ends are in this process, for debugging.
-            raise seen_by_peer(error) from error
+            raise as_seen_by_peer(error) from error

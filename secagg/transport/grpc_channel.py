@@ -28,7 +28,7 @@ from secagg.runtime.clock import Clock, SystemClock
 from secagg.transport.address import Address
 from secagg.transport.channel_options import CLIENT_OPTIONS
 from secagg.transport.connection import UNCERTIFIED_AGGREGATOR
-from secagg.transport.handshake import Expected, UnexpectedPeerError, meet, unreachable
+from secagg.transport.handshake import Expected, UnexpectedPeerError, probe, unreachable
 from secagg.transport.peer_identity import PeerIdentity, Role
 from secagg.transport.tls import TLSIdentity
 
@@ -103,28 +103,28 @@ class AggregatorChannel:
             )
         return self._peer.name
 
-    async def meet(self) -> str:
+    async def probe(self) -> str:
         """Return the name of the aggregator that listens there.
 
         Only a handshake is sent.  While no channel was made and the settings name no
         aggregator, each call probes again and may find another one.
 
         Raises:
-            ServiceError: BAD_CERTIFICATE or UNREACHABLE, as `handshake.meet`.
+            ServiceError: BAD_CERTIFICATE or UNREACHABLE, as `handshake.probe`.
             grpc.aio.UsageError: It was closed.
         """
         async with self._opening:
             if self._is_closed:
                 raise grpc.aio.UsageError("the channel is closed")
             if self._channel is None and self._identity is not None:
-                self._peer = await self._met(self._identity)
+                self._peer = await self._probe_expected(self._identity)
             return self.aggregator
 
     async def open(self) -> grpc.aio.Channel:
         """Return the channel.
 
         Raises:
-            ServiceError: BAD_CERTIFICATE or UNREACHABLE, as `handshake.meet`.
+            ServiceError: BAD_CERTIFICATE or UNREACHABLE, as `handshake.probe`.
             grpc.aio.UsageError: It was closed.
         """
         async with self._opening:
@@ -139,7 +139,7 @@ class AggregatorChannel:
         if self._identity is None:
             return grpc.aio.insecure_channel(str(self._address), options=CLIENT_OPTIONS)
         if self._peer is None or self._is_settled:
-            self._peer = await self._met(self._identity)
+            self._peer = await self._probe_expected(self._identity)
         # A probed aggregator is not replaced: the first call must reach the one that
         # the caller was told of, and gRPC's TLS requires its name.
         self._is_settled = True
@@ -152,10 +152,10 @@ class AggregatorChannel:
             ],
         )
 
-    async def _met(self, identity: TLSIdentity) -> PeerIdentity:
+    async def _probe_expected(self, identity: TLSIdentity) -> PeerIdentity:
         """Probe the peer; accept only the fixed aggregator, if there is one."""
         try:
-            return await meet(
+            return await probe(
                 self._address, identity, self._expected(identity), self._clock
             )
         except ServiceError as error:
@@ -169,7 +169,7 @@ class AggregatorChannel:
                 raise
             return self._peer
 
-    def note_answered(self) -> None:
+    def record_answered(self) -> None:
         """Record that a call succeeded: the peer has accepted this client."""
         self._has_been_answered = True
         self._failures = 0
@@ -210,7 +210,7 @@ class AggregatorChannel:
             return error
         expected = self._expected(self._identity)
         try:
-            await meet(
+            await probe(
                 self._address,
                 self._identity,
                 expected,

@@ -96,7 +96,7 @@ class Expected:
             )
 
 
-async def meet(
+async def probe(
     address: Address,
     identity: TLSIdentity,
     expected: Expected,
@@ -124,16 +124,16 @@ async def meet(
     if as_ourselves:
         _present(context, identity)
 
-    async def who() -> PeerIdentity:
+    async def read_peer() -> PeerIdentity:
         with await connect(address, clock) as connected:
             conversation = _Conversation(address, connected, context)
             peer = await conversation.peer(expected)
             if as_ourselves:
-                await conversation.see_whether_we_are_accepted()
+                await conversation.await_acceptance()
             return peer
 
     try:
-        return await finish_before(clock, clock.now() + HANDSHAKE_SECONDS, who())
+        return await finish_before(clock, clock.now() + HANDSHAKE_SECONDS, read_peer())
     except TimeoutError:
         raise unreachable(
             f"nothing answers at {address}: no handshake within "
@@ -162,14 +162,14 @@ class _Conversation:
         The client's own last message of the handshake is made, and not sent.
         """
         try:
-            await self._take(self._tls.do_handshake)
+            await self._run_step(self._tls.do_handshake)
         except OSError as error:  # of which ssl.SSLError is one
             raise _why_no_handshake(self._address, error) from None
         peer = _named_in(self._tls.getpeercert(binary_form=True))
         expected.check(peer)
         return peer
 
-    async def see_whether_we_are_accepted(self) -> None:
+    async def await_acceptance(self) -> None:
         """Show the client's certificate, and wait for the aggregator's first frame.
 
         In TLS 1.3 a client's handshake is done before the server has verified the
@@ -177,7 +177,7 @@ class _Conversation:
         """
         try:
             await self._send()
-            first = await self._take(lambda: self._tls.read(1))
+            first = await self._run_step(lambda: self._tls.read(1))
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
             first = b""
         except ssl.SSLError:
@@ -195,7 +195,7 @@ class _Conversation:
                 "authority of this certificate; its log may say more.",
             )
 
-    async def _take(self, step: Callable[[], _Result]) -> _Result:
+    async def _run_step(self, step: Callable[[], _Result]) -> _Result:
         """Do a step of TLS as soon as enough bytes have arrived for it."""
         loop = asyncio.get_running_loop()
         while True:

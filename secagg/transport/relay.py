@@ -181,7 +181,7 @@ class _PendingConnection(asyncio.Protocol):
         self.relay = relay
         self.address = address
         self.group = group
-        self.came_at = now
+        self.accepted_at = now
         self.stage = _HandshakeStage.WAITING
         self.received = 0
         self.opening = bytearray()
@@ -215,7 +215,7 @@ class _PendingConnection(asyncio.Protocol):
             self.inside.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
-        self.relay.left(self)
+        self.relay.record_close(self)
         if self.inside is not None:
             self.inside.transport.close()
 
@@ -258,7 +258,7 @@ class _RelayedConnection(asyncio.Protocol):
             self.visitor.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
-        self.visitor.relay.closed_inside(self.visitor)
+        self.visitor.relay.forward_close(self.visitor)
 
 
 class LoopDelay:
@@ -342,7 +342,7 @@ class Relay:
         self._next_source = 0
         self._is_stopping = False
         self._is_making_room = False
-        self._look: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._delay = LoopDelay(self._loop, self._dial_next)
         self._tasks: set[asyncio.Future[object]] = set()
         for listener in self._listeners:
@@ -392,7 +392,7 @@ class Relay:
         """How many are open."""
         return len(self._open)
 
-    def known(
+    def record_caller(
         self, peer: str, identity: str, certificate: CertificateNumber | None = None
     ) -> None:
         """Record that a call was made under a certificate; the first one counts.
@@ -407,7 +407,7 @@ class Relay:
         if visitor is None or visitor.stage is not _HandshakeStage.DIALLED:
             return
         self._leave_stage(visitor)
-        self._count_less(visitor)
+        self._decrement(visitor)
         visitor.stage = _HandshakeStage.KNOWN
         visitor.identity, visitor.certificate = identity, certificate
         own = self._of_identity.setdefault(identity, OrderedDict())
@@ -450,12 +450,12 @@ class Relay:
     async def close(self) -> None:
         """Close the port and every connection."""
         self.stop_listening()
-        if self._look is not None:
-            self._look.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._delay.close()
         self._is_making_room = True  # and no further connection gets its turn
         for visitor in tuple(self._open):
-            self._forget(visitor)
+            self._remove(visitor)
             visitor.abort()
         for task in tuple(self._tasks):
             task.cancel()
@@ -520,7 +520,7 @@ class Relay:
         if oldest is not None:
             self._end(oldest, Rejection.WAITING)
             return True
-        for stalled in self._stalled():
+        for stalled in self._stalled_handshakes():
             if self._unproven[stalled.group] > self._unproven.get(group, 0) + 1:
                 self._end(stalled, Rejection.HANDSHAKE_TIMEOUT)
                 return True
@@ -554,19 +554,19 @@ class Relay:
         """Dial for the connections whose turn it is: one of each group, in turns."""
         if self._is_making_room:
             return
-        while self._queued and len(self._dialled) < self._most_handshakes():
-            self._pass_on(next(iter(self._queued)))
-        if self._queued and self._look is None:
-            self._look = self._loop.call_later(_LOOK_SECONDS, self._end_stalled)
+        while self._queued and len(self._dialled) < self._handshake_limit():
+            self._dial_first_of(next(iter(self._queued)))
+        if self._queued and self._timer is None:
+            self._timer = self._loop.call_later(_LOOK_SECONDS, self._end_stalled)
 
-    def _most_handshakes(self) -> int:
+    def _handshake_limit(self) -> int:
         """Return how many handshakes may be under way (rule 7)."""
         most = self._admission.handshakes
         if self._delay.is_late:
             return min(most, _HANDSHAKES_PER_CORE * (os.cpu_count() or 1))
         return most
 
-    def _pass_on(self, group: str) -> None:
+    def _dial_first_of(self, group: str) -> None:
         """Dial for the first of a group that has waited for its turn."""
         queue = self._queued[group]
         visitor = queue.popleft()
@@ -582,18 +582,18 @@ class Relay:
 
     def _end_stalled(self) -> None:
         """Close handshakes that have stalled for groups that wait (rule 6)."""
-        self._look = None
+        self._timer = None
         self._is_making_room = True
         waiting = deque(sorted(self._queued, key=self._unproven.__getitem__))
-        for visitor in self._stalled():
+        for visitor in self._stalled_handshakes():
             most = self._unproven[visitor.group]
             if waiting and most > self._unproven[waiting[0]]:
                 self._end(visitor, Rejection.HANDSHAKE_TIMEOUT)
-                self._pass_on(waiting.popleft())
+                self._dial_first_of(waiting.popleft())
         self._is_making_room = False
         self._dial_next()
 
-    def _stalled(self) -> list[_PendingConnection]:
+    def _stalled_handshakes(self) -> list[_PendingConnection]:
         """Return the handshakes that take too long, oldest first."""
         latest = self._loop.time() - _STALLED_SECONDS
         return [each for each, began in self._dialled.items() if began <= latest]
@@ -633,15 +633,15 @@ class Relay:
 
     # --- ending ---------------------------------------------------------------------
 
-    def left(self, visitor: _PendingConnection) -> None:
+    def record_close(self, visitor: _PendingConnection) -> None:
         """Record that the peer has closed its end."""
-        self._forget(visitor)
+        self._remove(visitor)
 
-    def closed_inside(self, visitor: _PendingConnection) -> None:
+    def forward_close(self, visitor: _PendingConnection) -> None:
         """Pass on that gRPC has closed its end, after its last bytes."""
         if visitor.stage is _HandshakeStage.DIALLED and not self._is_stopping:
             self._count_visitor(visitor, Rejection.CERTIFICATE)
-        self._forget(visitor)
+        self._remove(visitor)
         if visitor.transport is not None and not visitor.transport.is_closing():
             visitor.transport.close()
             # A peer that does not read would keep the file open.
@@ -653,17 +653,17 @@ class Relay:
         if visitor.stage is _HandshakeStage.GONE:
             return
         self._count_visitor(visitor, refusal)
-        self._forget(visitor)
+        self._remove(visitor)
         visitor.abort()
 
-    def _forget(self, visitor: _PendingConnection) -> None:
+    def _remove(self, visitor: _PendingConnection) -> None:
         """Remove a connection from every count."""
         if visitor.stage is _HandshakeStage.GONE:
             return
         stage = visitor.stage
         self._leave_stage(visitor)
         if stage is not _HandshakeStage.KNOWN:
-            self._count_less(visitor)
+            self._decrement(visitor)
         visitor.stage = _HandshakeStage.GONE
         self._open.discard(visitor)
         self._by_source.pop(visitor.source, None)
@@ -691,7 +691,7 @@ class Relay:
         else:
             self._dialled.pop(visitor, None)
 
-    def _count_less(self, visitor: _PendingConnection) -> None:
+    def _decrement(self, visitor: _PendingConnection) -> None:
         """Count one unauthenticated peer less in this one's group."""
         self._unproven[visitor.group] -= 1
         if not self._unproven[visitor.group]:
@@ -701,7 +701,7 @@ class Relay:
         self._count(
             refusal,
             visitor.address,
-            seconds=self._loop.time() - visitor.came_at,
+            seconds=self._loop.time() - visitor.accepted_at,
             received=visitor.received,
         )
 
@@ -750,5 +750,5 @@ async def _bind(address: Address) -> list[socket.socket]:
     except (OSError, UnicodeError):
         for listener in listeners:
             listener.close()
-        raise address.why_not() from None
+        raise address.bind_error() from None
     return listeners

@@ -111,17 +111,17 @@ def read_held_credential(text: str) -> bytes | None:
 
 def read_signature(value: str) -> bytes | None:
     """Return the 64 bytes in `Signature`; None for another form."""
-    data = _between(value, "sig=:")
+    data = _decode_between(value, "sig=:")
     return data if data is not None and len(data) == SIGNATURE_SIZE else None
 
 
 def read_digest(value: str) -> bytes | None:
     """Return the 32 bytes in `Content-Digest`; None for another form."""
-    data = _between(value, "sha-256=:")
+    data = _decode_between(value, "sha-256=:")
     return data if data is not None and len(data) == sha256().digest_size else None
 
 
-def _between(value: str, start: str) -> bytes | None:
+def _decode_between(value: str, start: str) -> bytes | None:
     """Return the bytes of strict base64 between a start and a colon."""
     if not value.startswith(start) or not value.endswith(":"):
         return None

@@ -24,10 +24,10 @@ from secagg.errors import (
 from secagg.wire.calls import MAX_ERROR_TEXT_BYTES
 from secagg.wire.errors import (
     STATUS_KEY,
+    as_seen_by_peer,
     decode_error,
     encode_error,
     encode_google_status,
-    seen_by_peer,
 )
 
 # The suffix makes it a binary header in gRPC.
@@ -171,7 +171,7 @@ def usual_error(code: ErrorCode) -> SecAggError:
 
 def status_of(error: SecAggError) -> tuple[grpc.StatusCode, str, _Metadata]:
     """Return status, text and trailing metadata for a failed call."""
-    seen = seen_by_peer(error)
+    seen = as_seen_by_peer(error)
     status = status_code(seen.code)
     # gRPC knows the number of a status beside its name in lower case.
     number, _ = status.value

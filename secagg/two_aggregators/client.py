@@ -232,7 +232,7 @@ class TwoAggregatorClient:
         """Close the state; the connections are the caller's."""
         await self._workers.close_later(self._state.close)
 
-    async def _ask(
+    async def _call(
         self, work: Callable[[OpenClient], Coroutine[Any, Any, _Answer]]
     ) -> _Answer:
         return await self._workers.run(self._state.call, work)
@@ -280,7 +280,7 @@ class TwoAggregatorClient:
             seed_share = HelperShare(seed, session_id).encode()
         finally:
             seed.wipe()
-        await self._ask(lambda client: self._charge(client, joined))
+        await self._call(lambda client: self._charge(client, joined))
         try:
             await self._send(joined, seed_share, share)
             update = await self._leader.next_update(
@@ -292,14 +292,14 @@ class TwoAggregatorClient:
             )
             return await self._outcome(joined, update)
         finally:
-            await self._ask(lambda client: client.end_shared(session_id.hex()))
+            await self._call(lambda client: client.end_shared(session_id.hex()))
 
     # --- before anything is sent ------------------------------------------------------
 
     async def _join(self) -> _Joined:
         """Wait for two offers that belong together, and check them."""
         deadline = self._clock.now() + _OFFER_SECONDS
-        highest = await self._ask(lambda client: client.highest_number(self._task))
+        highest = await self._call(lambda client: client.highest_number(self._task))
         while True:
             leader = await self._leader.next_offer(
                 self._task, after_session=highest, deadline=deadline
@@ -323,7 +323,7 @@ class TwoAggregatorClient:
     ) -> _Joined:
         """Check both offers together, and return the session."""
         now, (to_leader, to_helper) = int(self._clock.date()), self._connections
-        known, total = await self._ask(lambda client: _facts_of(client, leader))
+        known, total = await self._call(lambda client: _facts_of(client, leader))
         request = PairRequest(
             leader=leader,
             helper=helper,
@@ -507,7 +507,7 @@ class PairState(DurableClient):
 async def _facts_of(
     client: OpenClient, leader: SessionDescriptor
 ) -> tuple[KnownFacts, TotalLedger | None]:
-    return await client.known(leader), client.total
+    return await client.known_facts(leader), client.total
 
 
 def _copied(vector: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -50,9 +50,9 @@ from secagg.two_aggregators.party import (
     Party,
     PartyOptions,
     SessionLog,
-    no_such_call,
     no_such_session,
     second_upload,
+    unsupported,
 )
 from secagg.two_aggregators.receipt import COMMITMENT_BYTES, NameList, PartStatement
 from secagg.wire.calls import (
@@ -165,7 +165,7 @@ class Helper(Party[_Session]):
             case FetchChunk() if is_leader and request.blob is Blob.SUM:
                 return await self._piece_of_sum(request)
             case _:
-                raise no_such_call(identity, request)
+                raise unsupported(identity, request)
 
     async def _complete(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Finish a call even if its caller hangs up: the store may have changed."""

@@ -45,7 +45,7 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import Aborted, Envelope, Fate, Released, Round, Upload
 from secagg.protocol.packing import pack, packed_size, unpack
 from secagg.runtime import metrics
-from secagg.runtime.clock import is_set_before
+from secagg.runtime.clock import wait_set
 from secagg.runtime.log_events import SESSION_ABORTED, SESSION_COMPLETED, SESSION_OPENED
 from secagg.server.rpc.limits import UploadSlots
 from secagg.server.session.uploads import UploadReceiver
@@ -78,13 +78,13 @@ from secagg.two_aggregators.party import (
     Party,
     PartyOptions,
     SessionLog,
-    no_more_sums,
-    no_such_call,
+    budget_spent_error,
+    no_offer_error,
     no_such_session,
-    nothing_offered,
     participations_given,
     refused_by_helper,
     second_upload,
+    unsupported,
 )
 from secagg.wire.calls import (
     MAX_DESCRIPTOR_BYTES,
@@ -226,7 +226,7 @@ class Leader(Party[_Session]):
             case GetOffer():
                 self._check_task(request)
                 if self._is_over:
-                    raise no_more_sums(self._task)
+                    raise budget_spent_error(self._task)
                 await self._check_participations(identity)
                 return self._offered(request.after_session)
             case GetUploadStatus():
@@ -241,7 +241,7 @@ class Leader(Party[_Session]):
             case FetchChunk() if request.blob in _FETCHED:
                 return await self._piece(identity, request)
             case _:
-                raise no_such_call(identity, request)
+                raise unsupported(identity, request)
 
     async def _receive_chunk(self, identity: str, chunk: UploadChunk) -> UploadStatus:
         """Store a chunk of a client's share, while the session accepts shares."""
@@ -253,7 +253,7 @@ class Leader(Party[_Session]):
             return session.receiver.finished()
         if session.named is not None or session.is_full.is_set():
             raise no_such_session()
-        return await session.receiver.take(identity, chunk)
+        return await session.receiver.receive(identity, chunk)
 
     async def _accept(self, session: _Session, name: str, envelope: Envelope) -> None:
         """Store a whole share, unless the list for the helper is closed."""
@@ -308,7 +308,7 @@ class Leader(Party[_Session]):
         facts = await self._task_history()
         if tally.spent >= self._max_sessions or facts.sums >= self._steps:
             self._is_over, self._helper_answers = True, None
-            raise no_more_sums(self._task)
+            raise budget_spent_error(self._task)
         if not self.may_open:
             self._is_waiting, self._helper_answers = True, None  # not asked
             await self._may_open.wait()
@@ -327,7 +327,7 @@ class Leader(Party[_Session]):
             refused = self._refused(error)
             if self._calls.has_been_answered and self._calls.failure is None:
                 self._helper_answers = True  # with "wait"
-                refused = nothing_offered(self._helper.aggregator)
+                refused = no_offer_error(self._helper.aggregator)
             self._is_over = refused.code in FINAL_REFUSALS
             raise refused from None
         self._helper_answers, self._is_over = True, False
@@ -489,7 +489,7 @@ class Leader(Party[_Session]):
         left = session.offer.session_end - deadlines.unmasking - self._clock.date()
         seconds = max(0.0, min(float(deadlines.masked_input), left))
         began = self._clock.now()
-        is_full = await is_set_before(self._clock, began + seconds, session.is_full)
+        is_full = await wait_set(self._clock, began + seconds, session.is_full)
         self._measures.closed(
             Round.MASKED_INPUT_COLLECTION, self._clock.now() - began, is_full=is_full
         )
@@ -540,7 +540,7 @@ class Leader(Party[_Session]):
     async def _release(self, session: _Session) -> TwoAggregatorSum:
         """Ask the helper for its answer, fix the noise, and finish the sum."""
         try:
-            part = await self._ask_helper(session)
+            part = await self._request_helper(session)
         except SecAggError as error:
             await self._abort(
                 session, error.code, f"the helper gave no valid answer: {error}"
@@ -561,7 +561,7 @@ class Leader(Party[_Session]):
                 )
         return await self._finish(session, part, session.agreed)
 
-    async def _ask_helper(self, session: _Session) -> HelperAnswer:
+    async def _request_helper(self, session: _Session) -> HelperAnswer:
         """Send the list of clients, and fetch the helper's part of their sum."""
         parameters, named = session.offer.parameters, session.named or ()
         accepted = AcceptedShares(session.offer.encode(), named).encode()

@@ -100,7 +100,7 @@ FINAL_REFUSALS: Final = frozenset({ErrorCode.TASK_OVER, ErrorCode.POLICY_VIOLATI
 """Codes with which a helper refuses every further session of a task."""
 
 
-def no_more_sums(task: str) -> SecAggError:
+def budget_spent_error(task: str) -> SecAggError:
     """Return the error for a task whose budget is spent."""
     return ErrorCode.TASK_OVER.error(
         f"task {task!r} has released all its sums",
@@ -108,7 +108,7 @@ def no_more_sums(task: str) -> SecAggError:
     )
 
 
-def nothing_offered(helper: str) -> SessionAbortedError:
+def no_offer_error(helper: str) -> SessionAbortedError:
     """Return the error for a helper that answered, but offered no session in time."""
     return ErrorCode.DEADLINE.error(
         f"{helper!r} answers, but offers no session",
@@ -126,7 +126,7 @@ def participations_given(identity: str, *, given: int, most: int) -> SecAggError
     )
 
 
-def no_such_call(identity: str, request: Request[Any]) -> SecAggError:
+def unsupported(identity: str, request: Request[Any]) -> SecAggError:
     """Return the error for a call that has no meaning between two aggregators."""
     return ErrorCode.UNEXPECTED_MESSAGE.error(
         f"{identity!r} may not call {type(request).__name__} in a session between two "
@@ -262,7 +262,7 @@ class Party(ABC, Generic[_Session]):
         self._max_sessions = budget.max_sessions(self._steps)
         self._name = options["name"]
         self._storage = options["storage"]
-        refuse_database(self._storage.store.keeps_what_is_erased)
+        refuse_database(self._storage.store.retains_erased_data)
         self._receipt_key = options["receipt_key"]
         self._retention = options.get("retention") or KEPT
         self._clock = options.get("clock") or SystemClock()
@@ -411,7 +411,7 @@ class Party(ABC, Generic[_Session]):
         )
         return (LiveSession(progress, max(0.0, left)),)
 
-    async def knows(self, session_id: bytes) -> bool:
+    async def has_session(self, session_id: bytes) -> bool:
         """Whether a session belongs to this task."""
         if self._live is not None and self._live.offer.session_id == session_id:
             return True
@@ -431,8 +431,8 @@ class Party(ABC, Generic[_Session]):
             meter.add(metrics.DOWNLOAD_BYTES, len(given.data), task=self._task)
         return cast("_Answer", given)
 
-    def note_refusal(self, code: ErrorCode) -> None:
-        """See `AggregatorService.note_refusal`."""
+    def record_refusal(self, code: ErrorCode) -> None:
+        """See `AggregatorService.record_refusal`."""
         self._measures.meter.add(metrics.REFUSALS, code=code.name)
 
     async def readings(self) -> list[GaugeSample]:
@@ -481,7 +481,7 @@ class Party(ABC, Generic[_Session]):
         self, identity: str, request: WatchSession
     ) -> AsyncIterator[Envelope | Reference | Wait]:
         """See `AggregatorService.watch`: between two aggregators all clients poll."""
-        raise no_such_call(identity, request)
+        raise unsupported(identity, request)
 
     @abstractmethod
     async def _answer(self, identity: str, request: Request[Any]) -> object:
@@ -633,7 +633,7 @@ class SessionLog:
         with measures.commit():
             begun = await store.commit(Change(key=key, create=new, facts=facts))
         if not isinstance(begun, Committed):
-            raise _written_by_another(key)
+            raise _foreign_writer_error(key)
         return cls(store, key, begun.sequence, begun.chain, measures)
 
     @classmethod
@@ -687,11 +687,11 @@ class SessionLog:
             with self._measures.commit():
                 done = await self._store.commit(change)
             if not isinstance(done, Committed):
-                raise _written_by_another(self.key)
+                raise _foreign_writer_error(self.key)
             self._sequence, self._chain = done.sequence, done.chain
 
 
-def _written_by_another(key: str) -> SecAggError:
+def _foreign_writer_error(key: str) -> SecAggError:
     return ErrorCode.STORAGE_FAILED.error(
         f"session {key} was written by another process",
         fix="Run one process for each store, then start this one again.",

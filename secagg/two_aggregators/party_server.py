@@ -358,10 +358,10 @@ class PartyServer:
         """See `AggregatorService.watch`."""
         return self.parties[0].watch(identity, request)
 
-    def note_refusal(self, code: ErrorCode) -> None:
-        """See `AggregatorService.note_refusal`."""
-        self._refusals.note(code)
-        self.parties[0].note_refusal(code)
+    def record_refusal(self, code: ErrorCode) -> None:
+        """See `AggregatorService.record_refusal`."""
+        self._refusals.count(code)
+        self.parties[0].record_refusal(code)
 
     async def _party_of(self, request: Request[Any]) -> Leader | Helper:
         """Return the party that a call is for; the first one for an unknown session."""
@@ -372,7 +372,7 @@ class PartyServer:
         if len(self.parties) == 1 or session_id in self._routes:
             return self._routes.get(session_id, self.parties[0])
         for party in self.parties:
-            if await party.knows(session_id):
+            if await party.has_session(session_id):
                 self._routes[session_id] = party
                 if len(self._routes) > _REMEMBERED:
                     self._routes.popitem(last=False)
@@ -400,7 +400,7 @@ class PartyServer:
         """See `ServedAggregator.views`."""
         return PartyViews([PartyTask.of(each) for each in self.parties])
 
-    def runs_a_task(self) -> bool:
+    def may_open_sessions(self) -> bool:
         """Whether sessions may open, now or when a task is resumed."""
         return any(each.may_serve for each in self.parties) and not self._is_draining
 

@@ -48,7 +48,7 @@ from secagg.server.service import Service, ServiceManager, run_process
 from secagg.server.storage import open_storage as open_server_storage
 from secagg.server.task.stored import folder_of
 from secagg.storage.directories import STORE_FILE, state_directory
-from secagg.storage.open_store import looking, store_exists
+from secagg.storage.open_store import open_reader, store_exists
 from secagg.storage.rows import Retention
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
@@ -196,7 +196,7 @@ class ReleasingLeader:
             ServiceError: STORAGE_FAILED.
             RemoteProtocolError: The helper's answer is invalid.
         """
-        await self._keep_receipt()
+        await self._write_receipt()
         last = await self._leader.last_sum()
         if last is not None and not self._path(last).exists():
             written(await self._write(last))
@@ -206,7 +206,7 @@ class ReleasingLeader:
                 released = await self._leader.next_sum()
             except SessionAbortedError as error:
                 self._is_writing = True
-                await self._keep_receipt()
+                await self._write_receipt()
                 self._is_writing = False
                 failed(error)
                 if not self._leader.may_serve:
@@ -217,12 +217,12 @@ class ReleasingLeader:
                 raise
             else:
                 self._is_writing = True
-                await self._keep_receipt()
+                await self._write_receipt()
                 written(await self._write(released))
                 continue
             await self._clock.sleep_until(self._clock.now() + _PAUSE_SECONDS)
 
-    async def _keep_receipt(self) -> None:
+    async def _write_receipt(self) -> None:
         """Write the receipt of the last session, before the session is reported."""
         last = await self._leader.last_receipt()
         if last is not None:
@@ -430,7 +430,7 @@ async def stored_views(settings: PartySettings) -> AsyncIterator[PartyViews]:
     async with AsyncExitStack() as stack:
         found = []
         for task, directory in existing or states[:1]:
-            store = await stack.enter_async_context(looking(directory))
+            store = await stack.enter_async_context(open_reader(directory))
             noise = noise_of(task)
             found.append(PartyTask(task.id, noise, task.steps, is_leader, store))
         yield PartyViews(found)

@@ -403,7 +403,7 @@ def verify_shared_receipt(
     )
 
 
-def shown_between_two(verdict: TwoAggregatorVerdict, *, source: str) -> ShownSession:
+def pair_facts(verdict: TwoAggregatorVerdict, *, source: str) -> ShownSession:
     """Return the facts of a receipt that are compared with other receipts.
 
     An honest aggregator signs one statement for each session, so an operator's receipt
@@ -521,7 +521,7 @@ def _check_signatures(
         try:
             verify(key, message, signature)
         except SignatureError as error:
-            raise _fault(
+            raise _verification_error(
                 f"the {part} has not signed this: {error}", ErrorCode.BAD_SIGNATURE
             ) from None
 
@@ -546,10 +546,10 @@ def _check_outcome(receipt: TwoAggregatorReceipt, leader: SessionDescriptor) -> 
 
 def _require(holds: bool, complaint: str) -> None:  # noqa: FBT001 - the checked value
     if not holds:
-        raise _fault(complaint)
+        raise _verification_error(complaint)
 
 
-def _fault(
+def _verification_error(
     complaint: str, code: ErrorCode = ErrorCode.POLICY_VIOLATION
 ) -> RemoteProtocolError:
     return code.error(

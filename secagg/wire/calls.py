@@ -384,7 +384,7 @@ class Reference:
     blob: Blob
 
     @classmethod
-    def instead_of(cls, update: Envelope) -> Self:
+    def for_message(cls, update: Envelope) -> Self:
         """Refer to a message that exceeds `MAX_INLINE_BYTES`."""
         blob = _LARGE[update.kind][0]
         if is_neighbourhood(update):

@@ -129,7 +129,7 @@ def fault_name(error: SecAggError) -> str:
     return errors_pb2.Fault.Name(detail.fault)
 
 
-def seen_by_peer(error: SecAggError) -> SecAggError:
+def as_seen_by_peer(error: SecAggError) -> SecAggError:
     """Return `error` as its receiver sees it."""
     seen = decode_error(encode_error(error))
     return error if seen is None else seen
@@ -146,7 +146,7 @@ def encode_google_status(error: SecAggError, number: int) -> bytes:
     """Return a serialised google.rpc.Status.
 
     Args:
-        error: The error as its reader sees it (`secagg.wire.errors.seen_by_peer`).
+        error: The error as its reader sees it (`secagg.wire.errors.as_seen_by_peer`).
         number: The call's gRPC status.
     """
     details = [

@@ -163,13 +163,13 @@ class FailOver(Chaos):
         database, away = self.database, self.asked.away
         third = max(1, self.asked.sums // 3)
         await self.sums(third)
-        await self.go_away(database.kill)
+        await self.stop(database.kill)
         await asyncio.sleep(away)
         await asyncio.to_thread(database.start_again)
-        await self.come_back("the restart")
+        await self.start_again("the restart")
         await self.sums(2 * third)
         await self.until_open()
-        await self.go_away(database.kill)
+        await self.stop(database.kill)
         await asyncio.sleep(away)
         await asyncio.to_thread(database.promote)
         # Before any other party has its address.
@@ -177,7 +177,7 @@ class FailOver(Chaos):
         told = await self.asked_of_book(query, database.ports["standby"])
         self.lost = set(map(int, told.split()))
         self.address.targets[:] = [database.ports["standby"]]
-        await self.come_back("the fail-over")
+        await self.start_again("the fail-over")
         await self.sums(self.asked.sums)
         await self.judge_sessions()
         for name in self.servers:
@@ -187,13 +187,13 @@ class FailOver(Chaos):
             party.signal(signal.SIGTERM)
             await party.process.wait()
 
-    async def go_away(self, strike) -> None:
+    async def stop(self, strike) -> None:
         print(f"{self.clock():5.1f} s: the database goes away", flush=True)
         await asyncio.to_thread(strike)
         self.address.cut("database")
         await self.until_all_are("not ready", "while the database was away")
 
-    async def come_back(self, after: str) -> None:
+    async def start_again(self, after: str) -> None:
         print(f"{self.clock():5.1f} s: it is back after {after}", flush=True)
         await self.until_all_are("ready", f"after {after}")
         print(f"{self.clock():5.1f} s: all are ready", flush=True)

@@ -382,7 +382,7 @@ class Chaos:
     def faults_on_the_store(self) -> tuple[Callable[[], None], ...]:
         if self.database_socket is None:
             return ()
-        return (self.strike_database, self.break_link, self.silence_link)
+        return (self.inject_database_fault, self.break_link, self.silence_link)
 
     def kill_server(self) -> None:
         self.parties[self.dice.choice(self.servers)].signal(signal.SIGKILL)
@@ -422,7 +422,7 @@ class Chaos:
         party.limit_files(0)
         self.later(lambda: party.limit_files(resource.RLIM_INFINITY))
 
-    def strike_database(self) -> None:
+    def inject_database_fault(self) -> None:
         async def restart() -> None:
             async with self.restarting:
                 await asyncio.to_thread(self.restart_database)

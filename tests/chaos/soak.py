@@ -146,7 +146,7 @@ class Soak:
                 self.pause.wait(1.0)
                 self.knock()
                 seconds = time.monotonic() - began
-                self.looks.append(self.look(seconds))
+                self.looks.append(self.sample(seconds))
                 self.faults += [
                     f"{name} has ended with {process.returncode}"
                     for name, process in self.processes.items()
@@ -218,7 +218,7 @@ class Soak:
             stranger.connect(("127.0.0.1", self.port))
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
 
-    def look(self, seconds: float) -> Look:
+    def sample(self, seconds: float) -> Look:
         process = Path(f"/proc/{self.processes['server'].pid}")
         fields = (process / "stat").read_text().rpartition(")")[2].split()
         state = self.directory / "state"

@@ -9,7 +9,7 @@ import random  # noqa: TID251 - of a test, from its seed
 import tracemalloc
 
 import pytest
-from secagg_testing.edge_requests import EdgeIssuer, EdgeRequest, ask
+from secagg_testing.edge_requests import EdgeIssuer, EdgeRequest, call_app
 from secagg_testing.scripted_service import ScriptedService
 
 from secagg.server.call_guards import CallGuards, CallLimits
@@ -130,7 +130,7 @@ async def test_mutated_requests_are_answered_and_only_proven_ones_arrive(
             mutate(sent, dice)
             before = len(service.calls)
             async with asyncio.timeout(60):
-                answer = await ask(app, sent)
+                answer = await call_app(app, sent)
             if len(service.calls) > before:
                 # What was signed is untouched: only what no signature covers differs.
                 assert answer.status == 200
@@ -152,4 +152,4 @@ async def test_mutated_requests_are_answered_and_only_proven_ones_arrive(
         tracemalloc.stop()
     service.refusals.clear()
     assert held < 200 * count  # codes of refusals that the test's service keeps
-    assert (await ask(app, honest[0])).status == 200
+    assert (await call_app(app, honest[0])).status == 200

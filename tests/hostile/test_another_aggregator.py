@@ -339,8 +339,8 @@ class Turning:
     def aggregator(self):
         return self.inner[0].aggregator
 
-    async def meet(self):
-        return await self.inner[0].meet()
+    async def probe(self):
+        return await self.inner[0].probe()
 
     async def call(self, request):
         return await self.inner[0].call(request)
@@ -373,7 +373,7 @@ async def test_a_service_waits_until_its_aggregator_answers_again(
             client,
             make=lambda _: np.ones(DIMENSION),
             accept=lambda _: None,
-            on_given=given.append,
+            on_done=given.append,
             on_failed=lambda _: asyncio.sleep(0),
             clock=Clock(),
         ).run()
@@ -432,14 +432,14 @@ async def test_until_a_call_is_made_a_connection_meets_who_listens_now(tmp_path)
     async with way.stack:
         first = await way.serve(ScriptedService({GetOffer: TASK_OVER}), "b")
         connection = await way.connect(first, "alice")
-        assert await connection.meet() == "b"
+        assert await connection.probe() == "b"
         second = await way.serve(ScriptedService({GetOffer: TASK_OVER}), "a")
         connection._channel._address = second
-        assert await connection.meet() == connection.aggregator == "a"
+        assert await connection.probe() == connection.aggregator == "a"
         with pytest.raises(ServiceError, match="no such task"):
             await connection.call(GetOffer("t"))
         connection._channel._address = first  # too late: it is settled
-        assert await connection.meet() == "a"
+        assert await connection.probe() == "a"
 
 
 # --- what the ledger says of them -----------------------------------------------------
@@ -455,7 +455,7 @@ def without_the_rule(patch):
         return self.believed
 
     patch.setattr(ClientCalls, "bind", bind)
-    patch.setattr(ClientCalls, "meet", meet)
+    patch.setattr(ClientCalls, "probe", meet)
     # The gate compares names once more at a restart (R5.0-1).
     patch.setattr("secagg.client.gate.check_aggregator", lambda *_: None)
 
@@ -483,7 +483,7 @@ def misdirected(numbers, other, *, threshold, honest=()):
         def __init__(self, link, number):
             self.inner, self.number = link, number
             self.identity, self.aggregator = link.identity, link.aggregator
-            self.trust_domain, self.meet = link.trust_domain, link.meet
+            self.trust_domain, self.meet = link.trust_domain, link.probe
             self.watch, self.is_direct = link.watch, link.is_direct
 
         async def call(self, request):

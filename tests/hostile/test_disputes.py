@@ -13,7 +13,7 @@ from secagg_testing import manual_clock
 from secagg_testing.cohorts import parameters_for, signing_parameters_for
 from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.deployment import Deployment
-from secagg_testing.inline_store import ask
+from secagg_testing.inline_store import answer_of
 
 from secagg.client.contribution import SessionOutcome
 from secagg.client.session_driver import SessionSettings
@@ -223,9 +223,11 @@ def run(kind, late=frozenset(), corrupt=CORRUPT, parameters=PARAMETERS, **option
 def receipts(deployment):
     """Return the receipts of a task, the oldest first."""
     store = deployment.server_store
-    rows = ask(store.read(ListSessions(role=Side.SERVER, state=SessionState.ENDED)))
+    rows = answer_of(
+        store.read(ListSessions(role=Side.SERVER, state=SessionState.ENDED))
+    )
     return [
-        SessionReceipt.decode(ask(store.read(LoadSession(row.key))).receipt)
+        SessionReceipt.decode(answer_of(store.read(LoadSession(row.key))).receipt)
         for row in reversed(rows)
     ]
 

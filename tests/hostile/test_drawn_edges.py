@@ -367,7 +367,7 @@ def test_noise_counts_those_whom_a_server_may_leave_out_as_lost():
         losses=300,
         noise_block=b"noise",
     )
-    apart = parameters.most_set_apart(1000)
+    apart = parameters.max_omitted(1000)
     assert apart > 0
     whole = NoiseTerms(b"c" * 32, 10, tuple((n,) for n in range(11)))
     terms = noise_terms(parameters, 900, lambda *_: whole, clients=1000)

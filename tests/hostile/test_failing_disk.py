@@ -14,7 +14,7 @@ from secagg_testing.cohorts import parameters_for
 from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.damage import damaged_copies
 from secagg_testing.deployment import RESTART_SECONDS, Deployment
-from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.inline_store import answer_of, inline_store
 
 from secagg.client.contribution import SessionOutcome
 from secagg.errors import ErrorCode, SecAggError, ServiceError
@@ -168,7 +168,8 @@ def test_a_full_disk_of_a_client_costs_at_most_its_own_part(at, times, loses_ans
     others = [endings[n] for n in range(CLIENTS) if n != VICTIM]
     assert all(isinstance(ending, SessionOutcome) for ending in others)
     assert (
-        ask(deployment.client_stores[VICTIM].read(ListSessions(role=Side.CLIENT))) == ()
+        answer_of(deployment.client_stores[VICTIM].read(ListSessions(role=Side.CLIENT)))
+        == ()
     )
 
 
@@ -268,7 +269,7 @@ def half_finished_states(tmp_path):
         server_store=server,
         client_stores={VICTIM: client},
     )
-    ask(server.close())
+    answer_of(server.close())
     client.end()
     return copies
 
@@ -313,7 +314,7 @@ def opened(role, path):
         try:
             if role == "server":
                 store, start = inline_store(path), server
-                stack.callback(lambda: ask(store.close()))
+                stack.callback(lambda: answer_of(store.close()))
             else:
                 store, start = LastingStore.make(path), client
                 stack.callback(store.end)

@@ -12,7 +12,7 @@ import pytest
 from secagg_testing import manual_clock
 from secagg_testing.cohorts import parameters_for
 from secagg_testing.deployment import TASK_ID, Deployment
-from secagg_testing.inline_store import ask
+from secagg_testing.inline_store import answer_of
 from secagg_testing.lying_connection import LyingConnection
 
 from secagg.client.contribution import SessionOutcome
@@ -237,7 +237,7 @@ def test_bundles_of_noise_cost_one_session_and_their_sender_its_place():
     )
     assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
     for store in siege.client_stores.values():
-        assert ask(store.read(ListSessions(role=Side.CLIENT))) == ()
+        assert answer_of(store.read(ListSessions(role=Side.CLIENT))) == ()
 
 
 def test_an_identity_longer_than_a_name_names_no_client():

@@ -17,7 +17,7 @@ from secagg_testing.client_state import LastingStore
 from secagg_testing.cohorts import LENIENT_POLICY, parameters_for
 from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.deployment import TASK_ID, Deployment
-from secagg_testing.inline_store import ask
+from secagg_testing.inline_store import answer_of
 from secagg_testing.lying_connection import LyingConnection, instead
 
 from secagg.client.contribution import SessionOutcome
@@ -128,14 +128,16 @@ def assert_left_cleanly(deployment, ending):
     assert isinstance(ending, SecAggError)
     assert deployment.contradictions() == {}
     store = deployment.client_stores[VICTIM]
-    assert ask(store.read(ListSessions(role=Side.CLIENT))) == ()
+    assert answer_of(store.read(ListSessions(role=Side.CLIENT))) == ()
 
 
 def assert_may_come_back(deployment, ending):
     """The session waits for those that have joined; nothing of an input has left."""
     assert ending.code is ErrorCode.UNREACHABLE
     assert deployment.contradictions() == {}
-    (kept,) = ask(deployment.client_stores[VICTIM].read(ListSessions(role=Side.CLIENT)))
+    (kept,) = answer_of(
+        deployment.client_stores[VICTIM].read(ListSessions(role=Side.CLIENT))
+    )
     assert kept.round < Round.SHARE_KEYS
     assert not kept.spent
 
@@ -576,7 +578,7 @@ def test_a_stricter_policy_after_a_restart_ends_the_session(at):
     if isinstance(ending, RemoteProtocolError):
         assert ending.code is ErrorCode.POLICY_VIOLATION
     store = deployment.client_stores[VICTIM]
-    assert ask(store.read(ListSessions(role=Side.CLIENT))) == ()
+    assert answer_of(store.read(ListSessions(role=Side.CLIENT))) == ()
     assert deployment.contradictions() == {}
 
 
@@ -590,7 +592,7 @@ def test_no_session_number_breaks_the_database(tmp_path):
     ).validate()
     assert SessionDescriptor.decode(largest.encode()) == largest
     assert (
-        ask(
+        answer_of(
             store.read(ReadTally(Side.CLIENT, TASK_ID, peer=UNCERTIFIED_AGGREGATOR))
         ).highest_number
         == 0

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 from secagg_testing.client_state import LastingStore, client_over
 from secagg_testing.crash_points import CrashingStore, CrashSwitch
-from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.inline_store import answer_of, inline_store
 from secagg_testing.lying_connection import LyingConnection
 from secagg_testing.manual_clock import ManualClock
 
@@ -228,7 +228,7 @@ class Run:
     def __init__(self, directory, identities, profile):
         self.directory, self.identities = directory, identities
         self.profile = profile
-        self.heard, self.clock = Heard(), ManualClock(date=time.time())
+        self.latest, self.clock = Heard(), ManualClock(date=time.time())
         self.task = noised_task(profile)
         self.stores = {
             n: RecordingClientStore.make(directory / f"client {n}.db")
@@ -239,13 +239,13 @@ class Run:
     def go(self):
         root = logging.getLogger()
         before = root.level
-        root.addHandler(self.heard)
+        root.addHandler(self.latest)
         root.setLevel(logging.DEBUG)
         try:
             asyncio.run(self.main(), debug=True)
         finally:
             root.setLevel(before)
-            root.removeHandler(self.heard)
+            root.removeHandler(self.latest)
             for store in self.stores.values():
                 store.end()
 
@@ -290,7 +290,7 @@ class Run:
 
     async def watch(self, aggregator):
         async for progress in aggregator.progress():
-            self.heard.text.append(repr(progress))
+            self.latest.text.append(repr(progress))
             self.is_offered.set()
             if progress.answered == 3 and progress.round is UPLOADING:
                 self.others_are_in.set()
@@ -310,12 +310,12 @@ class Run:
                     make_input=lambda *args: self.make_input(number, *args),
                     settings=SessionSettings(watch=number % 2 == 0),
                     enrolment=self.enrolled(number),
-                    on_progress=lambda p: self.heard.text.append(repr(p)),
+                    on_progress=lambda p: self.latest.text.append(repr(p)),
                 )
                 try:
                     ending = await runner.run_session("sum")
                 except (SecAggError, RuntimeError) as error:
-                    self.heard.exception(error)
+                    self.latest.exception(error)
                     if number == LOST and isinstance(error, RuntimeError):
                         await self.others_are_in.wait()
                         self.clock.advance(self.task.parameters.deadlines.masked_input)
@@ -323,7 +323,7 @@ class Run:
                     self.stores[number].failures = 0
                 else:
                     self.endings[number] = ending
-                    self.heard.text += [repr(ending), repr(runner)]
+                    self.latest.text += [repr(ending), repr(runner)]
                     break
 
     def enrolled(self, number):
@@ -344,7 +344,7 @@ class Run:
             try:
                 await call
             except SecAggError as error:
-                self.heard.exception(error)
+                self.latest.exception(error)
 
     def make_input(self, number, descriptor, payload, secrets):
         assert payload == b"a public model"
@@ -529,6 +529,6 @@ def test_an_error_of_the_storage_names_the_file_and_no_content(tmp_path):
     store = RecordingStore(tmp_path / "x.db")
     change = Change(key="no session", records=(Record(1, None, b"a secret record"),))
     with pytest.raises(ServiceError) as caught:
-        ask(store.commit(change))
+        answer_of(store.commit(change))
     assert "secret" not in repr(caught.value) + str(caught.value) + repr(change)
-    ask(store.file.close())
+    answer_of(store.file.close())

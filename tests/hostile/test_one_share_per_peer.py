@@ -18,7 +18,7 @@ from secagg.errors import ErrorCode
 from secagg.protocol.client import machine as client
 from secagg.protocol.client.states import Answered, Failed, Masked
 from secagg.protocol.events import InputBound, InputReady, Received, Send, input_digest
-from secagg.protocol.messages import Envelope, Round, Shares, Survivors, rank_key
+from secagg.protocol.messages import Envelope, Round, Shares, Survivors, sort_key
 from secagg.simulation.driver import accepting, identity_of
 
 CLIENTS = 6
@@ -36,7 +36,7 @@ def seed_in_order():
     return next(
         seed
         for seed in seeds
-        if names == sorted(names, key=lambda name, seed=seed: rank_key(name, seed))
+        if names == sorted(names, key=lambda name, seed=seed: sort_key(name, seed))
     )
 
 

@@ -61,7 +61,7 @@ from secagg.protocol.receipts.verifier import (
     ReceiptError,
     VerificationStep,
     check_one_session,
-    shown_in,
+    facts_in,
     verify_receipt,
 )
 from secagg.simulation import driver
@@ -521,7 +521,7 @@ def test_two_cohorts_in_one_session_show_in_their_receipts_side_by_side(
     assert {verdict.finding for verdict in verdicts} == {Finding.AGREED}
     assert len({verdict.descriptor.session_id for verdict in verdicts}) == 1
     assert len({verdict.ctx1 for verdict in verdicts}) == 2
-    shown = [shown_in(v, source=n) for v, n in zip(verdicts, "ab", strict=True)]
+    shown = [facts_in(v, source=n) for v, n in zip(verdicts, "ab", strict=True)]
     with pytest.raises(RemoteProtocolError, match="with another ctx1") as refused:
         check_one_session(shown)
     assert refused.value.code is ErrorCode.EQUIVOCATION

@@ -106,14 +106,14 @@ class Run:
         self.standing, self.told, self.has_uploaded = ReachedStage.UNBOUND, None, False
         self.is_closed = self.is_over = False
         for name in script:
-            self.hear(SAYINGS[name])
+            self.deliver_update(SAYINGS[name])
         self.go_on()
 
     @property
     def state(self):
         return self.session.clients[READER]
 
-    def hear(self, saying):
+    def deliver_update(self, saying):
         if saying is DEADLINE:
             event = AbortRequested(ErrorCode.DEADLINE, "late")
         elif isinstance(saying, str):

@@ -12,7 +12,7 @@ from secagg_testing.client_state import LastingStore
 from secagg_testing.cohorts import parameters_for, signing_parameters_for
 from secagg_testing.crash_points import CrashingStore, CrashSwitch
 from secagg_testing.deployment import TASK_ID, Deployment
-from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.inline_store import answer_of, inline_store
 
 from secagg.client.contribution import SessionOutcome
 from secagg.errors import ErrorCode, ServiceError
@@ -97,10 +97,10 @@ def test_a_server_that_was_restored_ends_its_session_as_if_all_had_been_summed(
     deployment, endings = run(server_store=store)
     assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
     session_id = deployment.sums[0].descriptor.session_id
-    ask(store.inner.close())
+    answer_of(store.inner.close())
 
     restored = put_back(path, copy)
-    assert ask(restored.read(ReadTally(Side.SERVER, TASK_ID))).spent == int(
+    assert answer_of(restored.read(ReadTally(Side.SERVER, TASK_ID))).spent == int(
         records > 11
     )
     everybody = (*map(identity_of, range(CLIENTS)), "who was forgotten")
@@ -132,9 +132,9 @@ def test_a_server_that_was_restored_ends_its_session_as_if_all_had_been_summed(
     again, _ = run(server_store=restored)
     number = again.sums[0].descriptor.session_number
     assert number > 1_577_836_800  # no client has seen it: the year 2020
-    assert ask(restored.read(ReadTally(Side.SERVER, TASK_ID))).spent == 2
+    assert answer_of(restored.read(ReadTally(Side.SERVER, TASK_ID))).spent == 2
     assert fates() == [Fate.INCLUDED] * len(everybody)  # from the receipt, too
-    ask(restored.close())
+    answer_of(restored.close())
 
 
 # roster, delivery, input, and where sets are signed, what was signed
@@ -165,8 +165,12 @@ def test_a_restored_client_never_answers_from_memory(tmp_path, parameters, recor
     assert isinstance(endings[VICTIM], SessionOutcome)
     forsaken = first.sums[0].descriptor.session_id
     assert forsaken not in {sid for sid, _ in again.links[VICTIM].distinct_messages()}
-    rows = ask(restored.read(ListSessions(role=Side.CLIENT, state=SessionState.ENDED)))
-    ended = decode_ending(ask(restored.read(LoadSession(rows[-1].key))).receipt).state
+    rows = answer_of(
+        restored.read(ListSessions(role=Side.CLIENT, state=SessionState.ENDED))
+    )
+    ended = decode_ending(
+        answer_of(restored.read(LoadSession(rows[-1].key))).receipt
+    ).state
     assert isinstance(ended, client_states.Failed)
     assert ended.code is ErrorCode.RESTORED_STATE
     assert ended.charge is refund.ChargeOutcome.KEPT

@@ -153,10 +153,10 @@ class Cohort:
 
         def note(number, state, message):
             to = (self.session_id, identity_of(number))
-            facts.said(*to, Envelope.of(message))
+            facts.on_update(*to, Envelope.of(message))
             state, sent = self.step(state, message)
             for said in sent:
-                facts.heard(*to, Envelope.of(said))
+                facts.on_request(*to, Envelope.of(said))
             return state
 
         for shown, view in enumerate(views):
@@ -189,7 +189,7 @@ class Tape(Facts):
     def __getattribute__(self, name):
         """Record whatever is called from outside."""
         found = super().__getattribute__(name)
-        if name not in {"session", "corrupt", "said", "heard", "heard_vector"}:
+        if name not in {"session", "corrupt", "on_update", "on_request", "on_vector"}:
             return found
 
         def recorded(*args):

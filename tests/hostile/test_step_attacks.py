@@ -45,7 +45,7 @@ def until(session, last):
     """Carry a session until a round is open."""
     while session.server.round is not last:
         for name in session.names:
-            session.turn(name)
+            session.deliver_update(name)
         session.server.close_round()
     return session
 
@@ -54,7 +54,7 @@ def masked(parameters, home):
     """Carry a session until all inputs are in."""
     session = until(joining(parameters, home), Round.MASKED_INPUT_COLLECTION)
     for name in session.names:
-        session.turn(name)
+        session.deliver_update(name)
     session.server.close_round()
     return session
 
@@ -180,7 +180,7 @@ def test_a_restored_state_that_is_accepted_ends_its_sessions_as_summed(
 @cells_from(EVERY, "signed")
 def test_the_second_process_is_told_which_one_is_first(parameters, tmp_path):
     session = joining(parameters, tmp_path)
-    session.turn("ann")
+    session.deliver_update("ann")
     with (
         pytest.raises(ServiceError, match=f"held by process {os.getpid()}") as caught,
         step_client("ann", parameters, tmp_path),
@@ -195,7 +195,7 @@ def test_an_empty_state_elsewhere_is_another_client_unless_it_has_the_same_mark(
     parameters, tmp_path, monkeypatch
 ):
     session = joining(parameters, tmp_path)
-    session.turn("ann")
+    session.deliver_update("ann")
     monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_SECONDS", 0.0)
     offer = session.server.offer
     elsewhere = {"state_dir": tmp_path / "elsewhere"}
@@ -265,7 +265,7 @@ def test_a_released_sum_is_believed_by_members_alone(graph, tmp_path):
     offer = session.server.offer
     for _ in range(2):
         for name in set(session.names) - {"dan"}:
-            session.turn(name)
+            session.deliver_update(name)
         session.server.close_round()
     release = session.server.update_for("ann")
     assert session.server.round is Round.FINISHED

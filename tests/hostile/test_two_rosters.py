@@ -191,7 +191,7 @@ class LyingServer:
         )
         self.states[name, which] = result.state
         (sent,) = result.outputs
-        self.facts.heard(self.session_id, name, sent.envelope)
+        self.facts.on_request(self.session_id, name, sent.envelope)
         assert self.adverts.setdefault(name, sent.envelope.open()) == (
             sent.envelope.open()
         )
@@ -236,7 +236,7 @@ class LyingServer:
         (output,) = result.outputs
         assert isinstance(output, MaskAndUpload)
         masked = packing.mask_input(vector.residues, output.job)
-        self.facts.heard_vector(self.session_id, name, masked)
+        self.facts.on_vector(self.session_id, name, masked)
         self.masked.add((name, which))
 
     def show_survivors(self, which: str) -> None:
@@ -307,7 +307,7 @@ class LyingServer:
     def tell(self, name, which, message) -> list:
         """Tell a client something; return what it says."""
         envelope = Envelope.of(message)
-        self.facts.said(self.session_id, name, envelope)
+        self.facts.on_update(self.session_id, name, envelope)
         event = Received(envelope)
         result = client_machine.step(
             self.states[name, which], event, policy=self.policy
@@ -315,7 +315,7 @@ class LyingServer:
         self.states[name, which] = result.state
         sent = [each.envelope for each in result.outputs if isinstance(each, Send)]
         for each in sent:
-            self.facts.heard(self.session_id, name, each)
+            self.facts.on_request(self.session_id, name, each)
         return [each.open() for each in sent]
 
     def readers(self, which: str, members: frozenset[str]) -> list[str]:

@@ -19,7 +19,7 @@ from secagg_testing.cohorts import (
 )
 from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.deployment import TASK_ID, Deployment, one_hot_input
-from secagg_testing.inline_store import ask
+from secagg_testing.inline_store import answer_of
 from secagg_testing.lossy_connection import Fault
 
 from secagg.client.contribution import SessionOutcome, receipt_of
@@ -210,7 +210,7 @@ def test_all_at_once_where_clients_draw_their_neighbours(at):
     # A client that died after its last word has no outcome, its store has the receipt.
     has_finished = switch.points[-1] == "after end"
     assert len(outcomes) == CLIENTS - 1 - has_finished
-    receipt = ask(receipt_of(deployment.client_stores[CRASHING], TASK_ID, 1))
+    receipt = answer_of(receipt_of(deployment.client_stores[CRASHING], TASK_ID, 1))
     assert {each.audit for each in outcomes} == {receipt}
 
 
@@ -224,19 +224,21 @@ def test_a_client_killed_anywhere_never_contradicts_itself(parameters, at):
     assert_safe_and_exact(deployment, range(CLIENTS))
     store = deployment.client_stores[CRASHING]
     # Nothing is left to answer with.
-    assert ask(store.read(ListSessions(role=Side.CLIENT))) == ()
+    assert answer_of(store.read(ListSessions(role=Side.CLIENT))) == ()
     # A client that died after its last word has no outcome, its store has the receipt.
     (other,) = {each.audit for n, each in endings.items() if n != CRASHING}
-    assert ask(receipt_of(store, TASK_ID, 1)) == other
+    assert answer_of(receipt_of(store, TASK_ID, 1)) == other
     if isinstance(endings[CRASHING], SessionOutcome):
         assert endings[CRASHING].audit == other
     for number, ending in endings.items():
         if number == CRASHING and switch.points[-1] == "after end":
             # It finished and died before it could say so; its receipt says it.
-            (row,) = ask(
+            (row,) = answer_of(
                 store.read(ListSessions(role=Side.CLIENT, state=SessionState.ENDED))
             )
-            outcome = decode_ending(ask(store.read(LoadSession(row.key))).receipt).state
+            outcome = decode_ending(
+                answer_of(store.read(LoadSession(row.key))).receipt
+            ).state
             assert isinstance(outcome, client_states.Completed)
         else:
             assert isinstance(ending, SessionOutcome)

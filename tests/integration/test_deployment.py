@@ -8,7 +8,7 @@ from secagg_testing import manual_clock
 from secagg_testing.cohorts import LENIENT_POLICY, parameters_for
 from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.deployment import Deployment, one_hot_input
-from secagg_testing.inline_store import ask
+from secagg_testing.inline_store import answer_of
 from secagg_testing.lossy_connection import Fault
 from secagg_testing.lying_connection import LyingConnection
 
@@ -300,8 +300,8 @@ def test_nothing_secret_is_left_when_a_session_has_ended():
         (deployment.server_store, Side.SERVER),
         *((store, Side.CLIENT) for store in deployment.client_stores.values()),
     ):
-        (row,) = ask(store.read(ListSessions(role=role, state=SessionState.ALL)))
-        stored = ask(store.read(LoadSession(row.key)))
+        (row,) = answer_of(store.read(ListSessions(role=role, state=SessionState.ALL)))
+        stored = answer_of(store.read(LoadSession(row.key)))
         assert stored.ended
         assert (stored.header, stored.records) == (b"", ())
     released = deployment.sums[0]
@@ -311,8 +311,8 @@ def test_nothing_secret_is_left_when_a_session_has_ended():
         assert deployment.spool.received(session_id, identity_of(uploader)) == 0
     assert [
         blob.name
-        for home in deployment.spool._blobs.homes()
-        for blob in deployment.spool._blobs.below(home)
+        for home in deployment.spool._blobs.first_parts()
+        for blob in deployment.spool._blobs.list_prefix(home)
     ] == [f"{session_id.hex()}/{SUM}"]
 
 

@@ -138,7 +138,7 @@ async def test_half_a_request_behind_a_whole_one_is_cut_as_well(
     monkeypatch.setattr("secagg.server.http_edge.protocol.HEADER_SECONDS", 0.3)
     async with serving(deployment) as (edge, _):
         link = await deployment.raw(edge.address)
-        assert (await link.ask(signed(deployment)))[0] == 200
+        assert (await link.request(signed(deployment)))[0] == 200
         await link.send(b"\r\n")
         assert await link.rest() == b""
 
@@ -246,7 +246,7 @@ async def test_the_exact_target_is_what_is_signed(deployment):
         ):
             link, request = await deployment.raw(edge.address), signed(deployment)
             request.path = path
-            assert (await link.ask(request))[0] == 404
+            assert (await link.request(request))[0] == 404
             link.close()
         assert not service.calls
 
@@ -276,13 +276,13 @@ async def test_idle_sockets_are_closed_and_a_proven_connection_is_kept(deploymen
         ]
         silent = await deployment.raw(edge.address)  # TLS, and no call
         link = await deployment.raw(edge.address)
-        assert (await link.ask(signed(deployment)))[0] == 200
+        assert (await link.request(signed(deployment)))[0] == 200
         for reader, writer in idle:
             with suppress(OSError):
                 assert await reader.read() == b""
             writer.transport.abort()
         assert await silent.rest() == b""
-        assert (await link.ask(signed(deployment)))[0] == 200
+        assert (await link.request(signed(deployment)))[0] == 200
         assert edge.relay.refused[Rejection.NO_HELLO] == 30
         assert edge.relay.refused[Rejection.HANDSHAKE_TIMEOUT] == 1
         link.close()
@@ -292,7 +292,7 @@ async def test_behind_the_relay_addresses_are_those_of_callers(deployment, caplo
     caplog.set_level("INFO")
     async with serving(deployment, admission=RELAY) as (edge, _):
         link = await deployment.raw(edge.address)
-        assert (await link.ask(signed(deployment)))[0] == 200
+        assert (await link.request(signed(deployment)))[0] == 200
         link.close()
     (seen,) = [each for each in caplog.messages if "edge_client_seen" in each]
     assert seen == "edge_client_seen identity=ada serial=7 address=127.0.0.1"
@@ -301,7 +301,7 @@ async def test_behind_the_relay_addresses_are_those_of_callers(deployment, caplo
 async def test_clients_who_are_unwelcome_lose_their_connections(deployment):
     async with serving(deployment, admission=RELAY) as (edge, _):
         link = await deployment.raw(edge.address)
-        assert (await link.ask(signed(deployment)))[0] == 200
+        assert (await link.request(signed(deployment)))[0] == 200
         edge.end_connections(lambda name: name == "ada")
         assert await link.rest() == b""
 
@@ -311,14 +311,14 @@ async def test_connections_beyond_the_most_are_turned_away(deployment):
     async with serving(deployment, admission=admission) as (edge, _):
         links = [await deployment.raw(edge.address) for _ in range(2)]
         for link in links:
-            assert (await link.ask(signed(deployment)))[0] == 200
+            assert (await link.request(signed(deployment)))[0] == 200
         refused = await deployment.raw(edge.address)
         assert await refused.rest() == b""
         links.pop().close()
         while True:  # until the server has noticed
             link = await deployment.raw(edge.address)
             with suppress(OSError, asyncio.IncompleteReadError):
-                assert (await link.ask(signed(deployment)))[0] == 200
+                assert (await link.request(signed(deployment)))[0] == 200
                 break
         link.close()
         links.pop().close()
@@ -365,7 +365,7 @@ async def test_half_a_renewed_certificate_changes_nothing_and_a_whole_one_does(
         assert after != before
         link = await deployment.raw(edge.address)  # which checks the host name
         now = int(clock.date())
-        assert (await link.ask(signed(deployment, created=now)))[0] == 200
+        assert (await link.request(signed(deployment, created=now)))[0] == 200
         link.close()
 
 
@@ -428,7 +428,7 @@ async def test_a_revoked_serial_is_out_within_a_minute_and_its_held_answers_end(
     async with serving(deployment, {GetUpdate: hold}, clock=clock) as (edge, _):
         link = await deployment.raw(edge.address)
         question = signed(deployment, HELD, created=deployment.issuer.now)
-        asking = asyncio.ensure_future(link.ask(question))
+        asking = asyncio.ensure_future(link.request(question))
         await held.wait()
         lists.write_bytes(b"damaged")  # changes nothing
         await pass_a_minute(clock)
@@ -437,13 +437,13 @@ async def test_a_revoked_serial_is_out_within_a_minute_and_its_held_answers_end(
         revoke(deployment, lists, 2, 7)
         await pass_a_minute(clock)
         assert (await asking)[0] == 503
-        assert (await link.ask(status()))[0] == 401
+        assert (await link.request(status()))[0] == 401
         revoke(deployment, lists, 1, 99)  # an older list takes nothing back
         await pass_a_minute(clock)
         link = await deployment.raw(edge.address)
-        assert (await link.ask(status()))[0] == 401
+        assert (await link.request(status()))[0] == 401
         link = await deployment.raw(edge.address)
-        assert (await link.ask(status(name="bob", serial=8)))[0] == 200
+        assert (await link.request(status(name="bob", serial=8)))[0] == 200
         link.close()
 
 
@@ -593,7 +593,7 @@ async def test_a_handshake_that_ends_behind_the_stop_leads_nowhere(deployment):
     async with serving(deployment) as (edge, service):
         late = socket.create_connection((edge.address.host, edge.address.port))
         link = await deployment.raw(edge.address)  # both are accepted, in this order
-        assert (await link.ask(signed(deployment)))[0] == 200
+        assert (await link.request(signed(deployment)))[0] == 200
         link.close()
         await edge.stop(0.0)
         with suppress(OSError, ssl.SSLError):
@@ -620,9 +620,9 @@ async def test_stopping_ends_held_answers_first_and_lets_others_finish(deploymen
     script = {GetUpdate: hold, GetOffer: take_time}
     async with serving(deployment, script) as (edge, _):
         links = [await deployment.raw(edge.address) for _ in range(3)]
-        waiting = asyncio.ensure_future(links[0].ask(signed(deployment, HELD)))
+        waiting = asyncio.ensure_future(links[0].request(signed(deployment, HELD)))
         working = asyncio.ensure_future(
-            links[1].ask(signed(deployment, GetOffer("t"), "bob", 8))
+            links[1].request(signed(deployment, GetOffer("t"), "bob", 8))
         )
         await held.wait()
         await slow.wait()

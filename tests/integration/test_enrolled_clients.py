@@ -14,7 +14,7 @@ from secagg_testing import manual_clock
 from secagg_testing.cohorts import signing_parameters_for, with_noise
 from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.deployment import TASK_ID, Deployment
-from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.inline_store import answer_of, inline_store
 from secagg_testing.lossy_connection import Fault
 from secagg_testing.lying_connection import LyingConnection, instead
 from secagg_testing.replicas import Replicas
@@ -93,7 +93,9 @@ def test_a_list_is_read_and_remembered_by_every_client():
     deployment, _ = deploy(published=published)
     assert_exact(deployment, range(CLIENTS))
     for store in deployment.client_stores.values():
-        seen = ask(store.read(ReadRevocations(published.enrolment_key, TRUST_DOMAIN)))
+        seen = answer_of(
+            store.read(ReadRevocations(published.enrolment_key, TRUST_DOMAIN))
+        )
         assert seen == published.trust
 
 
@@ -338,7 +340,11 @@ def test_another_key_than_the_one_of_its_advert_signs_nothing():
         assert deployment.contradictions() == {}
         # Its session waits for the right key.
         assert (
-            len(ask(deployment.client_stores[2].read(ListSessions(role=Side.CLIENT))))
+            len(
+                answer_of(
+                    deployment.client_stores[2].read(ListSessions(role=Side.CLIENT))
+                )
+            )
             == 1
         )
 
@@ -432,7 +438,7 @@ def test_no_lie_about_a_roster_is_answered_not_even_after_a_restart(lie, code):
         assert SignConsistency in sent
         assert RevealShares not in sent
         # Its receipt shows what it has signed, and nothing that it has refused.
-        audit = ask(receipt_of(deployment.client_stores[1], TASK_ID, 1))
+        audit = answer_of(receipt_of(deployment.client_stores[1], TASK_ID, 1))
         key = published_in_simulation().enrolment_key
         verdict = verify_receipt(audit, enrolment_key=key)
         assert (verdict.finding, verdict.receipt.code) == (Finding.STATED, code)
@@ -480,7 +486,7 @@ def test_without_a_quorum_no_client_answers_and_every_charge_is_kept():
         sent = {call for _, call in link.distinct_messages()}
         assert RevealShares not in sent
     for store in deployment.client_stores.values():
-        (charge,) = ask(store.read(ListCharges(TASK_ID)))
+        (charge,) = answer_of(store.read(ListCharges(TASK_ID)))
         assert charge.state is ChargeState.KEPT
-    tally = ask(deployment.server_store.read(ReadTally(Side.SERVER, TASK_ID)))
+    tally = answer_of(deployment.server_store.read(ReadTally(Side.SERVER, TASK_ID)))
     assert tally.spent == 1

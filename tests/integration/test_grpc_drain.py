@@ -13,7 +13,7 @@ from secagg_testing.scripted_service import ScriptedService
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import Envelope, Roster
-from secagg.server.call_guards import BodyReader, note_caller
+from secagg.server.call_guards import BodyReader, set_caller
 from secagg.server.rpc import grpc_server
 from secagg.server.rpc.grpc_server import GrpcServer, run_until_signalled
 from secagg.transport.address import Address
@@ -133,7 +133,7 @@ async def test_a_watcher_that_is_being_sent_an_update_is_told_behind_it():
         yield WatchSession(SESSION, after=None).encode()
 
     async def send_all():
-        note_caller("c")
+        set_caller("c")
         stream = servicer._watch(bodies(), None)
         assert await anext(stream)
         servicer.end_watches()

@@ -13,7 +13,7 @@ from secagg_testing.cohorts import (
     with_noise,
 )
 from secagg_testing.deployment import TASK_ID, Deployment
-from secagg_testing.inline_store import ask
+from secagg_testing.inline_store import answer_of
 
 from secagg.client.contribution import SessionOutcome
 from secagg.client.session_driver import SessionSettings
@@ -106,14 +106,14 @@ class Losing(Deployment):
         return None
 
     def receipts(self):
-        rows = ask(
+        rows = answer_of(
             self.server_store.read(
                 ListSessions(role=Side.SERVER, task=TASK_ID, state=SessionState.ENDED)
             )
         )
         return [
             SessionReceipt.decode(
-                ask(self.server_store.read(LoadSession(row.key))).receipt
+                answer_of(self.server_store.read(LoadSession(row.key))).receipt
             )
             for row in rows
         ]

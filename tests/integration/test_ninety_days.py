@@ -188,7 +188,7 @@ async def test_ninety_days_renew_everything_without_a_restart(tmp_path, caplog):
     ) as running:
         renewing = [
             asyncio.create_task(
-                world.renewal_of(party).keep(followed[party.holder].look, clock)
+                world.renewal_of(party).poll(followed[party.holder].refresh, clock)
             )
             for party in world.clients
         ]
@@ -206,7 +206,7 @@ async def test_ninety_days_renew_everything_without_a_restart(tmp_path, caplog):
                 clock.date,
             )
             for holder, each in followed.items():
-                theirs = each.look()
+                theirs = each.refresh()
                 judge = TLSAuthenticator("example.org", list_of_today)
                 if holder == BAD and day >= 60:
                     with pytest.raises(ServiceError, match="revoked"):

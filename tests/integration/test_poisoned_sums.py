@@ -9,7 +9,7 @@ from secagg_testing import manual_clock
 from secagg_testing.cohorts import parameters_for
 from secagg_testing.crash_points import CrashingStore, CrashSwitch
 from secagg_testing.deployment import RESTART_SECONDS, Deployment
-from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.inline_store import answer_of, inline_store
 from secagg_testing.replicas import Replicas
 
 from secagg.client.contribution import SessionOutcome
@@ -98,7 +98,7 @@ def test_it_is_begun_three_times_and_then_the_next_session_follows(monkeypatch, 
     page = report_of(receipt, progress, opened=0.0, ended=1.0)
     assert page["reason"] == aborted.reason
     assert "memory" in page["next_step"] == next_step_after(receipt)
-    assert ask(deployment.server_store.read(ListSessions(role=Side.SERVER))) == ()
+    assert answer_of(deployment.server_store.read(ListSessions(role=Side.SERVER))) == ()
 
 
 @pytest.mark.parametrize("kind", [Deployment, Replicas])

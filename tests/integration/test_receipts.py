@@ -15,15 +15,15 @@ from secagg_testing.cohorts import (
 )
 from secagg_testing.crash_points import CrashingStore, CrashSwitch
 from secagg_testing.deployment import TASK_ID, Deployment
-from secagg_testing.inline_store import ask
+from secagg_testing.inline_store import answer_of
 from secagg_testing.lossy_connection import Fault
 from secagg_testing.lying_connection import LyingConnection, instead
 
 from secagg.client.contribution import (
     SessionOutcome,
-    concluded,
+    completed,
+    offer_receipt,
     receipt_of,
-    seen_at_offer,
 )
 from secagg.distributed_dp import TaskNoiseVerifier, certify
 from secagg.errors import ErrorCode, RemoteProtocolError
@@ -52,7 +52,7 @@ from secagg.protocol.receipts.verifier import (
     ReceiptError,
     VerificationStep,
     check_one_session,
-    shown_in,
+    facts_in,
     verify_receipt,
 )
 from secagg.server.task.outputs import SumWriter
@@ -107,7 +107,7 @@ def verified(data):
 
 
 def stored_receipt(deployment, number=VICTIM):
-    return ask(receipt_of(deployment.client_stores[number], TASK_ID, 1))
+    return answer_of(receipt_of(deployment.client_stores[number], TASK_ID, 1))
 
 
 def commitment_to(verdict):
@@ -140,7 +140,7 @@ def test_every_client_shows_what_the_server_shows(parameters, clients):
         assert own.receipt.writer is WrittenBy.CLIENT
         shown = replace(own.receipt, writer=WrittenBy.SERVER, view=server.receipt.view)
         assert shown == server.receipt
-        check_one_session([shown_in(own, source="own"), shown_in(server, source="")])
+        check_one_session([facts_in(own, source="own"), facts_in(server, source="")])
     assert verified(released.audit).finding is (
         Finding.AGREED if parameters is SIGNED else Finding.STATED
     )
@@ -301,9 +301,9 @@ def test_a_sum_without_this_clients_answer_is_not_vouched_for():
     released = Released(Fate.INCLUDED, bytes(32), whole.size, 5, 1_800_000_000)
     ended = Completed(released, refund.ChargeOutcome.KEPT)
     seen = replace(
-        seen_at_offer(descriptor), view=whole.view, share_holders=whole.share_holders
+        offer_receipt(descriptor), view=whole.view, share_holders=whole.share_holders
     )
-    own = concluded(seen, descriptor, ended, has_answered=False)
+    own = completed(seen, descriptor, ended, has_answered=False)
     assert (own.outcome, own.code) == (Outcome.ABORTED, ErrorCode.SESSION_OVER)
     assert verified(own.encode()).finding is Finding.NO_SUM
 
@@ -314,14 +314,14 @@ def test_a_client_computes_its_own_certificate_of_noise():
     whole = AuditReceipt.decode(endings[VICTIM].audit)
     descriptor = replace(endings[VICTIM].descriptor, parameters=parameters)
     seen = replace(
-        seen_at_offer(descriptor),
+        offer_receipt(descriptor),
         view=whole.view,
         share_holders=b"\x0f\xff",
         survivors=b"\x0f\xf7",
     )
     released = Released(Fate.INCLUDED, whole.sum_hash, whole.size, 11, 1_800_000_000)
     ended = Completed(released, refund.ChargeOutcome.KEPT)
-    own = concluded(seen, descriptor, ended, has_answered=True)
+    own = completed(seen, descriptor, ended, has_answered=True)
     stated = NoiseCertificate.from_dict(json.loads(own.certificate))
     assert stated == certify(parameters, 12, 12, 11)
     assert stated.given is None  # only the server knows what it has subtracted
@@ -361,7 +361,7 @@ def test_a_sum_is_certified_on_both_sides_whenever_the_server_was_killed(at):
     ]
     assert {each.receipt.writer for each in judged} == {WrittenBy.CLIENT}
     assert len(judged) == 4
-    check_one_session(shown_in(each, source="") for each in judged)
+    check_one_session(facts_in(each, source="") for each in judged)
 
 
 # --- secrets --------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from secagg_testing import manual_clock
 from secagg_testing.cohorts import parameters_for
 from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.deployment import entropy_of
-from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.inline_store import answer_of, inline_store
 from secagg_testing.replicas import Replicas
 from secagg_testing.shared_store import SharedStore
 
@@ -81,8 +81,10 @@ def run(**options):
 
 def receipts_of(deployment):
     store = deployment.server_store
-    rows = ask(store.read(ListSessions(role=Side.SERVER, state=SessionState.ALL)))
-    found = [ask(store.read(LoadSession(row.key))).receipt for row in reversed(rows)]
+    rows = answer_of(store.read(ListSessions(role=Side.SERVER, state=SessionState.ALL)))
+    found = [
+        answer_of(store.read(LoadSession(row.key))).receipt for row in reversed(rows)
+    ]
     assert None not in found  # every session has ended
     return [SessionReceipt.decode(each) for each in found]
 

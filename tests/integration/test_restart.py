@@ -11,7 +11,7 @@ from secagg_testing.client_state import LastingStore
 from secagg_testing.cohorts import parameters_for
 from secagg_testing.crash_points import CrashingStore, CrashSwitch
 from secagg_testing.deployment import TASK_ID, Deployment
-from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.inline_store import answer_of, inline_store
 from secagg_testing.lossy_connection import Fault
 
 from secagg.cli.output import JSONLines
@@ -50,7 +50,7 @@ QUIET = 2.0
 def disk(tmp_path):
     store = inline_store(tmp_path / "state.db")
     yield store, UploadSpool(FileBlobs(tmp_path / "spool"), min_free_bytes=0)
-    ask(store.close())
+    answer_of(store.close())
 
 
 def run(disk, **options):
@@ -100,7 +100,7 @@ def test_files_survive_crashes_as_well_as_memory(tmp_path):
             deployment.sums[0].residues, deployment.expected_sum({0, 1, 2, 3})
         )
         assert deployment.contradictions() == {}
-        ask(store.close())
+        answer_of(store.close())
 
 
 def test_how_a_session_ended_can_be_asked_after_a_restart(disk):
@@ -192,7 +192,11 @@ def test_only_the_latest_sums_are_kept_but_every_receipt_is(disk):
     store, spool = disk
     assert len(spool.session_ids()) == 2
     assert (
-        len(ask(store.read(ListSessions(role=Side.SERVER, state=SessionState.ENDED))))
+        len(
+            answer_of(
+                store.read(ListSessions(role=Side.SERVER, state=SessionState.ENDED))
+            )
+        )
         == 4
     )
 
@@ -225,7 +229,7 @@ def test_a_session_under_another_configuration_is_ended_not_resumed(disk):
         return session_id
 
     session_id = manual_clock.run(begin)
-    assert len(ask(store.read(ListSessions(role=Side.SERVER)))) == 1
+    assert len(answer_of(store.read(ListSessions(role=Side.SERVER)))) == 1
 
     async def restart(clock):
         aggregator = aggregator_on(disk, clock)
@@ -247,7 +251,7 @@ def test_a_session_under_another_configuration_is_ended_not_resumed(disk):
         assert update.open().code is ErrorCode.CANCELLED
 
     manual_clock.run(restart)
-    assert ask(store.read(ListSessions(role=Side.SERVER))) == ()
+    assert answer_of(store.read(ListSessions(role=Side.SERVER))) == ()
 
 
 def test_session_numbers_continue_after_a_restart(disk):
@@ -262,7 +266,7 @@ def test_a_damaged_journal_is_named_and_not_guessed_at(disk):
     nonsense = NewSession(
         role=Side.SERVER, task=TASK_ID, number=1, header=b"\x00\x01 nonsense"
     )
-    ask(disk[0].commit(Change(key="server/" + "00" * 32, create=nonsense)))
+    answer_of(disk[0].commit(Change(key="server/" + "00" * 32, create=nonsense)))
 
     async def main(clock):
         with pytest.raises(ServiceError) as caught:

@@ -14,7 +14,7 @@ from secagg_testing import manual_clock
 from secagg_testing.cohorts import sparse_parameters_for
 from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.deployment import TASK_ID, Deployment
-from secagg_testing.inline_store import ask
+from secagg_testing.inline_store import answer_of
 from secagg_testing.lossy_connection import Fault
 from secagg_testing.lying_connection import LyingConnection, instead
 
@@ -65,7 +65,7 @@ def test_clients_that_draw_their_neighbours_get_their_sum_and_can_show_it():
     of_server = verified(deployment.sums[0].audit)
     assert of_server.finding is Finding.AGREED
     for number in range(CLIENTS):
-        data = ask(receipt_of(deployment.client_stores[number], TASK_ID, 1))
+        data = answer_of(receipt_of(deployment.client_stores[number], TASK_ID, 1))
         shown = verified(data)
         assert shown.finding is Finding.AGREED
         own = replace(shown.receipt, writer=WrittenBy.SERVER)

@@ -58,7 +58,7 @@ def dying(switch):
         around(os, "pwrite")  # of the rollback mark, which it has synced
         around(Path, "unlink")
         around(SQLiteFile, "_count_commit")  # before the commit of a change
-        around(SQLiteFile, "_keep_mark")  # after it
+        around(SQLiteFile, "_write_mark")  # after it
         around(SQLiteFile, "_checkpoint")
         yield
 
@@ -135,7 +135,7 @@ def crashed(parameters, home, at, kind=Victim):
     victim, said, last = kind(parameters, home, at), [], None
     while not session.server.is_over:
         for name in others:
-            session.turn(name)
+            session.deliver_update(name)
         after = None if last is None else last.round
         update = session.server.update_for(VICTIM, after=after) or b""
         last = victim.call(session.server.offer, update)
@@ -196,7 +196,7 @@ def test_two_processes_at_once_send_one_upload(tmp_path):
     session = Carrier(NOISY, NAMES[:4], tmp_path)
     for _ in range(2):
         for name in session.names:
-            session.turn(name)
+            session.deliver_update(name)
         session.server.close_round()
     asked = session.client(VICTIM).step(
         session.server.offer, session.server.update_for(VICTIM)

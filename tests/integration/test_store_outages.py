@@ -13,7 +13,7 @@ import pytest
 from secagg_testing import manual_clock
 from secagg_testing.cohorts import parameters_for, with_noise
 from secagg_testing.deployment import Deployment, entropy_of
-from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.inline_store import answer_of, inline_store
 
 from secagg.client.contribution import SessionOutcome
 from secagg.errors import ErrorCode, ServiceError
@@ -256,7 +256,9 @@ def test_one_refusal_ends_no_aggregator(at):
     (released,) = deployment.sums
     assert released.survivors == CLIENTS
     # Nor is a session left behind that began although the store had refused it.
-    assert not ask(deployment.server_store.inner.read(ListSessions(role=Side.SERVER)))
+    assert not answer_of(
+        deployment.server_store.inner.read(ListSessions(role=Side.SERVER))
+    )
 
 
 def some_points(name, *, every):
@@ -268,7 +270,7 @@ def test_an_outage_of_the_store_is_noticed_by_no_client(at):
     deployment, endings = run(Away, sums=SUMS, at=at)
     assert_served(deployment, endings, sums=SUMS)
     assert [released.survivors for released in deployment.sums] == [CLIENTS] * SUMS
-    rows = ask(
+    rows = answer_of(
         deployment.server_store.inner.read(
             ListSessions(role=Side.SERVER, state=SessionState.ALL)
         )
@@ -288,12 +290,12 @@ def test_sessions_that_were_open_at_a_fail_over_end_and_others_follow(kind, at):
     assert_served(deployment, endings, sums=SUMS)
     store = deployment.server_store.inner.inner
     for key in deployment.server_store.put_back or ():
-        receipt = SessionReceipt.decode(ask(store.read(LoadSession(key))).receipt)
+        receipt = SessionReceipt.decode(answer_of(store.read(LoadSession(key))).receipt)
         assert receipt.outcome_name in {"released", "STORAGE_FAILED"}
         if receipt.outcome_name == "STORAGE_FAILED":
             # It is unknown what was sent: every input counts as summed.
             assert receipt.was_restored
-            assert ask(store.read(LoadSession(key))).spent
+            assert answer_of(store.read(LoadSession(key))).spent
 
 
 @pytest.mark.parametrize("had_its_effect", [False, True])

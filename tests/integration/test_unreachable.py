@@ -22,7 +22,7 @@ from secagg.runtime.clock import SystemClock
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.transport import grpc_channel as aggregator_channel
 from secagg.transport.address import Address
-from secagg.transport.handshake import HANDSHAKE_SECONDS, Expected, meet
+from secagg.transport.handshake import HANDSHAKE_SECONDS, Expected, probe
 from secagg.transport.peer_identity import Role
 from secagg.wire.calls import AdvertiseKeys
 
@@ -163,7 +163,7 @@ async def silence(deployment):
         listener.setblocking(False)  # noqa: FBT003 - the name of the standard library
         address = Address(*listener.getsockname())
         meeting = asyncio.ensure_future(
-            meet(address, deployment.client(), EXPECTED, clock)
+            probe(address, deployment.client(), EXPECTED, clock)
         )
         accepted, _ = await loop.sock_accept(listener)
         with accepted:
@@ -203,7 +203,7 @@ async def test_a_silent_address_of_the_host_leaves_time_for_the_next(
 
         monkeypatch.setattr(loop, "sock_connect", sock_connect)
         monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
-        meeting = asyncio.ensure_future(meet(address, client, EXPECTED, clock))
+        meeting = asyncio.ensure_future(probe(address, client, EXPECTED, clock))
         await waiting.wait()
         clock.advance(HANDSHAKE_SECONDS / 2)
         async with asyncio.timeout(30):  # only reached when the next is never tried
@@ -272,7 +272,7 @@ async def test_files_that_are_gone_when_they_are_needed_are_named(deployment):
     client = deployment.client()
     client.files.private_key.unlink()
     with pytest.raises(ServiceError, match="can no longer be used") as caught:
-        await meet(
+        await probe(
             Address("127.0.0.1", 1),
             client,
             EXPECTED,
@@ -305,7 +305,7 @@ async def test_who_listens_sees_a_certificate_of_those_alone_who_show_it(
     listener = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     async with listener:
         address = Address("127.0.0.1", listener.sockets[0].getsockname()[1])
-        peer = await meet(
+        peer = await probe(
             address, client, EXPECTED, SystemClock(), as_ourselves=as_ourselves
         )
     assert peer.name == "agg"
@@ -322,7 +322,7 @@ async def test_a_client_that_is_not_answered_leaves_the_aggregator_its_time(
     async def look(*_, **__):
         raise ServiceError("busy", code=PASSING, next_step="-")
 
-    monkeypatch.setattr(aggregator_channel, "meet", look)
+    monkeypatch.setattr(aggregator_channel, "probe", look)
     channel = aggregator_channel.AggregatorChannel(
         Address("127.0.0.1", 1), deployment.client(), aggregator="agg"
     )
@@ -335,9 +335,9 @@ async def test_a_client_that_is_not_answered_leaves_the_aggregator_its_time(
     assert await fail(9) == [
         "busy" if number in looks else "late" for number in range(1, 10)
     ]
-    channel.note_answered()
+    channel.record_answered()
     assert await fail(2) == ["busy", "busy"]
-    channel.note_answered()
+    channel.record_answered()
     # Who is connected learns nothing at the door.
     async with await GrpcServer.start(
         ScriptedService(), LOOPBACK, insecure_for_tests=True

@@ -24,7 +24,7 @@ from secagg_testing.cohorts import (
 )
 from secagg_testing.observed_session import ObservedSession
 
-from secagg.client.contribution import concluded, seen_at_offer, seen_with
+from secagg.client.contribution import completed, extended, offer_receipt
 from secagg.crypto.modular import add_into, reduce_in_place, zeros
 from secagg.crypto.shamir import SHARE_SIZE
 from secagg.distributed_dp import TaskNoiseVerifier, subtract_layers
@@ -363,8 +363,8 @@ def receipt_of(session, number, ended):
     accepted = session.accepted.get(number, [])
     kinds = [e.envelope.kind for e in accepted if isinstance(e, Received)]
     asks = Quorum if session.parameters.profile.has_identities else Survivors
-    seen = seen_with(seen_at_offer(session.descriptor), session.descriptor, accepted)
-    return concluded(seen, session.descriptor, ended, has_answered=asks in kinds)
+    seen = extended(offer_receipt(session.descriptor), session.descriptor, accepted)
+    return completed(seen, session.descriptor, ended, has_answered=asks in kinds)
 
 
 def check_receipts(play, state):

@@ -19,7 +19,7 @@ from secagg_testing.cohorts import (
 )
 from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.deployment import Deployment
-from secagg_testing.inline_store import ask
+from secagg_testing.inline_store import answer_of
 from secagg_testing.lossy_connection import Fault
 
 from secagg.client.contribution import SessionOutcome
@@ -146,7 +146,7 @@ def test_any_faults_give_an_exact_sum_or_a_typed_error(  # noqa: PLR0913, PLR091
         assert isinstance(ending, SessionOutcome | SecAggError)
         if isinstance(ending, SessionOutcome):
             np.testing.assert_array_equal(ending.residues, deployment.sums[-1].residues)
-        left = ask(
+        left = answer_of(
             deployment.client_stores[number].read(ListSessions(role=Side.CLIENT))
         )
         # A session that may yet begin keeps the place of who could not be reached.
@@ -154,4 +154,4 @@ def test_any_faults_give_an_exact_sum_or_a_typed_error(  # noqa: PLR0913, PLR091
         assert not any(each.spent for each in left)
         unreachable = getattr(ending, "code", None) is ErrorCode.UNREACHABLE
         assert not left or unreachable
-    assert ask(deployment.server_store.read(ListSessions(role=Side.SERVER))) == ()
+    assert answer_of(deployment.server_store.read(ListSessions(role=Side.SERVER))) == ()

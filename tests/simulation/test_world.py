@@ -19,7 +19,7 @@ from secagg_testing.world.run import simulate, simulate_plan
 from secagg_testing.world.tasks import Kind, parameters_of
 
 from secagg.client.calls import ClientCalls
-from secagg.client.contribution import seen_with
+from secagg.client.contribution import extended
 from secagg.client.open_client import OpenClient
 from secagg.client.service import ClientService
 from secagg.client.session import ClientSession
@@ -117,7 +117,7 @@ def test_every_profile_has_losses():
 )
 def test_a_restart_inside_a_round_changes_nothing(kind, direction, monkeypatch):
     resumed = set()
-    replay, interrupted = DurableState.replay, OpenClient.interrupted
+    replay, interrupted = DurableState.replay, OpenClient.unfinished_sessions
 
     def replayed(self, events):
         replay(self, events)
@@ -132,7 +132,7 @@ def test_a_restart_inside_a_round_changes_nothing(kind, direction, monkeypatch):
         return sessions
 
     monkeypatch.setattr(DurableState, "replay", replayed)
-    monkeypatch.setattr(OpenClient, "interrupted", looked_for)
+    monkeypatch.setattr(OpenClient, "unfinished_sessions", looked_for)
     run = simulate_plan(Plan.directed(kind, direction))
     assert run.faults == ()
     assert run.sums == 2
@@ -376,7 +376,7 @@ def assumes_that_it_alone_writes(monkeypatch):
     async def ignored(self, behind):
         self._position = JournalPosition(behind.sequence, behind.chain)
 
-    monkeypatch.setattr(DurableState, "_catch_up", ignored)
+    monkeypatch.setattr(DurableState, "_load_missed", ignored)
 
 
 # --- the same for promises that only some worlds are about
@@ -403,7 +403,7 @@ def opens_sessions_while_it_drains(monkeypatch):
 
 
 def never_looks_who_was_revoked(monkeypatch):
-    monkeypatch.setattr(CertificateRevocations, "look", lambda _: False)
+    monkeypatch.setattr(CertificateRevocations, "refresh", lambda _: False)
 
 
 def gives_up_for_what_passes(monkeypatch):
@@ -418,10 +418,10 @@ def takes_back_no_noise(monkeypatch):
 
 def has_another_root_in_its_receipt(monkeypatch):
     def seen_wrongly(seen, descriptor, events):
-        seen = seen_with(seen, descriptor, events)
+        seen = extended(seen, descriptor, events)
         return replace(seen, edge_root=bytes(32) if seen.edge_root else b"")
 
-    monkeypatch.setattr("secagg.client.session.seen_with", seen_wrongly)
+    monkeypatch.setattr("secagg.client.session.extended", seen_wrongly)
 
 
 def omits_a_client_from_its_receipt(monkeypatch):
@@ -472,7 +472,7 @@ def counts_no_beginning_of_a_sum(monkeypatch):
     async def never_noted(*_, **__):
         pass
 
-    monkeypatch.setattr(DurableState, "note_attempt", never_noted)
+    monkeypatch.setattr(DurableState, "record_attempt", never_noted)
 
 
 def counts_silence_as_time(monkeypatch):

@@ -125,7 +125,7 @@ def test_a_sum_holds_the_noise_of_its_certificate(task, absent, lost, silent, fo
         survivors=len(result.survivors),
         given=given,
     )
-    assert certificate.suffices
+    assert certificate.is_sufficient
     if silent:
         assert len(set(given.values())) == 2  # one seed was forged, others withheld
     noise = centre(result.total, task.parameters.modulus)

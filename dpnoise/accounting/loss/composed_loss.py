@@ -75,9 +75,7 @@ class ComposedLoss:
         self, parts: Sequence[tuple[DominatingPair, int]], *, relative_variance: float
     ) -> None:
         self._releases = sum(count for _, count in parts)
-        given = [
-            (_without_rarest(pair, self._releases), count) for pair, count in parts
-        ]
+        given = [(_drop_rarest(pair, self._releases), count) for pair, count in parts]
         self._parts = [(pair, count) for pair, count in given if pair.upper.any()]
         self._infinite = sum(count * pair.upper_infinite for pair, count in given)
         variance = sum(count * pair.mean_and_variance[1] for pair, count in self._parts)
@@ -228,7 +226,7 @@ class ComposedLoss:
         )
 
 
-def _without_rarest(pair: DominatingPair, releases: int) -> DominatingPair:
+def _drop_rarest(pair: DominatingPair, releases: int) -> DominatingPair:
     """Move the largest losses, too rare to matter, to infinity.
 
     A chance of 10^-21 of a loss far above all others takes over the moments at the

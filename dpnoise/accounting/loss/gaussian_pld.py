@@ -147,7 +147,7 @@ class ComposedLossAccountant(Accountant):
         self._counts[key] = self._counts.get(key, 0) + count
         self._sums = None
 
-    def _composed(self) -> tuple[ComposedLoss, ComposedLoss]:
+    def _loss_sums(self) -> tuple[ComposedLoss, ComposedLoss]:
         """Build the sums of losses in both directions, once."""
         if self._sums is None:
             parts = self._parts()
@@ -160,7 +160,7 @@ class ComposedLossAccountant(Accountant):
         return self._sums
 
     @property
-    def _shows_nothing(self) -> bool:
+    def _is_without_loss(self) -> bool:
         return all(self._pair_of(release) is None for release, _ in self._counts)
 
     def _only_pair(self) -> DominatingPair | None:
@@ -171,17 +171,17 @@ class ComposedLossAccountant(Accountant):
         return parts[0][0] if [count for _, count in parts] == [1] else None
 
     def _delta_of_exact_noise(self, epsilon: float) -> float:
-        if self._shows_nothing:
+        if self._is_without_loss:
             return 0.0
         only = self._only_pair()
         if only is None:
-            return max(each.delta(epsilon) for each in self._composed())
+            return max(each.delta(epsilon) for each in self._loss_sums())
         loss = max(0.0, epsilon - LOSS_ERROR)
         both = max(only.delta(loss), only.reversed.delta(loss))
         return min(1.0, max(both, DELTA_FLOOR))
 
     def _epsilon_of_exact_noise(self, delta: float) -> float:
-        if self._shows_nothing:
+        if self._is_without_loss:
             return 0.0
         if delta < DELTA_FLOOR:
             raise ParameterError(
@@ -194,7 +194,7 @@ class ComposedLossAccountant(Accountant):
             )
         only = self._only_pair()
         if only is None:
-            return max(each.epsilon(delta) for each in self._composed())
+            return max(each.epsilon(delta) for each in self._loss_sums())
         return max(only.epsilon(delta), only.reversed.epsilon(delta))
 
     def _details(self) -> Mapping[str, str]:
@@ -227,7 +227,7 @@ class GaussianPLDAccountant(ComposedLossAccountant):
         self._multiplier_of(release)
 
     @property
-    def _shows_nothing(self) -> bool:
+    def _is_without_loss(self) -> bool:
         """Whether no release shows anything, for which no pair is built."""
         return all(math.isinf(self._multiplier_of(each)) for each, _ in self._counts)
 
@@ -251,7 +251,7 @@ class GaussianPLDAccountant(ComposedLossAccountant):
         return self._multiplier_of(release), rate
 
     def _delta_of_exact_noise(self, epsilon: float) -> float:
-        if self._shows_nothing or (only := self._single_selection()) is None:
+        if self._is_without_loss or (only := self._single_selection()) is None:
             return super()._delta_of_exact_noise(epsilon)
         multiplier, rate = only
         behind = epsilon_behind(epsilon, rate)
@@ -295,11 +295,11 @@ class SampledGaussians:
 
     def delta(self, epsilon: float) -> float:
         """Bound delta at epsilon ≥ 0."""
-        return _coined_delta(self.parts, epsilon)
+        return _selected_delta(self.parts, epsilon)
 
     def epsilon(self, delta: float) -> float:
         """Bound epsilon at delta in (0, 1)."""
-        return _coined_epsilon(self.parts, delta)
+        return _selected_epsilon(self.parts, delta)
 
     def estimate(self, epsilon: float) -> float:
         """Guess delta within a factor of a few: no bound, but free.
@@ -339,17 +339,17 @@ _Parts: TypeAlias = tuple[tuple[float, float, int], ...]
 
 
 @lru_cache(maxsize=256)
-def _coined_delta(parts: _Parts, epsilon: float) -> float:
-    return _composed(parts).delta(epsilon)
+def _selected_delta(parts: _Parts, epsilon: float) -> float:
+    return _compose_losses(parts).delta(epsilon)
 
 
 @lru_cache(maxsize=256)
-def _coined_epsilon(parts: _Parts, delta: float) -> float:
-    return _composed(parts).epsilon(delta)
+def _selected_epsilon(parts: _Parts, delta: float) -> float:
+    return _compose_losses(parts).epsilon(delta)
 
 
 @lru_cache(maxsize=4)
-def _composed(parts: _Parts) -> GaussianPLDAccountant:
+def _compose_losses(parts: _Parts) -> GaussianPLDAccountant:
     # The account that these releases come from has checked that selections are secret.
     account = _SharedAccountant(adversary=Adversary.SERVER)
     for shift, rate, count in parts:

@@ -96,7 +96,7 @@ class MixtureGDPAccountant(Accountant):
         elif isinstance(release, _Shifted):
             shifted = release, sampling_rate
             self._others[shifted] = self._others.get(shifted, 0) + count
-            self._charge_distance(count * gaussian_equivalent(release).distance)
+            self._add_distance(count * gaussian_equivalent(release).distance)
         else:
             raise self._refuse(release)
         self._sums = None
@@ -121,24 +121,24 @@ class MixtureGDPAccountant(Accountant):
         if not self._has_shift:
             return 1.0
         # Where to clamp follows from δ itself, which is first estimated.
-        best, worlds, place, found = 1.0, _worlds(epsilon), 0, 1.0
-        expected = self._selected(self._place(_FIRST_SHARE / worlds)).estimate(epsilon)
+        best, worlds, place, found = 1.0, _cost(epsilon), 0, 1.0
+        expected = self._selected(self._index(_FIRST_SHARE / worlds)).estimate(epsilon)
         for _ in range(_PLACES_TRIED):
-            place = self._place(_SAMPLED_SHARE * expected / worlds)
+            place = self._index(_SAMPLED_SHARE * expected / worlds)
             found = self._selected(place).delta(epsilon)
             best = min(best, found + worlds * self._ladder()[place].distance)
             if expected <= _EXPECTED * found <= _EXPECTED**2 * expected:
                 break
             expected = found
         for _ in range(_PLACES_TRIED):
-            better = self._place_of_less(found, worlds, at=place)
+            better = self._guess_point(found, worlds, at=place)
             if better == place:
                 break
             place, found = better, self._selected(better).delta(epsilon)
             best = min(best, found + worlds * self._ladder()[place].distance)
         return best
 
-    def _place_of_less(self, found: float, worlds: float, *, at: int) -> int:
+    def _guess_point(self, found: float, worlds: float, *, at: int) -> int:
         """Guess where clamping costs the least δ, from what is found at one place."""
         now = self._ladder()[at]
         if now.gaussian_shift == 0.0:
@@ -169,11 +169,11 @@ class MixtureGDPAccountant(Accountant):
         if not self._has_shift:
             return math.inf
         best, at, kept = math.inf, 0, (1.0 - _SAMPLED_SHARE) * delta
-        expected = self._selected(self._place(_FIRST_SHARE * delta)).estimate_loss(kept)
+        expected = self._selected(self._index(_FIRST_SHARE * delta)).estimate_loss(kept)
         for _ in range(_PLACES_TRIED):
-            place = self._place(0.9 * _SAMPLED_SHARE * delta / _worlds(expected))
+            place = self._index(0.9 * _SAMPLED_SHARE * delta / _cost(expected))
             found = self._selected(place).epsilon(kept)
-            charge = _worlds(found) * self._ladder()[place].distance
+            charge = _cost(found) * self._ladder()[place].distance
             if charge <= _SAMPLED_SHARE * delta:
                 if found < best:
                     best, at = found, place
@@ -183,8 +183,8 @@ class MixtureGDPAccountant(Accountant):
         # Coarse grids may be worth more of δ. What an epsilon found so far costs at
         # another place is enough for whatever is less than that epsilon.
         for _ in range(_PLACES_TRIED):
-            place = self._better_place(best, delta, at=at, kept=kept)
-            left = delta - _worlds(best) * self._ladder()[place].distance
+            place = self._better_point(best, delta, at=at, kept=kept)
+            left = delta - _cost(best) * self._ladder()[place].distance
             if place == at or (found := self._selected(place).epsilon(left)) >= best:
                 break
             best, at, kept = found, place, left
@@ -195,10 +195,10 @@ class MixtureGDPAccountant(Accountant):
         """Whether any place to clamp bounds the loss: noise may be too little."""
         return any(math.isfinite(each.gaussian_shift) for each in self._ladder())
 
-    def _better_place(self, loss: float, delta: float, *, at: int, kept: float) -> int:
+    def _better_point(self, loss: float, delta: float, *, at: int, kept: float) -> int:
         """Guess where clamping costs the least epsilon, no more than a loss."""
         digits = self._digits(delta)
-        now, worlds = self._ladder()[at].gaussian_shift, _worlds(loss)
+        now, worlds = self._ladder()[at].gaussian_shift, _cost(loss)
         place, most = at, _GAIN
         for other, each in enumerate(self._ladder()):
             left = delta - worlds * each.distance
@@ -209,7 +209,7 @@ class MixtureGDPAccountant(Accountant):
                     place, most = other, gain
         return place
 
-    def _place(self, limit: float) -> int:
+    def _index(self, limit: float) -> int:
         """Return the nearest place to clamp whose distance is within a limit."""
         for place, each in enumerate(self._ladder()):
             if each.distance <= limit and math.isfinite(each.gaussian_shift):
@@ -261,7 +261,7 @@ class MixtureGDPAccountant(Accountant):
         return MappingProxyType({"gaussian_shift_unsampled_at_least": repr(nearest)})
 
 
-def _worlds(epsilon: float) -> float:
+def _cost(epsilon: float) -> float:
     """Return what a distance per world costs: 1 + e^ε."""
     return 1.0 + math.exp(min(epsilon, _LARGEST_EXPONENT))
 
@@ -274,7 +274,7 @@ def _charged_delta(bound: RoundedShift, epsilon: float) -> float:
     if math.isinf(bound.gaussian_shift):
         return 1.0
     exact = gaussian_delta(epsilon, noise_multiplier=_multiplier(bound.gaussian_shift))
-    return exact + _worlds(epsilon) * bound.distance
+    return exact + _cost(epsilon) * bound.distance
 
 
 def _least_epsilon(ladder: tuple[RoundedShift, ...], delta: float) -> float:

@@ -223,7 +223,7 @@ class SkellamGDPAccountant(Accountant):
             self._equivalents[release] = gaussian_equivalent(
                 release, adjacency=self.adjacency
             )
-        self._charge_distance(count * self._equivalents[release].distance)
+        self._add_distance(count * self._equivalents[release].distance)
         key = (release, sampling_rate)
         self._terms[key] = self._terms.get(key, 0) + count
 

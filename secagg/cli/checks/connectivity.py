@@ -28,7 +28,7 @@ from secagg.transport.handshake import (
     HANDSHAKE_SECONDS,
     Expected,
     connect,
-    meet,
+    probe,
     resolve,
     unreachable,
 )
@@ -108,18 +108,18 @@ class ConnectivityCheck:
             )
         return f"{spoken.version()} with HTTP/2"
 
-    async def meets(self) -> str:
+    async def perform_handshake(self) -> str:
         """Perform the mutual TLS handshake as this client."""
         identity = identity_of(self._settings.tls, Role.CLIENT)
         expected = Expected(
             identity.identity.trust_domain, self._settings.client.aggregator
         )
-        peer = await meet(
+        peer = await probe(
             self._to, identity, expected, SystemClock(), as_ourselves=True
         )
         return f"{peer.uri}, and it accepts this client's certificate"
 
-    async def asks(self) -> str | Caution:
+    async def request_offer(self) -> str | Caution:
         """Request an offer of the task."""
         client = self._settings.client
         identity = identity_of(self._settings.tls, Role.CLIENT)

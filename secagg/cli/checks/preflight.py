@@ -36,7 +36,7 @@ from secagg.pki.expiry import expiries_of, level_of
 from secagg.pki.key_files import PublishedEnrolment, is_readable_by_others, parse_key
 from secagg.protocol.enrolment import read_revocations
 from secagg.protocol.packing import packed_size
-from secagg.runtime.files import SESSION_PLACE, nearest_place
+from secagg.runtime.files import SESSION_PLACE, nearest_existing
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity, read_certificates
@@ -218,7 +218,7 @@ def check_port(listening: Mapping[str, str | None]) -> None:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(where)
         except OSError:
-            raise address.why_not() from None
+            raise address.bind_error() from None
 
 
 class DiskFullError(ServiceError):
@@ -370,7 +370,7 @@ def check_state_dir(path: Path, task: TaskSettings | None) -> str:
         one = packed_size(task.vector.dimension, task.vector.modulus_bits or 1)
         needed += task.cohort.min_clients * one
     needed -= _size(path)  # what a session has stored already has its room
-    free = shutil.disk_usage(nearest_place(path)).free
+    free = shutil.disk_usage(nearest_existing(path)).free
     if free < needed:
         raise ErrorCode.STORAGE_FAILED.error(
             f"the disk under {path} has {free:,} bytes left, one session needs "
@@ -425,7 +425,7 @@ def check_writable(directory: Path) -> str:
     Raises:
         ServiceError: STORAGE_FAILED.
     """
-    place = nearest_place(directory)
+    place = nearest_existing(directory)
     if not place.is_dir():
         raise _unwritable(directory, f"{place} is not a directory")
     try:
@@ -452,7 +452,7 @@ def _unwritable(
     )
 
 
-def show_checked(
+def print_checks(
     rows: Sequence[tuple[str, str, str]],
     findings: Sequence[CheckResult],
     output: Output,

@@ -60,7 +60,7 @@ from secagg.cli.checks.state_checks import (
     check_server_store,
     check_store,
     check_sums,
-    first_caution,
+    first_warning,
 )
 from secagg.cli.output import Output
 from secagg.client.program import client_policy
@@ -133,7 +133,7 @@ def require_start(setup: Setup, output: Output, *, may_be_full: str = "") -> Non
         output.line(complaint, style="bold red")
 
 
-def shown_results(setup: Setup) -> list[CheckResult]:
+def local_checks(setup: Setup) -> list[CheckResult]:
     """Run the checks of `--show-settings`: all that this machine can check."""
     return asyncio.run(
         results_of(checks_of(setup), setup, only=lambda check: check.is_local)
@@ -451,7 +451,7 @@ async def _stores(setup: ClientSetup | SharingSetup | PartySetup) -> str | Cauti
     owner = setup.owner if isinstance(setup, PartySetup) else None
     if owner is not None:
         return owner
-    return first_caution([await check_store(*each) for each in setup.places])
+    return first_warning([await check_store(*each) for each in setup.places])
 
 
 def _sections_of(setup: SharingSetup) -> tuple[tuple[str, OtherSection], ...]:
@@ -519,12 +519,12 @@ def _state_checks(
         _starts(
             directory,
             "state directory",
-            lambda s: first_caution(check_writable(each) for each, _ in s.places),
+            lambda s: first_warning(check_writable(each) for each, _ in s.places),
         ),
         _starts(
             modes,
             "modes",
-            lambda s: first_caution(
+            lambda s: first_warning(
                 check_modes(*each) for each in (*_shared(s), *s.places)
             ),
         ),
@@ -541,12 +541,12 @@ def _certificate_checks(
         _starts(
             files,
             "certificate files",
-            lambda s: first_caution(check_tls_files(tls) for tls, _ in s.certificates),
+            lambda s: first_warning(check_tls_files(tls) for tls, _ in s.certificates),
         ),
         _starts(
             certificate,
             subject,
-            lambda s: first_caution(check_certificate(*it) for it in s.certificates),
+            lambda s: first_warning(check_certificate(*it) for it in s.certificates),
         ),
     )
 
@@ -665,9 +665,9 @@ _CLIENT: Final[tuple[Branch[ClientSetup], ...]] = (
                 (
                     "D290",
                     "identity of the aggregator",
-                    lambda s: s.to_aggregator().meets(),
+                    lambda s: s.to_aggregator().perform_handshake(),
                 ),
-                ("D300", "task", lambda s: s.to_aggregator().asks()),
+                ("D300", "task", lambda s: s.to_aggregator().request_offer()),
                 ("D310", "clock", lambda s: s.to_aggregator().clock()),
                 ("D320", "policy", lambda s: s.to_aggregator().accepts_offer()),
             )

@@ -11,12 +11,12 @@ from secagg.config import (
     ClientSettings,
     HostSettings,
     TaskSettings,
+    has_task_section,
     is_client_file,
     load_client_settings,
     load_host_settings,
     load_server_settings,
     load_task_settings,
-    names_a_task,
 )
 from secagg.config.common import TLSSection
 from secagg.config.files import is_file_of_two_aggregators, party_of
@@ -109,7 +109,7 @@ class ClientSetup(GivingSetup[ClientSettings]):
         beside: With it, the clients of the other tasks, for one of them all.
     """
 
-    way: ConnectivityCheck | None = None
+    connectivity: ConnectivityCheck | None = None
     task_file: Path | None = None
     beside: Sequence["ClientSetup"] = ()
 
@@ -120,11 +120,11 @@ class ClientSetup(GivingSetup[ClientSettings]):
 
     def to_aggregator(self) -> ConnectivityCheck:
         """Return the connectivity checks, one object for all checks of the peer."""
-        if self.way is None:
+        if self.connectivity is None:
             raise ErrorCode.INTERNAL.error(
                 "a setup without a connection has no remote checks"
             )
-        return self.way
+        return self.connectivity
 
 
 class SharingSetup(GivingSetup[SharingClientSettings]):
@@ -199,7 +199,7 @@ def load_setup(path: Path, overrides: Sequence[str] = ()) -> Setup:
         return SharingSetup(path, two.settings)
     if is_client_file(path):
         one = load_client_settings(path, **given).settings
-        return ClientSetup(path, one, way=ConnectivityCheck(one))
+        return ClientSetup(path, one, connectivity=ConnectivityCheck(one))
     kind = party_of(path)
     if kind is LeaderSettings:
         leader = load_two_aggregator_settings(LeaderSettings, path, **given)
@@ -215,7 +215,7 @@ def tasks_of(
 ) -> list[TaskSettings]:
     """Return the tasks of the file itself and of the folder of tasks."""
     tasks: list[TaskSettings] = []
-    if names_a_task(path):
+    if has_task_section(path):
         loaded = load_server_settings(path, environment=os.environ, overrides=overrides)
         tasks.append(loaded.settings.own_task)
     return tasks + tasks_in_folder(host)

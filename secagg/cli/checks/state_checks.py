@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from secagg.cli.checks.preflight import Caution, check_writable, identity_of
-from secagg.client.total_ledger import claims_explained, turn_at_claims
+from secagg.client.total_ledger import claims_explained, exclusive_claims
 from secagg.config import ClientSettings, HostSettings
 from secagg.config.common import total_budget
 from secagg.config.server import ServerSection
@@ -21,7 +21,7 @@ from secagg.errors import ErrorCode
 from secagg.storage.change import Side
 from secagg.storage.directories import STORE_FILE, refuse_network_disk
 from secagg.storage.journal import decode_server_event, sums_begun
-from secagg.storage.open_store import StoreInUseError, looking, store_exists
+from secagg.storage.open_store import StoreInUseError, open_reader, store_exists
 from secagg.storage.queries import (
     FindFaults,
     ListReplicas,
@@ -105,7 +105,7 @@ async def check_store(
     if store_url is None:
         refuse_network_disk(directory)
     try:
-        async with looking(directory, store=store_url) as store:
+        async with open_reader(directory, store=store_url) as store:
             faults = await store.read(FindFaults())
             if not faults:
                 await refuse_unmarked(store, directory, mark_path, is_shared=is_shared)
@@ -128,20 +128,20 @@ async def check_claims(
     total = total_budget(settings.policy)
     if total is None:
         return "policy.data is not set: every task has its own budget, and no total"
-    from secagg.client.total_budget import look_at_use
+    from secagg.client.total_budget import read_data_usage
 
     if (shared := total.directory) is not None:
         # A client that holds the lock delays this check; no client is refused for it.
         check_writable(shared)
         is_there = store_exists(shared / STORE_FILE)
-        turn = turn_at_claims if is_there else claims_explained
+        turn = exclusive_claims if is_there else claims_explained
         with turn(shared):
             check_mark_alone(shared, total.rollback_mark)
             looked = await check_store(shared, total.rollback_mark)
         if isinstance(looked, Caution):
             return looked
     try:
-        use = await look_at_use(total, settings.client.state_dir)
+        use = await read_data_usage(total, settings.client.state_dir)
     except StoreNotFoundError:
         return f"nothing is claimed of {total.data!r} yet"
     except StoreInUseError as error:
@@ -164,7 +164,7 @@ async def check_sums(server: ServerSection, owner: str | None) -> str | Caution:
         return owner
     begun: dict[str, int] = {}
     try:
-        async with looking(server.state_dir, store=server.store) as store:
+        async with open_reader(server.state_dir, store=server.store) as store:
             for row in await store.read(ListSessions(role=Side.SERVER)):
                 stored = await store.read(LoadSession(row.key))
                 if stored is not None and not stored.ended:
@@ -194,7 +194,7 @@ async def check_replicas(host: HostSettings) -> str | None:
         return None
     own = identity_of(host.tls, Role.SERVER).identity.name
     try:
-        async with looking(server.state_dir, store=server.store) as store:
+        async with open_reader(server.state_dir, store=server.store) as store:
             rows = await store.read(ListReplicas())
     except StoreNotFoundError:
         return "no store exists yet"
@@ -268,7 +268,7 @@ async def refuse_unmarked(
         refuse_restored(stands, marked, mark.path)
 
 
-def first_caution(found: Iterable[str | Caution]) -> str | Caution:
+def first_warning(found: Iterable[str | Caution]) -> str | Caution:
     """Return the first warning, or all results in one line."""
     known = list(found)
     cautions = [each for each in known if isinstance(each, Caution)]

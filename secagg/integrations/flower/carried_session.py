@@ -75,7 +75,7 @@ class CarriedSession:
         updates = {name: self._server.update_for(name) for name in asked}
         return [NodeRequest(name, update) for name, update in updates.items() if update]
 
-    def take(
+    def accept(
         self, name: str, messages: Iterable[bytes], view: bytes
     ) -> NodeRequest | None:
         """Take what a node has replied.
@@ -96,12 +96,12 @@ class CarriedSession:
                 return None
             self._server.check_view(name, view)
         except RemoteProtocolError as error:
-            self.note_refusal(name, error.code.name)
+            self.record_refusal(name, error.code.name)
             return None
         update = self._server.update_for(name)
         return None if update is None else NodeRequest(name, update, with_model=True)
 
-    def note_refusal(self, name: str, reason: str) -> None:
+    def record_refusal(self, name: str, reason: str) -> None:
         """Note why a node does not take part.
 
         Args:

@@ -251,7 +251,7 @@ class SecureGrid(Grid):
             replies = list(self._grid.pull_messages(list(waiting)))
             for reply in replies:
                 name = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if name is not None and (asked := _taken(session, name, reply)):
+                if name is not None and (asked := _accept(session, name, reply)):
                     further.append(asked)
             if further:
                 waiting |= self._sent(offer, further, nodes, closes - now())
@@ -327,11 +327,11 @@ class SecureGrid(Grid):
         return Message(RecordDict({key: arrays, "metrics": metrics}), reply_to=first)
 
 
-def _taken(session: CarriedSession, name: str, reply: Message) -> NodeRequest | None:
+def _accept(session: CarriedSession, name: str, reply: Message) -> NodeRequest | None:
     """Take a reply of Flower; return what its node is sent next."""
     if reply.has_error():
         reason = printable(str(reply.error.reason), max_bytes=_MOST_REASON_BYTES)
-        session.note_refusal(name, reason)
+        session.record_refusal(name, reason)
         return None
     try:
         if node_name(reply.metadata.src_node_id) != name:
@@ -340,9 +340,9 @@ def _taken(session: CarriedSession, name: str, reply: Message) -> NodeRequest | 
             raise ErrorCode.BAD_ENCODING.error("a reply has no content")
         said = read_reply(reply.content)
     except SecAggError as error:
-        session.note_refusal(name, error.code.name)
+        session.record_refusal(name, error.code.name)
         return None
-    return session.take(name, said.messages, said.view)
+    return session.accept(name, said.messages, said.view)
 
 
 def _trains(message: Message) -> bool:

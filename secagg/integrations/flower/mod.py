@@ -157,7 +157,7 @@ class SecAggMod:
         opened = OPEN_CLIENTS.client if is_kept else NodeTerms.client
         with opened(terms, node_name(context.node_id)) as client:
             reply = answer(client, instruction.offer, instruction.update, announced)
-        _tell_owner(reply)
+        _warn_owner(reply)
         return reply
 
 
@@ -247,7 +247,7 @@ def _shapes(arrays: Any) -> dict[str, tuple[int, ...]]:  # noqa: ANN401 - an Arr
     return {name: tuple(each.shape) for name, each in arrays.items()}
 
 
-def _tell_owner(reply: NodeReply) -> None:
+def _warn_owner(reply: NodeReply) -> None:
     """Say at the node alone that its update was far too long."""
     by = reply.step.shortened_by
     if by is not None and by > _SHORTENED_MUCH:

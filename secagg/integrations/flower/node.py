@@ -93,7 +93,7 @@ def answer(
         return NodeReply(done.messages, done.view, done)
     offered = _checked(client, offer, done, announced)
     try:
-        vector = _trained(announced, offered, begin or _begun)
+        vector = _trained(announced, offered, begin or _start_training)
     except TrainingFailedError as error:
         log_event(_LOG, logging.WARNING, TRAINING_FAILED, reason=str(error))
         done = client.step(offer, unusable=str(error))
@@ -102,7 +102,7 @@ def answer(
     return NodeReply(done.messages, b"", done)
 
 
-def _begun(train: Callable[[], npt.ArrayLike]) -> "Future[npt.ArrayLike]":
+def _start_training(train: Callable[[], npt.ArrayLike]) -> "Future[npt.ArrayLike]":
     """Train on a thread that keeps no process alive."""
     found: Future[npt.ArrayLike] = Future()
 

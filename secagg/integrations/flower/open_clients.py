@@ -49,7 +49,7 @@ class OpenClients:
     def close(self) -> None:
         """Close all clients; the next message opens its own again."""
         with self._lock:
-            self._forget_those_of_a_parent()
+            self._discard_inherited()
             entries, self._entries = tuple(self._entries.values()), {}
         for *_, client in entries:
             client.close()
@@ -57,7 +57,7 @@ class OpenClients:
     def _opened(self, terms: NodeTerms, identity: str) -> StepClient:
         """Return the open client of a state directory."""
         with self._lock:
-            self._forget_those_of_a_parent()
+            self._discard_inherited()
             if terms.state_dir in self._entries:
                 *of, client = self._entries[terms.state_dir]
                 if of == [terms, identity]:
@@ -68,7 +68,7 @@ class OpenClients:
             self._entries[terms.state_dir] = (terms, identity, client)
             return client
 
-    def _forget_those_of_a_parent(self) -> None:
+    def _discard_inherited(self) -> None:
         """A fork must not use, nor close, what its parent has open."""
         if self._process != os.getpid():
             self._entries, self._process = {}, os.getpid()

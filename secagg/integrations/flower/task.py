@@ -10,14 +10,14 @@ from secagg.protocol.arguments import (
     check_kind,
     check_name,
     check_whole,
-    says_which_argument,
+    validates_arguments,
 )
 from secagg.protocol.descriptor import MAX_TASK_ID_BYTES
 from secagg.protocol.profiles import Profile, RoundDeadlines
 from secagg.server.task.setup import Cohort, PreparedTask
 
 
-@says_which_argument
+@validates_arguments
 @dataclass(frozen=True, slots=True)
 class SecureTask:
     """What the rounds of one strategy sum.

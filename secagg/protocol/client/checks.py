@@ -58,7 +58,7 @@ class RosterView:
         adverts = {each: self.adverts[each] for each in shown}
         return replace(self, graph=graph, adverts=adverts, edge_root=edge_root)
 
-    def dealt(self) -> Self:
+    def without_adverts(self) -> Self:
         """Return the part that is needed after shares are dealt: names, masking keys.
 
         Credentials and signatures are most of an advert, and a client keeps this value
@@ -107,7 +107,7 @@ def check_roster(
     index = next((i for i, advert in adverts.items() if advert == own), None)
     if index is None:
         raise _self_missing()
-    check_shown(adverts, parameters.profile)
+    check_shown_adverts(adverts, parameters.profile)
     if member is not None:
         # R5.2-6, R5.2-7
         check_adverts(
@@ -152,7 +152,7 @@ def _check_neighbourhood(
     # The top is computed and not compared: another view gives another ctx1, hence masks
     # that do not cancel.
     ctx1 = roster_context(ctx0, RosterFrame.decode(data), parameters.suite)
-    check_shown(roster.adverts, parameters.profile)
+    check_shown_adverts(roster.adverts, parameters.profile)
     check_ring(parameters, graph)
     return RosterView(roster.size, index, graph, roster.adverts, ctx1)
 
@@ -199,7 +199,7 @@ def _self_missing() -> SecAggError:
     )
 
 
-def check_shown(adverts: Mapping[int, Advert], profile: Profile) -> None:
+def check_shown_adverts(adverts: Mapping[int, Advert], profile: Profile) -> None:
     """Check forms, keys and distinctness of the shown adverts of a roster.
 
     These are R5.2-9, R5.2-4 and R5.2-5, in this order.

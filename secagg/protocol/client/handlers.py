@@ -265,7 +265,7 @@ def share_along_edges(
         signers=state.agreement.signers,
         ctx1=state.roster.ctx1,
     )
-    return _dealt(
+    return _deal_shares(
         state.facts,
         _with(state.accepted, event),
         seed=state.seed,
@@ -280,7 +280,7 @@ def share_along_edges(
 def share_keys(state: Advertised, event: Received, policy: ClientPolicy) -> ClientStep:
     """Check the roster and deal shares (PROTOCOL §5.2)."""
     roster, agreement = _checked_roster(state, event, policy)
-    return _dealt(
+    return _deal_shares(
         state.facts,
         _with({}, event),
         seed=state.seed,
@@ -289,7 +289,7 @@ def share_keys(state: Advertised, event: Received, policy: ClientPolicy) -> Clie
     )
 
 
-def _dealt(
+def _deal_shares(
     facts: OfferFacts,
     accepted: Accepted,
     *,
@@ -324,7 +324,7 @@ def _dealt(
         Shared(
             facts=facts,
             accepted=accepted,
-            roster=roster.dealt(),
+            roster=roster.without_adverts(),
             channels=dealing.channels,
             own_shares=dealing.own_shares,
             mask_private_key=mask_keys.private_bytes,

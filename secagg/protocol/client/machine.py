@@ -112,7 +112,7 @@ def complete(
     return Step(Completed(released, charge), (Finish(None, "a sum was released"),))
 
 
-def miss(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
+def end_without_sum(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
     """End without a sum that was released before this client signed (R5.6-4)."""
     released = _read_release(state, event)
     return leave(
@@ -264,7 +264,7 @@ _BELIEVING: Final[_Table] = {
 # Otherwise U3 is signed first, and answered when a quorum has signed the same.
 _AGREEING: Final[_Table] = {
     (Masked,      Survivors):          Edge(agree,        {Signed}),
-    (Masked,      Released):           Edge(miss,         set()),
+    (Masked,      Released):           Edge(end_without_sum,         set()),
     (Signed,      Quorum):             Edge(reveal_agreed, {Answered}),
     (Signed,      Roster):             Edge(repeat,       {Signed}),
     (Signed,      Delivery):           Edge(repeat,       {Signed}),
@@ -319,7 +319,7 @@ def step(state: ClientState, event: ClientEvent, *, policy: ClientPolicy) -> Cli
         LocalProtocolError: The caller is at fault (a second, different input; a vector
             without noise where noise is required); `state` is unchanged.
     """
-    what = _what(event)
+    what = _event_key(event)
     edge = TRANSITIONS[_profile_of(state)].get((type(state), what))
     if edge is None:
         complaint = f"{what.__name__} is not expected in {type(state).__name__}"
@@ -345,7 +345,7 @@ def _profile_of(state: ClientState) -> Profile:
     return state.facts.parameters.profile
 
 
-def _what(event: ClientEvent) -> type[_What]:
+def _event_key(event: ClientEvent) -> type[_What]:
     """Return the table's key of an event: for a message and a vector, its class."""
     match event:
         case Received():

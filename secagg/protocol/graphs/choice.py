@@ -222,7 +222,7 @@ def choose_graph(
             "each client to read"
         )
     else:
-        chosen = _out_edges(demand, threshold, range(4, _max_degree(demand) + 1))
+        chosen = _drawn_graph(demand, threshold, range(4, _max_degree(demand) + 1))
         why = f"no k-out graph with degree up to {_max_degree(demand)} is safe"
     return chosen or complete_graph(demand, adversary, threshold=threshold, why=why)
 
@@ -305,7 +305,7 @@ def drawn_edges(
     degrees = range(2, demand.min_clients)
     if degree is not None:
         degrees = range(degree, min(degree + 1, demand.min_clients))
-    chosen = _out_edges(demand, threshold, degrees)
+    chosen = _drawn_graph(demand, threshold, degrees)
     if chosen is None:
         tried = f"degree {degree}" if degree else f"a degree up to {degrees.stop - 1}"
         taken = "" if threshold is None else f" and threshold {threshold}"
@@ -391,11 +391,11 @@ def _ring(
         missing = chosen - highest
         if adversary is GraphAdversary.SEMI_MALICIOUS and threshold is None:
             missing *= 2  # the smallest safe one grows by at least half of the degree
-        degree += _hopeless(missing)
+        degree += _degree_jump(missing)
     return None
 
 
-def _out_edges(
+def _drawn_graph(
     demand: GraphDemand, threshold: int | None, degrees: range
 ) -> GraphChoice | None:
     """Return the graph of drawn edges of the smallest degree that suffices."""
@@ -407,7 +407,7 @@ def _out_edges(
         highest = _highest_live_threshold(demand, degree)
         missing = _most_corrupt_holders(demand, degree) + 1 - highest
         if missing > 0:
-            degree += _hopeless(missing)
+            degree += _degree_jump(missing)
             continue
         bounds = [_edge_bounds(demand, degree, size) for size in demand.sizes]
         lowest = max(each.least_threshold for each in bounds)
@@ -443,7 +443,7 @@ def _max_degree(demand: GraphDemand) -> int:
     return min(demand.min_clients // 2, _MAX_DEGREE)
 
 
-def _hopeless(missing: int) -> int:
+def _degree_jump(missing: int) -> int:
     """Return how far the degree may jump when the thresholds are `missing` apart.
 
     One more neighbour is at most one more living holder.  So the largest live threshold

@@ -18,7 +18,7 @@ Two functions follow.  They treat arcs differently on purpose:
   It does not require survivors on the arcs: colluders could drop out to empty an arc
   and have its pairs ignored.  By places no pair is ignored.  A colluder gains nothing
   by dropping out: L of m become L or L - 1 of m - 1, which are both more probable.
-* `cannot_be_cut` decides whether *any* c of the survivors could cut the ring.  It
+* `is_uncuttable` decides whether *any* c of the survivors could cut the ring.  It
   assumes nothing about corruption or dropouts, so arcs count only with a survivor on
   them.
 
@@ -144,7 +144,7 @@ def ring_risk(
         threshold: t.
     """
     living = _places(graph, survivors)
-    uncuttable = cannot_be_cut(living, degree=graph.degree, colluders=colluders)
+    uncuttable = is_uncuttable(living, degree=graph.degree, colluders=colluders)
     return RingRisk(
         holder_bits=holder_bits(graph, colluders=colluders, threshold=threshold),
         # If no colluders can cut the ring, the sum over pairs does not matter.
@@ -219,7 +219,7 @@ def is_worst_case_safe(
     if not isinstance(graph, HararyRing):
         return None
     colluders, living = parameters.colluders, _places(graph, survivors)
-    return colluders < parameters.threshold and cannot_be_cut(
+    return colluders < parameters.threshold and is_uncuttable(
         living, degree=graph.degree, colluders=colluders
     )
 
@@ -268,7 +268,7 @@ def _log_pairs_cut(pairs: _Counts, *, alive: int, colluders: int) -> float:
     return float(np.logaddexp.reduce(logs[::-1], initial=-math.inf))
 
 
-def cannot_be_cut(living: _Living, *, degree: int, colluders: int) -> bool:
+def is_uncuttable(living: _Living, *, degree: int, colluders: int) -> bool:
     """Return whether no `colluders` or fewer of the survivors could cut the ring.
 
     Exact: false means that some choice leaves two honest survivors without a path of

@@ -41,7 +41,7 @@ from secagg.protocol.client.checks import (
     check_ring,
     check_ring_survivors,
     check_share_holders,
-    check_shown,
+    check_shown_adverts,
     check_size,
     check_survivors,
 )
@@ -267,7 +267,7 @@ class _Reading:
             case _:
                 roster = Roster.decode(view)
                 if not isinstance(roster, Roster):
-                    raise _flaw(
+                    raise _error(
                         "the receipt has a neighbourhood in place of the roster"
                     )
                 self._adverts = roster.adverts
@@ -278,7 +278,7 @@ class _Reading:
         adverts = dict(enumerate(self._adverts))
         check_layers(parameters, adverts)
         check_size(parameters, clients)
-        check_shown(adverts, parameters.profile)
+        check_shown_adverts(adverts, parameters.profile)
         self._graph = sharing_graph(parameters, clients, graph_seed)
         # On a weaker graph no client that follows the protocol deals shares.
         check_ring(parameters, self._graph)
@@ -288,11 +288,11 @@ class _Reading:
         """Check that there is an edge root exactly if edges were published."""
         root, is_drawn = self._receipt.edge_root, self._parameters.graph is Graph.K_OUT
         if root and (not is_drawn or self._receipt.view is None):
-            raise _flaw("it has an edge root, but no client drew edges")
+            raise _error("it has an edge root, but no client drew edges")
         # A client that left between the edges and U2 has only the edge root.
         is_due = root or (is_drawn and self._receipt.share_holders)
         if is_due and len(root) != DIGEST_BYTES:
-            raise _flaw("no edge root covers the drawn edges")
+            raise _error("no edge root covers the drawn edges")
 
     def check_credentials(
         self, enrolment_key: bytes | None, revocations: bytes | None
@@ -302,7 +302,7 @@ class _Reading:
             return
         trust = self._parameters.tail.trust
         if trust.enrolment_key != enrolment_key:
-            raise _flaw(
+            raise _error(
                 "its clients were enrolled under another key than the expected one"
                 if enrolment_key
                 else "its clients sign, but no enrolment key was passed",
@@ -324,11 +324,11 @@ class _Reading:
         receipt, parameters = self._receipt, self._parameters
         self._check_block()
         if receipt.survivors and not receipt.share_holders:
-            raise _flaw("it has U3 and no U2")
+            raise _error("it has U3 and no U2")
         if not receipt.share_holders:
             return
         if self._graph is None:
-            raise _flaw("it has U2 and no roster")
+            raise _error("it has U2 and no roster")
         self._share_holders = check_share_holders(
             parameters,
             roster_size=self._clients,
@@ -364,13 +364,13 @@ class _Reading:
         receipt, parameters = self._receipt, self._parameters
         clients_sign = parameters.profile.has_identities
         if receipt.quorum and not clients_sign:
-            raise _flaw("in this profile no client signs", code=ErrorCode.NO_QUORUM)
+            raise _error("in this profile no client signs", code=ErrorCode.NO_QUORUM)
         if not receipt.quorum:
             if clients_sign and receipt.outcome is not Outcome.ABORTED:
-                raise _flaw("no client signed", code=ErrorCode.NO_QUORUM)
+                raise _error("no client signed", code=ErrorCode.NO_QUORUM)
             return
         if not self._survivors:
-            raise _flaw("it has a quorum and no U3", code=ErrorCode.NO_QUORUM)
+            raise _error("it has a quorum and no U3", code=ErrorCode.NO_QUORUM)
         suite = parameters.suite
         ctx2 = context.mask_context(
             self._ctx1,
@@ -396,19 +396,19 @@ class _Reading:
         receipt, parameters = self._receipt, self._parameters
         is_released = receipt.outcome is Outcome.RELEASED
         if receipt.outcome is not Outcome.ABORTED and not self._survivors:
-            raise _flaw("it ended with a sum and has no U3")
+            raise _error("it ended with a sum and has no U3")
         if is_released != (receipt.code == 0):
-            raise _flaw("a code must be present exactly if no sum was released")
+            raise _error("a code must be present exactly if no sum was released")
         size = packed_size(parameters.dimension, parameters.bits) if is_released else 0
         if receipt.size != size:
-            raise _flaw(f"its sum has {receipt.size} bytes, not {size}")
+            raise _error(f"its sum has {receipt.size} bytes, not {size}")
         if not is_released and any(receipt.sum_hash):
-            raise _flaw("it has the hash of a sum that was not released")
+            raise _error("it has the hash of a sum that was not released")
         pairs = [(row.accuser, row.accused) for row in receipt.disputes]
         if any(one >= other for one, other in pairwise(pairs)):
-            raise _flaw("its disputes are not strictly ascending")
+            raise _error("its disputes are not strictly ascending")
         if any(a == b or max(a, b) >= self._clients for a, b in pairs):
-            raise _flaw("a dispute is between two clients of the roster")
+            raise _error("a dispute is between two clients of the roster")
         for row in receipt.disputes:
             self._check_evidence(row)
 
@@ -416,7 +416,7 @@ class _Reading:
         """Check that a dealer has signed what is in dispute, if clients sign."""
         parameters = self._parameters
         if bool(dispute.evidence) != parameters.profile.has_identities:
-            raise _flaw("a dispute must have evidence exactly if clients sign")
+            raise _error("a dispute must have evidence exactly if clients sign")
         if dispute.evidence:
             check_bundle_signature(
                 dispute.evidence[DIGEST_BYTES:],
@@ -439,23 +439,23 @@ class _Reading:
         if not stated:
             is_released = receipt.outcome is Outcome.RELEASED
             if is_server and is_released and parameters.noise_layers:
-                raise _flaw("a server released the sum without a noise certificate")
+                raise _error("a server released the sum without a noise certificate")
             return
         if self._noise is None or not parameters.noise_layers:
-            raise _flaw("it has a certificate, but no noise is removed")
+            raise _error("it has a certificate, but no noise is removed")
         if not self._survivors:
-            raise _flaw("it has a certificate and no U3")
+            raise _error("it has a certificate and no U3")
         computed = self._noise.certificate(
             parameters, self._clients, len(self._share_holders), len(self._survivors)
         )
         # The number of subtracted seeds is known only from the writer's statement.
-        given = _given(stated, len(computed.removed), len(self._survivors))
+        given = _counts(stated, len(computed.removed), len(self._survivors))
         if (given is None) == is_server:
-            raise _flaw(
+            raise _error(
                 "a server states how much noise it has subtracted, a client does not"
             )
         if replace(computed, given=given).encode() != stated:
-            raise _flaw("its certificate does not follow from noise block, U2 and U3")
+            raise _error("its certificate does not follow from noise block, U2 and U3")
 
     def verdict(self) -> Verdict:
         """Return the verdict of all steps."""
@@ -490,18 +490,18 @@ def _verifier_for(
     return noise
 
 
-def _given(certificate: bytes, layers: int, survivors: int) -> tuple[int, ...] | None:
+def _counts(certificate: bytes, layers: int, survivors: int) -> tuple[int, ...] | None:
     """Return from how many survivors each layer is stated to have been subtracted."""
     try:
         given = json.loads(certificate)["given"]
     except (ValueError, RecursionError, KeyError, TypeError):
-        raise _flaw("its certificate is malformed") from None
+        raise _error("its certificate is malformed") from None
     if given is None:  # a client does not learn what was subtracted
         return None
     if not isinstance(given, list) or len(given) != layers:
-        raise _flaw(f"its certificate does not count {layers} layers")
+        raise _error(f"its certificate does not count {layers} layers")
     if not all(type(count) is int and 0 <= count <= survivors for count in given):
-        raise _flaw(f"no layer is subtracted from more than {survivors} survivors")
+        raise _error(f"no layer is subtracted from more than {survivors} survivors")
     return tuple(given)
 
 
@@ -520,7 +520,7 @@ def naming_step(step: VerificationStep) -> Iterator[None]:
         ) from None
 
 
-def _flaw(
+def _error(
     complaint: str, *, code: ErrorCode = ErrorCode.BAD_ENCODING
 ) -> RemoteProtocolError:
     return code.error(
@@ -545,7 +545,7 @@ class ShownSession:
     shown: Mapping[str, bytes]
 
 
-def shown_in(verdict: Verdict, *, source: str) -> ShownSession:
+def facts_in(verdict: Verdict, *, source: str) -> ShownSession:
     """Return what the receipt of one aggregator, or of its client, shows.
 
     Args:

@@ -62,7 +62,7 @@ from secagg.protocol.server.states import (
     Unmasking,
     abort,
     dropped_for,
-    too_few,
+    end_too_few,
 )
 
 _SEED_BYTES: Final = 32
@@ -137,7 +137,7 @@ def close_advertise_keys(state: AdvertiseKeys, event: RoundClosed) -> ServerStep
     descriptor = state.session.descriptor
     parameters = descriptor.parameters
     if len(state.adverts) < parameters.min_clients:
-        return too_few(
+        return end_too_few(
             state.session,
             len(state.adverts),
             parameters.min_clients,
@@ -217,7 +217,7 @@ def close_choose_edges(state: ChooseEdges, _: RoundClosed) -> ServerStep:
     silent = dropped_for(cohort, frozenset(range(size)) - chosen, DropReason.NO_EDGES)
     needed = max(parameters.threshold, parameters.min_survivors)
     if len(chosen) < needed:  # R5.9-11
-        return too_few(
+        return end_too_few(
             state.session,
             len(chosen),
             needed,
@@ -279,7 +279,7 @@ def close_share_keys(state: ShareKeys, _: RoundClosed) -> ServerStep:
     dropped = dropped_for(cohort, state.expected - share_holders, DropReason.NO_SHARES)
     needed = max(parameters.threshold, parameters.min_survivors)
     if len(share_holders) < needed:  # R5.2-12
-        return too_few(
+        return end_too_few(
             state.session,
             len(share_holders),
             needed,
@@ -401,7 +401,7 @@ def close_masked_input(state: MaskedInputCollection, event: RoundClosed) -> Serv
     )
     needed = max(parameters.threshold, parameters.min_survivors)
     if len(survivors) < needed:  # R5.3-12, as are the dropouts and the disputes
-        return too_few(
+        return end_too_few(
             state.session,
             len(survivors),
             needed,
@@ -409,7 +409,7 @@ def close_masked_input(state: MaskedInputCollection, event: RoundClosed) -> Serv
             ErrorCode.U3_TOO_SMALL,
             dropped,
         )
-    beyond = _lost_too_many(state, survivors)
+    beyond = _exceeded_bound(state, survivors)
     if beyond is not None:
         return abort(state.session, ErrorCode.TOO_MANY_DROPOUTS, beyond, dropped)
     disputed = _disputed(state, survivors)
@@ -465,7 +465,7 @@ def _opened_for(
     )
 
 
-def _lost_too_many(
+def _exceeded_bound(
     state: MaskedInputCollection, survivors: frozenset[int]
 ) -> str | None:
     """Return which bound the dropouts exceed, if any (PROTOCOL §5.3)."""

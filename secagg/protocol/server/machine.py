@@ -399,7 +399,7 @@ def update_for(
     index = state.cohort.index_of.get(identity)
     if index is None:
         return _excluded("the roster was fixed without this client")
-    return _opening(state, index, after)
+    return _opening_message(state, index, after)
 
 
 def ending_for(
@@ -419,7 +419,7 @@ def ending_for(
     return outcome
 
 
-def _opening(
+def _opening_message(
     state: ChooseEdges
     | ShareKeys
     | MaskedInputCollection

@@ -5,7 +5,7 @@ the open round, written by the last statement of a handler.
 
 Behind the states stand the handlers of `server.TRANSITIONS` for its last rows, dropouts
 on the way, and the end of a round without enough clients.  A handler that aborts
-returns the result of `too_few` or `abort`.
+returns the result of `end_too_few` or `abort`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -403,7 +403,7 @@ def abort_summing(state: Summing, event: AbortRequested) -> ServerStep:
     return Step(failed)
 
 
-def too_few(  # noqa: PLR0913, PLR0917 - one sentence and what it is about
+def end_too_few(  # noqa: PLR0913, PLR0917 - one sentence and what it is about
     session: Session,
     alive: int,
     needed: int,

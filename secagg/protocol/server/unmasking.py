@@ -72,7 +72,7 @@ from secagg.protocol.server.states import (
     Unmasking,
     abort,
     dropped_for,
-    too_few,
+    end_too_few,
 )
 from secagg.protocol.share_bundles import SharesAnswer
 
@@ -212,7 +212,7 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
         {
             dealer: secrets[dealer]
             for liar in suspects
-            for dealer in _known(graph.dealers(liar), secrets)[: colluders + 2]
+            for dealer in _rebuilt(graph.dealers(liar), secrets)[: colluders + 2]
         },
         threshold=parameters.threshold,
         colluders=colluders,
@@ -312,7 +312,7 @@ class _ShareTable:
         return sorted(by_trust[:threshold])
 
 
-def _known(dealers: Sequence[int], secrets: Mapping[int, SecretBytes]) -> list[int]:
+def _rebuilt(dealers: Sequence[int], secrets: Mapping[int, SecretBytes]) -> list[int]:
     return [dealer for dealer in dealers if dealer in secrets]
 
 
@@ -387,7 +387,7 @@ def close_consistency(state: ConsistencyCheck, _: RoundClosed) -> ServerStep:
     unsigned = state.survivors - frozenset(state.signatures)
     silent = dropped_for(cohort, unsigned, DropReason.NO_SIGNATURE)
     if len(state.signatures) < parameters.quorum:
-        return too_few(
+        return end_too_few(
             state.session,
             len(state.signatures),
             parameters.quorum,
@@ -449,7 +449,7 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
     for dealer in sorted(state.share_holders):
         left = cohort.graph.count_holders(dealer, answered) - absent[dealer]
         if left < parameters.threshold:  # R5.5-12
-            return too_few(
+            return end_too_few(
                 state.session,
                 left,
                 parameters.threshold,
@@ -475,7 +475,7 @@ def close_unmasking(state: Unmasking, _: RoundClosed) -> ServerStep:
         return abort(state.session, error.code, str(error), found, survivors=survivors)
     liars = dropped_for(cohort, rebuilt.liars, DropReason.BAD_SHARES)
     liars += dropped_for(
-        cohort, _withholding(state, answers), DropReason.WITHHELD_SHARES
+        cohort, _withholding_clients(state, answers), DropReason.WITHHELD_SHARES
     )
     noise, misfits = _noise_removal(state)
     liars += dropped_for(cohort, misfits, DropReason.BAD_NOISE_REVEAL)
@@ -527,7 +527,7 @@ def _noise_removal(state: Unmasking) -> tuple[NoiseRemoval | None, frozenset[int
     return removal, frozenset(misfits)
 
 
-def _withholding(
+def _withholding_clients(
     state: Unmasking, answers: Mapping[int, SharesAnswer]
 ) -> frozenset[int]:
     """Return the clients that lack shares and did not complain of their dealers."""

@@ -91,7 +91,7 @@ async def call_admin(
     """
     async for answer in watch_admin(path, verb, arguments):
         return answer
-    raise _hung_up(path)
+    raise _no_answer_error(path)
 
 
 async def watch_admin(
@@ -126,7 +126,7 @@ async def watch_admin(
                 answer = await read_message(reader)
             if answer is None:
                 if is_first:
-                    raise _hung_up(path)
+                    raise _no_answer_error(path)
                 return
             is_first = False
             if not answer.get("ok"):
@@ -136,7 +136,7 @@ async def watch_admin(
             if not answer.get("more"):
                 return
     except (ConnectionError, TimeoutError):
-        raise _hung_up(path) from None
+        raise _no_answer_error(path) from None
     finally:
         writer.transport.abort()
 
@@ -219,7 +219,7 @@ def _error_of(found: object) -> SecAggError:
     )
 
 
-def _hung_up(path: Path) -> SecAggError:
+def _no_answer_error(path: Path) -> SecAggError:
     return ErrorCode.UNREACHABLE.error(
         f"the aggregator at {path} did not answer",
         fix="Read its log; the operation may have been carried out.",

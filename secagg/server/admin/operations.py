@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, get_ty
 
 from secagg.config.loader import read_value, setting
 from secagg.errors import ErrorCode, SecAggError, ServiceError
-from secagg.runtime.files import nearest_place
+from secagg.runtime.files import nearest_existing
 from secagg.server.admin.printed import (
     Printer,
     print_abort,
@@ -165,7 +165,7 @@ class ServedAggregator(Protocol):
     def views(self, state_dir: Path) -> OperatorViews:
         """Return what operators see of its tasks and sessions."""
 
-    def runs_a_task(self) -> bool:
+    def may_open_sessions(self) -> bool:
         """Whether sessions may open, now or later."""
 
     def live(self) -> "tuple[LiveSession, ...]":
@@ -316,7 +316,7 @@ class Operation(Generic[_Arguments]):
             SecAggError: The error of the operation.
         """
         if self.answer is None:
-            raise _not_understood("unknown operation")
+            raise _unsupported_request("unknown operation")
         return await self.answer(sources, read_arguments(self.arguments, given))
 
 
@@ -431,7 +431,7 @@ async def _status(sources: Sources, _: NoArguments) -> View:
     """
     if sources.snapshot is not None:
         return await sources.snapshot.status()
-    free = shutil.disk_usage(nearest_place(sources.state_dir)).free
+    free = shutil.disk_usage(nearest_existing(sources.state_dir)).free
     return {
         "server": {"is_running": False, "free_bytes": free},
         "tasks": await sources.views.tasks(),
@@ -638,11 +638,11 @@ def operation_of(name: str) -> Operation[Any]:
         ServiceError: BAD_INPUT; no operation has this name.
     """
     if name not in OPERATIONS:
-        raise _not_understood("unknown operation")
+        raise _unsupported_request("unknown operation")
     return OPERATIONS[name]
 
 
-def _not_understood(complaint: str) -> ServiceError:
+def _unsupported_request(complaint: str) -> ServiceError:
     """Build the refusal of a request that this release does not understand."""
     return ErrorCode.BAD_INPUT.error(
         f"the command cannot be understood: {complaint}",
@@ -666,7 +666,7 @@ def read_arguments(
             its limits.
     """
     if not isinstance(given, dict):
-        raise _not_understood(f"{name} must be an object")
+        raise _unsupported_request(f"{name} must be an object")
     hints = get_type_hints(kind)
     values: dict[str, Any] = {}
     for each in fields(kind):  # type: ignore[arg-type]  # each kind is a dataclass
@@ -681,5 +681,5 @@ def read_arguments(
                 value, hint, each.metadata, key=each.name, origin="the command"
             )
         except SecAggError as error:
-            raise _not_understood(str(error)) from None
+            raise _unsupported_request(str(error)) from None
     return kind(**values)

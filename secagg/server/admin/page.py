@@ -104,7 +104,7 @@ async def operator_page(sources: Sources, complaint: str) -> bytes:
     refused = cast("dict[str, int]", process["refused_last_hour"])
     sections = [
         _head(process, complaint),
-        _wanting(process, tasks, budgets),
+        _warnings(process, tasks, budgets),
         *_replicas(cast("list[View]", process["replicas"])),
         _table(
             "Under way",
@@ -177,7 +177,7 @@ def _head(process: View, complaint: str) -> str:
     )
 
 
-def _wanting(process: View, tasks: Iterable[View], budgets: Iterable[View]) -> str:
+def _warnings(process: View, tasks: Iterable[View], budgets: Iterable[View]) -> str:
     """Return what needs an operator; empty when nothing does."""
     days = cast("int | None", process["certificate_days"])
     wanting = [
@@ -227,7 +227,7 @@ def _replica_row(replica: View) -> tuple[_Cell, ...]:
         str(replica["address"] or "no port yet"),
         _badge("here", "good") if is_here else _badge("silent", "warn"),
         _moment(str(replica["started"])),
-        f"{_lasting(silent)} ago",
+        f"{_duration_text(silent)} ago",
         str(replica["version"]),
         str(replica["name"]),
     )
@@ -247,7 +247,7 @@ def _running_row(task: str, session: View) -> tuple[_Cell, ...]:
         if session["round"] == "joining"
         else live["joined"],
         _part(live["answered"], live["expected"]),
-        "" if live["seconds_left"] is None else _lasting(live["seconds_left"]),
+        "" if live["seconds_left"] is None else _duration_text(live["seconds_left"]),
         _Markup(
             escape(named(live["missing"], _NAMED_AT_MOST))
             + (f"<small>lost: {escape(lost)}</small>" if lost else "")
@@ -280,7 +280,7 @@ def _ended_row(session: View) -> tuple[_Cell, ...]:
         cast("int", session["joined"]),
         cast("int", session["inputs"]),
         _moment(str(session["opened"])),
-        "" if seconds is None else _lasting(seconds),
+        "" if seconds is None else _duration_text(seconds),
         str(session["reason"]),
     )
 
@@ -312,7 +312,7 @@ def _moment(date: str) -> str:
     return date.replace("T", " ").removesuffix("+00:00")
 
 
-def _lasting(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     if seconds < _MINUTE:
         return f"{max(0.0, seconds):.0f} s"
     if seconds < _HOUR:

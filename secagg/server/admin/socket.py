@@ -94,7 +94,7 @@ class AdminSocket:
                 bound.bind(place)
             # No client can connect before the socket listens.
             self._path.chmod(0o600)
-            self._listener = await asyncio.start_unix_server(self._meet, sock=bound)
+            self._listener = await asyncio.start_unix_server(self._open, sock=bound)
         except OSError as error:
             raise ErrorCode.STORAGE_FAILED.error(
                 f"the socket {self._path} cannot be made: {error.strerror}",
@@ -112,7 +112,7 @@ class AdminSocket:
 
     # --- callers ----------------------------------------------------------------------
 
-    def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _open(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._callers.begin(self._serve(reader, writer))
 
     async def _serve(

@@ -17,7 +17,7 @@ from distributed.security import Security
 
 from secagg.errors import ErrorCode
 from secagg.server.engine.engine import Pool
-from secagg.server.engine.ray import is_here
+from secagg.server.engine.ray import is_local_address
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -50,7 +50,7 @@ class _DaskExecutor(Executor):
         """Refuse a worker on a network without TLS."""
         for address in self._client.nthreads():
             parts = urlsplit(address)
-            if parts.scheme != "tls" and not is_here(parts.hostname or ""):
+            if parts.scheme != "tls" and not is_local_address(parts.hostname or ""):
                 raise ErrorCode.BAD_SETTINGS.error(
                     f"the Dask worker {address} is on a network, without TLS",
                     fix="Give the cluster certificates (distributed.comm.tls) and set "

@@ -91,7 +91,7 @@ class Engine:
         try:
             future = pool.executor.submit(call, *args, **kwargs)
         except Exception as error:  # noqa: BLE001 - each engine has errors of its own
-            self._throw_away(pool)
+            self._discard_pool(pool)
             raise self._lost(error) from None
         try:
             async with asyncio.timeout(_CALL_SECONDS):
@@ -105,7 +105,7 @@ class Engine:
             failure: BaseException = error
         except Exception as error:  # noqa: BLE001 - each engine has errors of its own
             failure = error
-        self._throw_away(pool)
+        self._discard_pool(pool)
         raise self._lost(failure)
 
     async def _opened(self) -> Pool:
@@ -118,7 +118,7 @@ class Engine:
                     raise self._lost(error) from None
             return self._pool
 
-    def _throw_away(self, pool: Pool) -> None:
+    def _discard_pool(self, pool: Pool) -> None:
         if self._pool is pool:  # and not a pool that was opened since
             self._pool = None
             asyncio.get_running_loop().run_in_executor(

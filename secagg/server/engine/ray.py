@@ -72,7 +72,7 @@ def _check_network(ray: ModuleType) -> None:
     if os.environ.get("RAY_USE_TLS") == "1":
         return
     for node in ray.nodes():
-        if node["Alive"] and not is_here(node["NodeManagerAddress"]):
+        if node["Alive"] and not is_local_address(node["NodeManagerAddress"]):
             raise ErrorCode.BAD_SETTINGS.error(
                 f"the Ray node {node['NodeManagerAddress']} is on a network, and Ray "
                 "does not use TLS",
@@ -81,7 +81,7 @@ def _check_network(ray: ModuleType) -> None:
             )
 
 
-def is_here(address: str) -> bool:
+def is_local_address(address: str) -> bool:
     """Return whether an address is one of this machine: only such can be bound."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -89,10 +89,10 @@ class HTTPListener:
         """
         try:
             self._listener = await asyncio.start_server(
-                self._meet, self.address.host, self.address.port, limit=_HEAD_BYTES
+                self._open, self.address.host, self.address.port, limit=_HEAD_BYTES
             )
         except OSError:
-            raise self.address.why_not() from None
+            raise self.address.bind_error() from None
         port: int = self._listener.sockets[0].getsockname()[1]
         self.address = Address(self.address.host, port)
         return self
@@ -103,7 +103,7 @@ class HTTPListener:
             self._listener.close()
         await self._callers.cancel_all()
 
-    def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _open(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._callers) >= _CALLERS_AT_MOST:
             writer.transport.abort()
             return

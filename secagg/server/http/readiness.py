@@ -68,7 +68,7 @@ class Readiness:
         self._clock = clock
         self._is_store_elsewhere = is_store_elsewhere
         self._one_at_a_time = asyncio.Lock()
-        self._looked_at = -PROBE_EVERY_SECONDS
+        self._probed_at = -PROBE_EVERY_SECONDS
         self._disk = ""
         # The newest commit of earlier processes, in Unix seconds; None after the clock
         # has passed it, or the wait has ended.
@@ -80,11 +80,11 @@ class Readiness:
         """Return what prevents serving clients, in words; empty if nothing does."""
         async with self._one_at_a_time:
             now = self._clock.now()
-            if now >= self._looked_at + PROBE_EVERY_SECONDS:
+            if now >= self._probed_at + PROBE_EVERY_SECONDS:
                 self._disk = await self._complaint_of_disk()
                 if not self._disk:
                     self._disk = await self._complaint_of_clock()
-                self._looked_at = self._clock.now()
+                self._probed_at = self._clock.now()
         if self._disk:
             return self._disk
         return "" if self._runs_tasks() else "no task runs"

@@ -47,7 +47,7 @@ from secagg.runtime.log_events import (
     log_defect,
     log_event,
 )
-from secagg.server.call_guards import Caller, CallGuards, OpenCalls, note_caller
+from secagg.server.call_guards import Caller, CallGuards, OpenCalls, set_caller
 from secagg.server.http_edge.proof import RequestProof
 from secagg.transport.connection import AggregatorService
 from secagg.transport.relay import LimitedLog
@@ -160,7 +160,7 @@ class EdgeApplication:
         self._guards = guards
         self._origins = frozenset(each.encode() for each in origins)
         self._address_of = address_of
-        self._on_known = on_known
+        self._on_caller = on_known
         self._held = OpenCalls()
         self._is_stopping = False
         self._log = LimitedLog(
@@ -233,8 +233,8 @@ class EdgeApplication:
         size = _check_length(headers)
         who = self._proof.caller(path.decode("ascii"), signed, request.address)
         request.who = who
-        note_caller(who.name)
-        self._on_known(peer, who)
+        set_caller(who.name)
+        self._on_caller(peer, who)
         admission = self._guards.admission.admitted(who.name, is_stream=False)
         async with self._guards.open_calls.open(who), admission:
             async with self._body(request, receive, size, signed) as body:
@@ -309,7 +309,7 @@ class EdgeApplication:
         self, request: _Request, error: SecAggError
     ) -> tuple[int, _Headers, bytes]:
         """Count and log a refusal, and return its response."""
-        self._service.note_refusal(error.code)
+        self._service.record_refusal(error.code)
         method = request.call.name if request.call is not None else "-"
         if request.who is None:
             self._log.write(
@@ -330,7 +330,7 @@ class EdgeApplication:
         self, request: _Request, error: SecAggError
     ) -> tuple[int, _Headers, bytes]:
         """Count and log a defect of the aggregator, and return its response."""
-        self._service.note_refusal(error.code)
+        self._service.record_refusal(error.code)
         method = request.call.name if request.call is not None else "-"
         log_defect(_LOG, CALL_FAILED, method=method)
         return _error_answer(error)

@@ -36,7 +36,7 @@ from secagg.errors import (
 )
 from secagg.pki.expiry import Expiry, ExpiryWarnings
 from secagg.pki.key_files import PublishedEnrolment
-from secagg.protocol.arguments import says_which_argument
+from secagg.protocol.arguments import validates_arguments
 from secagg.protocol.enrolment import RevocationList
 from secagg.protocol.profiles import Profile, Trust
 from secagg.runtime.clock import Clock
@@ -73,7 +73,7 @@ _CONNECTIONS_OF_ONE_CLIENT: Final = 6
 _INSIDE: Final = Address("127.0.0.1", 0)
 
 
-@says_which_argument
+@validates_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeOptions:
     """Holds an operator's settings of the HTTP edge.
@@ -207,7 +207,7 @@ class WebCertificate:
         """When the certificate in use ends."""
         return Expiry("own", self._certificate, self.ends)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Load a changed pair of files; log the error of an invalid one."""
         found = self._digest()
         if found == self._read and not self._complaint:
@@ -360,7 +360,7 @@ class HttpEdge:
             guards,
             origins=options.origins,
             address_of=state.address_of,
-            on_known=state.note_known,
+            on_known=state.record_caller,
         )
         limits = dataclasses.replace(admission, per_identity=_CONNECTIONS_OF_ONE_CLIENT)
         has_relay = not options.behind_proxy and limits.has_relay_at(address)
@@ -444,7 +444,7 @@ class _EdgeState:
         self._trust = Trust(options.trust_domain, options.enrolment_key)
         self._recorded: Trust | None = None
         self._complaint = ""
-        self._seen = _stat_of(options.revocations)
+        self._file_stamp = _stat_of(options.revocations)
         self._warnings = ExpiryWarnings()
         self.proof: Final = RequestProof(
             options.authority,
@@ -456,7 +456,7 @@ class _EdgeState:
             date=clock.date,
             on_first=_log_first,
         )
-        self._take(options.published())
+        self._install_list(options.published())
 
     def address_of(self, host: str) -> str:
         """Return the sender's address of a connection."""
@@ -464,31 +464,31 @@ class _EdgeState:
             return host
         return self.relay.address_of(host) or host
 
-    def note_known(self, peer: str, who: Caller) -> None:
+    def record_caller(self, peer: str, who: Caller) -> None:
         """Record that a caller was proven on a connection."""
         if self.relay is not None:
-            self.relay.known(f"ipv4:{peer}", who.name)
+            self.relay.record_caller(f"ipv4:{peer}", who.name)
 
     async def watch(self, certificate: WebCertificate) -> None:
         """Check certificate and revocation list once a minute, until cancelled."""
         while True:
             try:
-                certificate.look()
-                self._warnings.say(
+                certificate.refresh()
+                self._warnings.log(
                     certificate.expiry, datetime.fromtimestamp(self._clock.date(), UTC)
                 )
-                await self._look_at_list()
+                await self._refresh_list()
             except Exception:  # noqa: BLE001 - a defect must not end the watch unseen
                 log_defect(_LOG, MONITORING_FAILED)
             await self._clock.sleep_until(self._clock.now() + LOOK_EVERY_SECONDS)
 
-    async def _look_at_list(self) -> None:
+    async def _refresh_list(self) -> None:
         """Use a changed list, or log why not; end the calls of revoked credentials."""
         seen, refused = _stat_of(self._options.revocations), None
-        if seen != self._seen or self._complaint:
-            self._seen = seen  # before it is read, so a later change is seen
+        if seen != self._file_stamp or self._complaint:
+            self._file_stamp = seen  # before it is read, so a later change is seen
             try:
-                self._take(self._options.published())
+                self._install_list(self._options.published())
             except SecAggError as error:
                 refused = error
         # This runs with every check: a call may have been admitted while the list was
@@ -524,7 +524,7 @@ class _EdgeState:
             ) from None
         self._recorded = trust
 
-    def _take(self, found: PublishedEnrolment) -> None:
+    def _install_list(self, found: PublishedEnrolment) -> None:
         """Put a list in force, unless the present one is newer (R10.3-18)."""
         number = found.trust.revocation_number
         if number <= self._trust.revocation_number:

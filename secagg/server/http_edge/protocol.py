@@ -207,7 +207,7 @@ class HTTPServer:
                 ssl_shutdown_timeout=_CLOSE_SECONDS,
             )
         except (OSError, UnicodeError):
-            raise address.why_not() from None
+            raise address.bind_error() from None
         return cls(server, state, lost)
 
     async def close(self, grace_seconds: float) -> None:

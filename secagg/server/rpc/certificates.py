@@ -39,7 +39,7 @@ def server_credentials(followed: ReloadingIdentity) -> grpc.ServerCredentials:
 
     def fetch() -> grpc.ServerCertificateConfiguration | None:
         nonlocal given
-        newest = followed.look()
+        newest = followed.refresh()
         if newest is given:
             return None  # gRPC keeps its present configuration
         given = newest
@@ -83,13 +83,13 @@ class CertificateWatch:
         while True:
             await self._clock.sleep_until(self._clock.now() + LOOK_EVERY_SECONDS)
             try:
-                self._look()
+                self._refresh()
             except Exception:  # noqa: BLE001 - a defect must not end the watch unseen
                 log_defect(_LOG, MONITORING_FAILED)
 
-    def _look(self) -> None:
-        self._followed.look()  # first: it says whose lists are accepted
-        self._revoked.look()
+    def _refresh(self) -> None:
+        self._followed.refresh()  # first: it says whose lists are accepted
+        self._revoked.refresh()
         self._end_unwelcome()
         self._warn()
 

@@ -122,13 +122,13 @@ class _Servicer:
             request = call.request.decode(body)
             return call.encode(await self._service.answer(caller(), request))
 
-        async def take(bodies: AsyncIterator[bytes], context: CallContext) -> bytes:
+        async def receive(bodies: AsyncIterator[bytes], context: CallContext) -> bytes:
             async with self._uploads.held(caller(), bodies) as body:
                 refuse_expired(context)
                 request = call.request.decode(body)
                 return call.encode(await self._service.answer(caller(), request))
 
-        return take if call.request is UploadChunk else answer
+        return receive if call.request is UploadChunk else answer
 
     async def _watch(
         self, bodies: AsyncIterator[bytes], _: CallContext
@@ -293,7 +293,7 @@ class GrpcServer:
         server = grpc.aio.server(
             options=[*SERVER_OPTIONS, *_most_connections(admission, address)]
         )
-        errors = ErrorGuard(service.note_refusal, shared.refusals)
+        errors = ErrorGuard(service.record_refusal, shared.refusals)
         around = (errors, door.calls, AdmissionGuard(shared.admission))
         server.add_generic_rpc_handlers(
             (
@@ -414,13 +414,13 @@ class _Door:
     """
 
     def __init__(self, authenticator: Authenticator, open_calls: OpenCalls) -> None:
-        self.calls: Final = AuthenticationGuard(authenticator, open_calls, self._note)
+        self.calls: Final = AuthenticationGuard(authenticator, open_calls, self._record)
         self._open_calls = open_calls
         self.relay: Relay | None = None
 
-    def _note(self, peer: str, who: Caller) -> None:
+    def _record(self, peer: str, who: Caller) -> None:
         if self.relay is not None:
-            self.relay.known(peer, who.name, who.certificate)
+            self.relay.record_caller(peer, who.name, who.certificate)
 
     def end(self, is_unwelcome: Callable[[Caller], bool]) -> None:
         """End calls and connections."""
@@ -492,7 +492,7 @@ def _listen(
             else server.add_secure_port(str(address), server_credentials(followed))
         )
     except RuntimeError:
-        raise address.why_not() from None
+        raise address.bind_error() from None
     return Address(address.host, port)
 
 

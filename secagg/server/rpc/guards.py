@@ -49,7 +49,7 @@ from secagg.server.call_guards import (
     RefusalLog,
     caller,
     caller_or_dash,
-    note_caller,
+    set_caller,
 )
 from secagg.transport.channel_options import (
     HEALTH_SERVICE,
@@ -369,7 +369,7 @@ class AuthenticationGuard(Guard):
     ) -> None:
         self._authenticator = authenticator
         self._open_calls = open_calls
-        self._on_known = on_known
+        self._on_caller = on_known
 
     @asynccontextmanager
     async def around(
@@ -386,9 +386,9 @@ class AuthenticationGuard(Guard):
             else self._authenticator.holder_of
         )
         who = whose(context)
-        note_caller(who.name)
-        if self._on_known is not None:
-            self._on_known(context.peer(), who)
+        set_caller(who.name)
+        if self._on_caller is not None:
+            self._on_caller(context.peer(), who)
         async with self._open_calls.open(who):
             yield
 

@@ -80,27 +80,27 @@ class ConcurrencyLimit:
     """
 
     def __init__(self, of_one: int, of_all: int) -> None:
-        self._of_one: Final = of_one
-        self._of_all: Final = of_all
-        self._taken: Counter[str] = Counter()
-        self._all_taken = 0
+        self._max_each: Final = of_one
+        self._max_all: Final = of_all
+        self._held: Counter[str] = Counter()
+        self._total = 0
 
     def is_free_for(self, identity: str) -> bool:
         """Whether one more call of this client may wait."""
-        return self._all_taken < self._of_all and self._taken[identity] < self._of_one
+        return self._total < self._max_all and self._held[identity] < self._max_each
 
     @contextmanager
     def acquire(self, identity: str) -> Iterator[None]:
         """Count one waiting call, until the block is left."""
-        self._taken[identity] += 1
-        self._all_taken += 1
+        self._held[identity] += 1
+        self._total += 1
         try:
             yield
         finally:
-            self._all_taken -= 1
-            self._taken[identity] -= 1
-            if not self._taken[identity]:
-                del self._taken[identity]
+            self._total -= 1
+            self._held[identity] -= 1
+            if not self._held[identity]:
+                del self._held[identity]
 
 
 class UploadSlots:
@@ -117,7 +117,7 @@ class UploadSlots:
         self._room = waiting_bytes
 
     @asynccontextmanager
-    async def taken(self, size: int) -> AsyncIterator[None]:
+    async def slot(self, size: int) -> AsyncIterator[None]:
         """Hold one slot, when it is this chunk's turn.
 
         Args:

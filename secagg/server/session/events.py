@@ -145,7 +145,7 @@ class ProgressFeed:
         self._watchers.add(watcher)
         try:
             while True:
-                for progress in watcher.take():
+                for progress in watcher.drain():
                     yield progress
                 if self._closed and not watcher.waiting:
                     return
@@ -166,7 +166,7 @@ class _Watcher:
         self.waiting[key] = progress
         self.wake.set()
 
-    def take(self) -> tuple[SessionProgress, ...]:
+    def drain(self) -> tuple[SessionProgress, ...]:
         taken = tuple(self.waiting.values())
         self.waiting.clear()
         self.wake.clear()

@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import Final
 
 from secagg.errors import ServiceError
-from secagg.runtime.clock import Clock, is_set_before
+from secagg.runtime.clock import Clock, wait_set
 from secagg.runtime.metrics import LEASES_LOST, Meter, SilentMeter
-from secagg.server.session.state import patiently
+from secagg.server.session.state import retrying
 from secagg.storage.change import Lease
 from secagg.storage.leases import AcquireLease, ReleaseLease, RenewLease
 from secagg.storage.store import Store
@@ -91,7 +91,7 @@ class SessionLease:
                 await self.release()  # the next call must read the store again
                 raise
 
-        await patiently(self._clock, hold)
+        await retrying(self._clock, hold)
         return is_held
 
     async def release(self) -> None:
@@ -121,7 +121,7 @@ class SessionLease:
             )
             if self.held is None:
                 again = self._clock.now() + LOOK_EVERY_SECONDS
-                await is_set_before(self._clock, again, self._woken)
+                await wait_set(self._clock, again, self._woken)
             else:  # its last holder may have completed the session
                 await self._refresh()
         if self._renewing is None:

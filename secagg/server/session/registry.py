@@ -38,7 +38,7 @@ from secagg.server.notifier import REFRESH_SECONDS, SingleFlight
 from secagg.server.session.record import SessionRecord
 from secagg.server.session.report import SessionReceipt
 from secagg.server.session.runner import WAITING_SECONDS, SessionRunner
-from secagg.server.session.state import JournalPosition, patiently
+from secagg.server.session.state import JournalPosition, retrying
 from secagg.server.session.updates import EndedSession
 from secagg.server.task.definition import (
     DeliveryDeferredError,
@@ -100,11 +100,11 @@ class SessionCloser:
         self._context = context
         self._workers = context.workers
         self._facts = facts
-        self._learn = learn
+        self._record_history = learn
         self._on_aborted = on_aborted
         self._on_ended = on_ended
 
-    async def take(self, runner: SessionRunner, give: OnSum | None) -> None:
+    async def complete(self, runner: SessionRunner, give: OnSum | None) -> None:
         """Complete a session; retry while a disk or the store refuses for a moment.
 
         Args:
@@ -118,21 +118,21 @@ class SessionCloser:
         """
         clock, outcome = self._context.clock, runner.outcome()
         if isinstance(outcome, Released) and give is not None:
-            await self._give_once(runner, outcome, give)
-        await patiently(clock, lambda: self._report(runner))
-        known, facts = await patiently(clock, lambda: self._erase(runner))
-        self._note_end(runner, known, facts)
+            await self._deliver_once(runner, outcome, give)
+        await retrying(clock, lambda: self._report(runner))
+        known, facts = await retrying(clock, lambda: self._erase(runner))
+        self._record_end(runner, known, facts)
         spool = self._context.spool
-        await patiently(
+        await retrying(
             clock, lambda: self._workers.run(spool.drop_uploads, runner.session_id)
         )
 
-    async def _give_once(
+    async def _deliver_once(
         self, runner: SessionRunner, outcome: Released, give: OnSum
     ) -> None:
         """Deliver a sum, unless this process already has."""
         if not runner.is_delivered:
-            total = await patiently(
+            total = await retrying(
                 self._context.clock, lambda: self._load_sum(runner, outcome)
             )
             await give(total)
@@ -152,16 +152,16 @@ class SessionCloser:
             The task's history before, and after.
         """
         known = await self._facts(runner.descriptor.task_id)
-        facts = await self._workers.run(known.after, runner.receipt())
+        facts = await self._workers.run(known.after_session, runner.receipt())
         facts = replace(facts, noise_terms=await self._terms_after(runner, known))
         await runner.finish(facts.encode())
         return known, facts
 
-    def _note_end(
+    def _record_end(
         self, runner: SessionRunner, known: TaskHistory, facts: TaskHistory
     ) -> None:
         self._measure(runner)
-        self._learn(runner.descriptor.task_id, facts)
+        self._record_history(runner.descriptor.task_id, facts)
         for identity in sorted(facts.excluded - known.excluded):
             runner.log.write(telemetry.CLIENT_EXCLUDED, sender=identity)
 
@@ -241,7 +241,7 @@ class SessionRegistry:
         self._last_steps = SessionCloser(
             context,
             facts=partial(self.facts, newest=True),
-            learn=self._learn,
+            learn=self._record_history,
             on_aborted=on_aborted,
             on_ended=on_ended,
         )
@@ -249,7 +249,7 @@ class SessionRegistry:
         self._running: dict[bytes, SessionRunner] = {}
         self._ended: OrderedDict[bytes, SessionRunner | EndedSession] = OrderedDict()
         self._facts: dict[str, TaskHistory] = {}
-        self._looking_up = asyncio.Lock()
+        self._load_lock = asyncio.Lock()
         self._shared_refresh = SingleFlight(self._refresh, context.clock)
 
     async def find_session(self, session_id: bytes) -> SessionRunner | EndedSession:
@@ -258,27 +258,27 @@ class SessionRegistry:
         Raises:
             ServiceError: UNKNOWN_SESSION, STORAGE_FAILED.
         """
-        if self._store.is_shared and not self._knows(session_id):
+        if self._store.is_shared and not self._is_known(session_id):
             await self.refresh()
-            if not self._knows(session_id):
-                passed = await self._look_up(session_id)
+            if not self._is_known(session_id):
+                passed = await self._load_ended(session_id)
                 if passed is not None:
                     return passed
         return self.find(session_id)
 
-    async def _look_up(self, session_id: bytes) -> EndedSession | None:
+    async def _load_ended(self, session_id: bytes) -> EndedSession | None:
         """Load a session that ended before this process knew it.
 
         The lookups run one at a time and seldom, so invented names cost the store
         little.
         """
         clock = self._context.clock
-        async with self._looking_up:
+        async with self._load_lock:
             passed = await self._load_session(f"server/{session_id.hex()}")
             await clock.sleep_until(clock.now() + REFRESH_SECONDS)
         return passed
 
-    def _knows(self, session_id: bytes) -> bool:
+    def _is_known(self, session_id: bytes) -> bool:
         return session_id in self._running or session_id in self._ended
 
     async def refresh(self) -> None:
@@ -313,10 +313,10 @@ class SessionRegistry:
         """
         stored = (
             None
-            if self._knows(_id_of(key))
+            if self._is_known(_id_of(key))
             else await self._store.read(LoadSession(key))
         )
-        if stored is None or self._knows(_id_of(key)):
+        if stored is None or self._is_known(_id_of(key)):
             return None
         if stored.receipt is None:
             await self._resume(stored)
@@ -325,7 +325,7 @@ class SessionRegistry:
         last = ended.descriptor.session_end + self._context.keep_seconds
         if await self._date() > last:
             return ended
-        await self._keep(ended)
+        await self._cache(ended)
         return None
 
     async def retire(self, runner: SessionRunner) -> None:
@@ -335,7 +335,7 @@ class SessionRegistry:
             del self._running[runner.session_id]
             self._facts.pop(runner.descriptor.task_id, None)
             await runner.lease.release()
-            await self._keep(ended)
+            await self._cache(ended)
 
     def find(self, session_id: bytes) -> SessionRunner | EndedSession:
         """Return a session.
@@ -401,9 +401,9 @@ class SessionRegistry:
         """Record that a client asks for the next session and knows the last end."""
         latest = self._latest()
         if latest is not None and latest.descriptor.task_id == task_id:
-            latest.tell(identity)
+            latest.record_notified(identity)
 
-    async def note_settled(self) -> None:
+    async def record_settled(self) -> None:
         """Record that all clients know the latest end, also after a restart.
 
         Raises:
@@ -459,16 +459,16 @@ class SessionRegistry:
         for row in reversed(ended):
             stored = await self._store.read(LoadSession(row.key))
             if stored is not None and stored.receipt is not None:
-                await self._keep(EndedSession(SessionReceipt.decode(stored.receipt)))
+                await self._cache(EndedSession(SessionReceipt.decode(stored.receipt)))
                 await self.facts(row.task)
         known = {*self._running, *self._ended}
         spool = self._context.spool
         for session_id in stored_ids:
             # A process wrote it and died before it created the session.
-            if session_id not in known and not await self._is_anothers(session_id):
+            if session_id not in known and not await self._is_foreign(session_id):
                 await self._workers.run(spool.remove, session_id)
 
-    async def _is_anothers(self, session_id: bytes) -> bool:
+    async def _is_foreign(self, session_id: bytes) -> bool:
         """Whether bytes may belong to a session that another aggregator opens."""
         if not self._store.is_shared:
             return False
@@ -564,7 +564,7 @@ class SessionRegistry:
             task_id=task.task_id,
             session_number=number,
             server_nonce=self._context.entropy.token(_NONCE_BYTES),
-            session_end=await self._end_of_one_that_opens_now(task),
+            session_end=await self._latest_session_end(task),
             payload_hash=await self._workers.sha256(payload) if payload else b"",
             parameters=task.parameters,
             noise_terms=offered_terms(task.parameters, facts.noise_terms),
@@ -606,7 +606,7 @@ class SessionRegistry:
             raise ErrorCode.INTERNAL.error("a session that begins stands nowhere else")
         return await self._adopt(record, answer)
 
-    async def _end_of_one_that_opens_now(self, task: TaskDefinition) -> int:
+    async def _latest_session_end(self, task: TaskDefinition) -> int:
         rounds = task.parameters.deadlines.longest_session
         return int(await self._date()) + rounds + WAITING_SECONDS
 
@@ -650,7 +650,7 @@ class SessionRegistry:
         self._running[session_id] = runner
         return runner
 
-    async def take_up_again(self, task_id: str) -> bool:
+    async def resume_sessions(self, task_id: str) -> bool:
         """Take over the sessions of a task after a fail-over of the store.
 
         They end. After a fail-over the store may have lost what was sent. What this
@@ -672,7 +672,7 @@ class SessionRegistry:
                 again.is_delivered = runner.is_delivered
             else:
                 del self._running[runner.session_id]
-                await self._keep(EndedSession(SessionReceipt.decode(stored.receipt)))
+                await self._cache(EndedSession(SessionReceipt.decode(stored.receipt)))
                 self._facts.pop(task_id, None)
         return bool(failed_over)
 
@@ -769,14 +769,14 @@ class SessionRegistry:
             DeliveryDeferredError: Its sum or receipt cannot be delivered here
                 for now.
         """
-        await self._last_steps.take(runner, give)
-        await self._keep(runner)
+        await self._last_steps.complete(runner, give)
+        await self._cache(runner)
         self._running.pop(runner.session_id, None)
 
-    def _learn(self, task_id: str, facts: TaskHistory) -> None:
+    def _record_history(self, task_id: str, facts: TaskHistory) -> None:
         self._facts[task_id] = facts
 
-    async def _keep(self, session: SessionRunner | EndedSession) -> None:
+    async def _cache(self, session: SessionRunner | EndedSession) -> None:
         """Keep an ended session for late clients, and delete the oldest one."""
         now = self._context.clock.now()
         self._ended[session.descriptor.session_id] = session

@@ -338,7 +338,7 @@ class SessionFacts:
         self._session_id = descriptor.session_id
         self._contexts: dict[str, bytes] = {}
         self._seconds: dict[str, float] = {}
-        self._told: set[str] = set()
+        self._notified: set[str] = set()
         self._members: tuple[str, ...] = ()
         self._share_holders = 0
         self._disputed: list[ShareDisputed] = []
@@ -358,7 +358,7 @@ class SessionFacts:
         """Clients that were refused for another view (R5.3-14)."""
         return self._refused[ErrorCode.VIEW_DIFFERS]
 
-    def note_refusal(self, refusal: RefusalNoted) -> None:
+    def record_refusal(self, refusal: RefusalNoted) -> None:
         """Record why a client was refused, from the session's records."""
         self._refused[refusal.code].add(refusal.client)
 
@@ -434,14 +434,14 @@ class SessionFacts:
             return DropReason.OTHER_VIEW.value
         return lost.reason.value
 
-    def tell(self, state: server.ServerState, identity: str) -> None:
+    def record_notified(self, state: server.ServerState, identity: str) -> None:
         """Record that a client was told how the session ended."""
         if identity in state.session.accepted[Round.ADVERTISE_KEYS]:
-            self._told.add(identity)
+            self._notified.add(identity)
 
     def unacknowledged(self, state: server.ServerState) -> frozenset[str]:
         """Return the participants of the last round that do not know its end yet."""
-        return _finishers(state) - self._told
+        return _finishers(state) - self._notified
 
     def progress(
         self, state: server.ServerState, *, upload_bytes: int
@@ -674,7 +674,7 @@ class SessionReports:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    async def note(
+    async def record(
         self, store: Store, receipt: SessionReceipt, progress: SessionProgress
     ) -> None:
         """Write the report of a session that is over, before its end is stored.

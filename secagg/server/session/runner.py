@@ -73,7 +73,7 @@ from secagg.server.session.state import (
     DurableState,
     JournalPosition,
     MakeEvent,
-    patiently,
+    retrying,
 )
 from secagg.server.session.timer import (
     RoundTimer,
@@ -82,7 +82,7 @@ from secagg.server.session.timer import (
     is_below_min_clients,
     keepalive_interval,
     missing_in,
-    wait_of,
+    wait_answer,
 )
 from secagg.server.session.updates import (
     EndedSession,
@@ -191,7 +191,7 @@ class SumRelease:
                 attempt=begun + 1,
                 of=MOST_ATTEMPTS,
             )
-        await self._durable.note_attempt(
+        await self._durable.record_attempt(
             SumAttempt(is_begun=True), lease=self._lease.held
         )
         self._has_begun = True
@@ -202,7 +202,7 @@ class SumRelease:
         if self._has_begun:
             self._has_begun = False
             with suppress(SecAggError):  # then it counts
-                await self._durable.note_attempt(SumAttempt(is_begun=False))
+                await self._durable.record_attempt(SumAttempt(is_begun=False))
 
     async def _compute(self, job: ComputeSum) -> None:
         """Compute the sum, put it into the spool, and end the session by it."""
@@ -215,7 +215,7 @@ class SumRelease:
             failed = AbortRequested(error.code, reason, discard_unmasked=True)
             await self._end(lambda _: failed)
             return
-        await patiently(
+        await retrying(
             context.clock,
             lambda: context.workers.run(
                 context.spool.put, self._session_id, SUM, packed
@@ -261,7 +261,7 @@ class SumRelease:
                     raise
                 lost = error  # another attempt is useless
 
-        await patiently(self._context.clock, compute)
+        await retrying(self._context.clock, compute)
         if lost is not None:
             raise lost
         return packed
@@ -272,7 +272,7 @@ class SumRelease:
         if not kept:
             return 0
         store = self._context.store
-        now = await patiently(self._context.clock, lambda: store.read(ReadClock()))
+        now = await retrying(self._context.clock, lambda: store.read(ReadClock()))
         return int(now + kept)
 
 
@@ -331,7 +331,7 @@ class SessionRunner:
             context.replica,
             store=context.store,
             clock=context.clock,
-            place=self._place,
+            place=self._entered_rounds,
             refresh=self.refresh,
             woken=self._woken,
             meter=context.meter,
@@ -346,11 +346,11 @@ class SessionRunner:
             clock=context.clock,
             meter=context.meter,
             is_restored=is_restored,
-            on_messages=self._note_messages,
+            on_messages=self._notify_messages,
             on_round=self._enter,
-            on_refusal=self._facts.note_refusal,
-            on_end=self._note_end,
-            on_failover=self._note_failover,
+            on_refusal=self._facts.record_refusal,
+            on_end=self._record_end,
+            on_failover=self._stop_after_failover,
         )
         self._timer = RoundTimer(
             record.descriptor,
@@ -368,9 +368,9 @@ class SessionRunner:
             spool=context.spool,
             workers=context.workers,
             slots=context.slots,
-            arrived=self._timer.ask_for_time,
+            arrived=self._timer.record_upload_bytes,
             accept=self.submit,
-            returned=self._timer.note_message,
+            returned=self._timer.record_message,
         )
         # Another process may have accepted uploads that are gone by now.
         self._must_search = self._is_resumed
@@ -422,7 +422,7 @@ class SessionRunner:
         """The receipt of the session, if another aggregator has ended it."""
         return self._ended_by_other
 
-    def _place(self) -> int | None:
+    def _entered_rounds(self) -> int | None:
         """Return how many rounds were entered; None if another replica has ended it."""
         return None if self._ended_by_other is not None else self._timer.rounds_entered
 
@@ -506,7 +506,7 @@ class SessionRunner:
             if envelope.kind is Consistency and error.code is ErrorCode.BAD_SIGNATURE:
                 # This is stored before the answer: the report states it, whichever
                 # replica ends the session.
-                await self._durable.note_refusal(RefusalNoted(sender, error.code))
+                await self._durable.record_refusal(RefusalNoted(sender, error.code))
             raise
         if is_new:
             self.log.accepted(sender, envelope)
@@ -548,7 +548,7 @@ class SessionRunner:
         ) and not await self._is_missing(identity):
             return self._uploads.finished()
         await self._check_uploader(identity, chunk.view)
-        status = await self._uploads.take(identity, chunk)
+        status = await self._uploads.receive(identity, chunk)
         if not status.complete:
             self._publish()
         return status
@@ -578,7 +578,7 @@ class SessionRunner:
             lost = await self._uploads.search(
                 {state.cohort.name_of(i): each for i, each in state.uploads.items()}
             )
-            self._timer.note_missing()
+            self._timer.record_missing()
             if lost:
                 self.log.write(
                     telemetry.UPLOADS_LOST,
@@ -606,7 +606,7 @@ class SessionRunner:
                 # This is stored before the answer: the report states it, whichever
                 # replica ends the session.
                 note = RefusalNoted(identity, error.code)
-                if await self._durable.note_refusal(note):
+                if await self._durable.record_refusal(note):
                     self._log_view(state, identity)
             raise
 
@@ -627,14 +627,14 @@ class SessionRunner:
         if update is None or (after is not None and after >= update.kind.ROUND):
             return None
         if update.kind.ROUND is Round.FINISHED:
-            self._facts.tell(self._state, identity)
+            self._facts.record_notified(self._state, identity)
         return update
 
-    def wait_of(self, identity: str, retry_after_seconds: float) -> Wait:
+    def wait_answer(self, identity: str, retry_after_seconds: float) -> Wait:
         """Return the answer for a client that no update exists for yet."""
         if identity in self._lost():
             return Wait(retry_after_seconds)  # its upload was lost: it sends it again
-        return wait_of(
+        return wait_answer(
             self._state,
             identity,
             retry_after_seconds=retry_after_seconds,
@@ -698,7 +698,7 @@ class SessionRunner:
                 yield update
             else:
                 quiet = idle_timeout(self._state.ROUND, parameters)
-                yield self.wait_of(identity, quiet)
+                yield self.wait_answer(identity, quiet)
             if after is not Round.FINISHED:
                 await self._notifier.wait(notified, keepalive_interval(quiet))
 
@@ -725,12 +725,12 @@ class SessionRunner:
                 return update
             await self._notifier.wait(notified, refresh_seconds)
 
-    def tell(self, identity: str) -> None:
+    def record_notified(self, identity: str) -> None:
         """Record that a client knows how the session ended."""
         if self._ended_by_other is not None:
-            self._ended_by_other.tell(identity)
+            self._ended_by_other.record_notified(identity)
             return
-        self._facts.tell(self._state, identity)
+        self._facts.record_notified(self._state, identity)
 
     def unacknowledged(self) -> frozenset[str]:
         """Return the participants of the last round that do not know its end yet."""
@@ -766,14 +766,14 @@ class SessionRunner:
     async def _drive(self) -> None:
         """Sum when the sum is due, and close each round whose time has come."""
         if self._is_resumed:
-            await patiently(self._context.clock, self._search_uploads)
+            await retrying(self._context.clock, self._search_uploads)
             await self._refuse_lost_inputs()
         await self._timer.begin()
         while not self.is_over:
             job = next(iter(server_machine.pending_outputs(self._state)), None)
             if isinstance(job, ComputeSum):
                 await self._sum.release(job)
-            elif await self._timer.is_ripe():
+            elif await self._timer.wait_to_close():
                 ripe = self._state.ROUND
                 if await self._may_close():
                     await self._durable.advance(self._closing(ripe))
@@ -797,7 +797,7 @@ class SessionRunner:
         again until the deadline.
         """
         if isinstance(self._state, server.MaskedInputCollection):
-            await patiently(self._context.clock, self._search_uploads)
+            await retrying(self._context.clock, self._search_uploads)
             return self._timer.closes_in() <= 0 or not self._uploads.missing
         return True
 
@@ -887,23 +887,23 @@ class SessionRunner:
 
     # --- events -----------------------------------------------------------------------
 
-    def _note_messages(self, _: Sequence[Received]) -> None:
+    def _notify_messages(self, _: Sequence[Received]) -> None:
         """Notify the session's other parts and its watchers of accepted messages."""
-        self._timer.note_message()
+        self._timer.record_message()
         if self._is_live:
             self._publish()
 
-    def _note_end(self) -> None:
+    def _record_end(self) -> None:
         """Record that another replica has ended the session, and left its receipt."""
         receipt = SessionReceipt.decode(self._durable.receipt or b"")
         self._ended_by_other = EndedSession(receipt)
-        self._timer.note_end()
+        self._timer.record_end()
         self._wake()
         self.log.write(telemetry.SESSION_ENDED_BY_REPLICA, reason=receipt.outcome_name)
 
-    def _note_failover(self) -> None:
+    def _stop_after_failover(self) -> None:
         """Stop the runner and the watchers of the session after a fail-over."""
-        self._timer.note_end()
+        self._timer.record_end()
         self._wake()
 
     def _wake(self) -> None:

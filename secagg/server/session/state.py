@@ -37,7 +37,7 @@ from secagg.protocol.server import machine as server_machine
 from secagg.protocol.server import states as server
 from secagg.protocol.server.states import ServerStep
 from secagg.runtime import log_events as telemetry
-from secagg.runtime.clock import Clock, is_set_before
+from secagg.runtime.clock import Clock, wait_set
 from secagg.runtime.metrics import STORE_BATCH_RECORDS, STORE_CONFLICTS, Meter
 from secagg.runtime.workers import Workers
 from secagg.server.notifier import SingleFlight
@@ -203,7 +203,7 @@ class DurableState:
         self._attempts: Counter[SumAttempt] = Counter()
         self._refusals: set[RefusalNoted] = set()
         self.deadline: float | None = None
-        self._note_seconds_left(position.seconds_left)
+        self._set_deadline(position.seconds_left)
         self._waiting: list[_Waiting] = []
         self._batch: list[_Waiting] = []
         self._committing: asyncio.Task[None] | None = None
@@ -280,7 +280,7 @@ class DurableState:
         """
         self._all_here.set()  # waiting messages come first, without further delay
         async with self._lock:
-            await patiently(self._clock, lambda: self._apply_own(make_event, lease))
+            await retrying(self._clock, lambda: self._apply_own(make_event, lease))
 
     async def write(self, make_change: MakeChange) -> None:
         """Commit a record that changes no state: a deadline, a receipt.
@@ -298,7 +298,7 @@ class DurableState:
                 if self.receipt is not None:
                     return
 
-    async def note_attempt(
+    async def record_attempt(
         self, attempt: SumAttempt, *, lease: Lease | None = None
     ) -> None:
         """Store that the sum is begun, or taken back; do nothing after the end.
@@ -313,7 +313,7 @@ class DurableState:
         """
         before = self._attempts[attempt]
 
-        async def note() -> None:
+        async def commit_attempt() -> None:
             # The record may exist although the store has refused: then it counts by
             # now.
             while self._attempts[attempt] == before and not self.is_over:
@@ -324,9 +324,9 @@ class DurableState:
                     self._enter_note(attempt)
 
         async with self._lock:
-            await patiently(self._clock, note)
+            await retrying(self._clock, commit_attempt)
 
-    async def note_refusal(self, refusal: RefusalNoted) -> bool:
+    async def record_refusal(self, refusal: RefusalNoted) -> bool:
         """Store that a client was refused; do nothing when the session is over.
 
         Every replica of the store then knows it, also after a restart.
@@ -372,7 +372,7 @@ class DurableState:
                             restored=self._is_restored,
                         )
                     )
-                await self._learn(missed)
+                await self._apply_missed(missed)
 
     # --- messages of clients ----------------------------------------------------------
 
@@ -399,7 +399,7 @@ class DurableState:
         self._expected = counts.expected - counts.answered
         if len(self._waiting) < self._expected:
             self._all_here.clear()
-            await is_set_before(self._clock, self._batching_ends, self._all_here)
+            await wait_set(self._clock, self._batching_ends, self._all_here)
 
     def _answer_all(self, committing: "asyncio.Task[None]") -> None:
         """Answer all waiting senders when the task was cancelled: its loop ends."""
@@ -444,7 +444,7 @@ class DurableState:
         accepted: list[Received] = []
         if self.receipt is not None:
             for message in batch:
-                message.refusal = came_too_late(message.event.sender)
+                message.refusal = late_message_error(message.event.sender)
             return self._state, accepted
         for message in batch:
             if isinstance(message.refusal, InternalError):
@@ -549,7 +549,7 @@ class DurableState:
         self._batching_ends = began + batching
         if isinstance(answer, Committed):
             self._position = JournalPosition(answer.sequence, answer.chain)
-            self._note_seconds_left(answer.seconds_left)
+            self._set_deadline(answer.seconds_left)
             self._is_closed = change.end is not None
             if change.records:
                 self._meter.observe(STORE_BATCH_RECORDS, len(change.records))
@@ -558,7 +558,7 @@ class DurableState:
         # This happened in an own commit that seemed to fail, or at another replica.
         if isinstance(answer, Ended) and change.end is not None:
             return True
-        await self._learn(answer)
+        await self._apply_missed(answer)
         return False
 
     @contextmanager
@@ -570,23 +570,23 @@ class DurableState:
             self._on_failover()
             raise
 
-    async def _learn(self, answer: MissedRecords | Ended) -> None:
+    async def _apply_missed(self, answer: MissedRecords | Ended) -> None:
         """Apply what other replicas, or an own uncertain commit, have stored."""
         match answer:
             case MissedRecords():
-                await self._catch_up(answer)
+                await self._load_missed(answer)
             case Ended():
                 self.receipt = answer.receipt
                 self._on_end()
 
-    async def _catch_up(self, behind: MissedRecords) -> None:
+    async def _load_missed(self, behind: MissedRecords) -> None:
         """Continue from the records that this process had missed."""
         if behind.whole:
             raise StateDamagedError(
                 "the store holds another history than this process has written",
                 key=self._key,
             )
-        self._note_seconds_left(behind.seconds_left)
+        self._set_deadline(behind.seconds_left)
         self._is_catching_up = True
         try:
             await self._apply(behind)
@@ -615,7 +615,7 @@ class DurableState:
             self._refusals.add(note)
             self._on_refusal(note)
 
-    def _note_seconds_left(self, seconds: float | None) -> None:
+    def _set_deadline(self, seconds: float | None) -> None:
         self.deadline = None if seconds is None else self._clock.now() + seconds
 
     def _enter(self, event: ServerEvent, step: ServerStep) -> None:
@@ -626,7 +626,7 @@ class DurableState:
             self._on_round(before, step)
 
 
-async def patiently(clock: Clock, write: Callable[[], Awaitable[_Result]]) -> _Result:
+async def retrying(clock: Clock, write: Callable[[], Awaitable[_Result]]) -> _Result:
     """Read or write, and retry for a while when the disk refuses.
 
     Args:
@@ -664,7 +664,7 @@ def log_refused(error: BaseException | None) -> None:
     )
 
 
-def came_too_late(sender: str) -> SecAggError:
+def late_message_error(sender: str) -> SecAggError:
     """Build the refusal of a message to a session that is over."""
     return ErrorCode.SESSION_OVER.error(
         "the session is over", sender=sender, fix="Fetch the session's last update."

@@ -39,8 +39,8 @@ from secagg.protocol.rounds import ROUNDS, rounds_of
 from secagg.protocol.server import machine as server_machine
 from secagg.protocol.server import states as server
 from secagg.protocol.server.states import RosterFixed
-from secagg.runtime.clock import Clock, SystemClock, is_set_before
-from secagg.server.session.state import DurableState, patiently
+from secagg.runtime.clock import Clock, SystemClock, wait_set
+from secagg.server.session.state import DurableState, retrying
 from secagg.storage.change import Change
 from secagg.wire.calls import LEAST_QUIET_SECONDS, MAX_QUIET_SECONDS, Wait
 
@@ -73,14 +73,14 @@ def missing_in(state: server.ServerState) -> tuple[str, ...]:
     if isinstance(state, server.AdvertiseKeys):
         awaited = (state.invited or frozenset()) - state.excluded
     elif isinstance(state, RosterFixed) and not isinstance(state, server.Summing):
-        awaited = state.cohort.names_of(_awaited(state))
+        awaited = state.cohort.names_of(_awaited_clients(state))
     else:
         return ()
     answered = state.session.accepted.get(state.ROUND, ())
     return tuple(sorted(awaited - frozenset(answered)))
 
 
-def _awaited(state: RosterFixed) -> Iterable[int]:
+def _awaited_clients(state: RosterFixed) -> Iterable[int]:
     """Return the indices of the clients that may answer in the open round."""
     match state:
         case server.ShareKeys():
@@ -102,7 +102,7 @@ def expiry_of(state: server.ServerState) -> tuple[ErrorCode, str]:
     return ErrorCode.DEADLINE, "the session has reached its end"
 
 
-def wait_of(
+def wait_answer(
     state: server.ServerState,
     identity: str,
     *,
@@ -281,7 +281,7 @@ class RoundTimer:
         # The answers of this round are all that the sum needs.
         return now >= self._ends_at and not isinstance(state, server.Unmasking)
 
-    def note_message(self) -> None:
+    def record_message(self) -> None:
         """Record that a message was accepted.
 
         The first message starts the round's deadline, and the last one ends the wait.
@@ -294,16 +294,16 @@ class RoundTimer:
         if is_full:
             self._attention.set()
 
-    def note_missing(self) -> None:
+    def record_missing(self) -> None:
         """Record that an answer was lost: the round may not be full any more."""
         if not self._is_full():
             self._attention.clear()
 
-    def note_end(self) -> None:
+    def record_end(self) -> None:
         """Record that the session continues elsewhere: nothing is waited for here."""
         self._attention.set()
 
-    def ask_for_time(self) -> None:
+    def record_upload_bytes(self) -> None:
         """Record that bytes of an upload have arrived."""
         if isinstance(self._state, server.MaskedInputCollection):
             seconds = self._seconds_of(Round.MASKED_INPUT_COLLECTION)
@@ -317,7 +317,7 @@ class RoundTimer:
         if self._is_shared:
             self.open_round()
         else:
-            await self._give_time()
+            await self._extend_deadline()
 
     def open_round(self) -> None:
         """Start the time of a round."""
@@ -337,10 +337,10 @@ class RoundTimer:
         ):
             self._attention.set()
 
-    async def is_ripe(self) -> bool:
+    async def wait_to_close(self) -> bool:
         """Wait until the open round may close; False if another replica closed it."""
         if self._is_shared:
-            return await self._is_ripe_in_store()
+            return await self._wait_to_close_in_store()
         await self._answered()
         return True
 
@@ -360,16 +360,16 @@ class RoundTimer:
                 attention.cancel()
                 expiry.cancel()
             self.open_round()
-        while not await is_set_before(clock, self._deadline, self._attention):
+        while not await wait_set(clock, self._deadline, self._attention):
             if is_below_min_clients(self._state) and clock.now() < self._last_start:
-                await self._give_time()  # waiting is not failing
+                await self._extend_deadline()  # waiting is not failing
                 continue
             # Uploads that arrived meanwhile ask for more time.
             wanted = min(self._wanted_until, self._ends_at)
             if wanted <= self._deadline:
                 return
             self._deadline = wanted
-            await self._put_deadline(self._deadline - clock.now())
+            await self._store_deadline(self._deadline - clock.now())
 
     async def _expires(self) -> None:
         """Wait until no client can join any more, reading the date once a minute."""
@@ -381,8 +381,8 @@ class RoundTimer:
             look = clock.now() + _LOOK_AT_DATE_SECONDS
             await clock.sleep_until(min(self._last_start, look))
 
-    async def _is_ripe_in_store(self) -> bool:
-        """Wait as `is_ripe`, where other replicas may close or extend the round.
+    async def _wait_to_close_in_store(self) -> bool:
+        """Wait as `wait_to_close`, where other replicas may close or extend the round.
 
         The extension is stored before the deadline, so other replicas see it in time.
         """
@@ -397,12 +397,12 @@ class RoundTimer:
                 now >= self._deadline or self._may_extend(now)
             ):
                 self._extended_at = now
-                await self._put_deadline(wanted - now, extend=True)
+                await self._store_deadline(wanted - now, extend=True)
             elif now < self._deadline:
-                await is_set_before(clock, self._deadline, self._woken)
+                await wait_set(clock, self._deadline, self._woken)
             elif is_below_min_clients(self._state) and now < self._last_start:
                 lasts = self._seconds_of(self._state.ROUND)
-                await self._put_deadline(lasts, extend=True)  # waiting is not failing
+                await self._store_deadline(lasts, extend=True)  # waiting is not failing
             else:
                 return True
         return False
@@ -412,18 +412,18 @@ class RoundTimer:
         grace = _UPLOAD_GRACE * self._seconds_of(self._state.ROUND)
         return now >= self._extended_at + min(_EXTEND_EVERY_SECONDS, grace / 4)
 
-    async def _give_time(self) -> None:
+    async def _extend_deadline(self) -> None:
         """Give the open round its whole time, in the store too (rule 2)."""
         self.open_round()
         if server_machine.is_over(self._state) or not self._joined.is_set():
             return
-        await self._put_deadline(self._deadline - self.opened_at)
+        await self._store_deadline(self._deadline - self.opened_at)
 
-    async def _put_deadline(self, seconds: float, *, extend: bool = False) -> None:
+    async def _store_deadline(self, seconds: float, *, extend: bool = False) -> None:
         """Store a deadline, unless the round has changed meanwhile."""
         entered = self.rounds_entered
         change = Change(key=self._session_key, deadline_seconds=seconds, extend=extend)
-        await patiently(
+        await retrying(
             self._clock,
             lambda: self._durable.write(
                 lambda _: change if self.rounds_entered == entered else None

@@ -187,7 +187,7 @@ class EndedSession:
 
     def __init__(self, receipt: SessionReceipt) -> None:
         self.receipt: Final = receipt
-        self._told: set[str] = set()
+        self._notified: set[str] = set()
 
     @property
     def descriptor(self) -> SessionDescriptor:
@@ -198,14 +198,14 @@ class EndedSession:
         """Return how the session ended, for this client."""
         if after is Round.FINISHED:
             return None
-        self.tell(identity)
+        self.record_notified(identity)
         survivors = frozenset(self.receipt.survivors)
         if self.receipt.was_restored:
             # It is unknown whose input was summed: each client counts as a survivor.
             survivors |= {identity}
         return Envelope.of(ending_for(self.receipt.outcome, survivors, identity))
 
-    def wait_of(self, _identity: str, retry_after_seconds: float) -> Wait:
+    def wait_answer(self, _identity: str, retry_after_seconds: float) -> Wait:
         """Return the answer for a client that knows the end already."""
         return Wait(retry_after_seconds)
 
@@ -221,11 +221,11 @@ class EndedSession:
         """
         raise session_is_over(identity)
 
-    def tell(self, identity: str) -> None:
+    def record_notified(self, identity: str) -> None:
         """Record that a client knows how the session ended."""
         if identity in self.receipt.finishers:
-            self._told.add(identity)
+            self._notified.add(identity)
 
     def unacknowledged(self) -> frozenset[str]:
         """Return the participants of the last round that this process has not told."""
-        return frozenset(self.receipt.finishers) - self._told
+        return frozenset(self.receipt.finishers) - self._notified

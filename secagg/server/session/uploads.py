@@ -96,7 +96,7 @@ class UploadReceiver:
         """Return the answer to a client that has finished its upload."""
         return UploadStatus(self._size, complete=True)
 
-    async def take(self, sender: str, chunk: UploadChunk) -> UploadStatus:
+    async def receive(self, sender: str, chunk: UploadChunk) -> UploadStatus:
         """Receive one chunk of a client that may upload now.
 
         Raises:
@@ -157,8 +157,8 @@ class UploadReceiver:
 
     async def _write(self, sender: str, chunk: UploadChunk) -> UploadStatus:
         """Store one chunk; with the last one, submit the upload as a message."""
-        with self._one_at_a_time(sender):
-            async with self._slots.taken(len(chunk.data)):
+        with self._exclusive_chunk(sender):
+            async with self._slots.slot(len(chunk.data)):
                 received = await self._write_now(sender, chunk)
             self.received_bytes += len(chunk.data)
             if received < chunk.total_size:
@@ -207,7 +207,7 @@ class UploadReceiver:
         return received
 
     @contextmanager
-    def _one_at_a_time(self, sender: str) -> Iterator[None]:
+    def _exclusive_chunk(self, sender: str) -> Iterator[None]:
         """Refuse a second chunk of a client while its first is being received."""
         if sender in self._busy:
             raise ErrorCode.OVERLOADED.error(

@@ -54,7 +54,7 @@ class TaskHistory:
     noise_terms: bytes = b""
     given: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
-    def after(self, receipt: SessionReceipt) -> Self:
+    def after_session(self, receipt: SessionReceipt) -> Self:
         """Return the history after a session has ended.
 
         Args:
@@ -138,11 +138,11 @@ class TaskHistory:
     def encode(self) -> bytes:
         """Return the bytes to store."""
         writer = Writer().u16(_VERSION).u64(self.sums).u64(self.told)
-        _put_names(writer, (name for pair in sorted(self.disputes) for name in pair))
-        _put_names(writer, sorted(self.excluded))
-        _put_names(writer, sorted(self.suspended))
+        _write_names(writer, (name for pair in sorted(self.disputes) for name in pair))
+        _write_names(writer, sorted(self.excluded))
+        _write_names(writer, sorted(self.suspended))
         writer.blob(self.noise_terms)
-        _put_names(writer, sorted(self.given))
+        _write_names(writer, sorted(self.given))
         for _, count in sorted(self.given.items()):
             writer.u32(count)
         return writer.getvalue()
@@ -161,11 +161,11 @@ class TaskHistory:
             version, sums, told = reader.u16(), reader.u64(), reader.u64()
             if version != _VERSION:
                 raise _unreadable(f"version {version} is unknown")
-            names = _take_names(reader)
+            names = _read_names(reader)
             disputes = frozenset(zip(names[::2], names[1::2], strict=True))
-            out, suspended = _take_names(reader), _take_names(reader)
+            out, suspended = _read_names(reader), _read_names(reader)
             noise_terms = reader.blob(max_bytes=MAX_NOISE_TERMS_BYTES)
-            given = dict.fromkeys(_take_names(reader), 0)
+            given = dict.fromkeys(_read_names(reader), 0)
             for name in given:
                 given[name] = reader.u32()
             reader.end()
@@ -182,14 +182,14 @@ class TaskHistory:
         )
 
 
-def _put_names(writer: Writer, names: Iterable[str]) -> None:
+def _write_names(writer: Writer, names: Iterable[str]) -> None:
     listed = tuple(names)
     writer.u32(len(listed))
     for name in listed:
         writer.text(name)
 
 
-def _take_names(reader: Reader) -> tuple[str, ...]:
+def _read_names(reader: Reader) -> tuple[str, ...]:
     return tuple(reader.text(max_bytes=MAX_IDENTITY_BYTES) for _ in range(reader.u32()))
 
 

@@ -305,7 +305,7 @@ class _Refusal:
     """
 
     began: float
-    say_next: float
+    log_next: float
 
 
 class PendingWrites:
@@ -340,7 +340,7 @@ class PendingWrites:
         except ServiceError as error:
             if error.code is not ErrorCode.STORAGE_FAILED:
                 raise
-            self._note(task_id, error)
+            self._record_refusal(task_id, error)
             raise DeliveryDeferredError(
                 error,
                 retry_after_seconds=RETRY_SECONDS,
@@ -351,12 +351,12 @@ class PendingWrites:
         if refusal is not None:
             self._log_written(task_id, self._clock.now() - refusal.began)
 
-    def _note(self, task_id: str, error: ServiceError) -> None:
+    def _record_refusal(self, task_id: str, error: ServiceError) -> None:
         now = self._clock.now()
         self.refused[task_id] = str(error)
         refusal = self._refusals.setdefault(task_id, _Refusal(now, now))
-        if now >= refusal.say_next:
-            refusal.say_next = now + SAY_EVERY_SECONDS
+        if now >= refusal.log_next:
+            refusal.log_next = now + SAY_EVERY_SECONDS
             self._log_refused(task_id, error)
 
     def _settle(self, task_id: str) -> None:

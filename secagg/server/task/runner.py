@@ -20,7 +20,7 @@ from secagg.protocol.messages import Aborted, Released
 from secagg.server.dependencies import ServerDependencies
 from secagg.server.session.registry import SessionRegistry
 from secagg.server.session.runner import SessionRunner
-from secagg.server.session.state import log_refused, patiently
+from secagg.server.session.state import log_refused, retrying
 from secagg.server.task.definition import NextPayload, OnSum, TaskDefinition
 from secagg.storage.change import Side
 from secagg.storage.queries import ListSessions
@@ -105,22 +105,22 @@ class TaskRunner:
                 await self._wait_for_store()
             except StoreFailoverError as error:
                 log_refused(error)
-                if not await self._taken_up_again():
+                if not await self._resume_sessions():
                     raise  # a second attempt would fail, too
             else:
                 return
 
-    async def _taken_up_again(self) -> bool:
+    async def _resume_sessions(self) -> bool:
         while True:
             try:
-                return await self._sessions.take_up_again(self.task.task_id)
+                return await self._sessions.resume_sessions(self.task.task_id)
             except StoreUnavailableError:
                 await self._wait_for_store()
 
     async def _run_sessions(self) -> None:
         """Run sessions until the task has its sums, or none may open any more."""
         task = self.task
-        runner = await self._patiently(lambda: self._sessions.resumable(task))
+        runner = await self._retrying(lambda: self._sessions.resumable(task))
         while True:
             sums = await self._sums()
             if task.sessions is not None and sums >= task.sessions:
@@ -134,7 +134,7 @@ class TaskRunner:
                 if payload is None or self._stopping.is_set():
                     break
                 if await self._sums() != sums:
-                    await self._patiently(self._note_missed_sum)
+                    await self._retrying(self._load_missed_sum)
                     continue
                 runner = await self._open(payload, attempt=1)
             if runner is not None:
@@ -149,11 +149,11 @@ class TaskRunner:
             )
             await self._sessions.close(runner)
 
-    async def _patiently(self, call: Callable[[], Awaitable[_Result]]) -> _Result:
+    async def _retrying(self, call: Callable[[], Awaitable[_Result]]) -> _Result:
         """Read or write the store; retry for a while when it refuses."""
-        return await patiently(self._clock, call)
+        return await retrying(self._clock, call)
 
-    async def _note_missed_sum(self) -> None:
+    async def _load_missed_sum(self) -> None:
         """Load a sum of another aggregator that this process does not know."""
         latest = await self._store.read(
             ListSessions(
@@ -164,15 +164,13 @@ class TaskRunner:
             )
         )
         if latest:
-            self.task.gate.note_opened(latest[0].born)
-            self.task.gate.note_sum()
+            self.task.gate.record_opened(latest[0].born)
+            self.task.gate.record_sum()
 
     async def _sums(self) -> int:
         """Return how many sums the task has released, at all replicas."""
         task_id = self.task.task_id
-        facts = await self._patiently(
-            lambda: self._sessions.facts(task_id, newest=True)
-        )
+        facts = await self._retrying(lambda: self._sessions.facts(task_id, newest=True))
         return facts.sums
 
     async def _open(self, payload: bytes, *, attempt: int) -> SessionRunner | None:
@@ -183,17 +181,17 @@ class TaskRunner:
         """
         runner = self._open_elsewhere()
         if runner is None:
-            runner = await self._patiently(
-                lambda: self._open_here(payload, attempt=attempt)
+            runner = await self._retrying(
+                lambda: self._open_one(payload, attempt=attempt)
             )
         if runner is None:
-            await self._patiently(self._sessions.refresh)
+            await self._retrying(self._sessions.refresh)
             runner = self._open_elsewhere()
         if runner is None:  # a change that its supervisor is about to load
             await self._clock.sleep_until(self._clock.now() + _OVERTAKEN_SECONDS)
         return runner
 
-    async def _open_here(self, payload: bytes, *, attempt: int) -> SessionRunner | None:
+    async def _open_one(self, payload: bytes, *, attempt: int) -> SessionRunner | None:
         """Continue an open session of the task, or open one here."""
         # An earlier attempt may have succeeded although the store refused.
         await self._sessions.load_sessions(self.task.task_id)
@@ -205,14 +203,14 @@ class TaskRunner:
         return await self._sessions.open(self.task, payload, attempt=attempt)
 
     def _open_elsewhere(self) -> SessionRunner | None:
-        """Return the task's open session that this call of `_open_here` did not open.
+        """Return the task's open session that this call of `_open_one` did not open.
 
         Return only a session that fits the task's definition here; a replica that knows
         another definition runs its own.
         """
         for runner in self._sessions.running(self.task.task_id):
             if runner.can_continue_under(self.task.parameters):
-                self.task.gate.note_opened(runner.opened)
+                self.task.gate.record_opened(runner.opened)
                 return runner
         return None
 
@@ -231,10 +229,10 @@ class TaskRunner:
                 await runner.stop_waiting("the task is paused")
             outcome = await self._run_in_window(runner)
             if isinstance(outcome, Released):
-                task.gate.note_sum()
+                task.gate.record_sum()
                 await self._sessions.close(runner, self._on_sum)
                 return
-            attempt = await self._attempt_after(runner)
+            attempt = await self._next_attempt(runner)
             error = outcome.code.error(
                 f"session {runner.descriptor.session_number} of task "
                 f"{task.task_id!r} was aborted: {outcome.reason}",
@@ -258,12 +256,12 @@ class TaskRunner:
                 return
             runner = another
 
-    async def _attempt_after(self, runner: SessionRunner) -> int:
+    async def _next_attempt(self, runner: SessionRunner) -> int:
         """Close a session without a sum; return the number of the next attempt."""
         task_id = runner.descriptor.task_id
-        known = await self._patiently(lambda: self._sessions.facts(task_id))
+        known = await self._retrying(lambda: self._sessions.facts(task_id))
         receipt = await self._sessions.close(runner)
-        facts = await self._patiently(lambda: self._sessions.facts(task_id))
+        facts = await self._retrying(lambda: self._sessions.facts(task_id))
         # A session that waited for clients without success is not an attempt. A session
         # that excludes a corrupt client happens at most c times (PROTOCOL §5.7).
         is_counted = receipt.members and facts.excluded == known.excluded

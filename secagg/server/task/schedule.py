@@ -74,7 +74,7 @@ class TaskSchedule:
         """Wake all waiters, which check again whether a session is wanted."""
         self._changed.set()
 
-    def note_opened(self, date: float) -> None:
+    def record_opened(self, date: float) -> None:
         """Record that another process has opened a session.
 
         Args:
@@ -82,7 +82,7 @@ class TaskSchedule:
         """
         self._opened = date
 
-    def note_sum(self) -> None:
+    def record_sum(self) -> None:
         """Record that the latest session has released its sum."""
         if self._opened is not None:
             self._used = self._start_of(self._opened)

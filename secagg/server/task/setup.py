@@ -43,7 +43,7 @@ from secagg.protocol.arguments import (
     check_member,
     check_whole,
     did_you_mean,
-    says_which_argument,
+    validates_arguments,
 )
 from secagg.protocol.graphs.choice import (
     GraphAdversary,
@@ -66,7 +66,7 @@ from secagg.protocol.profiles import (
 from secagg.server.task.stored import (
     StoredTask,
     encode_settings,
-    recall,
+    lookup,
     row_of,
 )
 from secagg.storage.changes import PutTask
@@ -81,7 +81,7 @@ _SESSIONS_PER_SPARE: Final = 20
 _CLIPS_REACH: Final = 16.0
 
 
-@says_which_argument
+@validates_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cohort:
     """Describes the clients of a session, and how many of them may be lost.
@@ -410,7 +410,7 @@ async def settle_task(
     task_id, text = settings.task.id, encode_settings(settings)
     while True:
         row = await row_of(store, task_id)
-        known = recall(row, settings)
+        known = lookup(row, settings)
         prepared = await asyncio.to_thread(
             prepare_task, settings, known=known, reports=reports
         )
@@ -458,7 +458,7 @@ def prepare_task(
     path, enrolment = settings.task.payload, published_enrolment(settings)
     payload = b"" if path is None else read_payload(path)
     try:
-        task = known or _work_out(settings, enrolment)
+        task = known or _plan_task(settings, enrolment)
         parameters = task.parameters
         if enrolment is not None:
             parameters = parameters.under(enrolment.trust)
@@ -649,7 +649,7 @@ def published_enrolment(settings: TaskSettings) -> PublishedEnrolment | None:
     )
 
 
-def _work_out(
+def _plan_task(
     settings: TaskSettings, enrolment: PublishedEnrolment | None
 ) -> StoredTask:
     """Plan a task, and return what the store keeps of it."""

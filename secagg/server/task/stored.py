@@ -110,7 +110,7 @@ def decode_settings(task: Task) -> TaskSettings:
         ) from None
 
 
-def recall(row: TaskRow | None, settings: TaskSettings) -> StoredTask | None:
+def lookup(row: TaskRow | None, settings: TaskSettings) -> StoredTask | None:
     """Return the stored parameters for these settings, if any exist.
 
     Raises:
@@ -119,7 +119,7 @@ def recall(row: TaskRow | None, settings: TaskSettings) -> StoredTask | None:
     if row is None or not row.task.plan:
         return None
     known = decode_settings(row.task)
-    if _decisive(known) != _decisive(settings):
+    if _decisive_settings(known) != _decisive_settings(settings):
         return None
     return StoredTask.decode(row.task.plan)
 
@@ -132,7 +132,7 @@ async def row_of(store: StoreReader, task_id: str) -> TaskRow | None:
     return None
 
 
-def _decisive(settings: TaskSettings) -> TaskSettings:
+def _decisive_settings(settings: TaskSettings) -> TaskSettings:
     """Return settings without those that decide no parameter."""
     return TaskSettings(
         replace(

@@ -103,23 +103,23 @@ class RefusalCounts:
         self._clock = clock
         self._slices: deque[tuple[float, Counter[ErrorCode]]] = deque()
 
-    def note(self, code: ErrorCode) -> None:
+    def count(self, code: ErrorCode) -> None:
         """Count one refusal."""
         minute = self._clock.now() // _SLICE_SECONDS
         if not self._slices or self._slices[-1][0] != minute:
             self._slices.append((minute, Counter()))
         self._slices[-1][1][code] += 1
-        self._forget()
+        self._drop_old()
 
     def of_last_hour(self) -> dict[str, int]:
         """Return the counts by name of the code, the most frequent first."""
-        self._forget()
+        self._drop_old()
         total: Counter[ErrorCode] = Counter()
         for _, counts in self._slices:
             total.update(counts)
         return {code.name: count for code, count in total.most_common()}
 
-    def _forget(self) -> None:
+    def _drop_old(self) -> None:
         oldest = self._clock.now() // _SLICE_SECONDS - _SLICES
         while self._slices and self._slices[0][0] <= oldest:
             self._slices.popleft()

@@ -54,7 +54,7 @@ def checked_address(url: str) -> str:
         raise _refused("names no database", _EXAMPLE)
     if not hosts:
         raise _refused("names no host", _EXAMPLE)
-    if options.get("sslmode") != [_CHECKED] and not all(map(_is_here, hosts)):
+    if options.get("sslmode") != [_CHECKED] and not all(map(_is_local_host, hosts)):
         raise _refused(
             "leads to another machine without a check of its certificate",
             f"Add sslmode={_CHECKED}, and sslrootcert= for an authority of your own.",
@@ -68,7 +68,7 @@ _EXAMPLE: Final = (
 )
 
 
-def _is_here(host: str) -> bool:
+def _is_local_host(host: str) -> bool:
     """Say whether a host, perhaps with a port, is this machine."""
     if host.startswith("/"):
         return True

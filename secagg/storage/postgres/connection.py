@@ -15,7 +15,7 @@ Rule 5: with every connection, sessions of an older timeline count as restored: 
 Rule 6: a database that cannot be reached is unavailable (`StoreUnavailableError`), for
         every call within a second of the attempt: no call queues for it.
 Rule 7: a network that drops everything is noticed within seconds, at both ends
-        (`_end_if_unheard`): neither waits for a dead connection.
+        (`_set_keepalive`): neither waits for a dead connection.
 Rule 8: tables are created and migrated by a process that is alone.  A machine without a
         mark may join a store in use: the replicas that use it would have noticed a
         restore.
@@ -144,7 +144,7 @@ class PostgresLink:
         # mark is released.
         self._mark_thread: Final = ThreadPoolExecutor(1, "secagg-mark")
         self._connection: Database = None
-        self._away: StoreUnavailableError | None = None
+        self._outage: StoreUnavailableError | None = None
         self._next_attempt = 0.0
 
     def __repr__(self) -> str:
@@ -195,7 +195,7 @@ class PostgresLink:
                     is_waiting = True
                     log_event(_LOG, logging.WARNING, STORAGE_WRITE_FAILED, reason=error)
             except ServiceError as error:
-                if error.code is not ErrorCode.RESTORED_STATE or not link._is_newcomer:
+                if error.code is not ErrorCode.RESTORED_STATE or not link._is_unmarked:
                     raise
                 newcomer_since = newcomer_since or loop.time()
                 if loop.time() - newcomer_since >= NEWCOMER_SECONDS:
@@ -213,11 +213,11 @@ class PostgresLink:
         """Open the store once; see `open`."""
         async with AsyncExitStack() as undo:
             undo.push_async_callback(self.close)
-            with explained_failures():
+            with mapped_failures():
                 is_alone = await self._connect()
                 if is_alone:
                     await migrate(self._connection)
-                    await self._sharing(instant).begin_alone(is_shared=self.is_shared)
+                    await self._sharing(instant).free_leases(is_shared=self.is_shared)
                 else:
                     await refuse_other_schema(self._connection)
                 # They need not be connected this very moment: all may be starting.
@@ -231,11 +231,11 @@ class PostgresLink:
                     is_known=is_known,
                 )
                 if is_alone and self.is_shared:
-                    await self._let_others_in(instant)
+                    await self._share_lock(instant)
             undo.pop_all()
 
     @property
-    def _is_newcomer(self) -> bool:
+    def _is_unmarked(self) -> bool:
         """Whether this machine has no mark of a store that others may share."""
         return self.is_shared and self._marked is None
 
@@ -249,7 +249,7 @@ class PostgresLink:
                 Also while the mark is behind: what is read might be sent.
         """
         async with self._turn:
-            with explained_failures():
+            with mapped_failures():
                 try:
                     await self._ready()
                     yield self._connection
@@ -262,9 +262,9 @@ class PostgresLink:
                     asyncio.CancelledError,
                 ):
                     # It is not known what is under way on it.
-                    self._throw_away()
+                    self._terminate_connection()
                     raise
-                await self._keep_mark()
+                await self._write_mark()
 
     async def hints(self) -> AsyncIterator[None]:
         """Yield whenever others may have written; until the caller has enough.
@@ -292,13 +292,13 @@ class PostgresLink:
         """Return a connection that listens, or None if none can be made."""
         listener: Database = None
         try:
-            with explained_failures():
+            with mapped_failures():
                 listener = await asyncpg.connect(
                     self._address,
                     timeout=_CONNECT_SECONDS,
                     server_settings=session_settings(),
                 )
-                _end_if_unheard(listener)
+                _set_keepalive(listener)
                 await listener.add_listener(CHANNEL, lambda *_: hint.set())
         except BaseException as error:
             if listener is not None:
@@ -337,33 +337,35 @@ class PostgresLink:
     async def _ready(self) -> None:
         """Have a connection that holds the same store, and a current mark."""
         if self._connection is None or self._connection.is_closed():
-            self._throw_away()
+            self._terminate_connection()
             await self._reconnect()
-        await self._keep_mark()
+        await self._write_mark()
 
     async def _reconnect(self) -> None:
         """Connect again, at most once in a few seconds."""
         loop = asyncio.get_running_loop()
-        if self._away is not None and loop.time() < self._next_attempt:
-            raise StoreUnavailableError(str(self._away), next_step=self._away.next_step)
+        if self._outage is not None and loop.time() < self._next_attempt:
+            raise StoreUnavailableError(
+                str(self._outage), next_step=self._outage.next_step
+            )
         try:
-            with explained_failures():
+            with mapped_failures():
                 await self._connect_again()
         except StoreUnavailableError as error:
-            self._away, self._next_attempt = error, loop.time() + _RECONNECT_SECONDS
+            self._outage, self._next_attempt = error, loop.time() + _RECONNECT_SECONDS
             raise
-        self._away = None
+        self._outage = None
 
     async def _connect_again(self) -> None:
         """Connect to the same store, in which nothing that was said is forgotten."""
         await self._connect()
         with ExitStack() as undo:
             # The next call must check the session again.
-            undo.callback(self._throw_away)
+            undo.callback(self._terminate_connection)
             found = await self._read_state()
             if self._state is not None:
                 _refuse_exchanged(found, self._state)
-            await self._note_failover()
+            await self._record_failover()
             undo.pop_all()
         self._state = found
 
@@ -376,11 +378,11 @@ class PostgresLink:
             server_settings=session_settings(),
         )
         self._connection = connection
-        _end_if_unheard(connection)
+        _set_keepalive(connection)
         with ExitStack() as undo:
-            undo.callback(self._throw_away)
+            undo.callback(self._terminate_connection)
             await self._refuse_forgetful()
-            is_alone = await self._take_lock()
+            is_alone = await self._acquire_lock()
             undo.pop_all()
         return is_alone
 
@@ -396,7 +398,7 @@ class PostgresLink:
                     "be answered a second time, and otherwise.",
                 )
 
-    async def _take_lock(self) -> bool:
+    async def _acquire_lock(self) -> bool:
         """Lock the store, alone or shared; return whether alone."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + LOCK_TIMEOUT_SECONDS
@@ -416,7 +418,7 @@ class PostgresLink:
                 )
             await asyncio.sleep(_LOCK_POLL_SECONDS)
 
-    async def _let_others_in(self, instant: int | None) -> None:
+    async def _share_lock(self, instant: int | None) -> None:
         """Share the store that was prepared alone; later replicas find one alive."""
         async with self._connection.transaction():
             await self._sharing(instant).add_downtime()
@@ -426,7 +428,7 @@ class PostgresLink:
     async def _locked(self, function: str) -> bool:
         return bool(await self._connection.fetchval(f"SELECT {function}($1)", _LOCK))
 
-    async def _note_failover(self) -> None:
+    async def _record_failover(self) -> None:
         async with self._connection.transaction():
             connection = PostgresConnection(self._connection, None)
             if await mark_restored(connection, everything=False):
@@ -436,7 +438,7 @@ class PostgresLink:
     def _sharing(self, instant: int | None) -> PostgresSharing:
         return PostgresSharing(self._connection, instant)
 
-    def _throw_away(self) -> None:
+    def _terminate_connection(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.terminate()
@@ -489,7 +491,7 @@ class PostgresLink:
                 if await mark_restored(connection, everything=False):
                     await count_commit(database)
         self._state = await self._read_state()
-        await self._keep_mark()
+        await self._write_mark()
 
     async def _read_state(self) -> Mark:
         mark = await ReadMark().run(PostgresConnection(self._connection, None))
@@ -497,7 +499,7 @@ class PostgresLink:
             raise StateDamagedError("the database does not say which store it is")
         return mark
 
-    async def _keep_mark(self) -> None:
+    async def _write_mark(self) -> None:
         if self._mark is not None and self._state is not None:
             mark, state = self._mark, self._state
             if self._marked != state:
@@ -521,7 +523,7 @@ def _refuse_exchanged(found: Mark, known: Mark) -> None:
         )
 
 
-def _end_if_unheard(connection: Database) -> None:
+def _set_keepalive(connection: Database) -> None:
     """Have the system end a connection whose other end does not acknowledge any more.
 
     Nothing reports that such a connection is gone: by default the system sends again
@@ -547,7 +549,7 @@ def _end_if_unheard(connection: Database) -> None:
 
 
 @contextmanager
-def explained_failures() -> Iterator[None]:
+def mapped_failures() -> Iterator[None]:
     """Turn every failure of the machinery into one that says what to do.
 
     Raises:

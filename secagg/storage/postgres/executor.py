@@ -25,7 +25,7 @@ from secagg.storage.change import Change, Outcome, Query, StoreUpdate
 from secagg.storage.postgres.address import checked_address
 from secagg.storage.postgres.connection import (
     PostgresLink,
-    explained_failures,
+    mapped_failures,
     session_settings,
 )
 from secagg.storage.postgres.migrations import refuse_other_schema
@@ -33,8 +33,8 @@ from secagg.storage.postgres.statements import (
     PostgresConnection,
     apply_step,
     count_commit,
+    rejection_of,
     snapshot,
-    why_not,
 )
 from secagg.storage.queries import ReadClock, ReadMissed
 from secagg.storage.rollback_mark import RollbackMark
@@ -50,7 +50,7 @@ class PostgresExecutor:
     Make it with `open`.
     """
 
-    keeps_what_is_erased: ClassVar[bool] = True
+    retains_erased_data: ClassVar[bool] = True
 
     def __init__(self, link: PostgresLink, now: Callable[[], float] | None) -> None:
         self.link: Final = link
@@ -119,7 +119,7 @@ class PostgresExecutor:
             async with self.link.using() as database:
                 instant = self._instant()
                 if isinstance(query, ReadMissed):
-                    return await why_not(database, query.change, instant=instant)
+                    return await rejection_of(database, query.change, instant=instant)
                 connection = PostgresConnection(database, instant)
                 if isinstance(query, ReadClock):
                     return await query.run(connection)
@@ -183,7 +183,7 @@ async def reading_postgres(url: str) -> AsyncIterator[StoreReader]:
         ServiceError: STORAGE_FAILED; the database cannot be used, or has no store of
             this release.
     """
-    with explained_failures():
+    with mapped_failures():
         database = await asyncpg.connect(
             checked_address(url), server_settings=session_settings(), timeout=10.0
         )

@@ -58,7 +58,7 @@ def downtime_between(alive: int | None, now: int) -> int:
     return silent if silent > _DOWNTIME_MILLISECONDS else 0
 
 
-def was_attended(instant: str) -> str:
+def attended_sql(instant: str) -> str:
     """Return the condition that no downtime is pending for the deadlines.
 
     Args:
@@ -208,7 +208,7 @@ class PostgresSharing:
         await self._database.execute("UPDATE store SET alive = $1", now)
         return int(now)
 
-    async def begin_alone(self, *, is_shared: bool) -> None:
+    async def free_leases(self, *, is_shared: bool) -> None:
         """Release the leases of earlier processes: no other process uses the store."""
         await self._database.execute("DELETE FROM lease")
         if not is_shared:

@@ -29,16 +29,16 @@ from secagg.storage.changes import (
     PlaceTakenError,
     SessionRows,
     apply_change,
-    taken_place,
+    place_taken,
 )
 from secagg.storage.postgres.migrations import Database
 from secagg.storage.postgres.notifications import (
     CHANNEL,
     INSTANT,
     PostgresSharing,
+    attended_sql,
     held_lease,
     lease_arguments,
-    was_attended,
 )
 from secagg.storage.queries import behind, records_of, session_at, verified_records
 from secagg.storage.store import StateDamagedError, StoreFailoverError, unknown_session
@@ -70,7 +70,7 @@ s AS (
     FROM clock
     WHERE key = $2 AND sequence = $11 AND chain = $3 AND ended IS NULL
         AND timeline = {_TIMELINE} AND (NOT restored OR $14::boolean)
-        AND (NOT $12::boolean OR (deadline <= instant AND {was_attended("instant")}))
+        AND (NOT $12::boolean OR (deadline <= instant AND {attended_sql("instant")}))
         AND {held_lease(15)}
     RETURNING position, deadline - instant AS milliseconds_left
 ),
@@ -98,7 +98,7 @@ WHERE s.key = $2 ORDER BY r.sequence
 
 _STEP: Final = f"""
 WITH clock AS MATERIALIZED (SELECT {INSTANT} AS instant)
-SELECT instant, {_TIMELINE}, {was_attended("instant")}, {held_lease(3)},
+SELECT instant, {_TIMELINE}, {attended_sql("instant")}, {held_lease(3)},
     s.timeline, s.restored, s.receipt IS NOT NULL
 FROM clock LEFT JOIN session AS s ON s.key = $2
 """  # noqa: S608 - our own words
@@ -245,9 +245,9 @@ async def apply_step(
                 return await _apply(database, change, instant)
     except (PlaceTakenError, asyncpg.UniqueViolationError):
         connection = PostgresConnection(database, instant)
-        raise await taken_place(connection, change) from None
+        raise await place_taken(connection, change) from None
     if written is None:
-        return CommitResult(await why_not(database, change, instant=instant), None)
+        return CommitResult(await rejection_of(database, change, instant=instant), None)
     return written
 
 
@@ -330,7 +330,7 @@ def snapshot(database: Database) -> AbstractAsyncContextManager[object]:
     return context
 
 
-async def why_not(
+async def rejection_of(
     database: Database,
     change: Change,
     *,

@@ -56,7 +56,7 @@ class SQLiteExecutor:
     Make it with `open`.
     """
 
-    keeps_what_is_erased: ClassVar[bool] = False
+    retains_erased_data: ClassVar[bool] = False
 
     def __init__(
         self,

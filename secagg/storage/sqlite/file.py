@@ -46,8 +46,8 @@ from secagg.storage.changes import (
     SessionRows,
     apply_change,
     mark_restored,
+    place_taken,
     skip_numbers,
-    taken_place,
 )
 from secagg.storage.directories import refuse_network_disk
 from secagg.storage.leases import Leases
@@ -312,7 +312,7 @@ class SQLiteFile:
         """
         self._refuse_fork()
         with self._failures():
-            self._keep_mark()
+            self._write_mark()
             yield self.database
 
     @contextmanager
@@ -325,7 +325,7 @@ class SQLiteFile:
         """
         self._refuse_fork()
         with self._failures():
-            self._keep_mark()
+            self._write_mark()
             self.database.execute("BEGIN IMMEDIATE")
             try:
                 before = self.database.total_changes
@@ -339,7 +339,7 @@ class SQLiteFile:
                 if self.database.in_transaction:
                     self.database.execute("ROLLBACK")
             self._state = state
-            self._keep_mark()
+            self._write_mark()
 
     def erase(self) -> None:
         """Overwrite deleted data on the disk, the log included.
@@ -470,9 +470,9 @@ class SQLiteFile:
         elif self._mark is not None:
             self._marked = self._mark.read()
             refuse_restored(self._state, self._marked, self._mark.path)
-        self._keep_mark()
+        self._write_mark()
 
-    def _keep_mark(self) -> None:
+    def _write_mark(self) -> None:
         if self._mark is not None and self._marked != self._state:
             self._mark.write(self._state)
             self._marked = self._state
@@ -482,7 +482,7 @@ class SQLiteFile:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        with explained(self._name):
+        with mapped_errors(self._name):
             yield
 
 
@@ -517,7 +517,7 @@ def refuse_foreign(name: str, database: sqlite3.Connection) -> None:
 
 
 @contextmanager
-def explained(name: str) -> Iterator[None]:
+def mapped_errors(name: str) -> Iterator[None]:
     """Turn every failure of SQLite or the disk into an error that states the next step.
 
     Args:
@@ -628,7 +628,7 @@ class SQLiteTransactions:
                     database.execute("ROLLBACK TO change")
                     outcome = error
                     if isinstance(error, PlaceTakenError):
-                        outcome = run_inline(taken_place(rows.connection, change))
+                        outcome = run_inline(place_taken(rows.connection, change))
                 database.execute("RELEASE change")
                 outcomes.append(outcome)
             run_inline(rows.write())

@@ -7,7 +7,7 @@ Rule 2: everything is deterministic, so that private and reference runs differ i
 
 scikit-learn ships the handwritten digits, which are distributed to clients.
 
-Rule 3: only `deal_out` imports scikit-learn, in the process that starts the others; a
+Rule 3: only `split` imports scikit-learn, in the process that starts the others; a
         client reads its own shard from a file that no other client gets.
 Rule 4: the preparation of a picture is fixed in advance and depends on no other
         picture, so it reveals nothing about other owners.
@@ -65,7 +65,7 @@ class Shard:
         return len(self.labels)
 
 
-def deal_out(clients: int) -> tuple[list[Shard], Shard]:
+def split(clients: int) -> tuple[list[Shard], Shard]:
     """Split the digits into one shard per client and a test set.
 
     Args:
@@ -89,7 +89,7 @@ def deal_out(clients: int) -> tuple[list[Shard], Shard]:
     features = _features_of(np.asarray(pixels, dtype=np.float64)[order])
     labels = np.asarray(labels, dtype=np.int64)[order]
     training = len(labels) - _TEST_PICTURES
-    cuts = _unequal_cuts(training, clients)
+    cuts = _shard_ends(training, clients)
     shards = [
         Shard(features[start:stop], labels[start:stop])
         for start, stop in zip([0, *cuts[:-1]], cuts, strict=True)
@@ -127,7 +127,7 @@ def _fixed_order(count: int) -> npt.NDArray[np.int64]:
     return (np.arange(count, dtype=np.int64) * stride + count // 3) % count
 
 
-def _unequal_cuts(total: int, clients: int) -> Sequence[int]:
+def _shard_ends(total: int, clients: int) -> Sequence[int]:
     """Return the ends of shards whose sizes grow about fivefold from first to last."""
     weights = np.linspace(1.0, 5.0, clients)
     spare = total - clients * MIN_PICTURES
@@ -177,7 +177,7 @@ class SoftmaxModel:
         change: npt.NDArray[np.float64] = (weights - self.weights).ravel()
         return change
 
-    def improved_by(
+    def after_step(
         self, total: npt.NDArray[np.float64], clients: int
     ) -> "SoftmaxModel":
         """Return the model after one step.
@@ -243,7 +243,7 @@ def _train(
         if noise is not None:
             stddev, entropy = noise
             total += stddev * _standard_normals(DIMENSION, entropy)
-        model = model.improved_by(total, len(shards))
+        model = model.after_step(total, len(shards))
         accuracies.append(model.accuracy_on(test))
     return accuracies
 

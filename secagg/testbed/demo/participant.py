@@ -34,7 +34,7 @@ from secagg.client.session import ClientSession
 from secagg.protocol.noise_terms import NoiseSecrets
 from secagg.protocol.share_bundles import NOISE_SEED_BYTES
 from secagg.runtime.vector_files import write_vector
-from secagg.testbed.child_process import run_process, say
+from secagg.testbed.child_process import report, run_process
 from secagg.testbed.connections import PausingConnection
 from secagg.testbed.demo.layout import TASK_ID, DemoLayout, DemoPlan
 from secagg.testbed.demo.model import DIMENSION, SoftmaxModel, load_shard
@@ -68,7 +68,7 @@ _WAIT_SECONDS: Final = 60.0
 _ATTEMPTS: Final = 100
 
 
-async def take_part(layout: DemoLayout, name: str, server: Address) -> None:
+async def participate(layout: DemoLayout, name: str, server: Address) -> None:
     """Take part until the task is over.
 
     Args:
@@ -109,7 +109,7 @@ async def take_part(layout: DemoLayout, name: str, server: Address) -> None:
                 connection,
                 session_number=pause,
                 before=before,
-                on_pause=lambda: say("paused", session=pause, before=before),
+                on_pause=lambda: report("paused", session=pause, before=before),
             ),
             task=TASK_ID,
             privacy_limits=PrivacyLimits(
@@ -133,7 +133,7 @@ async def take_part(layout: DemoLayout, name: str, server: Address) -> None:
         async with client:
             try:
                 async for done in client.contributions(update, accept=accept):
-                    say("completed", session=done.session_number)
+                    report("completed", session=done.session_number)
             except ServiceError as error:
                 if error.code is not ErrorCode.UNREACHABLE:
                     raise  # else the aggregator has ended, and with it the task
@@ -141,5 +141,5 @@ async def take_part(layout: DemoLayout, name: str, server: Address) -> None:
 
 if __name__ == "__main__":
     _, root, this, address = sys.argv
-    work = take_part(DemoLayout(Path(root)), this, Address.parse(address))
+    work = participate(DemoLayout(Path(root)), this, Address.parse(address))
     sys.exit(run_process(work))

@@ -27,7 +27,7 @@ from secagg.server.service import plan_task
 from secagg.server.task.setup import plan_noise
 from secagg.testbed.child_process import Event
 from secagg.testbed.demo.layout import DemoLayout, DemoPlan
-from secagg.testbed.demo.model import Shard, deal_out, reference_accuracies, save_shard
+from secagg.testbed.demo.model import Shard, reference_accuracies, save_shard, split
 from secagg.testbed.demo.sum_check import SessionCheck, check_session
 from secagg.testbed.director import ChildProgram, Director
 from secagg.testbed.run_folder import client_name
@@ -46,7 +46,7 @@ _PLACE: Final = {
 class DemoView(Protocol):
     """Shows a demo to people."""
 
-    def tell(self, line: str) -> None:
+    def show_line(self, line: str) -> None:
         """Show one line."""
 
     def stage(self, state: str) -> None:
@@ -98,11 +98,11 @@ async def run_demo(planned: DemoPlan, directory: Path, view: DemoView) -> DemoRe
     started = time.monotonic()
     layout = DemoLayout(directory)
     view.stage("dealing out the pictures, issuing certificates")
-    shards, test = deal_out(planned.clients)
+    shards, test = split(planned.clients)
     key = await asyncio.to_thread(_prepare_files, layout, shards)
     planned = replace(planned, enrolment_key=key)
     sizes = [len(shard) for shard in shards]
-    view.tell(
+    view.show_line(
         f"{planned.clients} clients hold {min(sizes)} to {max(sizes)} pictures each; "
         f"{len(test)} pictures are kept for testing"
     )
@@ -125,7 +125,7 @@ async def run_demo(planned: DemoPlan, directory: Path, view: DemoView) -> DemoRe
         entropy=SystemEntropy(),
     )
     view.references(nonprivate, baseline)
-    async with Director(layout, view.tell) as director:
+    async with Director(layout, view.show_line) as director:
         run = _Run(director, layout, planned, view, prepared.parameters, test)
         await run.serve()
     return DemoResult(
@@ -166,7 +166,7 @@ class _Run:
         planned, view = self._planned, self._view
         view.stage("the aggregator starts")
         aggregator = ChildProgram(
-            "aggregator", "secagg.testbed.demo.trainer", (), self._hear_aggregator
+            "aggregator", "secagg.testbed.demo.trainer", (), self._on_aggregator_event
         )
         (address,) = await self._director.start_servers([aggregator])
         await self._director.start_clients(
@@ -185,21 +185,21 @@ class _Run:
         """Return a client's program, which is killed where it pauses."""
         name = client_name(number)
 
-        def hear(said: Event) -> None:
+        def on_event(said: Event) -> None:
             if said["event"] == "paused":
                 session, where = said["session"], _PLACE[said["before"]]
-                self._view.tell(f"session {session}: {name} is killed {where}")
+                self._view.show_line(f"session {session}: {name} is killed {where}")
                 self._director.kill(name)
                 self.killed += 1
                 self._fallen.setdefault(session, []).append(program)
                 if session in self._ended:  # without this client, which was slow
-                    self._restart_fallen(session)
+                    self._restart_killed(session)
 
         module = "secagg.testbed.demo.participant"
-        program = ChildProgram(name, module, (name, address), hear)
+        program = ChildProgram(name, module, (name, address), on_event)
         return program
 
-    def _hear_aggregator(self, said: Event) -> None:
+    def _on_aggregator_event(self, said: Event) -> None:
         """Show the aggregator's progress, and check its steps."""
         match said["event"]:
             case "progress":
@@ -216,15 +216,15 @@ class _Run:
         if number in self._ended:
             return
         self._ended[number] = said
-        self._restart_fallen(number)
+        self._restart_killed(number)
         if said["phase"] == "aborted":
-            self._view.tell(f"session {number} was aborted: {said['reason']}")
+            self._view.show_line(f"session {number} was aborted: {said['reason']}")
         self._check_if_known(number)
 
-    def _restart_fallen(self, number: int) -> None:
+    def _restart_killed(self, number: int) -> None:
         """Start the clients again that were killed in a session."""
         for program in self._fallen.pop(number, []):
-            self._view.tell(
+            self._view.show_line(
                 f"{program.name} is started again, with its state on the disk"
             )
             self._director.start_again(program)

@@ -15,7 +15,7 @@ import numpy as np
 from secagg.runtime.vector_files import write_vector
 from secagg.server.task.outputs import ReleasedSum
 from secagg.testbed.aggregator import serve_run
-from secagg.testbed.child_process import run_process, say
+from secagg.testbed.child_process import report, run_process
 from secagg.testbed.demo.layout import DemoLayout
 from secagg.testbed.demo.model import SoftmaxModel
 
@@ -31,17 +31,17 @@ class _Trainer:
         """Return the model as it stands."""
         return self._model.to_bytes()
 
-    async def take_sum(self, released: ReleasedSum) -> None:
+    async def apply_sum(self, released: ReleasedSum) -> None:
         """Improve the model by one noisy sum."""
         number = released.session_number
         path = self._layout.model(number)
         if not path.exists():
-            improved = self._model.improved_by(released.values, released.inputs)
+            improved = self._model.after_step(released.values, released.inputs)
             write_vector(self._layout.residues(number), released.residues)
             write_vector(path, improved.weights)
         self._model = SoftmaxModel(np.load(path, allow_pickle=False))
         noise = released.receipt.noise
-        say(
+        report(
             "step",
             session=number,
             survivors=released.inputs,
@@ -57,7 +57,7 @@ async def train(layout: DemoLayout) -> None:
     """Serve the demo's task to its end."""
     trainer = _Trainer(layout)
     await serve_run(
-        layout.settings(), take_sum=trainer.take_sum, payload=trainer.payload
+        layout.settings(), take_sum=trainer.apply_sum, payload=trainer.payload
     )
 
 

@@ -18,8 +18,8 @@ from secagg.runtime.garbage import peak_rss_bytes
 from secagg.runtime.vector_files import write_vector
 from secagg.server.session.events import SessionProgress
 from secagg.server.task.outputs import ReleasedSum
-from secagg.testbed.aggregator import serve_run, tell_progress
-from secagg.testbed.child_process import run_process, say
+from secagg.testbed.aggregator import report_progress, serve_run
+from secagg.testbed.child_process import report, run_process
 from secagg.testbed.load.result import LoadLayout
 from secagg.transport.address import Address
 
@@ -36,13 +36,13 @@ class _Meter:
         self._samples: list[tuple[float, float]] = []
         self._round: Round | None = None
         self._opened = (0.0, 0.0)
-        self._told: tuple[object, ...] = ()
+        self._last_reported: tuple[object, ...] = ()
 
     def start(self, address: Address) -> None:
         """Count from now on: the port is open."""
         self.at_start = time.process_time()
         self._opened = (time.monotonic(), self.at_start)
-        say("listening", address=str(address), start_cpu_seconds=self.at_start)
+        report("listening", address=str(address), start_cpu_seconds=self.at_start)
 
     async def sample(self) -> None:
         """Take samples until cancelled."""
@@ -50,20 +50,20 @@ class _Meter:
             self._samples.append((time.monotonic(), time.process_time()))
             await asyncio.sleep(_SAMPLE_SECONDS)
 
-    def show(self, progress: SessionProgress) -> None:
+    def report(self, progress: SessionProgress) -> None:
         """Report the session's progress, and the cost of a closed round."""
         if progress.round is not self._round:
             now = (time.monotonic(), time.process_time())
             if self._round is not None:
-                self._tell_closed(self._round, now)
+                self._report_closed(self._round, now)
             self._round, self._opened = progress.round, now
         # Reports cost CPU too, which would count as the aggregator's.
         told = (progress.round, progress.phase, progress.joined // _TOLD_EVERY)
-        if told != self._told:
-            self._told = told
-            tell_progress(progress)
+        if told != self._last_reported:
+            self._last_reported = told
+            report_progress(progress)
 
-    def _tell_closed(self, closed: Round, now: tuple[float, float]) -> None:
+    def _report_closed(self, closed: Round, now: tuple[float, float]) -> None:
         """Report the cost of a round, and that of its second half alone.
 
         No client uploads in the second half of a round that waits for dropouts alone.
@@ -71,7 +71,7 @@ class _Meter:
         middle = (self._opened[0] + now[0]) / 2
         late = [each for each in self._samples if each[0] >= middle]
         begin = late[0] if late else now
-        say(
+        report(
             "closed",
             name=closed.name,
             seconds=now[0] - self._opened[0],
@@ -90,21 +90,21 @@ async def serve_and_measure(layout: LoadLayout, name: str) -> None:
     """
     meter = _Meter()
 
-    async def take_sum(released: ReleasedSum) -> None:
+    async def write_sum(released: ReleasedSum) -> None:
         write_vector(layout.released, released.residues)
-        say("sum", included=list(released.receipt.survivors))
+        report("sum", included=list(released.receipt.survivors))
 
     sampling = asyncio.create_task(meter.sample())
     try:
         await serve_run(
             layout.settings(name),
-            take_sum=take_sum,
+            take_sum=write_sum,
             listening=meter.start,
-            progress=meter.show,
+            progress=meter.report,
         )
     finally:
         sampling.cancel()
-    say(
+    report(
         "done",
         cpu_seconds=time.process_time() - meter.at_start,
         peak_rss_bytes=peak_rss_bytes(),

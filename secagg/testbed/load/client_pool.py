@@ -36,7 +36,7 @@ from secagg.advanced import (
     ClientProgress,
     GrpcConnection,
 )
-from secagg.testbed.child_process import run_process, say, say_failed
+from secagg.testbed.child_process import report, report_failed, run_process
 from secagg.testbed.connections import SpreadConnection
 from secagg.testbed.load.result import TASK_ID, LoadLayout, LoadPlan, vector_of
 from secagg.testbed.run_folder import client_name
@@ -65,7 +65,7 @@ class _ClientPool:
         self._errors: list[SecAggError] = []
         self._completed = 0
 
-    async def take_part(self, numbers: range) -> None:
+    async def run_clients(self, numbers: range) -> None:
         """Run all clients until each has its sum, has dropped out or has failed.
 
         Raises:
@@ -100,9 +100,9 @@ class _ClientPool:
             try:
                 await self._contribute(number, connection, see)
             except _VanishedError:
-                say("lost", name=name, traffic=_traffic(connection))
+                report("lost", name=name, traffic=_traffic(connection))
             except SecAggError as error:
-                say_failed(error, name=name, traffic=_traffic(connection))
+                report_failed(error, name=name, traffic=_traffic(connection))
                 if not joined.is_set():
                     raise
                 # The aggregator that aborts a session ends itself, and says why.
@@ -140,7 +140,7 @@ class _ClientPool:
             given = await client.contribute(make)
         self._completed += 1
         values = np.asarray(given.values, dtype="<i8")
-        say(
+        report(
             "completed",
             name=client_name(number),
             sum_sha256=hashlib.sha256(values.tobytes()).hexdigest(),
@@ -168,12 +168,12 @@ def arrival(
     with ExitStack() as place:
         place.callback(gate.release)
 
-        def see(progress: ClientProgress) -> None:
+        def release_place(progress: ClientProgress) -> None:
             if progress.joined or progress.phase is ClientPhase.SHARING:
                 joined.set()
                 place.close()
 
-        yield see
+        yield release_place
 
 
 def _traffic(connection: SpreadConnection) -> list[dict[str, list[int]]]:
@@ -183,7 +183,7 @@ def _traffic(connection: SpreadConnection) -> list[dict[str, list[int]]]:
             name: [each.calls, each.bytes_sent, each.bytes_received]
             for name, each in way.traffic.items()
         }
-        for way in connection.ways
+        for way in connection.connections
     ]
 
 
@@ -193,4 +193,4 @@ if __name__ == "__main__":
     pool = _ClientPool(
         LoadLayout(Path(root)), [Address.parse(each) for each in addresses.split(",")]
     )
-    sys.exit(run_process(pool.take_part(range(int(first), int(last) + 1))))
+    sys.exit(run_process(pool.run_clients(range(int(first), int(last) + 1))))

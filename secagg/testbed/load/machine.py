@@ -50,7 +50,7 @@ class Machine:
     disk_bytes: int
 
     @classmethod
-    def here(cls, directory: Path) -> Self:
+    def detect(cls, directory: Path) -> Self:
         """Return the resources of this host."""
         disk = shutil.disk_usage(directory)
         return cls(raise_file_limit(), _free_memory(), disk.free)

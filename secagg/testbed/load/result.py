@@ -187,7 +187,7 @@ def mean_traffic(clients: Iterable[Event], count: int) -> tuple[CallTraffic, ...
 _TELL_PARTS: Final = 10
 
 
-class Heard:
+class ReportCollector:
     """Reads the output of all processes of one load test.
 
     Args:
@@ -211,7 +211,7 @@ class Heard:
         servers: int,
         show: Callable[[str, int, int], None],
     ) -> None:
-        self._tell = tell
+        self._print = tell
         self._show_state = show
         self._place = (-1, 0)
         self.servers: list[dict[str, Event]] = [{} for _ in range(servers)]
@@ -220,11 +220,11 @@ class Heard:
         self.included: list[str] = []
         self.reason = ""
 
-    def hear_server(self, index: int, said: Event) -> None:
+    def on_server_event(self, index: int, said: Event) -> None:
         """Take what an aggregator says."""
         match said["event"]:
             case "progress":
-                self._show(said)
+                self._report(said)
             case "closed":
                 facts = {key: value for key, value in said.items() if key != "event"}
                 closed = ClosedRound(**facts)
@@ -235,7 +235,7 @@ class Heard:
             case "listening" | "done" as event:
                 self.servers[index][event] = said
 
-    def hear_clients(self, said: Event) -> None:
+    def on_client_event(self, said: Event) -> None:
         """Take what a process full of clients says, of one of them."""
         if "name" in said:
             self.clients[said["name"]] = said
@@ -266,7 +266,7 @@ class Heard:
             for counted in client["traffic"][server].values()
         )
 
-    def _show(self, said: Event) -> None:
+    def _report(self, said: Event) -> None:
         """Report a new round, and every tenth part of a cohort that gathers.
 
         Aggregators that share a store report both one after the other: it is shown
@@ -280,7 +280,7 @@ class Heard:
         if (int(entered), part) <= self._place:
             return
         self._place = (int(entered), part)
-        self._tell(
+        self._print(
             f"{said['round'].lower().replace('_', ' ')}: {said['joined']} joined, "
             f"{len(said['dropped'])} lost"
         )

@@ -28,10 +28,10 @@ from secagg.testbed.director import ChildProgram, Director
 from secagg.testbed.load.database import Database
 from secagg.testbed.load.machine import Machine, check_machine, pools_of
 from secagg.testbed.load.result import (
-    Heard,
     LoadLayout,
     LoadPlan,
     LoadResult,
+    ReportCollector,
     expected_sum,
     mean_traffic,
 )
@@ -67,7 +67,7 @@ async def run_load(
             no session can be like this; else the failure of a process.
         SessionAbortedError: The session released no sum.
     """
-    check_machine(planned, Machine.here(directory))
+    check_machine(planned, Machine.detect(directory))
     layout = LoadLayout(directory)
     show("issuing certificates", 0, 0)
     key = await asyncio.to_thread(
@@ -80,7 +80,7 @@ async def run_load(
         layout.write_settings(planned.settings(layout, database.url), name=name)
     tell(f"{planned.clients} clients have certificates")
     show("starting processes", 0, 0)
-    heard = Heard(tell, planned.servers, show)
+    heard = ReportCollector(tell, planned.servers, show)
     async with Director(layout, tell, ALLOCATOR) as director:
         addresses = await director.start_servers(
             [
@@ -88,13 +88,13 @@ async def run_load(
                     name,
                     "secagg.testbed.load.aggregator",
                     (name,),
-                    partial(heard.hear_server, index),
+                    partial(heard.on_server_event, index),
                 )
                 for index, name in enumerate(names)
             ]
         )
         started, used_before = time.monotonic(), database.cpu_seconds()
-        pools = _pools(planned, addresses, heard.hear_clients)
+        pools = _pools(planned, addresses, heard.on_client_event)
         # The session begins with the whole cohort: every pool is needed.
         await director.start_clients(pools, needed=len(pools))
         await director.until_served()
@@ -127,7 +127,7 @@ def _pools(
 def _result(
     layout: LoadLayout,
     planned: LoadPlan,
-    heard: Heard,
+    heard: ReportCollector,
     wall_seconds: float,
     database: float | None,
 ) -> LoadResult:

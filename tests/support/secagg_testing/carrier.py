@@ -164,7 +164,7 @@ class Carrier:
             for _ in range(self.often):
                 self.server.receive(name, message)
 
-    def turn(self, name: str) -> None:
+    def deliver_update(self, name: str) -> None:
         """Let one client hear what there is for it, and answer."""
         done = self.last.get(name)
         if done is not None and done.is_over:
@@ -184,12 +184,12 @@ class Carrier:
         while not self.server.is_over:
             for name in self.names:
                 if lost.get(name, 99) > counted:
-                    self.turn(name)
+                    self.deliver_update(name)
             self.server.close_round()
             counted += 1
         for name in self.names:
             if lost.get(name, 99) > counted:
-                self.turn(name)
+                self.deliver_update(name)
 
     def endings(self) -> dict[str, ClientStep | SessionAbortedError]:
         """Tell every client how the session has ended, whatever it knows."""

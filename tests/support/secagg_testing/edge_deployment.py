@@ -118,7 +118,7 @@ class RawLink:
         self.writer.write(data)
         await self.writer.drain()
 
-    async def ask(self, request: EdgeRequest) -> tuple[int, bytes]:
+    async def request(self, request: EdgeRequest) -> tuple[int, bytes]:
         """Send a whole request and return status and body."""
         await self.send(request.head(AUTHORITY) + request.body)
         return await self.answer()

@@ -135,7 +135,7 @@ class EdgeAnswer:
         return None if self.error is None else self.error.code
 
 
-async def ask(app: Any, request: EdgeRequest, *, peer: str = PEER) -> EdgeAnswer:
+async def call_app(app: Any, request: EdgeRequest, *, peer: str = PEER) -> EdgeAnswer:
     """Hand a request to an application, and return its answer."""
     pieces = [request.body[:3], request.body[3:]]
     sent: list[dict[str, Any]] = []

@@ -51,6 +51,6 @@ def inline_store(
     )
 
 
-def ask(question: Coroutine[Any, Any, _Answer]) -> _Answer:
+def answer_of(question: Coroutine[Any, Any, _Answer]) -> _Answer:
     """Return the answer of such a store where no event loop runs."""
     return asyncio.run(question)

@@ -66,9 +66,9 @@ class LossyConnection:
         """See `AggregatorConnection.aggregator`."""
         return self._reached().aggregator
 
-    async def meet(self) -> str:
-        """See `AggregatorConnection.meet`."""
-        return await self._reached().meet()
+    async def probe(self) -> str:
+        """See `AggregatorConnection.probe`."""
+        return await self._reached().probe()
 
     @property
     def trust_domain(self) -> str | None:

@@ -57,7 +57,7 @@ class TaskObserver:
         # Messages that were only referred to, and what was fetched of them so far.
         self._referred: dict[tuple[bytes, str, Blob], tuple[Reference, bytearray]] = {}
 
-    def heard(self, sender: str, request: Request[Any], *, by: str = "") -> None:
+    def on_request(self, sender: str, request: Request[Any], *, by: str = "") -> None:
         """Note what a client says.
 
         Args:
@@ -73,12 +73,12 @@ class TaskObserver:
         match request:
             case SendMessage(_, message):
                 envelope = Envelope(request.KIND, message)
-                self.facts.heard(session_id, sender, envelope, by=by)
+                self.facts.on_request(session_id, sender, envelope, by=by)
             case UploadChunk():
                 self.masked.setdefault(sender, set()).add(session_id)
-                self._heard_chunk(sender, request, by)
+                self._on_chunk(sender, request, by)
 
-    def said(self, receiver: str, request: Request[Any], answer: object) -> None:
+    def on_update(self, receiver: str, request: Request[Any], answer: object) -> None:
         """Note what a client was told."""
         if isinstance(answer, SessionDescriptor):
             self._offered[answer.session_id] = answer
@@ -88,14 +88,14 @@ class TaskObserver:
             return  # rule 4
         match answer:
             case Envelope():
-                self.facts.said(session_id, receiver, answer)
+                self.facts.on_update(session_id, receiver, answer)
             case Reference():
                 key = (session_id, receiver, answer.blob)
                 self._referred[key] = (answer, bytearray())
             case BlobChunk(data) if isinstance(request, FetchChunk):
-                self._said_piece(receiver, request, data)
+                self._on_piece(receiver, request, data)
 
-    def _said_piece(self, receiver: str, piece: FetchChunk, data: bytes) -> None:
+    def _on_piece(self, receiver: str, piece: FetchChunk, data: bytes) -> None:
         """Put the pieces of a large message together, and read it when it is whole."""
         key = (piece.session_id, receiver, piece.blob)
         if key not in self._referred:
@@ -104,9 +104,9 @@ class TaskObserver:
         fetched[piece.offset :] = data
         if sha256(fetched).digest() == reference.digest:
             envelope = Envelope(reference.kind, bytes(fetched))
-            self.facts.said(piece.session_id, receiver, envelope)
+            self.facts.on_update(piece.session_id, receiver, envelope)
 
-    def _heard_chunk(self, sender: str, chunk: UploadChunk, by: str) -> None:
+    def _on_chunk(self, sender: str, chunk: UploadChunk, by: str) -> None:
         """Put the pieces of an upload together, and read it when it is whole."""
         key = (chunk.session_id, sender, chunk.digest, by)
         stored = self._uploads.setdefault(key, bytearray(chunk.total_size))
@@ -114,7 +114,7 @@ class TaskObserver:
         if sha256(stored).digest() == chunk.digest:
             of = self._offered[chunk.session_id].parameters
             vector = unpack(bytes(stored), of.dimension, of.bits, of.modulus)
-            self.facts.heard_vector(chunk.session_id, sender, vector, by=by)
+            self.facts.on_vector(chunk.session_id, sender, vector, by=by)
 
 
 class ObservedConnection(ConnectionAround):
@@ -138,18 +138,18 @@ class ObservedConnection(ConnectionAround):
 
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Make the call, and note what is asked and answered."""
-        self._observer.heard(self.identity, request, by=self._listener())
+        self._observer.on_request(self.identity, request, by=self._listener())
         answer = await self._inner.call(request)
-        self._observer.said(self.identity, request, answer)
+        self._observer.on_update(self.identity, request, answer)
         return answer
 
     async def watch(
         self, request: WatchSession
     ) -> AsyncIterator[Envelope | Reference | Wait]:
         """Watch, and note every update."""
-        self._observer.heard(self.identity, request, by=self._listener())
+        self._observer.on_request(self.identity, request, by=self._listener())
         async for update in self._inner.watch(request):
-            self._observer.said(self.identity, request, update)
+            self._observer.on_update(self.identity, request, update)
             yield update
 
 

@@ -61,12 +61,12 @@ class ObservedSession(RecordedSession):
             case SessionOffered(seed=seed) if number in self.corrupt:
                 self.facts.corrupt(name, SecretBytes(seed.reveal()))
             case Received(envelope):
-                self.facts.said(self.session_id, name, envelope)
+                self.facts.on_update(self.session_id, name, envelope)
         outputs = super().to_client(number, event)
         for output in outputs:
             match output:
                 case Send(envelope):
-                    self.facts.heard(self.session_id, name, envelope)
+                    self.facts.on_request(self.session_id, name, envelope)
                 case MaskAndUpload():
                     self.charged[name] = 1
         ended = self.clients[number]
@@ -83,7 +83,7 @@ class ObservedSession(RecordedSession):
         if received is not None and isinstance(output, MaskAndUpload):
             digest = Upload.decode(received.envelope.data).digest
             vector = self.unpacked(self.uploads[digest])
-            self.facts.heard_vector(self.session_id, identity_of(number), vector)
+            self.facts.on_vector(self.session_id, identity_of(number), vector)
         if received is not None and received.envelope.kind is Bundles:
             envelope = self._spoilt(number, received.envelope)
             return replace(received, envelope=envelope)

@@ -89,7 +89,7 @@ class PowerCut:
         for descriptor in self._descriptors.values():
             os.close(descriptor)
 
-    def left(self, directory: Path, into: Path) -> None:
+    def write_remaining(self, directory: Path, into: Path) -> None:
         """Write the files of a directory as they lie on the disk after a power cut now.
 
         Args:
@@ -125,7 +125,7 @@ class PowerCut:
         def synced(of: int, flags: int) -> int:
             code = int(really(of, flags))
             if code == 0:
-                self._note(self._path_of[of])
+                self._record(self._path_of[of])
             return code
 
         noted = _SYNCED(synced)
@@ -133,7 +133,7 @@ class PowerCut:
         self._kept += [methods, noted]
         held.value = ctypes.addressof(methods)
 
-    def _note(self, path: Path) -> None:
+    def _record(self, path: Path) -> None:
         self.syncs += 1
         # Kept open: closing a descriptor would drop the locks of this process.
         if path not in self._descriptors:

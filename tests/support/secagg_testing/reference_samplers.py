@@ -53,7 +53,7 @@ class FairBits:
         bits = (bound - 1).bit_length()
         size = -(-bits // 8)
         while True:
-            candidate = int.from_bytes(self._take(size), "little") & ((1 << bits) - 1)
+            candidate = int.from_bytes(self._read(size), "little") & ((1 << bits) - 1)
             if candidate < bound:
                 return candidate
 
@@ -72,7 +72,7 @@ class FairBits:
             count += 1
         return count % 2 == 1
 
-    def _take(self, size: int) -> bytes:
+    def _read(self, size: int) -> bytes:
         """The next bytes of the stream."""
         if len(self._buffer) < size:
             fresh = self._source.bytes_at(self._offset, 4096 + size)

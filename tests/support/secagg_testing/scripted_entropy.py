@@ -15,7 +15,7 @@ class ScriptedEntropy:
         self._tokens = list(tokens)
 
     @property
-    def left(self) -> int:
+    def unused_tokens(self) -> int:
         """How many tokens were not drawn."""
         return len(self._tokens)
 

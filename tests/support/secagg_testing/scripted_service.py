@@ -49,7 +49,7 @@ class ScriptedService:
             scripted = await scripted(identity, request)
         return cast("_Answer", scripted)  # the script may hold anything
 
-    def note_refusal(self, code: ErrorCode) -> None:
+    def record_refusal(self, code: ErrorCode) -> None:
         """Record a refused call."""
         self.refusals.append(code)
 

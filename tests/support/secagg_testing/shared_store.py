@@ -75,7 +75,7 @@ class SharedStore:
         if isinstance(answer, Lease):
             self._taken.append(answer)
         await self._turns()
-        if _is_heard(command):
+        if _is_notified(command):
             self._wake_others()
         return answer
 
@@ -120,7 +120,7 @@ class SharedStore:
             await self._clock.sleep_until(self._cut_until)
 
 
-def _is_heard(command: Command[Any]) -> bool:
+def _is_notified(command: Command[Any]) -> bool:
     """Return whether the other replicas are woken."""
     if isinstance(command, Change):
         return command.round is not None or command.end is not None

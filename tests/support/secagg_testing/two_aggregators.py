@@ -63,9 +63,9 @@ class Between:
         self.identity, self.aggregator = inner.identity, inner.aggregator
         self.trust_domain, self.is_direct = inner.trust_domain, inner.is_direct
 
-    async def meet(self) -> str:
-        """See `AggregatorConnection.meet`."""
-        return await self._inner.meet()
+    async def probe(self) -> str:
+        """See `AggregatorConnection.probe`."""
+        return await self._inner.probe()
 
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Hand a request on."""

@@ -425,10 +425,10 @@ def test_a_certificate_follows_from_the_sets():
     noise = task.session_noise(6)
     for losses in (0, 1, 2):
         certificate = task.certificate(clients=6, share_holders=6, survivors=6 - losses)
-        assert certificate.kept == noise.kept(losses)
+        assert certificate.remaining == noise.remaining(losses)
         assert certificate.removed == noise.removed_layers(losses)
         assert certificate.required == noise.counted_variance
-        assert certificate.suffices
+        assert certificate.is_sufficient
     for given in ({0: 7}, {9: 1}):
         with pytest.raises(RemoteProtocolError, match="no survivor was asked"):
             task.certificate(clients=6, share_holders=6, survivors=6, given=given)

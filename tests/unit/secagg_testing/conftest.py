@@ -136,8 +136,8 @@ class ObservedSession(observed_session.ObservedSession):
             polynomials=polynomials,
         )
         to = (self.session_id, identity_of(dealer))
-        self.facts.said_roster(*to, roster.encode())
-        self.facts.heard_bundles(*to, dealing.bundles)
+        self.facts.on_roster(*to, roster.encode())
+        self.facts.on_bundles(*to, dealing.bundles)
 
     def sign(self, numbers: Iterable[int], survivors: Iterable[int]) -> None:
         """Show clients a set U3, and those who sign it a quorum of what they sign."""

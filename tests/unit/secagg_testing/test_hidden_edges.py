@@ -84,7 +84,7 @@ def test_a_drawer_that_does_not_look_is_unnoticed_not_in_the_sum(monkeypatch):
     session, victim, others = attacked()
     assert isinstance(session.clients[victim], client_states.Shared)
     finish(session, [victim, *others])
-    assert session.parameters.most_set_apart(CLIENTS) == 0
+    assert session.parameters.max_omitted(CLIENTS) == 0
     with pytest.raises(ForbiddenKnowledgeError, match="all honest clients of U3") as no:
         session.check()
     read = {each.members for found in no.value.violations for each in found.sums}

@@ -92,8 +92,8 @@ def test_a_colluder_that_answers_garbage_keeps_what_it_holds(observe):
     size = len(session.facts.answers[0].data)
     bitmap = encode_set(range(5), 5)
     to = (session.session_id, identity_of(4))
-    session.facts.said_survivors(*to, bitmap)
-    session.facts.heard_answer(*to, bytes(size))
+    session.facts.on_survivors(*to, bitmap)
+    session.facts.on_answer(*to, bytes(size))
     assert sums_of(session) == [(session.names(range(4)), session.sum_of(range(4)))]
 
 
@@ -253,7 +253,7 @@ def test_two_inputs_under_one_mask_show_their_difference(observe):
     session.reach(Round.MASKED_INPUT_COLLECTION)
     masked = session.facts.vectors[2]
     other = (masked.residues + np.array([5, 0, 0, 1], "u4")) % MODULUS
-    session.facts.heard_vector(session.session_id, masked.sender, other)
+    session.facts.on_vector(session.session_id, masked.sender, other)
     assert sums_of(session) == [(session.names({2}), [MODULUS - 5, 0, 0, MODULUS - 1])]
     assert Claim.HONEST_PART in claims_broken(session)
 
@@ -265,14 +265,14 @@ def test_what_is_said_or_heard_twice_is_one_fact(observe):
     for number, vector in enumerate(list(session.facts.vectors)):
         to = (session.session_id, vector.sender)
         roster = session.server_state.cohort.roster
-        session.facts.said_roster(*to, roster.encode())
+        session.facts.on_roster(*to, roster.encode())
         (answer,) = session.tell(number, Survivors(bitmap))
-        session.facts.said_share_holders(*to, bitmap)
-        session.facts.heard_vector(*to, vector.residues)
-        session.facts.heard(*to, answer.envelope)
+        session.facts.on_share_holders(*to, bitmap)
+        session.facts.on_vector(*to, vector.residues)
+        session.facts.on_request(*to, answer.envelope)
         # Read under the set that came with it, not under a later one.
-        session.facts.said_survivors(*to, encode_set(range(3), 4))
-        session.facts.heard(*to, answer.envelope)
+        session.facts.on_survivors(*to, encode_set(range(3), 4))
+        session.facts.on_request(*to, answer.envelope)
     assert (len(session.facts.vectors), len(session.facts.answers)) == (4, 4)
     assert sums_of(session) == [(session.names(range(4)), session.sum_of(range(4)))]
     assert claims_broken(session) == set()
@@ -358,7 +358,7 @@ def test_a_wrong_sign_shows_the_parity_of_the_sum(observe):
     mask = expanded(close(session.facts), right.view, pair)
     del session.facts.seeds[name]
     session.facts.vectors.remove(right)
-    session.facts.heard_vector(
+    session.facts.on_vector(
         session.session_id,
         right.sender,
         (right.residues + 2 * mask) % MODULUS,
@@ -487,16 +487,14 @@ def test_secrets_do_not_show_in_what_the_ledger_prints(observe):
 
 def test_facts_about_a_session_that_was_not_offered_are_refused():
     with pytest.raises(ValueError, match="never offered"):
-        Facts().said_roster(bytes(32), "a", b"")
+        Facts().on_roster(bytes(32), "a", b"")
 
 
 def test_a_vector_of_a_client_that_was_told_no_u2_is_refused(observe):
     session = observe(3, threshold=2)
     session.reach(Round.SHARE_KEYS)
     with pytest.raises(ValueError, match="told no usable U2"):
-        session.facts.heard_vector(
-            session.session_id, identity_of(0), session.inputs[0]
-        )
+        session.facts.on_vector(session.session_id, identity_of(0), session.inputs[0])
 
 
 def test_a_corrupt_client_whose_seed_does_not_fit_its_keys_is_refused(observe):
@@ -511,9 +509,9 @@ def test_a_corrupt_client_may_say_anything(observe):
     session = observe(3, threshold=2, corrupt={0}, min_survivors=3)
     session.reach(Round.SHARE_KEYS)
     to = (session.session_id, identity_of(0))
-    session.facts.heard_bundles(*to, b"garbage")
-    session.facts.heard_vector(*to, session.inputs[0])
-    session.facts.heard_answer(*to, b"garbage")
+    session.facts.on_bundles(*to, b"garbage")
+    session.facts.on_vector(*to, session.inputs[0])
+    session.facts.on_answer(*to, b"garbage")
     assert check(session.facts, charged={}) == ()
 
 
@@ -522,13 +520,13 @@ def test_what_no_client_can_read_is_passed_over(observe):
     session.reach(Round.MASKED_INPUT_COLLECTION)
     to = (session.session_id, identity_of(0))
     for roster in (b"noise", Roster(()).encode()):
-        session.facts.said_roster(*to, roster)
-    session.facts.said_share_holders(*to, b"too long")
-    session.facts.said_survivors(*to, b"too long")
-    session.facts.heard_answer(*to, b"no survivors were named")
-    session.facts.said_survivors(*to, encode_set(range(3), 3))
-    session.facts.heard_answer(*to, b"not a multiple of a share")
-    session.facts.heard_bundles(*to, b"nobody can open this")
+        session.facts.on_roster(*to, roster)
+    session.facts.on_share_holders(*to, b"too long")
+    session.facts.on_survivors(*to, b"too long")
+    session.facts.on_answer(*to, b"no survivors were named")
+    session.facts.on_survivors(*to, encode_set(range(3), 3))
+    session.facts.on_answer(*to, b"not a multiple of a share")
+    session.facts.on_bundles(*to, b"nobody can open this")
     session.ask(range(3), range(3))
     assert sums_of(session) == [(session.names(range(2)), session.sum_of(range(2)))]
 

@@ -184,7 +184,7 @@ def _honest_part(closure: Closure, revealed: RevealedSum) -> Iterator[Violation]
         for survivors in closure.facts.survivors.get(view.ctx2, ())
     ]
     # PROTOCOL §11.4: where clients draw their neighbours, a few may stay out.
-    apart = view.roster.session.parameters.most_set_apart(view.roster.size)
+    apart = view.roster.session.parameters.max_omitted(view.roster.size)
     if revealed.is_plain_sum and any(
         revealed.members <= part and len(part - revealed.members) <= apart
         for part in stated
@@ -245,8 +245,8 @@ def _one_secret(closure: Closure) -> Iterator[Violation]:
     seen = set()
     for view in closure.facts.rosters:
         for advert in view.adverts.values():
-            key = closure.knows(Kind.MASK_KEY, advert)
-            seed = closure.knows(Kind.SELF_MASK_SEED, advert)
+            key = closure.has_secret(Kind.MASK_KEY, advert)
+            seed = closure.has_secret(Kind.SELF_MASK_SEED, advert)
             is_corrupt = advert.identity in closure.facts.seeds
             if key is None or seed is None or is_corrupt or advert in seen:
                 continue
@@ -426,7 +426,7 @@ def _derivation(closure: Closure, revealed: RevealedSum) -> Iterator[str]:
         for mask in vector.masks:
             kind = Kind.SELF_MASK_SEED if isinstance(mask, SelfMask) else Kind.MASK_KEY
             for client in mask:
-                secret = closure.knows(kind, adverts[client])
+                secret = closure.has_secret(kind, adverts[client])
                 if secret is not None:
                     known[kind][adverts[client].identity] = secret.because
     for kind, reasons in known.items():

@@ -135,18 +135,18 @@ class Closure:
         self._shared: dict[bytes, _SharedSecret] = {}
         self._opened: set[tuple[SealedBundles, int]] = set()
 
-    def knows(self, kind: Kind, advert: Advert) -> Known | None:
+    def has_secret(self, kind: Kind, advert: Advert) -> Known | None:
         """Return a client's secret, if the adversary has it."""
         return self.secrets.get(kind.public_part(advert))
 
-    def knows_mask(self, view: MaskView, mask: MaskName) -> Known | None:
+    def mask_of(self, view: MaskView, mask: MaskName) -> Known | None:
         """Return the secret that gives a mask, if the adversary has one (rule 4)."""
         adverts = view.roster.adverts
         match mask:
             case SelfMask(client):
-                return self.knows(Kind.SELF_MASK_SEED, adverts[client])
+                return self.has_secret(Kind.SELF_MASK_SEED, adverts[client])
             case PairMask(low, high):
-                return self.knows(Kind.MASK_KEY, adverts[low]) or self.knows(
+                return self.has_secret(Kind.MASK_KEY, adverts[low]) or self.has_secret(
                     Kind.MASK_KEY, adverts[high]
                 )
 
@@ -154,7 +154,7 @@ class Closure:
         """Return the X25519 secret of two clients, if c^SK of either is known."""
         adverts = view.adverts
         for own, peer in ((holder, dealer), (dealer, holder)):
-            known = self.knows(Kind.ENCRYPTION_KEY, adverts[own])
+            known = self.has_secret(Kind.ENCRYPTION_KEY, adverts[own])
             if known is not None:
                 keys = KeyPair.from_private_bytes(known.secret)
                 return keys.agree(adverts[peer].encryption_key)
@@ -167,14 +167,14 @@ class Closure:
         self._opened.add(opened)
         return True
 
-    def learn(self, public_part: bytes, secret: SecretBytes, because: str) -> bool:
+    def add(self, public_part: bytes, secret: SecretBytes, because: str) -> bool:
         """Add a verified secret; return whether it is new."""
         if public_part in self.secrets:
             return False
         self.secrets[public_part] = Known(secret, because)
         return True
 
-    def learn_share(  # noqa: PLR0913, PLR0917 - a share and where it comes from
+    def add_share(  # noqa: PLR0913, PLR0917 - a share and where it comes from
         self,
         view: RosterView,
         dealer: int,
@@ -230,7 +230,7 @@ def close(facts: Facts) -> Closure:
 # --- rule 1 -------------------------------------------------------------------------
 
 
-def _learn_from_seeds(closure: Closure) -> None:
+def _add_from_seeds(closure: Closure) -> None:
     for view in closure.facts.rosters:
         for advert in view.adverts.values():
             name = advert.identity
@@ -248,7 +248,7 @@ def _learn_from_seeds(closure: Closure) -> None:
                     f"keys in {view.session}"
                 )
             for shared, secret in own:
-                closure.learn(shared.public_part, secret, "corrupt, by its seed")
+                closure.add(shared.public_part, secret, "corrupt, by its seed")
 
 
 def _own_secrets(
@@ -270,7 +270,7 @@ _LABELS: Final[Mapping[Kind, bytes]] = {
 }
 
 
-def _learn_from_thefts(closure: Closure) -> None:
+def _add_from_thefts(closure: Closure) -> None:
     for theft in closure.facts.thefts:
         source = f"{theft.when}, on the disk"
         whole = _shows(theft.contents, theft.seed.reveal())
@@ -281,13 +281,13 @@ def _learn_from_thefts(closure: Closure) -> None:
             advert = view.adverts[index]
             for shared, secret in _own_secrets(view.session, advert, theft.seed):
                 if whole or _shows(theft.contents, secret.reveal()):
-                    closure.learn(shared.public_part, secret, source)
+                    closure.add(shared.public_part, secret, source)
                 if shared.kind is Kind.ENCRYPTION_KEY:
                     keys = KeyPair.from_private_bytes(secret)
-                    _learn_held_shares(closure, view, index, keys, theft)
+                    _add_held_shares(closure, view, index, keys, theft)
 
 
-def _learn_held_shares(
+def _add_held_shares(
     closure: Closure, view: RosterView, holder: int, keys: KeyPair, theft: Theft
 ) -> None:
     """Look on a disk for the shares that others dealt to its owner."""
@@ -299,7 +299,7 @@ def _learn_held_shares(
         channel = keys.agree(dealer.encryption_key)
         for point, kind, share in _open(bundles, holder, channel):
             if _shows(theft.contents, share):
-                closure.learn_share(
+                closure.add_share(
                     view, bundles.dealer, kind, point, share, way, theft.identity
                 )
 
@@ -316,7 +316,7 @@ def _open_bundles(closure: Closure) -> bool:
     learned = False
     for bundles in closure.facts.bundles:
         view, dealer = bundles.view, bundles.dealer
-        if all(closure.knows(kind, view.adverts[dealer]) for kind in Kind):
+        if all(closure.has_secret(kind, view.adverts[dealer]) for kind in Kind):
             continue
         for holder in _receivers(view, dealer):
             channel = closure.channel(view, dealer, holder)
@@ -324,7 +324,7 @@ def _open_bundles(closure: Closure) -> bool:
                 continue
             name = view.identity(holder)
             for point, kind, share in _open(bundles, holder, channel):
-                learned |= closure.learn_share(
+                learned |= closure.add_share(
                     view, dealer, kind, point, share, "bundle to", name
                 )
     return learned
@@ -371,7 +371,7 @@ def _read_answers(closure: Closure) -> None:
             continue  # it may say anything; what it holds follows from its seed
         for dealer, kind, share in _shares_in(answer):
             point = view.graph.abscissa(dealer, answer.holder)
-            closure.learn_share(view, dealer, kind, point, share, "answer of", name)
+            closure.add_share(view, dealer, kind, point, share, "answer of", name)
 
 
 def _shares_in(answer: Answer) -> Iterator[tuple[int, Kind, bytes]]:
@@ -410,7 +410,7 @@ def _combine_shares(closure: Closure) -> bool:
             secret = _combine(shared, points)
             if secret is not None:
                 because = _counted(shared, points) + note
-                learned |= closure.learn(shared.public_part, secret, because)
+                learned |= closure.add(shared.public_part, secret, because)
                 break
     return learned
 
@@ -448,8 +448,8 @@ def _combine(shared: _SharedSecret, points: Mapping[int, _Share]) -> SecretBytes
 
 # What the facts give by themselves.
 _FROM_FACTS: Final[tuple[Callable[[Closure], None], ...]] = (
-    _learn_from_seeds,
-    _learn_from_thefts,
+    _add_from_seeds,
+    _add_from_thefts,
     _read_answers,
 )
 # What is known gives more of; each tells whether it did.  A revealed noise seed, which

@@ -311,7 +311,7 @@ class Facts:
 
     # --- what the server says -------------------------------------------------------
 
-    def said(self, session_id: bytes, receiver: str, envelope: Envelope) -> None:
+    def on_update(self, session_id: bytes, receiver: str, envelope: Envelope) -> None:
         """Note any message of the server, as this client received it."""
         try:
             message = envelope.open()
@@ -319,19 +319,19 @@ class Facts:
             return  # rule 4
         match message:
             case Roster() | Neighbourhood():
-                self.said_roster(session_id, receiver, envelope.data)
+                self.on_roster(session_id, receiver, envelope.data)
             case EdgesPublished():
-                self.said_edges(session_id, receiver, message)
+                self.on_edges(session_id, receiver, message)
             case Delivery(bitmap, _):
-                self.said_share_holders(session_id, receiver, bitmap)
+                self.on_share_holders(session_id, receiver, bitmap)
             case Survivors(bitmap):
-                self.said_survivors(session_id, receiver, bitmap)
+                self.on_survivors(session_id, receiver, bitmap)
             case Quorum():
-                self.said_quorum(session_id, receiver, message)
+                self.on_quorum(session_id, receiver, message)
 
-    def said_roster(self, session_id: bytes, receiver: str, roster: bytes) -> None:
+    def on_roster(self, session_id: bytes, receiver: str, roster: bytes) -> None:
         """Note the canonical bytes of a roster, as this client was told it."""
-        told = self._told_to(session_id, receiver)
+        told = self._sent_to(session_id, receiver)
         view = self._roster(self._session(session_id), roster)
         if view is None or receiver not in view.index_of:
             return  # rule 4
@@ -339,15 +339,13 @@ class Facts:
         if told.roster is None or view.ctx1 != told.roster.ctx1:
             told.roster, told.masks, told.survivors = view, None, None
 
-    def said_edges(
-        self, session_id: bytes, receiver: str, shown: EdgesPublished
-    ) -> None:
+    def on_edges(self, session_id: bytes, receiver: str, shown: EdgesPublished) -> None:
         """Note who drew this client, as it was told.
 
         What it shares and masks with follows from that and from what it drew itself,
         whatever others were told.
         """
-        told = self._told_to(session_id, receiver)
+        told = self._sent_to(session_id, receiver)
         if told.roster is None or told.drawn is None:
             return  # rule 4
         view = self._edges(told.roster, shown.edge_root)
@@ -358,11 +356,9 @@ class Facts:
         if view is not told.roster:
             told.roster, told.masks, told.survivors = view, None, None
 
-    def said_share_holders(
-        self, session_id: bytes, receiver: str, bitmap: bytes
-    ) -> None:
+    def on_share_holders(self, session_id: bytes, receiver: str, bitmap: bytes) -> None:
         """Note the bitmap of U2, as this client was told it."""
-        told = self._told_to(session_id, receiver)
+        told = self._sent_to(session_id, receiver)
         share_holders = _members(bitmap, told.roster)
         if told.roster is None or share_holders is None:
             return
@@ -370,18 +366,18 @@ class Facts:
         if view is not told.masks:
             told.masks, told.survivors = view, None
 
-    def said_survivors(self, session_id: bytes, receiver: str, bitmap: bytes) -> None:
+    def on_survivors(self, session_id: bytes, receiver: str, bitmap: bytes) -> None:
         """Note the bitmap of U3, as this client was told it."""
-        told = self._told_to(session_id, receiver)
+        told = self._sent_to(session_id, receiver)
         survivors = _members(bitmap, told.roster)
         if told.masks is not None and survivors is not None:
             told.survivors = survivors
             told.shown[told.masks.ctx2, survivors] = told.masks
             self.survivors.setdefault(told.masks.ctx2, set()).add(survivors)
 
-    def said_quorum(self, session_id: bytes, receiver: str, quorum: Quorum) -> None:
+    def on_quorum(self, session_id: bytes, receiver: str, quorum: Quorum) -> None:
         """Note for which of the sets that it was shown a client is shown a quorum."""
-        told = self._told_to(session_id, receiver)
+        told = self._sent_to(session_id, receiver)
         for (_, survivors), view in told.shown.items():
             if any(
                 _is_signed(SignedSet(view, survivors, signer), signature)
@@ -398,7 +394,7 @@ class Facts:
         if aggregator != session.descriptor.aggregator:
             self.strays.add(Stray(session, client, aggregator))
 
-    def heard(
+    def on_request(
         self, session_id: bytes, sender: str, envelope: Envelope, *, by: str = ""
     ) -> None:
         """Note any message of a client, as it reached the server.
@@ -413,21 +409,21 @@ class Facts:
             case Advert() as advert:
                 self.adverts.setdefault((session_id, sender), set()).add(advert)
             case Edges(drawn):
-                self._told_to(session_id, sender).drawn = drawn
+                self._sent_to(session_id, sender).drawn = drawn
             case Bundles(sealed):
-                self.heard_bundles(session_id, sender, sealed)
+                self.on_bundles(session_id, sender, sealed)
             case Consistency(signature):
-                self.heard_signature(session_id, sender, signature)
+                self.on_signature(session_id, sender, signature)
             case Shares(revealed):
-                self.heard_answer(session_id, sender, revealed, by=by)
+                self.on_answer(session_id, sender, revealed, by=by)
 
-    def heard_bundles(self, session_id: bytes, sender: str, bundles: bytes) -> None:
+    def on_bundles(self, session_id: bytes, sender: str, bundles: bytes) -> None:
         """Note the sealed bundles of a client, as they reached the server."""
-        view = self._told_to(session_id, sender).roster
+        view = self._sent_to(session_id, sender).roster
         if self._is_new(session_id, sender, "bundles", bundles) and view is not None:
             self.bundles.append(SealedBundles(view, view.index_of[sender], bundles))
 
-    def heard_vector(
+    def on_vector(
         self,
         session_id: bytes,
         sender: str,
@@ -444,17 +440,17 @@ class Facts:
             residues: The unpacked vector, entries in [0, m), shape (d,).
             masks: What the sender added, where that is known to differ from
                 PROTOCOL §6: how a build with faulty masks is described.
-            by: The aggregator that hears it; see `heard`.
+            by: The aggregator that hears it; see `on_request`.
 
         Raises:
             ValueError: The sender, which is not corrupt, was told no roster and no set
                 U2 yet.  Which masks the vector carries is then unknown.
         """
-        if self._is_kept(session_id, by):
+        if self._is_recorded(session_id, by):
             return
         if not self._is_new(session_id, sender, "vector", residues.tobytes()):
             return
-        view = self._told_to(session_id, sender).masks
+        view = self._sent_to(session_id, sender).masks
         if view is None:
             if sender in self.seeds:
                 return  # its input is known anyway
@@ -463,21 +459,21 @@ class Facts:
             masks = view.masks_of(view.roster.index_of[sender])
         self.vectors.append(MaskedVector(view, sender, residues.copy(), dict(masks)))
 
-    def heard_signature(self, session_id: bytes, sender: str, signature: bytes) -> None:
+    def on_signature(self, session_id: bytes, sender: str, signature: bytes) -> None:
         """Note which of the sets that it was shown a client has signed."""
-        shown = self._told_to(session_id, sender).shown
+        shown = self._sent_to(session_id, sender).shown
         for (_, survivors), view in shown.items():
             signed = SignedSet(view, survivors, view.roster.index_of[sender])
             if _is_signed(signed, signature):
                 self.signed.add(signed)
 
-    def heard_answer(
+    def on_answer(
         self, session_id: bytes, sender: str, shares: bytes, *, by: str = ""
     ) -> None:
         """Note the shares that a client reveals, as they reached the server."""
-        told = self._told_to(session_id, sender)
+        told = self._sent_to(session_id, sender)
         if (
-            not self._is_kept(session_id, by)
+            not self._is_recorded(session_id, by)
             and self._is_new(session_id, sender, "answer", shares)
             and told.masks is not None
             and told.survivors is not None
@@ -492,11 +488,11 @@ class Facts:
             raise ValueError(f"session {session_id[:4].hex()} was never offered")
         return self._sessions[session_id]
 
-    def _is_kept(self, session_id: bytes, by: str) -> bool:
+    def _is_recorded(self, session_id: bytes, by: str) -> bool:
         """Tell whether an honest aggregator hears something (rule 5)."""
         return (by or self._session(session_id).descriptor.aggregator) in self.honest
 
-    def _told_to(self, session_id: bytes, client: str) -> _Told:
+    def _sent_to(self, session_id: bytes, client: str) -> _Told:
         return self._told.setdefault(
             (self._session(session_id).session_id, client), _Told()
         )

@@ -87,7 +87,7 @@ def revealed_sums(closure: Closure) -> tuple[RevealedSum, ...]:
 
 def _solve(closure: Closure, vectors: list[MaskedVector]) -> Iterator[RevealedSum]:
     view = vectors[0].view
-    rows = _rows(vectors, lambda mask: closure.knows_mask(view, mask) is None)
+    rows = _rows(vectors, lambda mask: closure.mask_of(view, mask) is None)
     plain = left_null_space(rows, _LARGE_PRIME)
     # Residues near the prime are negative factors.
     plain = np.where(plain > _LARGE_PRIME // 2, plain - _LARGE_PRIME, plain)
@@ -190,7 +190,7 @@ def _self_key(
     closure: Closure, view: MaskView, mask: SelfMask
 ) -> tuple[SecretBytes, bytes] | None:
     session = view.roster.session
-    seed = closure.knows(Kind.SELF_MASK_SEED, view.roster.adverts[mask.client])
+    seed = closure.has_secret(Kind.SELF_MASK_SEED, view.roster.adverts[mask.client])
     if seed is None:
         return None
     return self_mask_key(
@@ -207,7 +207,7 @@ def _pair_key(
 ) -> tuple[SecretBytes, bytes] | None:
     session, adverts = view.roster.session, view.roster.adverts
     for own, peer in ((mask.low, mask.high), (mask.high, mask.low)):
-        private = closure.knows(Kind.MASK_KEY, adverts[own])
+        private = closure.has_secret(Kind.MASK_KEY, adverts[own])
         if private is not None:
             keys = KeyPair.from_private_bytes(private.secret)
             return pair_mask_key(

@@ -95,7 +95,7 @@ class Aggregators:
             )
             async with self._listening(machine, server):
                 async for total in task.sums():
-                    self._witness.servers.given(total)
+                    self._witness.servers.record_sum(total)
                 await server.settle()
 
     async def _serve_operator(self, machine: Machine) -> None:
@@ -176,7 +176,7 @@ def without_files(witness: Witness, has_room: Callable[[], bool]) -> Iterator[No
         async def write(self, total: ReleasedSum) -> None:
             """Take a sum; it takes the time of a disk."""
             check_room()
-            await asyncio.to_thread(witness.servers.given, total)
+            await asyncio.to_thread(witness.servers.record_sum, total)
 
     with (
         mock.patch("secagg.server.supervisor.SumWriter", Folder),

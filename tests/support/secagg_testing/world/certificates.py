@@ -49,7 +49,7 @@ class TakenBack:
         self._names: list[str] = []
         self._write()
 
-    def take_back(self, name: str) -> None:
+    def revoke(self, name: str) -> None:
         """Put a client's certificate into the file."""
         self._names.append(name)
         self._write()
@@ -108,9 +108,9 @@ class _Guarded:
         """See `AggregatorConnection.identity`."""
         return self.inner.identity
 
-    async def meet(self) -> str:
-        """See `AggregatorConnection.meet`."""
-        return await self.inner.meet()
+    async def probe(self) -> str:
+        """See `AggregatorConnection.probe`."""
+        return await self.inner.probe()
 
     @property
     def trust_domain(self) -> str | None:

@@ -80,7 +80,7 @@ class ClientsSeen:
                 case Received(envelope):
                     known.add(envelope.kind)
                 case InputBound(digest):
-                    self._say(name, session_id, "input", digest)
+                    self._report(name, session_id, "input", digest)
                     known.add(_BOUND)
         if change.reseal is not None:
             known.add(_ANSWERED)
@@ -119,12 +119,12 @@ class ClientsSeen:
             if who == name
         )
 
-    def left(self, name: str, request: Request[Any]) -> None:
+    def on_sent(self, name: str, request: Request[Any]) -> None:
         """See what leaves a client."""
-        self._task_of[name].observer.heard(name, request)
+        self._task_of[name].observer.on_request(name, request)
         session_id: bytes = getattr(request, "session_id", b"")
         kind = type(request)
-        self._notes.note(name, f"asks {kind.__name__} {short(session_id)}")
+        self._notes.write(name, f"asks {kind.__name__} {short(session_id)}")
         self._notes.step()
         if not isinstance(request, SendMessage | UploadChunk):
             return
@@ -138,9 +138,9 @@ class ClientsSeen:
             f"{sorted(map(str, known))}",
         )
         if isinstance(request, SendMessage):
-            self._say(name, session_id, kind, request.message)
+            self._report(name, session_id, kind, request.message)
             return
-        self._say(name, session_id, kind, request.digest)
+        self._report(name, session_id, kind, request.digest)
         journal = self._journals.get(session_id)
         # What has arrived goes with its session, whose end it may not have seen.
         self._notes.must(
@@ -155,12 +155,12 @@ class ClientsSeen:
                 f"an input of {name} leaves without a charge",
             )
 
-    def heard(self, name: str, request: Request[Any], answer: object) -> None:
+    def on_received(self, name: str, request: Request[Any], answer: object) -> None:
         """See what a client is told."""
         if isinstance(answer, UploadStatus):
             key = (name, getattr(request, "session_id", b""))
             self._heard[key] = max(self._heard[key], received(answer))
-        self._task_of[name].observer.said(name, request, answer)
+        self._task_of[name].observer.on_update(name, request, answer)
 
     def must_repeat(self, name: str, session_id: bytes) -> None:
         """Hear that an upload under way has lost what had come."""
@@ -168,14 +168,14 @@ class ClientsSeen:
 
     def contributed(self, name: str, given: Contribution) -> None:
         """See what a client has got for its input."""
-        self._notes.note(name, f"has the sum of session {given.session_number}")
+        self._notes.write(name, f"has the sum of session {given.session_number}")
         self._notes.must(
-            given.noise is None or given.noise.suffices,
+            given.noise is None or given.noise.is_sufficient,
             f"{name} takes a sum with too little noise",
         )
         self.told.append((name, given))
 
-    def _say(self, name: str, session_id: bytes, what: object, said: bytes) -> None:
+    def _report(self, name: str, session_id: bytes, what: object, said: bytes) -> None:
         before = self._said.setdefault((name, session_id, what), said)
         self._notes.must(
             before == said, f"{name} says two different things for {what} of a session"

@@ -67,7 +67,7 @@ class Directed:
             on_server = disk.owner == self._server
             self._restart(self._direction.server if on_server else disk.owner)
 
-    def heard(self, client: str, answer: object) -> None:
+    def on_received(self, client: str, answer: object) -> None:
         """Act on what a client was sent by an aggregator."""
         if self.is_done or not self._direction.after_chunk:
             return

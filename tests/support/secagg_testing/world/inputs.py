@@ -40,7 +40,7 @@ class Inputs:
 
     _given: dict[tuple[bytes, str], _Input] = field(default_factory=dict)
 
-    def note(
+    def record(
         self,
         name: str,
         session: SessionDescriptor,

@@ -125,12 +125,12 @@ class Process:
             self._held.append(handle)
         return self._is_stopped
 
-    def note(self, task: _Task) -> None:
+    def record_task(self, task: _Task) -> None:
         """Remember a task of the process, which would end with it."""
         self._tasks[task] = None
-        task.add_done_callback(self._forget)
+        task.add_done_callback(self._remove_task)
 
-    def _forget(self, task: _Task) -> None:
+    def _remove_task(self, task: _Task) -> None:
         self._tasks.pop(task, None)
         if self.is_gone and not task.cancelled():
             task.exception()  # no task is left that could look at it
@@ -294,7 +294,7 @@ def _of_its_process(
     task = asyncio.Task(work, loop=loop, context=context)
     process = own_process() if context is None else context.get(_RUNNING)
     if process is not None:
-        process.note(task)
+        process.record_task(task)
         if process.is_gone:
             task.cancel()
     return task

@@ -121,7 +121,7 @@ class Disk:
         self._holders: dict[str, Process] = {}
         self.leases: Final = Leases(now, lambda name: self._holders[name].is_gone)
         self.hints: list[asyncio.Event] = []
-        self._blobs = _Blobs(fail_write=self.fail_write, look=self.look)
+        self._blobs = _Blobs(fail_write=self.fail_write, look=self.check_readable)
         self._entropy = entropy
         self._mark = _MarkInMemory()
         self._file = _File(self._mark, entropy)
@@ -151,7 +151,7 @@ class Disk:
         self.open(accept_restored=accept_restored)
         return _SimulatedClientStore(self)
 
-    def note_holder(self, name: str) -> None:
+    def record_holder(self, name: str) -> None:
         """Note which process takes leases under a name: its end will be seen."""
         process = own_process()
         if process is not None:
@@ -162,7 +162,7 @@ class Disk:
         """Whether no server has said recently that it is at work."""
         return bool(notifications.downtime_between(self._alive, self._instant()))
 
-    def note_presence(self) -> None:
+    def record_presence(self) -> None:
         """Hear that a server is at work; time without any counts for no deadline."""
         now = self._instant()
         downtime = notifications.downtime_between(self._alive, now)
@@ -222,7 +222,7 @@ class Disk:
             await asyncio.sleep(seconds)
             raise _unreachable()
 
-    def look(self) -> None:
+    def check_readable(self) -> None:
         """Refuse to be read, or do not.
 
         Raises:
@@ -293,7 +293,7 @@ class _Transactions(SQLiteTransactions):
         is_silent = self._disk.fail_write()
         is_stored = super().write(update)
         if is_stored:
-            self._tell_others()
+            self._notify_others()
             self._disk.on_commit(self._disk, update.task)
         if is_silent:
             raise _refused()
@@ -301,7 +301,7 @@ class _Transactions(SQLiteTransactions):
 
     def read(self, query: Query[Any]) -> Any:
         """See `SQLiteTransactions.read`."""
-        self._disk.look()
+        self._disk.check_readable()
         return super().read(query)
 
     def _apply_arrived(self, changes: Sequence[Change]) -> list[Outcome | Exception]:
@@ -310,7 +310,7 @@ class _Transactions(SQLiteTransactions):
         is_attended = not (self._disk.is_shared and self._disk.is_silent)
         self.connection.is_attended = is_attended
         outcomes = super().apply(changes)
-        self._tell_others()
+        self._notify_others()
         for change, outcome in zip(changes, outcomes, strict=True):
             if isinstance(outcome, Committed):
                 self._disk.on_commit(self._disk, change)
@@ -318,7 +318,7 @@ class _Transactions(SQLiteTransactions):
             raise _refused()
         return outcomes
 
-    def _tell_others(self) -> None:
+    def _notify_others(self) -> None:
         for hint in self._disk.hints:
             if self._disk.is_heard():
                 hint.set()
@@ -355,10 +355,10 @@ class SimulatedExecutor(SQLiteExecutor):
         """See `Engine.write`; a heartbeat takes no time here."""
         if isinstance(update, Heartbeat):
             if self.is_shared and not self._disk.is_cut_off():
-                self._disk.note_presence()
+                self._disk.record_presence()
             return await super().write(update)
         if isinstance(update, AcquireLease):
-            self._disk.note_holder(update.holder)
+            self._disk.record_holder(update.holder)
         if not update.is_counted:
             transactions = self.transactions
             return await self._run(

@@ -160,8 +160,8 @@ class Link:
         self._network = network
         self._process = process
 
-    async def meet(self) -> str:
-        """See `AggregatorConnection.meet`: all of this network have one name."""
+    async def probe(self) -> str:
+        """See `AggregatorConnection.probe`: all of this network have one name."""
         return self.aggregator
 
     async def call(self, request: Request[_Answer]) -> _Answer:
@@ -176,7 +176,7 @@ class Link:
             got = await answer
         finally:
             carried.cancel()
-        self._network.witness.clients.heard(self.identity, request, got)
+        self._network.witness.clients.on_received(self.identity, request, got)
         return got
 
     async def watch(
@@ -194,7 +194,9 @@ class Link:
             while (update := await updates.get()) is not None:
                 if isinstance(update, SecAggError):
                     raise update
-                self._network.witness.clients.heard(self.identity, request, update)
+                self._network.witness.clients.on_received(
+                    self.identity, request, update
+                )
                 yield update
         finally:
             carried.cancel()
@@ -202,7 +204,7 @@ class Link:
     def _leave(self, request: Request[Any]) -> None:
         if self._process.is_gone:
             raise asyncio.CancelledError
-        self._network.witness.clients.left(self.identity, request)
+        self._network.witness.clients.on_sent(self.identity, request)
 
     async def _carry(
         self, request: Request[_Answer], answer: "asyncio.Future[_Answer]"

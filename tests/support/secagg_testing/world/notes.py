@@ -47,7 +47,7 @@ class Notes:
         self.steps += 1
         self._on_step(self.steps)
 
-    def note(self, who: str, what: str) -> None:
+    def write(self, who: str, what: str) -> None:
         """Write a line of the trace."""
         line = f"{self.now():12.6f}  {who:12}  {what}"
         self._digest.update(line.encode())
@@ -56,7 +56,7 @@ class Notes:
 
     def fault(self, complaint: str) -> None:
         """Note that something did not hold; it is the end of the run."""
-        self.note("FAULT", complaint)
+        self.write("FAULT", complaint)
         self.faults.append(complaint)
         self.on_fault()
 

@@ -40,17 +40,17 @@ class Operator:
         self._dice = dice
         self._pausing: set[str] = set()
 
-    async def say(self, action: Action, task: WorldTask) -> None:
+    async def act(self, action: Action, task: WorldTask) -> None:
         """Say one thing, and see that it is done."""
         match action.word:
             case Word.ADD:
                 settings = settings_of(task.name, task.sums)
-                await self._until_heard(
+                await self._until_done(
                     task, TaskState.RUNNING, lambda keeper: keeper.add(settings)
                 )
             case Word.PAUSE:
                 self._pausing.add(task.name)
-                await self._until_heard(
+                await self._until_done(
                     task,
                     TaskState.PAUSED,
                     lambda keeper: keeper.pause(task.name, reason="wait"),
@@ -72,22 +72,22 @@ class Operator:
                     await self._resume(task)
 
     async def _resume(self, task: WorldTask) -> None:
-        await self._until_heard(
+        await self._until_done(
             task, TaskState.RUNNING, lambda keeper: keeper.resume(task.name)
         )
 
     async def stop(self, task: WorldTask) -> None:
         """End a task for good."""
-        await self._until_heard(
+        await self._until_done(
             task,
             TaskState.STOPPED,
             lambda keeper: keeper.stop(task.name, reason="enough"),
         )
 
-    async def _until_heard(self, task: WorldTask, state: TaskState, act: _Act) -> None:
+    async def _until_done(self, task: WorldTask, state: TaskState, act: _Act) -> None:
         words = self._witness.words_of(task.name)
         before = max(0, len(words) - 1)
-        while not await self._is_heard(task, act):  # noqa: ASYNC110 - nothing notifies
+        while not await self._is_done(task, act):  # noqa: ASYNC110 - nothing notifies
             await asyncio.sleep(_AGAIN_SECONDS)
         if not {state, TaskState.STOPPED} & set(words[before:]):
             self._witness.fault(
@@ -95,7 +95,7 @@ class Operator:
                 f"it was {words[before:]} since"
             )
 
-    async def _is_heard(self, task: WorldTask, act: _Act) -> bool:
+    async def _is_done(self, task: WorldTask, act: _Act) -> bool:
         """Say it to one aggregator; return whether that has acknowledged it."""
         alive = [
             (machine, keeper)
@@ -111,7 +111,7 @@ class Operator:
         if machine.is_gone or asking.cancelled():
             return False
         refused = asking.result()
-        self._witness.note("operator", f"{task.name}: {refused or 'acknowledged'}")
+        self._witness.write("operator", f"{task.name}: {refused or 'acknowledged'}")
         # It was heard before, and the reply was lost; or there is nothing left to say.
         return refused is None or refused.code in {
             ErrorCode.BAD_SETTINGS,

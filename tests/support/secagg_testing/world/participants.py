@@ -83,7 +83,7 @@ class WorldClient(Client):
             client=self,
             make=self._vector,
             accept=lambda _: None,
-            on_given=lambda given: self._witness.clients.contributed(self._name, given),
+            on_done=lambda given: self._witness.clients.contributed(self._name, given),
             on_failed=failed,
         ).run()
 
@@ -111,7 +111,7 @@ class WorldClient(Client):
             made = NoisyVector(self._one_hot(descriptor), block, secrets.context)
         else:
             made = PlainVector(self._one_hot(descriptor))
-        if not self._witness.inputs.note(self._name, descriptor, made, secrets):
+        if not self._witness.inputs.record(self._name, descriptor, made, secrets):
             self._witness.fault(f"{self._name} makes two inputs for one session")
         return EncodedInput(made)
 

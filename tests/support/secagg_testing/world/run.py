@@ -149,7 +149,7 @@ class _World:
         self.servers = tuple(f"{SERVER}-{n}" for n in range(plan.servers))
         self.directed = self._directed()
         if self.directed is not None:
-            self.network.on_answer = self.directed.heard
+            self.network.on_answer = self.directed.on_received
         self.disks = {name: self._disk(name) for name in self.names}
         self.disks |= dict.fromkeys(self.servers, self._disk(SERVER))
         self.machines: dict[str, Machine] = {}
@@ -188,7 +188,7 @@ class _World:
         except ForbiddenKnowledgeError as error:
             self.witness.fault(f"forbidden knowledge: {error}")
         finally:
-            self._bury()
+            self._teardown()
         witness = self.witness
         return Run(
             plan=self.plan,
@@ -201,7 +201,7 @@ class _World:
             endings=self.endings,
         )
 
-    def _bury(self) -> None:
+    def _teardown(self) -> None:
         """Leave nothing behind that a later run could meet."""
         for machine in self.machines.values():
             machine.kill()
@@ -222,11 +222,11 @@ class _World:
 
     async def _until_the_end(self) -> None:
         clients = [
-            self._looked_after(name, partial(self._take_part, number))
+            self._supervise(name, partial(self._take_part, number))
             for number, name in enumerate(self.names)
         ]
         servers = [
-            self._looked_after(name, self.aggregators.serve) for name in self.servers
+            self._supervise(name, self.aggregators.serve) for name in self.servers
         ]
         serving = asyncio.ensure_future(_all(servers))
         taking_part = asyncio.ensure_future(_all(clients))
@@ -336,7 +336,7 @@ class _World:
 
     # --- processes --------------------------------------------------------------------
 
-    async def _looked_after(
+    async def _supervise(
         self, name: str, work: Callable[[Machine], Coroutine[Any, Any, None]]
     ) -> None:
         """Run a party's processes, one after the other, until it has come to an end."""
@@ -353,7 +353,7 @@ class _World:
             ending = self._ending_of(machine, process)
             if ending is not None:
                 self.endings[name] = ending
-                self.witness.note(name, f"ends: {ending}")
+                self.witness.write(name, f"ends: {ending}")
                 return
             await asyncio.sleep(RESTART_SECONDS)
 
@@ -362,7 +362,7 @@ class _World:
         if machine.name in self.dismissed:
             return "dismissed"
         if machine.is_gone or process.cancelled():
-            self.witness.note(machine.name, "has died")
+            self.witness.write(machine.name, "has died")
             return None
         error = process.exception()
         if error is None:
@@ -371,7 +371,7 @@ class _World:
         if not isinstance(error, SecAggError):
             self.witness.fault(f"{machine.name} ended by {error!r}")
             return repr(error)
-        self.witness.note(machine.name, f"error: {error.code.name}, {error}")
+        self.witness.write(machine.name, f"error: {error.code.name}, {error}")
         is_server = machine.disk.owner == SERVER
         ends = self._server_ends if is_server else self._client_ends
         return error.code.name if ends(machine.name, error) else None
@@ -412,8 +412,8 @@ class _World:
         )
         self.machines[name] = machine
         if machine.disk.owner == SERVER:
-            self.witness.servers.uptime.note(machine)
-        self.witness.note(name, "starts")
+            self.witness.servers.uptime.record_start(machine)
+        self.witness.write(name, "starts")
         return machine
 
     async def _take_part(self, number: int, machine: Machine) -> None:
@@ -467,7 +467,7 @@ class _World:
     def _inject(self, incident: Incident | Action) -> None:
         if isinstance(incident, Action):
             task = next(t for t in self.plan.tasks if t.name == incident.task)
-            action = self.loop.create_task(self.operator.say(incident, task))
+            action = self.loop.create_task(self.operator.act(incident, task))
             self.said.add(action)
             action.add_done_callback(self.said.discard)
             return
@@ -475,7 +475,7 @@ class _World:
             return
         among = self.names if incident.fault.meets_client else self.servers
         victim = among[incident.client % len(among)]
-        self.witness.note("WORLD", f"{incident.fault}: {victim}")
+        self.witness.write("WORLD", f"{incident.fault}: {victim}")
         match incident.fault:
             case Fault.KILL_SERVER | Fault.KILL_CLIENT:
                 self._kill(victim)
@@ -576,7 +576,7 @@ class _World:
 
     def _take_back(self, name: str) -> None:
         if self.taken_back is not None and not self.witness.servers.is_revoked(name):
-            self.taken_back.take_back(name)
+            self.taken_back.revoke(name)
             self.witness.servers.revoked(name)
 
     def _stop(self, name: str, seconds: float) -> None:

@@ -97,7 +97,7 @@ class ServersSeen:
         """Note that a sum ends each server that computes it."""
         self.poisoned[session_id] += 1
         ended = self.poisoned[session_id]
-        self._notes.note(process.name, f"ends by the sum of {short(session_id)}")
+        self._notes.write(process.name, f"ends by the sum of {short(session_id)}")
         self._notes.must(
             ended <= MOST_ATTEMPTS or self.has_forgotten,
             f"a sum is begun that has ended {ended - 1} servers",
@@ -275,7 +275,7 @@ class ServersSeen:
         if process.is_gone:
             return
         session_id: bytes = getattr(request, "session_id", b"")
-        self._notes.note(
+        self._notes.write(
             process.name, f"answers {name} {type(request).__name__}: {_shown(answer)}"
         )
         self._notes.step()
@@ -333,7 +333,7 @@ class ServersSeen:
         """See what a server refuses."""
         if process.is_gone:
             return
-        self._notes.note(
+        self._notes.write(
             process.name,
             f"refuses {name} {type(request).__name__}: {error.code.name}, {error}",
         )
@@ -369,10 +369,10 @@ class ServersSeen:
             and name not in journal.senders(kind.ROUND)
         )
 
-    def given(self, total: ReleasedSum) -> None:
+    def record_sum(self, total: ReleasedSum) -> None:
         """See a sum as the operator is given it."""
         session = total.receipt.descriptor
-        self._notes.note("operator", f"has the sum of session {total.session_number}")
+        self._notes.write("operator", f"has the sum of session {total.session_number}")
         before = self.sums.setdefault((session.task_id, session.session_number), total)
         which = f"session {session.session_number} of {session.task_id}"
         self._notes.must(
@@ -394,7 +394,7 @@ class ServersSeen:
             f"the sum of {which} is not that of {survivors}",
         )
         self._notes.must(
-            certificate is None or certificate.suffices,
+            certificate is None or certificate.is_sufficient,
             f"the sum of {which} has too little noise",
         )
         for complaint in complaints(total.audit, journal):

@@ -24,7 +24,7 @@ class Uptime:
         self._processes: Final[list[Process]] = []
         self._cuts: Final[defaultdict[str, list[_Piece]]] = defaultdict(list)
 
-    def note(self, process: Process) -> None:
+    def record_start(self, process: Process) -> None:
         """Note that a server starts."""
         self._processes.append(process)
 

@@ -92,11 +92,11 @@ class Witness(Notes):
     def committed(self, disk: Disk, change: Change | Task) -> None:
         """See what is on a disk."""
         if isinstance(change, Task):
-            self.note(disk.owner, f"disk: {change.task_id} is {change.state}")
+            self.write(disk.owner, f"disk: {change.task_id} is {change.state}")
             self._tasks[change.task_id].words.append(change.state)
             return
         session_id = bytes.fromhex(change.key.rpartition("/")[2])
-        self.note(disk.owner, f"disk: {_shown_change(change)} {short(session_id)}")
+        self.write(disk.owner, f"disk: {_shown_change(change)} {short(session_id)}")
         if change.key.startswith(f"{Side.SERVER}/"):
             self.servers.committed(session_id, change, disk)
         else:

@@ -15,7 +15,7 @@ from dpnoise.accounting.cross_task import (
     TaskLoss,
     fits,
     gaussian_loss,
-    room_for,
+    required_change,
     spent,
 )
 from dpnoise.events import (
@@ -194,7 +194,7 @@ def test_a_choice_by_results_stays_within_delta_and_would_not_without_halves():
 def test_what_is_said_to_fit_fits_and_a_little_more_does_not(losses, kind):
     refused = kind(1.5, 1e-6)
     assert not fits([*losses, refused], LIMIT)
-    room = room_for(refused, losses, LIMIT)
+    room = required_change(refused, losses, LIMIT)
     assert fits([*losses, kind(room.epsilon * 0.999, 1e-6)], LIMIT)
     assert not fits([*losses, kind(room.epsilon * 1.001, 1e-6)], LIMIT)
     assert room.needed.delta == LIMIT.delta
@@ -205,21 +205,21 @@ def test_what_is_said_to_fit_fits_and_a_little_more_does_not(losses, kind):
 
 def test_where_delta_is_too_small_the_room_says_so():
     refused = plain(0.1, 2e-5)
-    room = room_for(refused, [plain(0.1, 1e-6)], LIMIT)
+    room = required_change(refused, [plain(0.1, 1e-6)], LIMIT)
     assert room.epsilon == 0.0
     assert room.needed == LossLimit(LIMIT.epsilon, pytest.approx(2.1e-5))
     assert fits([plain(0.1, 1e-6), refused], room.needed)
-    halved = room_for(refused, [gaussian(0.1, 1e-6)], LIMIT)
+    halved = required_change(refused, [gaussian(0.1, 1e-6)], LIMIT)
     assert halved.needed.delta == pytest.approx(4.2e-5)
     # No delta is enough for what epsilons come to.
-    both = room_for(plain(0.9, 1e-6), [plain(0.9, 4e-7)], LossLimit(1.0, 1e-6))
+    both = required_change(plain(0.9, 1e-6), [plain(0.9, 4e-7)], LossLimit(1.0, 1e-6))
     assert both.needed == LossLimit(1.8, pytest.approx(1.4e-6))
     # Three times 1e-5 is a bit more than 3e-5 in floats, and no reason for more.
-    thrice = room_for(
+    thrice = required_change(
         plain(0.9, 1e-5), [plain(0.9, 1e-5), plain(0.9, 1e-5)], LossLimit(1.0, 3e-5)
     )
     assert thrice.needed == LossLimit(pytest.approx(2.7), 3e-5)
-    assert room_for(plain(0.9, 0.7), [plain(0.1, 0.3)], LIMIT).needed is None
+    assert required_change(plain(0.9, 0.7), [plain(0.1, 0.3)], LIMIT).needed is None
 
 
 def test_whatever_limit_is_named_takes_what_was_refused():
@@ -238,7 +238,7 @@ def test_whatever_limit_is_named_takes_what_was_refused():
         if fits(losses, limit):
             continue
         *beside, refused = losses
-        needed = room_for(refused, beside, limit).needed
+        needed = required_change(refused, beside, limit).needed
         assert fits(losses, needed), (losses, limit, needed)
         assert needed.delta >= limit.delta
         assert needed.epsilon >= limit.epsilon

@@ -12,7 +12,7 @@ import pytest
 import scipy
 
 from dpnoise.bench import compare
-from dpnoise.bench.comparison import _Cell, _measured
+from dpnoise.bench.comparison import _Cell, _join_measured
 from dpnoise.errors import InputError, ParameterError
 from dpnoise.mechanisms import make_mechanism
 from dpnoise.planning import plan
@@ -79,7 +79,7 @@ def test_an_interval_is_students():
     errors = np.array([3.0, 5.0, 4.0, 4.5, 3.5])
     cell, norms = _Cell("skellam", None, 1.0, made), (3.0, 3.5, 3.2)
     pilots = np.array([(norm * norm, 12.0) for norm in norms])
-    row = _measured(cell, made, errors, 0.01, pilots=pilots)
+    row = _join_measured(cell, made, errors, 0.01, pilots=pilots)
     low, high = scipy.stats.t.interval(
         0.98, 4, loc=errors.mean(), scale=scipy.stats.sem(errors)
     )
@@ -94,7 +94,7 @@ def test_an_interval_is_students():
     )
     assert (row.forecast_low, row.forecast_high) == pytest.approx((low, high))
     assert row.forecast == pytest.approx(np.mean(expected))
-    wide = _measured(cell, made, errors, 1e-6, pilots=pilots)
+    wide = _join_measured(cell, made, errors, 1e-6, pilots=pilots)
     assert wide.mse_low == 0.0  # no squared error is less
 
 

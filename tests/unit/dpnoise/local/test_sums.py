@@ -51,7 +51,7 @@ def log_moment(randomiser, theta):
 
 def along(randomiser):
     """Return the bound on the cosine alone."""
-    around = Scatter.around_cap(randomiser.cap, 1.0, 0.0)
+    around = Scatter.cap_bound(randomiser.cap, 1.0, 0.0)
     return around.along_one - 1.0 / (randomiser.cap.dim - 1)
 
 

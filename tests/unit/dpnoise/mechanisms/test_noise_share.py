@@ -44,7 +44,12 @@ def test_known_shares(variance, roster, rule, expected):
     ).session(roster)
     tolerated, counted, share = expected
     assert (session.tolerated_losses, session.colluders) == (tolerated, counted)
-    assert session.base == session.upload == session.kept(tolerated) == Fraction(share)
+    assert (
+        session.base
+        == session.upload
+        == session.remaining(tolerated)
+        == Fraction(share)
+    )
     assert session.layers == ()
     assert session.removed_layers(0) == ()
 
@@ -63,7 +68,7 @@ def test_a_known_ladder():
         (30, (), "6679/2048"),
     ):
         assert session.removed_layers(losses) == removed
-        assert session.kept(losses) == Fraction(kept)
+        assert session.remaining(losses) == Fraction(kept)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +95,7 @@ def test_the_ladder_keeps_little_more_than_the_losses_require(
     for lost in range(losses + 1):
         needed = Fraction(225) / (roster - lost - 1)
         assert session.needed(lost) == needed
-        assert needed <= session.kept(lost) <= needed * Fraction(surplus)
+        assert needed <= session.remaining(lost) <= needed * Fraction(surplus)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +116,7 @@ def test_how_close_a_ladder_comes_depends_on_the_losses(part, ladder, most):
         loss_fraction=part,
         ladder=ladder,
     ).session(1000)
-    surplus = max(session.kept(d) / session.needed(d) for d in range(lost + 1))
+    surplus = max(session.remaining(d) / session.needed(d) for d in range(lost + 1))
     assert surplus <= 1 + Fraction(lost, 1000 - lost - 1) / 2**ladder + Fraction(
         1, 1000
     )
@@ -136,12 +141,17 @@ def test_a_ladder_that_rounding_flattens_is_no_ladder():
     )
     session = rule.session(1000)
     assert (session.tolerated_losses, session.layers) == (1, ())
-    assert session.base == session.kept(0) == session.kept(1) == Fraction(31, 2048)
+    assert (
+        session.base
+        == session.remaining(0)
+        == session.remaining(1)
+        == Fraction(31, 2048)
+    )
 
 
 def test_more_losses_than_tolerated_have_no_answer():
     session = dataclasses.replace(GOOD, ladder=4).session(100)
-    for question in (session.needed, session.removed_layers, session.kept):
+    for question in (session.needed, session.removed_layers, session.remaining):
         with pytest.raises(ParameterError) as caught:
             question(31)
         assert (caught.value.parameter, caught.value.nearest) == ("losses", "30")
@@ -244,11 +254,11 @@ def test_the_honest_others_carry_the_counted_variance_whatever_is_lost(rule, mor
     for lost in range(session.tolerated_losses + 1):
         removed = session.removed_layers(lost)
         kept = session.upload - sum(session.layers[layer] for layer in removed)
-        assert kept == session.kept(lost)
+        assert kept == session.remaining(lost)
         assert session.base <= kept <= session.upload
         left = roster - lost - session.colluders - 1
         assert left * kept >= rule.counted_variance
-    kept = [session.kept(lost) for lost in range(session.tolerated_losses + 1)]
+    kept = [session.remaining(lost) for lost in range(session.tolerated_losses + 1)]
     assert kept == sorted(kept)
     assert kept[-1] >= rule.counted_variance / shares
 

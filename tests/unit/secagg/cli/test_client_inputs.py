@@ -18,8 +18,8 @@ from secagg.cli import main
 from secagg.cli.client_inputs import (
     GivenInput,
     _files_of,
-    give_to_all,
     read_tasks,
+    run_all,
     settings_of_inputs,
     source_of,
 )
@@ -82,7 +82,7 @@ async def test_a_task_that_fails_leaves_the_others(capsys):
         return {"sessions": [number]}
 
     with pytest.raises(secagg.InputError, match="no file"):
-        await give_to_all(["flu", "beds"], give, Output(as_json=True))
+        await run_all(["flu", "beds"], give, Output(as_json=True))
     said = capsys.readouterr().err
     assert "flu: ended: no file" in said
     assert "beds: at work" in said
@@ -91,7 +91,7 @@ async def test_a_task_that_fails_leaves_the_others(capsys):
     async def good(number, _):
         return {"sessions": [number]}
 
-    given = await give_to_all(["flu", "beds"], good, Output(as_json=True))
+    given = await run_all(["flu", "beds"], good, Output(as_json=True))
     assert json.dumps(given) == '{"flu": {"sessions": [0]}, "beds": {"sessions": [1]}}'
 
 
@@ -198,7 +198,7 @@ async def test_one_client_gives_to_two_tasks_side_by_side(
                 task = one.client.task
                 return secagg.Client(link, task=task, step_client=shared, **more)
 
-            return command._give(
+            return command._run(
                 one,
                 source_of(one, each, exec_seconds=None, exec_env=()),
                 command._Files.of_input(each),
@@ -218,7 +218,7 @@ async def test_one_client_gives_to_two_tasks_side_by_side(
         shared._trust_domain = None  # in one process none is proven
         with shared:
             said, *_ = await asyncio.gather(
-                give_to_all(list(given), give, Output(as_json=True)),
+                run_all(list(given), give, Output(as_json=True)),
                 *(other(name, task) for name in "bc" for task in given),
                 *(one.next_sum() for one in running.values()),
             )
@@ -270,7 +270,7 @@ async def test_a_client_that_is_stopped_leaves_no_program_behind(
                 await one.contribute([0.0, 0.0])
 
         giving = asyncio.create_task(
-            command._give(
+            command._run(
                 settings,
                 source_of(settings, given, exec_seconds=None, exec_env=()),
                 command._Files.of_input(given),

@@ -90,7 +90,7 @@ def test_a_pipe_gets_the_state_again_after_three_seconds_without_a_line():
     for second in range(8):
         now[0] = float(second)
         if second == 4:
-            view.tell("9 clients are there")
+            view.show_line("9 clients are there")
         view.repeat_state()
     assert stream.getvalue().splitlines() == [
         "  3.0 s  planning the noise",
@@ -102,5 +102,5 @@ def test_a_pipe_gets_the_state_again_after_three_seconds_without_a_line():
 def test_the_thread_of_a_view_ends_with_it():
     stream = io.StringIO()
     with DemoLines(output_to(stream, terminal=False), clients=9) as view:
-        assert view._pulse.is_alive()
-    assert not view._pulse.is_alive()
+        assert view._repeater.is_alive()
+    assert not view._repeater.is_alive()

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from secagg.cli import main
-from secagg.cli.checks.setup_checks import shown_results
+from secagg.cli.checks.setup_checks import local_checks
 from secagg.cli.checks.setups import ClientSetup, ServerSetup
 from secagg.config import load_client_settings, load_server_settings
 from secagg.errors import ErrorCode
@@ -45,7 +45,7 @@ def checks_of(pki, role, section):
         setup = ServerSetup(path, settings.host, [settings.own_task])
     else:
         setup = ClientSetup(path, settings)
-    return [each for each in shown_results(setup) if each.subject == "enrolment"]
+    return [each for each in local_checks(setup) if each.subject == "enrolment"]
 
 
 def client(pki, key, **changes):

@@ -28,7 +28,7 @@ from secagg_testing.two_aggregators import (
 from secagg import advanced
 from secagg.cli import main
 from secagg.cli.output import Output
-from secagg.cli.two_aggregators import _say_given
+from secagg.cli.two_aggregators import _print_contribution
 from secagg.config.two_aggregators import (
     HelperSettings,
     LeaderSettings,
@@ -387,10 +387,10 @@ def test_what_no_client_has_signed_is_not_said_of_a_sum(
         privacy=noise_for().report(),
         receipt=b"",
     )
-    _say_given(given, Path("sum.npy"), Output(as_json=True))
+    _print_contribution(given, Path("sum.npy"), Output(as_json=True))
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
     json_answer("client of two aggregators", answer)
-    _say_given(given, None, Output(as_json=False))
+    _print_contribution(given, None, Output(as_json=False))
     said = capsys.readouterr().out.splitlines()[0]
     assert (
         said
@@ -582,7 +582,7 @@ class Operated:
     def key(self):
         return self.told[0].removeprefix("signs receipts as ")
 
-    async def ask(self, verb, **arguments):
+    async def request(self, verb, **arguments):
         socket = admin_socket_of(self.settings.server)
         return await call_admin(socket, verb, arguments)
 
@@ -615,7 +615,7 @@ async def assert_refused(party):
         ("task.stop", {"task": "second", "reason": "why"}),
     ):
         with pytest.raises(ServiceError) as said:
-            await party.ask(verb, **arguments)
+            await party.request(verb, **arguments)
         assert said.value.code is ErrorCode.UNEXPECTED_MESSAGE, verb
     watching = watch_admin(admin_socket_of(party.settings.server), "session.watch", {})
     with pytest.raises(ServiceError, match="cannot be watched") as said:
@@ -625,7 +625,7 @@ async def assert_refused(party):
 
 async def assert_watched(party):
     """Socket, page, metrics and doctor of an aggregator whose tasks have a sum each."""
-    status = await party.ask("status")
+    status = await party.request("status")
     assert status["server"]["address"] == party.address
     assert [each["task"] for each in status["tasks"]] == ["between-two", "second"]
     page = await party.page("the operator")
@@ -688,10 +688,12 @@ def test_operators_see_and_pause_what_two_aggregators_do(deployment, capsys):
             async with Operated(
                 deployment, capsys, "leader", sections["leader"]
             ) as lead:
-                paused = await lead.ask("task.pause", task="second", reason="look")
+                paused = await lead.request("task.pause", task="second", reason="look")
                 assert (paused["state"], paused["version"]) == ("paused", 1)
                 given = [await give(helper, lead, "between-two")]
-                assert (await lead.ask("task.resume", task="second"))["version"] == 2
+                assert (await lead.request("task.resume", task="second"))[
+                    "version"
+                ] == 2
                 given.append(await give(helper, lead, "second"))
                 for party in (helper, lead):
                     await assert_refused(party)
@@ -741,10 +743,10 @@ def test_drain_finishes_the_session_that_clients_have_given_to(deployment, capsy
                 giving = [give("a"), give("b")]
                 answered = 0
                 while answered < 2:
-                    task = await lead.ask("task.show", task="between-two")
+                    task = await lead.request("task.show", task="between-two")
                     live = [each["live"] for each in task["running"] if "live" in each]
                     answered = sum(each["answered"] for each in live)
-                await lead.ask("drain", finish=True)
+                await lead.request("drain", finish=True)
                 giving.append(give("c"))
                 await lead.running
                 for each in giving:

@@ -142,9 +142,9 @@ def test_one_stream_serves_a_whole_session_and_ends_with_it():
         assert closed == [bytes(32)]
         await update(b"\x01" * 32, Round.SHARE_KEYS)
         assert len(opened) == 3
-        await calls.hang_up()
+        await calls.close_stream()
         assert closed == [bytes(32), b"\x01" * 32, b"\x01" * 32]
-        await calls.hang_up()
+        await calls.close_stream()
 
     manual_clock.run(follow)
 
@@ -199,7 +199,7 @@ def test_a_round_that_the_profile_leaves_out_needs_no_stream_of_its_own():
                 on_wait=lambda _: clock.now() + 60,
             )
             assert update == expected
-        await calls.hang_up()
+        await calls.close_stream()
         assert [after for _, after in stream.opened] == [Round.ADVERTISE_KEYS]
         assert not stream.asked
 
@@ -545,7 +545,7 @@ def test_a_way_that_has_turned_to_one_it_has_not_met_meets_it_first():
                     raise LocalProtocolError("not known yet")
                 return self.names[0]
 
-            async def meet(self):
+            async def probe(self):
                 self.met += 1
                 return self.names[0]
 

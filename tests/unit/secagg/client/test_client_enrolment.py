@@ -95,7 +95,7 @@ async def admitted(store, trust, data, *, enrolment=ENROLMENT, now=NOW, **change
 async def rules(store, found, *, enrolment=ENROLMENT, trust=None, now=NOW):
     trust, data = trust or trusting(found), b"" if found is None else found.encode()
     session = await admitted(store, trust, data, enrolment=enrolment, now=now)
-    await enrolment.remember(trust, data, store=store)
+    await enrolment.record(trust, data, store=store)
     place = session.membership
     assert (place.key, place.credential) == (
         CLIENT,

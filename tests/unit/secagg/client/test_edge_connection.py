@@ -78,7 +78,7 @@ async def failure(tmp_path, *answers, **changes):
 
 async def test_calls_share_a_connection_and_sign_for_the_authority(tmp_path):
     async with answering(tmp_path, answer(DONE), answer(DONE)) as (connection, heads):
-        assert await connection.meet() == "agg"
+        assert await connection.probe() == "agg"
         for _ in range(2):
             assert await connection.call(STATUS) == UploadStatus(3)
         assert (connection.identity, connection.trust_domain) == ("ada", "ours.example")
@@ -94,7 +94,7 @@ async def test_a_certificate_for_another_host_is_refused_before_a_request(tmp_pa
             await connection.call(STATUS)
         assert caught.value.code is ErrorCode.BAD_CERTIFICATE
         with pytest.raises(ServiceError):
-            await connection.meet()
+            await connection.probe()
     assert not heads
 
 

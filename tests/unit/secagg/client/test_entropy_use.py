@@ -85,7 +85,7 @@ def test_a_session_draws_a_nonce_a_graph_seed_and_one_seed_per_client(monkeypatc
         await serving
 
     manual_clock.run(main)
-    assert server_entropy.left == 0
+    assert server_entropy.unused_tokens == 0
     assert sums[0].descriptor.server_nonce == NONCE
     for entropy in client_entropies:
         assert entropy.sizes.count(32) == 1

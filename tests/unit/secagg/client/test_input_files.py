@@ -41,9 +41,9 @@ def given(path, *sessions):
 def test_the_next_process_knows_the_file_and_the_session_it_was_given_to(path):
     given(path, info())
     again = given(path)
-    assert again.was_given("sums", 3)
-    assert not again.was_given("sums", 4)
-    assert not again.was_given("others", 3)
+    assert again.was_assigned("sums", 3)
+    assert not again.was_assigned("sums", 4)
+    assert not again.was_assigned("others", 3)
 
 
 def test_another_file_in_its_place_is_another_one(path):
@@ -53,14 +53,14 @@ def test_another_file_in_its_place_is_another_one(path):
     about = path.stat()
     os.utime(other, ns=(about.st_atime_ns, about.st_mtime_ns))
     other.replace(path)
-    assert not given(path).was_given("sums", 3)
+    assert not given(path).was_assigned("sums", 3)
 
 
 def test_a_file_that_was_written_again_is_another_one(path):
     given(path, info())
     np.save(path, np.arange(4))
     os.utime(path, ns=(1, 1))
-    assert not given(path).was_given("sums", 3)
+    assert not given(path).was_assigned("sums", 3)
 
 
 def test_a_file_that_is_replaced_after_it_was_read_is_not_the_one_that_was_given(path):
@@ -69,7 +69,7 @@ def test_a_file_that_is_replaced_after_it_was_read_is_not_the_one_that_was_given
     np.save(path, np.ones(4))
     os.utime(path, ns=(1, 1))
     source.vector(info())  # the one that was read at the start
-    assert not given(path).was_given("sums", 3)
+    assert not given(path).was_assigned("sums", 3)
 
 
 def test_where_every_session_has_a_file_one_that_was_moved_away_was_given(tmp_path):
@@ -77,10 +77,10 @@ def test_where_every_session_has_a_file_one_that_was_moved_away_was_given(tmp_pa
     np.save(tmp_path / "x-1.npy", np.zeros(4))
     given(pattern, info(1))
     np.save(tmp_path / "x-2.npy", np.zeros(4))
-    assert given(pattern).was_given("sums", 1)
-    assert not given(pattern).was_given("sums", 2)
+    assert given(pattern).was_assigned("sums", 1)
+    assert not given(pattern).was_assigned("sums", 2)
     (tmp_path / "x-1.npy").unlink()
-    assert given(pattern).was_given("sums", 1)
+    assert given(pattern).was_assigned("sums", 1)
 
 
 @pytest.mark.parametrize("damage", [b"", b"[]", b"{", b'{"sums/3": 7}'])
@@ -89,14 +89,14 @@ def test_a_note_that_cannot_be_read_lets_nothing_pass(path, damage):
     note = path.parent / "state" / "given-files.json"
     assert b"sums/3" in note.read_bytes()
     note.write_bytes(damage)
-    assert not given(path).was_given("sums", 3)
+    assert not given(path).was_assigned("sums", 3)
     given(path, info())
-    assert given(path).was_given("sums", 3)
+    assert given(path).was_assigned("sums", 3)
 
 
 def test_only_the_latest_files_are_kept_in_mind(path):
     source = given(path, *(info(number) for number in range(1, 71)))
-    known = [number for number in range(1, 71) if source.was_given("sums", number)]
+    known = [number for number in range(1, 71) if source.was_assigned("sums", number)]
     assert known == list(range(7, 71))
 
 
@@ -105,7 +105,7 @@ def test_a_vector_that_the_session_cannot_take_was_not_given(path):
     np.save(path, np.arange(5))
     with pytest.raises(InputError, match="5 entries"):
         given(path, info())
-    assert not given(path).was_given("sums", 3)
+    assert not given(path).was_assigned("sums", 3)
 
 
 def test_nothing_of_the_vector_is_in_the_note(path):

@@ -16,7 +16,7 @@ from secagg_testing.cohorts import (
 )
 from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.deployment import TASK_ID, Deployment, one_hot_input
-from secagg_testing.inline_store import ask
+from secagg_testing.inline_store import answer_of
 from secagg_testing.lying_connection import LyingConnection, instead
 from secagg_testing.scripted_service import ScriptedService
 
@@ -24,7 +24,7 @@ from secagg.client.open_client import StoredPart
 from secagg.client.retry_policy import Backoff
 from secagg.client.session_driver import (
     ClientPhase,
-    Conductor,
+    SessionDriver,
     SessionOutcome,
     SessionSettings,
 )
@@ -103,7 +103,7 @@ def assert_left(deployment, endings, code, *, kind=RemoteProtocolError):
     assert isinstance(endings[VICTIM], kind)
     assert endings[VICTIM].code is code
     store = deployment.client_stores[VICTIM]
-    assert ask(store.read(ListSessions(role=Side.CLIENT))) == ()
+    assert answer_of(store.read(ListSessions(role=Side.CLIENT))) == ()
     (released,) = deployment.sums
     assert released.survivors in {CLIENTS - 1, CLIENTS}
 
@@ -334,7 +334,9 @@ def test_an_aggregator_that_vanishes_costs_a_deadline():
     assert endings[VICTIM].code is ErrorCode.UNREACHABLE
     assert endings[VICTIM].next_step
     assert all(isinstance(endings[n], SessionOutcome) for n in endings if n != VICTIM)
-    (row,) = ask(deployment.client_stores[VICTIM].read(ListSessions(role=Side.CLIENT)))
+    (row,) = answer_of(
+        deployment.client_stores[VICTIM].read(ListSessions(role=Side.CLIENT))
+    )
     assert row.number == 1
 
 
@@ -501,7 +503,7 @@ def test_behind_the_end_of_the_session_no_upload_is_asked_for_or_sent():
         offer = offer_of(parameters, session_end=int(clock.date()) + 10)
         stored = StoredPart(offer, "hub", Round.MASKED_INPUT_COLLECTION, has_bound=True)
         parts = SimpleNamespace(clock=clock, calls=Calls(), settings=SessionSettings())
-        conductor = Conductor(parts, offer, stored)
+        conductor = SessionDriver(parts, offer, stored)
         await clock.sleep_until(clock.now() + 10)
         await conductor._upload_again()
         return asked
@@ -512,7 +514,7 @@ def test_behind_the_end_of_the_session_no_upload_is_asked_for_or_sent():
 class Barred(InMemoryConnection):
     """Leads to an aggregator of another name than the one that the settings name."""
 
-    async def meet(self):
+    async def probe(self):
         raise UnexpectedPeerError("the aggregator there is 'b'", "Check client.server.")
 
 

@@ -14,7 +14,7 @@ from secagg.client import program
 from secagg.client.application import Application
 from secagg.client.client import Client
 from secagg.client.open_client import OpenClient
-from secagg.client.session_driver import Conductor
+from secagg.client.session_driver import SessionDriver
 from secagg.config import ClientSettings
 from secagg.config.client import ClientSection, IdentitySection, PolicySection
 from secagg.config.common import TLSSection
@@ -166,7 +166,7 @@ async def test_only_a_client_with_a_fixed_time_may_skip_the_making(
     coins = iter([False, True, True, True])
     monkeypatch.setattr(NoisyTask, "is_selected", lambda *_: next(coins))
     # Uploads leave at the beginning of the round, without a wait.
-    monkeypatch.setattr(Conductor, "_due", lambda _: 0.0)
+    monkeypatch.setattr(SessionDriver, "_due", lambda _: 0.0)
     monkeypatch.setattr(Application, "vector", at_once)
     made = []
 

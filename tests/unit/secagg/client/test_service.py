@@ -204,7 +204,7 @@ def test_renewal_begins_in_time_and_continues_until_there_is_a_new_one(caplog):
         renewal = CertificateRenewal(dt.timedelta(days=30), run)
         with pytest.raises(TimeoutError):
             await finish_before(
-                clock, began + 60 * DAY, renewal.keep(lambda: present[0], clock)
+                clock, began + 60 * DAY, renewal.poll(lambda: present[0], clock)
             )
         return [each - began for each in ran]
 

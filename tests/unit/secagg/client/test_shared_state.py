@@ -269,7 +269,7 @@ def two_tasks(clock):
     one = Carrier(EXACT, NAMES, options={"task_id": "one"}, client_options=options)
     for _ in range(3):
         for name in NAMES:
-            one.turn(name)
+            one.deliver_update(name)
         one.server.close_round()
     later = {"task_id": "two", "now": one.server.descriptor.session_end}
     return one, Carrier(EXACT, NAMES, options=later)

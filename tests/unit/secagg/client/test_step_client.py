@@ -80,7 +80,7 @@ def until_vector(session, name="ann"):
                 session.last[each] = done
                 session.send(each, done)
             elif session.server.round is not Round.MASKED_INPUT_COLLECTION:
-                session.turn(each)
+                session.deliver_update(each)
         session.server.close_round()
     raise AssertionError("no vector was asked for")
 
@@ -88,7 +88,7 @@ def until_vector(session, name="ann"):
 def until_inputs_are_in(session):
     while session.server.round <= Round.MASKED_INPUT_COLLECTION:
         for name in session.names:
-            session.turn(name)
+            session.deliver_update(name)
         session.server.close_round()
 
 
@@ -145,10 +145,10 @@ def test_an_end_without_a_sum_is_said_every_time(parameters):
         session = carrier(parameters)
         for _ in range(closed):
             for name in session.names:
-                session.turn(name)
+                session.deliver_update(name)
             session.server.close_round()
         for name in session.names:
-            session.turn(name)
+            session.deliver_update(name)
         session.server.abort(ErrorCode.CANCELLED, "enough")
         session.server.abort(ErrorCode.INTERNAL, "it is over already")
         assert session.server.failure.code is ErrorCode.CANCELLED
@@ -395,7 +395,7 @@ def test_tasks_stand_side_by_side_in_one_state(parameters, tmp_path):
     while not all(each.server.is_over for each in both):
         for name in names_of(parameters):
             for each in both:
-                each.turn(name)
+                each.deliver_update(name)
                 each.close()
         for each in both:
             each.server.close_round()
@@ -588,7 +588,7 @@ def test_a_copy_of_the_directory_after_the_answer_does_not_give_the_input(
     while session.last["ann"].round is not Round.UNMASKING:
         assert list(directory.glob("upload-*"))
         for name in session.names:
-            session.turn(name)
+            session.deliver_update(name)
         session.server.close_round()
     assert not list(directory.glob("upload-*"))
     at_rest = b"".join(p.read_bytes() for p in directory.iterdir())
@@ -635,7 +635,7 @@ def test_nothing_is_said_after_the_end_but_an_answer(parameters, answered, tmp_p
     until_inputs_are_in(session)
     while answered and session.last["ann"].round is not Round.UNMASKING:
         for name in session.names:
-            session.turn(name)
+            session.deliver_update(name)
         if session.server.round is Round.CONSISTENCY_CHECK:
             session.server.close_round()
     now[0] = session.server.descriptor.session_end
@@ -657,7 +657,7 @@ def test_an_abort_that_denies_a_part_in_the_set_is_the_aggregators_fault(paramet
     session = carrier(parameters)
     while not session.server.is_over:
         for name in session.names:
-            session.turn(name)
+            session.deliver_update(name)
         session.server.close_round()
     end = Aborted(Fate.NOT_INCLUDED, ErrorCode.CANCELLED, "enough")
     update = bytes([Aborted.KIND]) + Envelope.of(end).data
@@ -760,7 +760,7 @@ def test_no_secret_is_shown(parameters, tmp_path, caplog):
     shown = []
     while not session.server.is_over:
         for name in session.names:
-            session.turn(name)
+            session.deliver_update(name)
             shown += [repr(session.client(name)), repr(session.last[name])]
             (live,) = session.client(name)._client._opened._live.values()
             seed = live.session._seed
@@ -782,11 +782,11 @@ def test_a_sparse_graph_that_was_seen_is_counted(graph, tmp_path):
     parameters = with_noise(EVERY[graph])
     session = carrier(parameters, tmp_path)
     for name in session.names:
-        session.turn(name)
+        session.deliver_update(name)
     session.server.close_round()
     store = session.client("ann")._client._opened.store
     assert run_inline(store.read(ReadTally(Side.CLIENT, "sums", peer="hub"))).spent == 0
-    session.turn("ann")
+    session.deliver_update("ann")
     session.close()
     store = session.client("ann")._client._opened.store
     assert run_inline(store.read(ReadTally(Side.CLIENT, "sums", peer="hub"))).spent == 1

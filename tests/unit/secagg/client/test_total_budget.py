@@ -30,7 +30,7 @@ from secagg.client.client import Client
 from secagg.client.gate import check_claim
 from secagg.client.session import ClientSession
 from secagg.client.storage import ClientStorage
-from secagg.client.total_budget import look_at_use
+from secagg.client.total_budget import read_data_usage
 from secagg.client.total_ledger import TotalLedger
 from secagg.crypto.entropy import SeededEntropy, SystemEntropy
 from secagg.crypto.secret_bytes import SecretBytes
@@ -428,7 +428,7 @@ async def test_clients_that_share_a_directory_share_the_total(offers, tmp_path):
         assert await storage.store.read(ListClaims()) == ()
         await storage.store.close()
     # The same is read when no client runs.
-    assert len((await look_at_use(owners, tmp_path / "alice")).claims) == 1
+    assert len((await read_data_usage(owners, tmp_path / "alice")).claims) == 1
 
 
 async def test_claims_may_be_kept_where_the_state_is(offers, tmp_path):

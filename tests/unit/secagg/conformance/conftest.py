@@ -22,7 +22,7 @@ class InProcess:
         self._home = home
         self._patches = patches
 
-    def ask(self, line):
+    def call(self, line):
         with ExitStack() as planted:
             for patch in self._patches:
                 planted.enter_context(patch)

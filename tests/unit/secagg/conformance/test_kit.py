@@ -48,7 +48,7 @@ def test_every_rule_has_a_case_or_a_reason():
     rules = set(RULE.findall(PROTOCOL))
     every = (*kit.cases(), *server_cases())
     live = {rule for case in every for rule in case.rules}
-    reasons = kit.not_live()
+    reasons = kit.unplayed_reasons()
     assert rules == live | set(reasons)
     assert not live & set(reasons)
     assert all(len(why) > 20 for why in reasons.values())
@@ -94,7 +94,7 @@ def test_noise_is_tested_against_its_law(kind, drawn):
         "shifted": drawn + 2,
         "repeated": np.repeat(drawn[::2], 2),
     }[kind]
-    assert bool(noise_law.complaint_about(changed, VARIANCE)) == (kind != "right")
+    assert bool(noise_law.noise_fault(changed, VARIANCE)) == (kind != "right")
 
 
 def test_another_law_of_the_same_variance_is_noticed(drawn):
@@ -102,7 +102,7 @@ def test_another_law_of_the_same_variance_is_noticed(drawn):
     assert noise_law.law_complaint(drawn, VARIANCE) == ""
     ranks = np.argsort(np.argsort(drawn, kind="stable"), kind="stable")
     uniform = (ranks * 103) // ENTRIES - 51
-    assert not noise_law.complaint_about(uniform, float(np.mean(uniform**2)))
+    assert not noise_law.noise_fault(uniform, float(np.mean(uniform**2)))
     assert noise_law.law_complaint(uniform, VARIANCE)
 
 
@@ -184,11 +184,11 @@ def test_a_late_second_line_is_no_answer_to_the_next_question(program):
         "print('{}', flush=True)"
     )
     kit.hello(tested)
-    assert tested.ask({"do": "begin"}) == {}
+    assert tested.call({"do": "begin"}) == {}
     tested._process.send_signal(signal.SIGUSR1)
     select.select([tested._process.stdout], [], [], 20.0)
     with pytest.raises(ProgramFailedError, match="more than one line"):
-        tested.ask({"do": "begin"})
+        tested.call({"do": "begin"})
 
 
 class Babbler:
@@ -198,7 +198,7 @@ class Babbler:
         self._entropy = SeededEntropy(SecretBytes(bytes(32)), b"%d" % seed)
         self._said = []
 
-    def ask(self, _line):
+    def call(self, _line):
         draw = self._entropy.token(8)
         kinds = (1, 2, 3, 4, 10, 11, 99)
         message = bytes([kinds[draw[0] % 7]]) + self._entropy.token(draw[1])
@@ -249,15 +249,15 @@ def test_a_flood_without_a_line_is_cut(program, monkeypatch):
     tested = program("while True: sys.stdout.write('x' * 65536)")
     kit.hello(tested)
     with pytest.raises(ProgramFailedError, match="longer than"):
-        tested.ask({"do": "begin"})
+        tested.call({"do": "begin"})
 
 
 def test_error_output_is_read_and_bounded(program):
     tested = program("sys.stderr.write('e' * 3_000_000); print('{}', flush=True)")
     kit.hello(tested)
-    assert tested.ask({"do": "begin"}) == {}
-    assert len(tested.taken_errors()) <= 1 << 14
-    assert tested.taken_errors() == b""
+    assert tested.call({"do": "begin"}) == {}
+    assert len(tested.read_errors()) <= 1 << 14
+    assert tested.read_errors() == b""
 
 
 def test_a_program_that_always_fails_is_not_restarted(home):
@@ -265,9 +265,9 @@ def test_a_program_that_always_fails_is_not_restarted(home):
     tested = Program(command, timeout=20.0, state=home, max_restarts=2)
     for _ in range(3):
         with pytest.raises(ProgramFailedError, match=r"ended|read"):
-            tested.ask({"do": "hello"})
+            tested.call({"do": "hello"})
     with pytest.raises(ProgramFailedError, match="too often"):
-        tested.ask({"do": "hello"})
+        tested.call({"do": "hello"})
 
 
 def test_what_a_program_has_started_ends_with_it(program):
@@ -275,7 +275,7 @@ def test_what_a_program_has_started_ends_with_it(program):
     kit.hello(tested)
     process = tested._process
     with pytest.raises(ProgramFailedError):
-        tested.ask({"do": "begin"})
+        tested.call({"do": "begin"})
     assert process.returncode is not None
 
 
@@ -290,7 +290,7 @@ def test_an_answer_to_hello_has_its_keys(change):
 
 def test_what_is_not_claimed_is_not_listed():
     abilities = kit.Abilities.of(HELLO)
-    lacking = {case.id: abilities.lacks(case) for case in kit.cases()}
+    lacking = {case.id: abilities.skip_reason(case) for case in kit.cases()}
     assert lacking["honest"] == ""
     assert "profile 2" in lacking["honest-signed"]
     assert "ring" in lacking["honest-ring"]

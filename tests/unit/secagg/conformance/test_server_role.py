@@ -45,7 +45,7 @@ class InThisProcess:
         self._patches = patches
         self._driver = make(home)
 
-    def ask(self, line):
+    def call(self, line):
         with ExitStack() as planted:
             for each in self._patches:
                 planted.enter_context(each)
@@ -474,9 +474,9 @@ def test_a_line_that_was_cut_off_was_never_answered(home):
     server = InThisProcess(home)
     (case,) = [each for each in server_cases() if each.id == "server-honest"]
     assert kit.play(case, server, abilities(), seed=bytes(32)).why == ""
-    total, journal = server.ask({"do": "total"}), home / "session.jsonl"
+    total, journal = server.call({"do": "total"}), home / "session.jsonl"
     journal.write_bytes(journal.read_bytes() + b'{"do": "recei')
     server.restart()
-    server.ask({"do": "restart"})
-    assert server.ask({"do": "total"}) == total
+    server.call({"do": "restart"})
+    assert server.call({"do": "total"}) == total
     assert journal.read_bytes().endswith(b"}\n")

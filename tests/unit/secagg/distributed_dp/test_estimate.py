@@ -163,11 +163,11 @@ async def test_one_session_states_its_error_to_operator_and_clients(monkeypatch)
     async with secagg.local(made) as people:
         total = await people.sum(ages.encode(age) for age in (5, 40, 41, 70))
     noise = total.receipt.noise
-    assert noise.total < noise.most
+    assert noise.total < noise.total_noise
     assert total.error == SumError(noise.total, Fraction(1))
     assert ages.decode(total).standard_error == total.standard_error
     for each in got:  # a client does not know what the others have taken back
-        assert each.error == SumError(noise.most, Fraction(1))
+        assert each.error == SumError(noise.total_noise, Fraction(1))
         assert (each.values == total.values).all()
         assert ages.decode(each).half_width >= ages.decode(total).half_width
     stated = f"± {total.standard_error:.3g}"[:5]

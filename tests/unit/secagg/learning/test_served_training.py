@@ -78,7 +78,7 @@ def made(tmp_path, task):
 
 
 async def test_a_program_makes_the_next_model_once(made, totals, tmp_path):
-    step, path = await made(GOOD).take(totals[0])
+    step, path = await made(GOOD).apply_sum(totals[0])
     assert (step.number, path) == (1, tmp_path / "sums" / "model-1.npz")
     model = read_model(path)["layer"]
     # Entries of the model in the order of their names, "layer/b" first.
@@ -87,7 +87,7 @@ async def test_a_program_makes_the_next_model_once(made, totals, tmp_path):
     # The next process is given the sum again, and does not run the program.
     path.unlink()
     again = made("raise SystemExit(1)")
-    assert await again.take(totals[0]) == (step, path)
+    assert await again.apply_sum(totals[0]) == (step, path)
     assert path.exists()
     payload = StepPayload.decode(again.payload(1))
     np.testing.assert_array_equal(payload.arrays["layer/w"], model["w"])
@@ -106,10 +106,10 @@ async def test_a_program_makes_the_next_model_once(made, totals, tmp_path):
 async def test_a_sum_waits_for_a_program_that_succeeds(made, totals, script, text):
     broken = made(script)
     with pytest.raises(secagg.InputError, match=text) as caught:
-        await broken.take(totals[0])
+        await broken.apply_sum(totals[0])
     assert "the sum is kept, and its budget is spent" in str(caught.value)
     assert StepPayload.decode(broken.payload(0)).step == 1
-    step, _ = await made(GOOD).take(totals[0])
+    step, _ = await made(GOOD).apply_sum(totals[0])
     assert step.number == 1
 
 
@@ -117,7 +117,7 @@ async def test_a_program_at_work_ends_with_its_server(made, totals, tmp_path):
     pipe = tmp_path / "alive"
     os.mkfifo(pipe)
     hanging = made(f"alive = open({str(pipe)!r}, 'wb')\nwhile True: pass")
-    taking = asyncio.create_task(hanging.take(totals[0]))
+    taking = asyncio.create_task(hanging.apply_sum(totals[0]))
     with await asyncio.to_thread(pipe.open, "rb") as alive:
         taking.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -130,7 +130,7 @@ async def test_a_program_at_work_ends_with_its_server(made, totals, tmp_path):
 async def test_a_rule_of_ours_moves_the_model_by_the_mean(made, totals):
     training = made("", rule=ServerOptimizer("fedavg", 0.5))
     for number, total in enumerate(totals, 1):
-        step, path = await training.take(total)
+        step, path = await training.apply_sum(total)
         assert step.number == number
     np.testing.assert_allclose(
         read_model(path)["layer"]["b"], 0.5 * (totals[0].mean + totals[1].mean)[:1]

@@ -296,11 +296,11 @@ class Averaging(FederatedAveraging):
     given: list
     dies_at = None
 
-    def take(self, total):
+    def apply_sum(self, total):
         self.given.append(total)
         if self.dies_at == (len(self.given), "before"):
             raise RuntimeError("killed")
-        step = super().take(total)
+        step = super().apply_sum(total)
         if self.dies_at == (len(self.given), "after"):
             raise RuntimeError("killed")
         return step
@@ -338,7 +338,7 @@ async def test_a_process_that_dies_with_a_sum_continues_bit_for_bit(tmp_path, di
     third = made(tmp_path / "straight")
     third.given = []
     for total in {total.session_number: total for total in given}.values():
-        third.take(total)
+        third.apply_sum(total)
     assert third.model["w"].tobytes() == second.model["w"].tobytes()
     assert third.curve == second.curve
     assert [step.number for step in second.curve.steps] == [1, 2, 3]
@@ -439,6 +439,6 @@ def test_a_sum_that_is_no_step_is_refused():
         blocking.local(exact, privacy_limits=waiver) as people,
         pytest.raises(secagg.LocalProtocolError, match="is without noise"),
     ):
-        averaging.take(people.sum([[1, 2, 3, 4]] * 3))
+        averaging.apply_sum(people.sum([[1, 2, 3, 4]] * 3))
     assert averaging.curve.steps == ()
     assert VectorSpec.of(averaging.model).dim == 4

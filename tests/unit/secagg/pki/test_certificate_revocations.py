@@ -130,7 +130,7 @@ def test_a_list_revokes_the_certificate_of_its_number_and_issuer_alone(
             serialization.Encoding.DER
         )
     )
-    assert found.look()
+    assert found.refresh()
     assert {gone, stays} <= place.opened()._numbers
 
 
@@ -324,7 +324,7 @@ def test_numbers_never_go_back_not_even_over_a_restart(
     running = place.opened()
     place.write(first)
     place.refuses("is list 1 of .*list 2 was used before")
-    assert not running.look()
+    assert not running.refresh()
     assert number_in_pem(issued[0]) in running
     assert "list 2 was used before" in caplog.text
     place.write(crl(ours, clock, number=2))
@@ -344,14 +344,14 @@ def test_a_full_disk_keeps_no_revoked_client_in(place, ours, clock, issued, capl
     running = place.opened()
     shutil.rmtree(place.mark.parent)
     place.write(crl(ours, clock, issued[0], number=2))
-    assert running.look()
+    assert running.refresh()
     assert number_in_pem(issued[0]) in running
     assert "crl_rejected" in {record.event for record in caplog.records}
     with pytest.raises(ServiceError) as caught:
         place.opened()
     assert caught.value.code is ErrorCode.STORAGE_FAILED
     place.mark.parent.mkdir()
-    assert not running.look()
+    assert not running.refresh()
     assert place.mark.exists()
 
 
@@ -365,15 +365,15 @@ def test_a_mistake_readmits_no_client_and_is_logged_once(
     for damage in (lambda: place.write(b"oops\n"), place.path.unlink):
         caplog.clear()
         damage()
-        assert not found.look()
-        assert not found.look()
+        assert not found.refresh()
+        assert not found.refresh()
         assert gone in found
         [record] = caplog.records
         assert (record.levelname, record.event) == ("ERROR", "crl_rejected")
     place.write(crl(ours, clock, *issued, number=2))
-    assert found.look()
+    assert found.refresh()
     assert later in found
-    assert not found.look()
+    assert not found.refresh()
 
 
 def test_a_refused_file_is_read_again_when_a_later_look_may_accept_it(
@@ -392,7 +392,7 @@ def test_a_refused_file_is_read_again_when_a_later_look_may_accept_it(
     for wrong, times in ((part, 1), (good, 2), (part, 3)):
         place.write(wrong)
         for _ in range(3):
-            assert not found.look()
+            assert not found.refresh()
         assert len(read) == times  # however often it is looked at
     assert [record.event for record in caplog.records] == ["crl_rejected"] * 2
     # The clock was wrong, and is corrected.
@@ -400,10 +400,10 @@ def test_a_refused_file_is_read_again_when_a_later_look_may_accept_it(
     late = crl(ours, clock, number=5, age=DAY, days=1)
     for number, wrong, seconds in ((4, early, 100), (5, late, -101)):
         place.write(wrong)
-        found.look()
+        found.refresh()
         assert found._lists[0].number < number
         clock.advance(seconds)
-        found.look()
+        found.refresh()
         assert found._lists[0].number == number
 
 
@@ -418,9 +418,9 @@ def test_a_list_that_meets_a_defect_is_read_again(place, ours, clock, monkeypatc
     for _ in range(2):  # each is an error in the log of the watch
         monkeypatch.setattr(certificate_revocations, "_check", broken)
         with pytest.raises(RuntimeError):
-            found.look()
+            found.refresh()
     monkeypatch.setattr(certificate_revocations, "_check", check)
-    found.look()
+    found.refresh()
     assert found._lists[0].number == 2
 
 
@@ -432,8 +432,8 @@ def test_other_authorities_are_held_against_the_same_list(
     for trusted, events in ((theirs, ["crl_rejected"]), (ours, [])):
         caplog.clear()
         place.trusted = [trusted]
-        assert not running.look()
-        assert not running.look()
+        assert not running.refresh()
+        assert not running.refresh()
         assert [record.event for record in caplog.records] == events
 
 
@@ -446,10 +446,10 @@ def test_an_authority_that_comes_back_without_its_list_is_reported(
     running = place.opened()
     place.trusted = [ours]
     place.write(own)
-    assert not running.look()
+    assert not running.refresh()
     assert not caplog.records
     place.trusted = [ours, theirs]
-    assert not running.look()
+    assert not running.refresh()
     assert "lacks the list of" in caplog.text
 
 
@@ -459,7 +459,7 @@ def test_what_is_given_back_is_accepted_again_and_logged(
     place.write(crl(ours, clock, issued[0]))
     found = place.opened()
     place.write(crl(ours, clock, number=2))
-    assert not found.look()
+    assert not found.refresh()
     assert number_in_pem(issued[0]) not in found
     [record] = caplog.records
     assert (record.levelname, record.facts["given_back"]) == ("WARNING", 1)
@@ -470,7 +470,7 @@ def test_the_end_of_a_list_is_logged_ahead_and_once_a_day(place, ours, clock, ca
     found, levels = place.opened(), []
     for _ in range(18):  # half a day each
         caplog.clear()
-        found.look()
+        found.refresh()
         levels.append([record.levelname for record in caplog.records])
         clock.advance(DAY / 2)
     # A quarter of eight days is left after day 6.
@@ -486,7 +486,7 @@ def test_an_age_that_no_setting_could_name_is_refused(days, tmp_path):
 
 def test_without_a_file_no_certificate_is_revoked(issued, tmp_path):
     found = CertificateRevocations(None)
-    assert not found.look()
+    assert not found.refresh()
     assert number_in_pem(issued[0]) not in found
     assert found.is_current()
     assert revocation_file(None, None, tmp_path) is None

@@ -22,15 +22,15 @@ CERTIFICATE = NoiseCertificate(
 
 def test_everything_follows_from_the_sets_and_the_layers():
     assert CERTIFICATE.losses == 2
-    assert CERTIFICATE.kept == Fraction(9, 4)
+    assert CERTIFICATE.remaining == Fraction(9, 4)
     # Eight survivors but for one colluder and the user itself.
     assert CERTIFICATE.present == 6 * Fraction(9, 4)
     assert CERTIFICATE.total == 8 * 3 - 8 * Fraction(1, 4) - 7 * Fraction(1, 2)
-    assert CERTIFICATE.suffices
+    assert CERTIFICATE.is_sufficient
     # Who may be missing unseen has added no noise that counts.
     assert replace(CERTIFICATE, unseen=2).present == 4 * Fraction(9, 4)
-    assert not replace(CERTIFICATE, unseen=1).suffices
-    assert not replace(CERTIFICATE, required=Fraction(14)).suffices
+    assert not replace(CERTIFICATE, unseen=1).is_sufficient
+    assert not replace(CERTIFICATE, required=Fraction(14)).is_sufficient
     assert replace(CERTIFICATE, given=None).total is None
 
 

@@ -4,7 +4,7 @@ import pytest
 from secagg_testing import manual_clock
 from secagg_testing.manual_clock import DeadlockError, ManualClock
 
-from secagg.runtime.clock import SystemClock, finish_before, is_set_before
+from secagg.runtime.clock import SystemClock, finish_before, wait_set
 from secagg.storage.sqlite.executor import InlineExecutor
 
 
@@ -78,9 +78,9 @@ def test_a_caller_who_is_cancelled_leaves_no_work_behind(times):
 def test_a_flag_is_waited_for_until_the_deadline():
     async def main(clock):
         flag = asyncio.Event()
-        assert not await is_set_before(clock, clock.now() + 1, flag)
+        assert not await wait_set(clock, clock.now() + 1, flag)
         flag.set()
-        assert await is_set_before(clock, clock.now() + 1, flag)
+        assert await wait_set(clock, clock.now() + 1, flag)
 
     manual_clock.run(main)
 

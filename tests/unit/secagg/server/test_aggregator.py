@@ -65,7 +65,7 @@ from secagg.wire.calls import (
     Wait,
     WatchSession,
 )
-from secagg.wire.errors import seen_by_peer
+from secagg.wire.errors import as_seen_by_peer
 
 PARAMETERS = parameters_for(3, dimension=9, threshold=2, modulus=1 << 20)
 NAMES = ("a", "b", "c")
@@ -157,7 +157,7 @@ class World:
             )
             assert len(chunk.data) <= 70
             whole, size = whole + chunk.data, chunk.total_size
-        assert reference == Reference.instead_of(Envelope(reference.kind, whole))
+        assert reference == Reference.for_message(Envelope(reference.kind, whole))
         return Envelope(reference.kind, whole)
 
     def step(self, name, event):
@@ -1165,7 +1165,7 @@ def test_a_gap_in_an_upload_is_reported_with_the_next_byte():
         with pytest.raises(ServiceError) as caught:
             await world.upload("a", VECTOR[3:], offset=3, **part)
         assert caught.value.code is ErrorCode.UPLOAD_CORRUPT
-        assert seen_by_peer(caught.value).next_offset == 2
+        assert as_seen_by_peer(caught.value).next_offset == 2
 
     scenario(test)
 
@@ -1242,7 +1242,7 @@ def test_unknown_callers_that_ask_for_the_end_cost_no_memory():
             assert isinstance(update, Aborted)
         session = world.aggregator._sessions.find(world.id)
         assert session.unacknowledged() == frozenset(NAMES)
-        assert not session._facts._told
+        assert not session._facts._notified
 
     scenario(test)
 

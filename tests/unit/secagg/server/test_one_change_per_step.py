@@ -9,7 +9,7 @@ from secagg_testing import manual_clock
 from secagg_testing.cohorts import parameters_for
 from secagg_testing.crash_points import CrashingStore, CrashSwitch
 from secagg_testing.deployment import TASK_ID, Deployment
-from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.inline_store import answer_of, inline_store
 from secagg_testing.lossy_connection import Fault
 
 from secagg.client.contribution import SessionOutcome
@@ -86,7 +86,7 @@ def test_a_session_is_spent_from_the_moment_u3_is_fixed(call, spent):
     deployment, _ = run(fault_of=lost(call), max_attempts=1)
     assert not deployment.sums
     assert (
-        ask(deployment.server_store.read(ReadTally(Side.SERVER, TASK_ID))).spent
+        answer_of(deployment.server_store.read(ReadTally(Side.SERVER, TASK_ID))).spent
         == spent
     )
 

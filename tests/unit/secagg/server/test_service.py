@@ -27,8 +27,8 @@ async def test_sigusr1_asks_to_finish_sessions_first_and_only_while_a_server_lis
     with ending.on_signal():
         signal.raise_signal(signal.SIGUSR1)
         async with asyncio.timeout(10):
-            await ending.asked.wait()
-        assert not ending.hurried.is_set()
+            await ending.requested.wait()
+        assert not ending.forced.is_set()
     assert signal.getsignal(signal.SIGUSR1) == before
 
 

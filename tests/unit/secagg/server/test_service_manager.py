@@ -105,7 +105,7 @@ def test_signs_of_life_stop_when_the_store_hangs_and_not_when_it_refuses(
 
     server = SimpleNamespace(
         stores=(store,),
-        runs_a_task=lambda: True,
+        may_open_sessions=lambda: True,
         transport=SimpleNamespace(announce=announce),
     )
 

@@ -43,7 +43,7 @@ def server_of(parameters=EXACT, **options):
 def rounds(session, count, names=NAMES):
     for _ in range(count):
         for name in names:
-            session.turn(name)
+            session.deliver_update(name)
         session.server.close_round()
 
 
@@ -104,7 +104,7 @@ def test_one_vector_is_held_and_the_largest_upload():
 def test_an_invalid_message_concerns_its_sender_alone():
     session = Carrier(EXACT, NAMES)
     rounds(session, 2)
-    session.turn("bob")
+    session.deliver_update("bob")
     (upload,) = session.said["bob"][-1:]
     for data, code in (
         (b"", ErrorCode.BAD_ENCODING),
@@ -127,7 +127,7 @@ def test_an_invalid_message_concerns_its_sender_alone():
 def test_a_second_different_upload_is_refused_and_not_added():
     session = Carrier(EXACT, NAMES)
     rounds(session, 2)
-    session.turn("ann")
+    session.deliver_update("ann")
     (upload,) = session.said["ann"][-1:]
     size = packed_size(DIMENSION, EXACT.bits)
     other = bytes(size)
@@ -196,7 +196,7 @@ def test_a_client_that_was_away_while_others_signed_is_shown_the_sets_first():
     with pytest.raises(RemoteProtocolError) as caught:
         session.send("dan", late)  # its signature comes too late, and it continues
     assert caught.value.code is ErrorCode.DEADLINE
-    session.turn("dan")
+    session.deliver_update("dan")
     assert session.last["dan"].round is Round.UNMASKING
 
 
@@ -234,10 +234,10 @@ def test_missing_clients_are_named_in_every_round():
     while not session.server.is_over:
         assert session.server.missing == expected
         for name in NAMES[:3]:
-            session.turn(name)
+            session.deliver_update(name)
         assert session.server.missing == expected - set(NAMES[:3])
         assert not session.server.is_round_full
-        session.turn("dan")
+        session.deliver_update("dan")
         session.server.close_round()
         expected = set(NAMES)
     assert session.server.missing == frozenset()

@@ -317,7 +317,7 @@ async def test_who_is_shown_out_at_one_server_of_a_store_is_at_all(world):
         settings = encode_settings(world.settings(invited=("a", "b")))
         elsewhere = replace(row.task, settings=settings)
         assert await store.commit(PutTask(elsewhere, expect_version=row.version))
-        await world.keeper._follow()
+        await world.keeper._follow_operators()
         assert shown_out == ["c"]
 
 
@@ -362,7 +362,7 @@ async def test_what_is_said_elsewhere_while_a_server_starts_is_heard(
     monkeypatch.setattr(task_rows, "settle_task", settled_meanwhile)
     async with world.running(world.settings()):
         assert await world.states() == {"t": "stopped"}
-        assert not world.server.runs_a_task()
+        assert not world.server.may_open_sessions()
         await refused(world.give("a", "t"), ErrorCode.TASK_OVER)
         assert await sessions_of(world) == ()
 
@@ -385,7 +385,7 @@ async def test_a_task_whose_row_was_stored_unheard_is_added_again(world, monkeyp
         await refused(world.ask("task.add", **add), ErrorCode.STORAGE_FAILED)
         await world.ask("task.add", **add)
         await until(world, "u", state="running")
-        assert world.server.runs_a_task()
+        assert world.server.may_open_sessions()
         await refused(world.ask("task.add", **add), ErrorCode.BAD_SETTINGS)
 
 

@@ -56,7 +56,7 @@ def test_four_layers_keep_two_and_a_half_percent_at_most_and_never_too_little(
     assert (noise.share_holders, noise.losses) == (CLIENTS, losses)
     assert noise.required <= noise.present <= noise.required * Fraction("1.025")
     # No client colludes and all answer: what is in the sum is one share more.
-    assert noise.total == noise.present + noise.kept
+    assert noise.total == noise.present + noise.remaining
 
 
 def test_early_and_late_losses_are_not_those_that_noise_is_kept_for(parameters):
@@ -70,5 +70,5 @@ def test_early_and_late_losses_are_not_those_that_noise_is_kept_for(parameters):
     assert noise.given == (88,) * len(noise.removed)
     # Three have uploaded and never answered: their layers stay.
     stayed = 3 * sum(noise.layers[layer] for layer in noise.removed)
-    assert noise.total == noise.present + noise.kept + stayed
+    assert noise.total == noise.present + noise.remaining + stayed
     assert noise.present <= noise.required * Fraction("1.025")

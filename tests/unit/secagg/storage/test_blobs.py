@@ -147,14 +147,14 @@ def test_any_piece_is_read(blobs, offset, count, piece):
 def test_objects_are_listed_by_the_parts_of_their_names(blobs):
     for name in (f"{HOME}/u/b", f"{HOME}/u/a.x", f"{HOME}/uu/c", f"{'1' * 64}/sum"):
         blobs.create(name, name.encode())
-    assert [each.name for each in blobs.below(f"{HOME}/u")] == [
+    assert [each.name for each in blobs.list_prefix(f"{HOME}/u")] == [
         f"{HOME}/u/a.x",
         f"{HOME}/u/b",
     ]
-    assert blobs.below(f"{HOME}/uu") == (StoredBlob(f"{HOME}/uu/c", 69),)
-    assert len(blobs.below(HOME)) == 3
-    assert blobs.below(f"{HOME}/nothing") == ()
-    assert blobs.homes() == (HOME, "1" * 64)
+    assert blobs.list_prefix(f"{HOME}/uu") == (StoredBlob(f"{HOME}/uu/c", 69),)
+    assert len(blobs.list_prefix(HOME)) == 3
+    assert blobs.list_prefix(f"{HOME}/nothing") == ()
+    assert blobs.first_parts() == (HOME, "1" * 64)
     assert 0.0 <= blobs.age_seconds(HOME) < 60.0
     assert blobs.age_seconds("2" * 64) == 0.0  # removed meanwhile
 
@@ -166,7 +166,7 @@ def test_what_is_removed_is_gone_and_nothing_else(blobs):
     assert blobs.read(f"{HOME}/u/a") is None
     blobs.remove(f"{HOME}/u")
     blobs.remove(f"{HOME}/u")
-    assert [each.name for each in blobs.below(HOME)] == [f"{HOME}/uu"]
+    assert [each.name for each in blobs.list_prefix(HOME)] == [f"{HOME}/uu"]
     assert blobs.create(f"{HOME}/u/a", b"2")
 
 
@@ -229,7 +229,7 @@ def test_files_of_others_are_ignored(tmp_path):
     blobs = FileBlobs(tmp_path)
     blobs.create(f"{HOME}/a", b"1")
     (tmp_path / HOME / ".a.partial").write_bytes(b"half")
-    assert [each.name for each in blobs.below(HOME)] == [f"{HOME}/a"]
+    assert [each.name for each in blobs.list_prefix(HOME)] == [f"{HOME}/a"]
 
 
 def test_what_a_killed_process_has_left_is_never_written_through(tmp_path):
@@ -258,7 +258,7 @@ async def test_a_spool_has_one_store_and_a_store_one_spool(blobs, tmp_path):
         await refuse_other_blobs(own, one.bind)
     with pytest.raises(ServiceError, match="does not hold"):
         await refuse_other_blobs(MemoryBlobs(), one.bind)
-    assert len(blobs.below("store")) == 2
+    assert len(blobs.list_prefix("store")) == 2
     # Two that began at the same moment: the store is that of one of them.
     (tmp_path / "3").mkdir()
     late, name = BlobBindingFile(tmp_path / "3"), bytes(range(16))

@@ -161,7 +161,7 @@ def test_a_second_upload_never_takes_the_bytes_of_the_first():
     send(spool, 10, DATA[10:])
     spool.commit(SESSION, "u", DIGEST)
     # As if two processes had met two first chunks of one sender at the same moment.
-    [stored, _] = blobs.below(
+    [stored, _] = blobs.list_prefix(
         f"{SESSION.hex()}/uploads/{hashlib.sha256(b'u').hexdigest()}"
     )
     blobs.create(stored.name.replace(DIGEST.hex(), OTHER.hex()), b"1")

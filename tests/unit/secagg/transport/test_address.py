@@ -46,9 +46,9 @@ def test_a_taken_port_is_told_from_a_foreign_address():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        why = Address("127.0.0.1", taken.getsockname()[1]).why_not()
+        why = Address("127.0.0.1", taken.getsockname()[1]).bind_error()
     assert why.code is ErrorCode.PORT_IN_USE
     # TEST-NET-1 belongs to no machine.
-    why = Address("192.0.2.1", 7000).why_not()
+    why = Address("192.0.2.1", 7000).bind_error()
     assert why.code is ErrorCode.BAD_SETTINGS
     assert "192.0.2.1:7000" in str(why)

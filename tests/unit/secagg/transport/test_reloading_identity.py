@@ -48,7 +48,7 @@ def test_unchanged_files_are_the_same_identity(followed, tmp_path, caplog):
     first = followed.identity
     path = tmp_path / "server.pem"
     path.write_bytes(path.read_bytes())  # a new file of the same contents
-    assert followed.look() is first
+    assert followed.refresh() is first
     assert not caplog.records
 
 
@@ -58,7 +58,7 @@ def test_files_that_changed_since_they_were_loaded_are_noticed(
     loaded = followed.identity
     replace(tmp_path, authority.issue_server("agg", ["127.0.0.1"], now=NOW))
     late = ReloadingIdentity(loaded, NOW.timestamp)
-    assert late.look().certificate_chain != loaded.certificate_chain
+    assert late.refresh().certificate_chain != loaded.certificate_chain
 
 
 def test_a_renewed_certificate_is_used_and_said_once(
@@ -67,9 +67,9 @@ def test_a_renewed_certificate_is_used_and_said_once(
     caplog.set_level("INFO")
     first = followed.identity
     replace(tmp_path, authority.issue_server("agg", ["127.0.0.1"], now=NOW))
-    second = followed.look()
+    second = followed.refresh()
     assert second.certificate_chain != first.certificate_chain
-    assert followed.look() is second is followed.identity
+    assert followed.refresh() is second is followed.identity
     assert names(caplog) == ["certificate_renewed"]
 
 
@@ -77,7 +77,7 @@ def test_a_further_authority_alone_is_a_renewal(followed, tmp_path):
     other = CertificateAuthority.create("deployment.example", now=NOW)
     path = tmp_path / "ca.pem"
     path.write_bytes(path.read_bytes() + other.certificate_pem())
-    assert other.certificate_pem() in followed.look().authorities
+    assert other.certificate_pem() in followed.refresh().authorities
 
 
 def test_half_copied_files_are_refused_once_and_repair_themselves(
@@ -87,10 +87,10 @@ def test_half_copied_files_are_refused_once_and_repair_themselves(
     first = followed.identity
     issued = authority.issue_server("agg", ["127.0.0.1"], now=NOW)
     (tmp_path / "server.pem").write_bytes(issued.certificate)
-    assert followed.look() is followed.look() is first
+    assert followed.refresh() is followed.refresh() is first
     assert names(caplog) == ["certificate_refused"]
     (tmp_path / "server.key").write_bytes(issued.private_key)
-    assert followed.look() is not first
+    assert followed.refresh() is not first
     assert names(caplog)[1:] == ["certificate_renewed"]
 
 
@@ -99,10 +99,10 @@ def test_files_that_go_and_come_back_change_nothing(followed, tmp_path, caplog):
     path = tmp_path / "server.pem"
     data = path.read_bytes()
     path.unlink()
-    assert followed.look() is first
+    assert followed.refresh() is first
     assert names(caplog) == ["certificate_refused"]
     path.write_bytes(data)
-    assert followed.look() is first
+    assert followed.refresh() is first
     assert names(caplog) == ["certificate_refused"]
 
 
@@ -114,9 +114,9 @@ def test_one_that_is_not_valid_yet_is_used_when_it_is(
     tomorrow = NOW + dt.timedelta(days=1)
     replace(tmp_path, authority.issue_server("agg", ["127.0.0.1"], now=tomorrow))
     first = followed.identity
-    assert followed.look() is first
+    assert followed.refresh() is first
     clock.advance(24 * 3600)
-    assert followed.look() is not first
+    assert followed.refresh() is not first
     assert names(caplog) == ["certificate_refused"]
 
 
@@ -125,5 +125,5 @@ def test_a_certificate_of_another_server_needs_a_restart(
 ):
     first = followed.identity
     replace(tmp_path, authority.issue_server("other", ["127.0.0.1"], now=NOW))
-    assert followed.look() is first
+    assert followed.refresh() is first
     assert "secagg://deployment.example/server/other" in caplog.text

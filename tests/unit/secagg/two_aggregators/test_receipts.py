@@ -45,7 +45,7 @@ from secagg.two_aggregators.receipt import (
     NameList,
     PartStatement,
     TwoAggregatorReceipt,
-    shown_between_two,
+    pair_facts,
     verify_shared_receipt,
 )
 from secagg.wire.calls import Blob, BlobChunk, FetchChunk, GetUpdate
@@ -334,7 +334,7 @@ def test_all_receipts_of_one_session_show_one_session(
         ),
     }
     shown = [
-        shown_between_two(verify_shared_receipt(each, **KEYS), source="")
+        pair_facts(verify_shared_receipt(each, **KEYS), source="")
         for each in (operators, *clients)
     ]
     check_one_session(shown)

@@ -269,7 +269,7 @@ def test_a_reference_names_what_it_stands_for():
         (Delivery, neighbourhood, Blob.DELIVERY),
         (EdgesPublished, neighbourhood, Blob.EDGES),
     ):
-        assert Reference.instead_of(Envelope(kind, data)) == Reference(
+        assert Reference.for_message(Envelope(kind, data)) == Reference(
             kind, hashlib.sha256(data).digest(), MAX_INLINE_BYTES + 1, blob
         )
 

@@ -29,7 +29,7 @@ from tests.cases import each_of
 )
 def test_class_number_and_attributes_of_an_error_survive_the_wire(code, build):
     before = build(code)
-    after = errors.seen_by_peer(before)
+    after = errors.as_seen_by_peer(before)
     assert type(after) is type(before)
     assert str(after) == str(before)
     assert vars(after) == vars(before)
@@ -55,7 +55,7 @@ def test_a_message_that_came_too_late_is_nobodys_fault():
 )
 def test_a_fault_of_the_aggregator_itself_travels_without_its_text(error):
     assert b"c7" not in errors.encode_error(error)
-    seen = errors.seen_by_peer(error)
+    seen = errors.as_seen_by_peer(error)
     assert isinstance(seen, ServiceError)
     assert seen.code is ErrorCode.INTERNAL
     assert seen.retry_after_seconds is None
@@ -101,7 +101,7 @@ def test_no_peer_speaks_in_the_name_of_this_machine(code):
 
 def test_what_a_peer_wrote_is_one_line_of_bounded_length():
     hostile = "\x1b]0;owned\x07\r\nERROR forged" + "é" * 4000
-    seen = errors.seen_by_peer(RemoteProtocolError(hostile, next_step=hostile))
+    seen = errors.as_seen_by_peer(RemoteProtocolError(hostile, next_step=hostile))
     assert str(seen).isprintable()
     assert seen.next_step.isprintable()
     assert len(str(seen).encode()) <= 1000

@@ -106,7 +106,7 @@ def test_the_fast_curve_is_the_analytic_one():
 
 def test_both_directions_count_and_the_larger_one_wins():
     made = account(gaussian(1.0, 0.2, 5))
-    forward, reverse = made._composed()
+    forward, reverse = made._loss_sums()
     assert forward.epsilon(1e-5) > reverse.epsilon(1e-5)
     assert made.epsilon(1e-5) == forward.epsilon(1e-5)
 

@@ -136,10 +136,10 @@ class Fleet:
                     for _ in range(repeat):
                         reply = self.ask(request.name, server.offer, request)
                 except SecAggError as error:
-                    session.note_refusal(request.name, error.code.name)
+                    session.record_refusal(request.name, error.code.name)
                     continue
                 self.sent.extend(reply.messages)
-                if further := session.take(request.name, reply.messages, reply.view):
+                if further := session.accept(request.name, reply.messages, reply.view):
                     queue.append(further)
             if is_over:
                 return session, {}
@@ -243,9 +243,9 @@ def test_the_model_is_asked_for_only_after_the_view_was_compared(home, exact):
     reply = fleet.ask("node-0", server.offer, requests["node-0"])
     assert len(reply.view) == 32
     assert fleet.called == []
-    asked = session.take("node-0", reply.messages, reply.view)
+    asked = session.accept("node-0", reply.messages, reply.view)
     assert asked.with_model
-    assert session.take("node-1", (), bytes(32)) is None
+    assert session.accept("node-1", (), bytes(32)) is None
     assert session.refused == {"node-1": "VIEW_DIFFERS"}
 
 
@@ -385,9 +385,9 @@ def test_a_node_that_has_not_joined_is_told_nothing_more(home, exact):
 
 def test_garbage_of_a_node_concerns_this_node(exact):
     session = CarriedSession(begin(exact), NODES)
-    assert session.take("node-1", (b"\xff\xff",), b"") is None
+    assert session.accept("node-1", (b"\xff\xff",), b"") is None
     assert session.refused == {"node-1": "BAD_ENCODING"}
-    assert session.take("stranger", (b"",), b"") is None
+    assert session.accept("stranger", (b"",), b"") is None
     assert not session.is_over
 
 
@@ -400,10 +400,10 @@ def test_stages_last_as_long_as_the_task_says(exact, home):
         seconds.append(session.stage_seconds)
         for request in session.requests():
             reply = fleet.ask(request.name, server.offer, request)
-            if further := session.take(request.name, reply.messages, reply.view):
+            if further := session.accept(request.name, reply.messages, reply.view):
                 assert not session.is_stage_full
                 reply = fleet.ask(further.name, server.offer, further)
-                session.take(further.name, reply.messages, reply.view)
+                session.accept(further.name, reply.messages, reply.view)
         assert session.is_stage_full
         session.close_stage()
     assert seconds == [60, 60, 300, 60]

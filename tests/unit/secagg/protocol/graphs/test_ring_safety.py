@@ -26,9 +26,9 @@ from secagg.protocol.graphs.bounds import (
 from secagg.protocol.graphs.neighbours import CompleteGraph, sharing_graph
 from secagg.protocol.graphs.ring_safety import (
     RingRisk,
-    cannot_be_cut,
     graph_shortcoming,
     holder_bits,
+    is_uncuttable,
     is_worst_case_safe,
     log_cut,
     ring_risk,
@@ -137,7 +137,7 @@ def test_no_choice_of_colluders_cuts_exactly_the_rings_called_uncuttable(n, k):
         cut_by_fewer = False
         for c in COLLUDERS:
             cut_by_fewer |= cuts[c][mask] > 0
-            assert cannot_be_cut(living, degree=k, colluders=c) != cut_by_fewer, (
+            assert is_uncuttable(living, degree=k, colluders=c) != cut_by_fewer, (
                 f"{mask:0{n}b}, {c} colluders"
             )
 
@@ -218,7 +218,7 @@ def test_where_the_ring_begins_does_not_matter():
         for _ in range(20):
             living = generator.random(n) < 0.75
             safe = {
-                cannot_be_cut(np.roll(living, by), degree=k, colluders=c)
+                is_uncuttable(np.roll(living, by), degree=k, colluders=c)
                 for by in range(n)
             }
             logs = [
@@ -403,11 +403,11 @@ def test_a_cohort_of_colluders_promises_nothing():
     assert bits_of(log_cut(ring, degree=4, colluders=0)) == 0
     ring[[0, 6]] = True
     assert bits_of(log_cut(ring, degree=4, colluders=2)) == 0
-    assert not cannot_be_cut(ring, degree=4, colluders=0)
+    assert not is_uncuttable(ring, degree=4, colluders=0)
     # Neighbours who are all that is left share a mask.
     ring[:] = False
     ring[[0, 1, 11]] = True
-    assert cannot_be_cut(ring, degree=4, colluders=0)
+    assert is_uncuttable(ring, degree=4, colluders=0)
 
 
 @pytest.mark.parametrize("size", range(1, 10))
@@ -415,5 +415,5 @@ def test_nothing_cuts_a_ring_on_which_all_clients_are_neighbours(size):
     """Numbers that describe no ring are checked, too, and raise nothing."""
     living = np.ones(size, np.bool_)
     for colluders in (0, 1, size):
-        assert cannot_be_cut(living, degree=8, colluders=colluders)
+        assert is_uncuttable(living, degree=8, colluders=colluders)
         assert log_cut(living, degree=8, colluders=colluders) == -math.inf

@@ -24,7 +24,7 @@ from secagg.protocol.receipts.verifier import (
     ReceiptError,
     VerificationStep,
     check_one_session,
-    shown_in,
+    facts_in,
     verify_receipt,
 )
 from secagg.simulation.driver import InProcessSession
@@ -297,7 +297,7 @@ def test_a_ring_that_the_survivors_do_not_hold_together_is_refused(lost_neighbou
 def test_two_receipts_of_one_session_show_one_session(row, order):
     # R5.8-3
     shown = [
-        shown_in(judged(data_of(NAMED[row["pair"][which]])), source=name)
+        facts_in(judged(data_of(NAMED[row["pair"][which]])), source=name)
         for which, name in zip(order, ("one", "other"), strict=True)
     ]
     if row["success"]:

@@ -5,7 +5,7 @@ import base64
 import json
 
 import pytest
-from secagg_testing.edge_requests import EdgeIssuer, EdgeRequest, ask, key_of
+from secagg_testing.edge_requests import EdgeIssuer, EdgeRequest, call_app, key_of
 from secagg_testing.scripted_service import ScriptedService
 
 from secagg.conformance import read_vectors
@@ -64,7 +64,7 @@ class Edge:
         return EdgeRequest.signed(identity or ISSUER.identity("ada"), request, **given)
 
     async def ask(self, request=None, **how):
-        return await ask(self.app, request or self.signed(), **how)
+        return await call_app(self.app, request or self.signed(), **how)
 
 
 # --- the vectors ----------------------------------------------------------------------

@@ -21,8 +21,8 @@ def test_a_defect_is_said_and_the_watch_continues(tmp_path, caplog):
 
     async def main(clock):
         watch = CertificateWatch(
-            SimpleNamespace(identity=identity, look=lambda: identity),
-            SimpleNamespace(look=look),
+            SimpleNamespace(identity=identity, refresh=lambda: identity),
+            SimpleNamespace(refresh=look),
             clock,
             lambda: shown_out.append(clock.now()),
         )

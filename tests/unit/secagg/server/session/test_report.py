@@ -10,7 +10,7 @@ import pytest
 from secagg_testing import manual_clock
 from secagg_testing.cohorts import parameters_for
 from secagg_testing.deployment import TASK_ID, Deployment
-from secagg_testing.inline_store import ask
+from secagg_testing.inline_store import answer_of
 from secagg_testing.lossy_connection import Fault
 
 from secagg.cli.output import Output
@@ -109,8 +109,8 @@ def page_of(deployment, tmp_path, capsys):
     (tmp_path / "task.toml").write_text(TASK_FILE)
     settings = load_task_settings(tmp_path / "task.toml")
     task = Task(TASK_ID, TaskState.RUNNING, encode_settings(settings), b"", "")
-    assert ask(store.commit(PutTask(task, expect_version=0)))
-    shown = ask(StoreViews(store, tmp_path).session(TASK_ID, 1))
+    assert answer_of(store.commit(PutTask(task, expect_version=0)))
+    shown = answer_of(StoreViews(store, tmp_path).session(TASK_ID, 1))
     assert shown["report"] is None
     print_session(json.loads(json.dumps(shown)), Output(as_json=False))
     return capsys.readouterr().out

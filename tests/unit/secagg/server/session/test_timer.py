@@ -30,7 +30,7 @@ def test_only_the_first_and_the_last_message_of_a_round_wake_its_driver(is_share
     heard = []
     while len(messages) < size:
         messages.append("another one")
-        timer.note_message()
+        timer.record_message()
         heard.append(woken.is_set())
         woken.clear()
     assert heard == [True, False, False, True]

@@ -131,6 +131,6 @@ def test_nothing_is_kept_beyond_the_end_of_the_session(masking):
 def test_an_update_is_hashed_once_for_all_who_are_referred_to_it(masking, monkeypatch):
     state, readable = masking
     update = readable.update_for(state, identity_of(0))
-    first = Reference.instead_of(update)
+    first = Reference.for_message(update)
     monkeypatch.setattr("secagg.protocol.messages.hashlib", None)
-    assert Reference.instead_of(readable.update_for(state, identity_of(0))) == first
+    assert Reference.for_message(readable.update_for(state, identity_of(0))) == first

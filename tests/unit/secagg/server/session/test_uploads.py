@@ -48,7 +48,7 @@ async def test_a_disk_that_refuses_after_its_client_has_hung_up_is_no_unseen_err
         accept=None,
     )
     chunk = UploadChunk(bytes(32), 0, 5, bytes(32), bytes(5))
-    call = asyncio.ensure_future(receiver.take("a", chunk))
+    call = asyncio.ensure_future(receiver.receive("a", chunk))
     await some_turns()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):

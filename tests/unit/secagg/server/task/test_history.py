@@ -29,22 +29,22 @@ def disputing(*pairs):
 
 
 def test_sums_are_counted_and_nothing_else():
-    facts = TaskHistory().after(SUM).after(FAILED).after(SUM)
+    facts = TaskHistory().after_session(SUM).after_session(FAILED).after_session(SUM)
     assert facts == TaskHistory(sums=2)
 
 
 def test_disputes_add_up_over_sessions():
-    facts = TaskHistory().after(disputing(("a", "b")))
+    facts = TaskHistory().after_session(disputing(("a", "b")))
     assert facts.excluded == {"a", "b"}
-    facts = facts.after(SUM).after(disputing(("c", "a"), ("c", "b")))
+    facts = facts.after_session(SUM).after_session(disputing(("c", "a"), ("c", "b")))
     assert facts.excluded == {"a", "b"}  # c is in no pair with an included client
-    facts = facts.after(disputing(("c", "d")))
+    facts = facts.after_session(disputing(("c", "d")))
     # Three opponents, two colluders: c is proven corrupt, and d stays.
     assert facts.excluded == {"a", "b", "c"}
 
 
 def test_what_says_nothing_more_is_dropped():
-    facts = TaskHistory().after(disputing(("a", "b"), ("a", "c")))
+    facts = TaskHistory().after_session(disputing(("a", "b"), ("a", "c")))
     assert facts.excluded == {"a", "b"}
     assert facts.disputes == {("a", "c")}
 
@@ -52,12 +52,12 @@ def test_what_says_nothing_more_is_dropped():
 @pytest.mark.parametrize("is_proven", [False, True])
 def test_a_dealer_is_excluded_for_good_only_by_proof(is_proven):
     failed = replace(FAILED, failed_dealer="a", is_failure_proven=is_proven)
-    facts = TaskHistory().after(failed)
+    facts = TaskHistory().after_session(failed)
     assert facts.excluded == ({"a"} if is_proven else set())
     assert facts.suspended == (set() if is_proven else {"a"})
     no_client_came = replace(FAILED, members=())
-    assert facts.after(no_client_came) == facts  # that was no attempt
-    assert facts.after(FAILED).suspended == frozenset()
+    assert facts.after_session(no_client_came) == facts  # that was no attempt
+    assert facts.after_session(FAILED).suspended == frozenset()
 
 
 def test_too_few_that_are_left_end_a_task_and_suspects_do_not():

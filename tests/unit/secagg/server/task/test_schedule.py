@@ -15,7 +15,7 @@ START = STARTED_AT
 
 def test_without_a_schedule_the_next_session_follows_at_once():
     gate = TaskSchedule(opened=START)
-    gate.note_sum()
+    gate.record_sum()
     assert gate.next_opening(START) == START
     assert gate.closes_in(START) is None
 
@@ -34,7 +34,7 @@ async def test_a_session_without_a_sum_is_followed_by_another_in_the_same_window
     clock, gate = ManualClock(), TaskSchedule(HOURLY)
     assert await gate.wait(clock, is_futile=lambda: False)
     assert gate.next_opening(clock.date() + 60) == clock.date() + 60
-    gate.note_sum()
+    gate.record_sum()
     assert gate.next_opening(clock.date() + 60) == START + 3600
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from secagg_testing.crash_points import CrashingStore, CrashSwitch
-from secagg_testing.inline_store import ask, inline_store
+from secagg_testing.inline_store import answer_of, inline_store
 
 from secagg.config import load_server_settings
 from secagg.distributed_dp import NoisyTask, plan, report
@@ -12,7 +12,7 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT
 from secagg.protocol.profiles import Profile
 from secagg.server.task.setup import Cohort, PreparedTask, prepare_task, settle_task
-from secagg.server.task.stored import decode_settings, encode_settings, recall, row_of
+from secagg.server.task.stored import decode_settings, encode_settings, lookup, row_of
 from secagg.simulation.in_process import InProcessEnrolment
 from secagg.storage.changes import PutTask
 from secagg.storage.queries import ListTasks
@@ -69,7 +69,7 @@ def test_the_error_of_a_report_counts_noise_that_is_not_taken_back(tmp_path):
     given = prepared.noised.mechanism.parameters
     rule, unit = given.noise_rule, given.scale_factor
     arriving = max(n * rule.session(n).upload for n in range(7, 11))
-    kept = 10 * rule.session(10).kept(0)
+    kept = 10 * rule.session(10).remaining(0)
     stated = prepared.noised.sum_error(inputs=10, certificate=None).standard_error
     assert stated >= math.sqrt(arriving) / unit
     assert stated > 1.2 * math.sqrt(kept) / unit
@@ -190,7 +190,7 @@ def test_as_many_sign_beyond_the_survivors_as_may_be_missing_unseen():
         enrolment=InProcessEnrolment().published,
     ).parameters(dimension=4, modulus=1 << 16)
     parameters.validate()
-    assert parameters.most_set_apart(150) == 1
+    assert parameters.max_omitted(150) == 1
     assert parameters.quorum == 132
 
 
@@ -270,7 +270,7 @@ def test_a_restart_runs_the_same_task_without_planning_again(
     def prepared(text, *overrides):
         settings = settings_of(tmp_path, text, *overrides)
         reports = settings.server.state_dir
-        return ask(settle_task(settings.own_task, store, reports=reports))
+        return answer_of(settle_task(settings.own_task, store, reports=reports))
 
     first = prepared(NOISE)
 
@@ -291,11 +291,11 @@ def test_a_restart_runs_the_same_task_without_planning_again(
 def test_other_settings_of_a_task_are_remembered_in_place_of_the_first(tmp_path, store):
     for dimension in (6, 7):
         settings = settings_of(tmp_path, EXACT, f"vector.dimension={dimension}")
-        ask(settle_task(settings.own_task, store, reports=None))
-    (row,) = ask(store.read(ListTasks()))
+        answer_of(settle_task(settings.own_task, store, reports=None))
+    (row,) = answer_of(store.read(ListTasks()))
     assert row.version == 2
-    assert recall(row, settings.own_task).parameters.dimension == 7
-    assert recall(row, settings_of(tmp_path, EXACT).own_task) is None
+    assert lookup(row, settings.own_task).parameters.dimension == 7
+    assert lookup(row, settings_of(tmp_path, EXACT).own_task) is None
 
 
 def test_looking_at_a_task_writes_nothing(tmp_path):
@@ -310,9 +310,9 @@ def test_a_plan_of_another_release_is_never_taken_for_a_new_task(tmp_path, store
     settings = settings_of(tmp_path, EXACT)
     text = encode_settings(settings.own_task)
     unreadable = Task("t", TaskState.RUNNING, text, b"{}")
-    ask(store.commit(PutTask(unreadable, expect_version=0)))
+    answer_of(store.commit(PutTask(unreadable, expect_version=0)))
     with pytest.raises(ServiceError, match="plan") as caught:
-        ask(settle_task(settings.own_task, store, reports=None))
+        answer_of(settle_task(settings.own_task, store, reports=None))
     assert caught.value.code is ErrorCode.STORAGE_FAILED
 
 
@@ -323,18 +323,18 @@ def test_two_starts_at_once_do_not_overwrite_each_others_plan(tmp_path, store):
         async def read(self, query):
             return () if isinstance(query, ListTasks) else await super().read(query)
 
-    ask(settle_task(settings.own_task, store, reports=None))
+    answer_of(settle_task(settings.own_task, store, reports=None))
     racing = Racing(store, CrashSwitch())
     with pytest.raises(ServiceError, match="another operator or server"):
-        ask(settle_task(settings.own_task, racing, reports=None))
+        answer_of(settle_task(settings.own_task, racing, reports=None))
 
 
 def test_who_joins_when_and_for_what_is_no_reason_to_plan_again(
     tmp_path, monkeypatch, store
 ):
     settings = settings_of(tmp_path, EXACT).own_task
-    ask(settle_task(settings, store, reports=None))
-    monkeypatch.setattr("secagg.server.task.setup._work_out", lambda *_: 1 / 0)
+    answer_of(settle_task(settings, store, reports=None))
+    monkeypatch.setattr("secagg.server.task.setup._plan_task", lambda *_: 1 / 0)
     later = settings_of(
         tmp_path,
         EXACT,
@@ -343,21 +343,21 @@ def test_who_joins_when_and_for_what_is_no_reason_to_plan_again(
         "task.window=5m",
         "task.ends=2030-01-01T00:00:00Z",
     ).own_task
-    ask(settle_task(later, store, reports=None))
-    row = ask(row_of(store, "t"))
+    answer_of(settle_task(later, store, reports=None))
+    row = answer_of(row_of(store, "t"))
     assert (row.version, row.task.settings) == (2, encode_settings(later))
     assert decode_settings(row.task) == later
 
 
 def test_what_an_operator_has_said_of_a_task_outlives_new_settings(tmp_path, store):
     settings = settings_of(tmp_path, EXACT).own_task
-    ask(settle_task(settings, store, reports=None))
-    (row,) = ask(store.read(ListTasks()))
+    answer_of(settle_task(settings, store, reports=None))
+    (row,) = answer_of(store.read(ListTasks()))
     stopped = replace(row.task, state=TaskState.STOPPED, reason="enough")
-    assert ask(store.commit(PutTask(stopped, expect_version=1)))
+    assert answer_of(store.commit(PutTask(stopped, expect_version=1)))
     longer = settings_of(tmp_path, EXACT, "task.steps=9").own_task
-    ask(settle_task(longer, store, reports=None))
-    (row,) = ask(store.read(ListTasks()))
+    answer_of(settle_task(longer, store, reports=None))
+    (row,) = answer_of(store.read(ListTasks()))
     assert (row.task.state, row.task.reason) == (TaskState.STOPPED, "enough")
 
 

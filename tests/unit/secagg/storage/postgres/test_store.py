@@ -25,7 +25,7 @@ from secagg.storage.change import (
 )
 from secagg.storage.changes import PutClaim, Touch
 from secagg.storage.leases import AcquireLease, Heartbeat, RenewLease
-from secagg.storage.open_store import looking, open_store
+from secagg.storage.open_store import open_reader, open_store
 from secagg.storage.postgres import connection as postgres_link
 from secagg.storage.postgres.address import checked_address
 from secagg.storage.postgres.connection import IDLE_SECONDS, UNHEARD_MILLISECONDS
@@ -540,7 +540,7 @@ def test_an_address_that_must_not_be_dialled_is_refused(url, complaint):
 async def test_a_store_is_read_while_another_process_uses_it(empty, tmp_path):
     store = await open_store(empty)
     at = await append(store, await begin(store, spend=True), record(1))
-    async with looking(tmp_path, store=empty) as reader:
+    async with open_reader(tmp_path, store=empty) as reader:
         assert await append(store, at, record(2))
         (row,) = await reader.read(ListSessions(role=Side.SERVER))
         assert (row.key, row.sequence) == ("a", 1)  # as it stood when it was opened
@@ -556,7 +556,7 @@ async def test_a_store_is_read_while_another_process_uses_it(empty, tmp_path):
 
 async def test_a_read_creates_nothing(empty, tmp_path):
     with pytest.raises(StoreNotFoundError) as caught:
-        async with looking(tmp_path, store=empty):
+        async with open_reader(tmp_path, store=empty):
             pass
     assert "server.store" in caught.value.next_step
     assert await sql(empty, "SELECT to_regnamespace('secagg')") == [(None,)]
@@ -566,7 +566,7 @@ async def test_a_store_of_another_schema_is_not_read(empty, tmp_path):
     await (await open_store(empty)).close()
     await sql(empty, "DELETE FROM secagg.migration")
     with pytest.raises(ServiceError, match="schema version 0") as caught:
-        async with looking(tmp_path, store=empty):
+        async with open_reader(tmp_path, store=empty):
             pass
     assert "migrates the store" in caught.value.next_step
 
@@ -578,7 +578,7 @@ async def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch, tmp_pa
         )
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     url = "postgresql://user@localhost/name"
-    for attempt in (open_store(url), looking(tmp_path, store=url).__aenter__()):
+    for attempt in (open_store(url), open_reader(tmp_path, store=url).__aenter__()):
         with pytest.raises(LocalProtocolError, match="asyncpg") as caught:
             await attempt
         assert caught.value.code is ErrorCode.BAD_SETTINGS

@@ -883,7 +883,7 @@ async def lose_power(path, into):
         at = await begin(store)
         for number in range(3):
             at = await step(store, at, records=(record(number),))
-        disk.left(path.parent, into)
+        disk.write_remaining(path.parent, into)
         syncs = disk.syncs
         await store.close()
     return at, syncs

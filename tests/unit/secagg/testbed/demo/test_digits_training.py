@@ -7,16 +7,16 @@ from secagg.testbed.demo.model import (
     DIMENSION,
     MIN_PICTURES,
     SoftmaxModel,
-    deal_out,
     load_shard,
     reference_accuracies,
     save_shard,
+    split,
 )
 
 
 @pytest.fixture(scope="module")
 def dealt():
-    return deal_out(40)
+    return split(40)
 
 
 def entropy():
@@ -54,7 +54,7 @@ def test_updates_point_downhill_and_are_of_the_size_of_the_clip(dealt):
     updates = [SoftmaxModel.initial().update_on(shard) for shard in shards]
     norms = [float(np.linalg.norm(update)) for update in updates]
     assert 0.5 < min(norms) < max(norms) < 10
-    model = SoftmaxModel.initial().improved_by(np.sum(updates, axis=0), len(updates))
+    model = SoftmaxModel.initial().after_step(np.sum(updates, axis=0), len(updates))
     assert model.accuracy_on(test) > 0.7 > SoftmaxModel.initial().accuracy_on(test)
 
 

@@ -20,7 +20,7 @@ def run(tmp_path, done):
         kill=lambda name: done.append(("kill", name)),
         start_again=lambda program: done.append(("start", program.name)),
     )
-    view = SimpleNamespace(tell=lambda _: None, progress=lambda _: None)
+    view = SimpleNamespace(show_line=lambda _: None, progress=lambda _: None)
     return _Run(director, DemoLayout(tmp_path), None, view, None, None)
 
 
@@ -30,9 +30,9 @@ def test_a_client_that_was_killed_is_started_again_once(run, done, is_slow):
     client = run._client(1, "127.0.0.1:1")
     paused = {"event": "paused", "session": 2, "before": "upload"}
     ended = {"event": "progress", "session": 2, "phase": "aborted", "reason": ""}
-    first, second = (client.on_event, paused), (run._hear_aggregator, ended)
+    first, second = (client.on_event, paused), (run._on_aggregator_event, ended)
     for hear, said in (second, first) if is_slow else (first, second):
         hear(said)
-    run._hear_aggregator(ended)
+    run._on_aggregator_event(ended)
     assert done == [("kill", "client-1"), ("start", "client-1")]
     assert run.killed == 1

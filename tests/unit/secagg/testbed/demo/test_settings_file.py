@@ -30,4 +30,4 @@ def test_every_profile_has_a_demo_in_which_a_tenth_may_be_lost(tmp_path, profile
     assert parameters.graph is (Graph.K_OUT if profile == 3 else Graph.COMPLETE)
     assert parameters.noise_layers
     assert parameters.max_dropouts == 1
-    assert parameters.most_set_apart(10) == 0
+    assert parameters.max_omitted(10) == 0

@@ -45,7 +45,7 @@ def check(layout, capsys):
             fitted=None,
             standard_error=0.25,
         )
-        asyncio.run(_Trainer(layout).take_sum(given))
+        asyncio.run(_Trainer(layout).apply_sum(given))
         return check_session(
             layout,
             1,

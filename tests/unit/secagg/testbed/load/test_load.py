@@ -42,10 +42,10 @@ from secagg.testbed.load.machine import Machine, check_machine, pools_of
 from secagg.testbed.load.result import (
     CallTraffic,
     ClosedRound,
-    Heard,
     LoadLayout,
     LoadPlan,
     LoadResult,
+    ReportCollector,
     ServerCost,
     expected_sum,
     mean_traffic,
@@ -120,7 +120,7 @@ def test_a_machine_that_cannot_hold_it_is_told_both_numbers(lacking, said):
 
 def test_a_machine_that_says_nothing_of_its_memory_is_believed(tmp_path):
     check_machine(PLAN, dataclasses.replace(ROOMY, memory_bytes=None))
-    here = Machine.here(tmp_path)
+    here = Machine.detect(tmp_path)
     assert here.files > 0
     assert here.disk_bytes > 0
 
@@ -218,13 +218,13 @@ def test_aggregators_of_one_store_have_all_else_to_themselves(tmp_path):
 
 def test_what_aggregators_say_is_told_once_and_counted_together():
     told, shown = [], []
-    heard = Heard(told.append, 2, lambda *state: shown.append(state))
+    heard = ReportCollector(told.append, 2, lambda *state: shown.append(state))
     for index in (0, 1, 0):
         for part in (0, 5):
-            heard.hear_server(index, progress("ADVERTISE_KEYS", 2 * part))
+            heard.on_server_event(index, progress("ADVERTISE_KEYS", 2 * part))
     for index, cpu in enumerate((1.0, 2.5)):
-        heard.hear_server(index, progress("SHARE_KEYS", 20))
-        heard.hear_server(index, closed("ADVERTISE_KEYS", 3.0 + index, cpu))
+        heard.on_server_event(index, progress("SHARE_KEYS", 20))
+        heard.on_server_event(index, closed("ADVERTISE_KEYS", 3.0 + index, cpu))
     assert told == [
         "advertise keys: 0 joined, 0 lost",
         "advertise keys: 10 joined, 0 lost",
@@ -352,7 +352,7 @@ async def test_a_client_that_cannot_join_ends_its_process(
 
     monkeypatch.setattr(pool, "_contribute", contribute)
     with nullcontext() if joined else pytest.raises(ServiceError, match="no room"):
-        await pool.take_part(range(1, 4))
+        await pool.run_clients(range(1, 4))
     assert pool._completed == 2 * joined
     assert '"name": "client-1"' in capsys.readouterr().out
 
@@ -365,7 +365,7 @@ async def test_clients_of_an_aborted_session_leave_the_reason_to_the_aggregator(
         raise SessionAbortedError("too few", code=ErrorCode.TOO_FEW_ANSWERS)
 
     monkeypatch.setattr(pool, "_contribute", contribute)
-    await pool.take_part(range(1, 4))
+    await pool.run_clients(range(1, 4))
 
 
 async def test_a_process_of_clients_that_ends_ends_the_load_test(tmp_path, monkeypatch):

@@ -261,7 +261,7 @@ async def test_a_handshake_that_stalls_ends_and_gives_back_its_place():
         await inside.peers.get()
         later = await Visitor.come(relay, HELLO)
         assert await later.answer(len(HELLO)) == HELLO
-        relay.known(inside.peers.get_nowait(), "c")
+        relay.record_caller(inside.peers.get_nowait(), "c")
         assert await stalled.end() == HELLO
         assert relay.refused == {Rejection.HANDSHAKE_TIMEOUT: 1}
         assert relay.connections == 1
@@ -275,7 +275,7 @@ async def test_unauthenticated_peers_of_one_address_are_limited_and_clients_are_
         for name in "abc":
             visitor = await Visitor.come(relay, HELLO)
             await visitor.answer(len(HELLO))
-            relay.known(await inside.peers.get(), name)
+            relay.record_caller(await inside.peers.get(), name)
         first, _ = [await Visitor.come(relay, HELLO) for _ in range(2)]
         assert await is_turned_away(relay)
         assert relay.refused == {Rejection.PER_ADDRESS: 1}
@@ -357,7 +357,7 @@ async def test_addresses_take_turns_when_handshakes_are_short():
         honest = await Visitor.come(relay, HELLO, host="127.0.0.9")
         await until(lambda: "127.0.0.9" in relay._queued)
         for _ in range(2):  # one of the larger group goes first, then the other address
-            relay.known(await inside.peers.get(), "c")
+            relay.record_caller(await inside.peers.get(), "c")
         assert await honest.answer(len(HELLO)) == HELLO
         assert relay._queued.keys() == {"127.0.0.1"}
 
@@ -370,8 +370,10 @@ async def test_a_known_client_that_comes_again_closes_its_own_oldest_connection(
             await visitor.answer(len(HELLO))
             visitors.append(visitor)
             peer = await inside.peers.get()
-            relay.known(peer, name)
-            relay.known(peer, name)  # every call says so; only the first one counts
+            relay.record_caller(peer, name)
+            relay.record_caller(
+                peer, name
+            )  # every call says so; only the first one counts
         assert await visitors[0].end() == b""
         assert relay.refused == {Rejection.PER_IDENTITY: 1}
         for visitor in visitors[1:]:
@@ -386,7 +388,7 @@ async def test_a_revoked_client_is_dropped_by_name_and_certificate():
             visitor = await Visitor.come(relay, HELLO)
             await visitor.answer(len(HELLO))
             visitors.append(visitor)
-            relay.known(await inside.peers.get(), name, certificate)
+            relay.record_caller(await inside.peers.get(), name, certificate)
         stranger = await Visitor.come(relay, HELLO)
         await stranger.answer(len(HELLO))
         relay.end_known(lambda name, certificate: (name, certificate) == ("a", 1))
@@ -410,7 +412,7 @@ async def test_each_connection_is_passed_on_from_an_address_of_its_own():
             sources.add(ipaddress.ip_address(peer.split(":")[1]))
             visitor.leave()
             await until(lambda: not relay.connections)
-            relay.known(peer, "c")  # too late: no connection is closed for it
+            relay.record_caller(peer, "c")  # too late: no connection is closed for it
         assert len(sources) == 3
         assert min(sources) > ipaddress.ip_address("127.1.0.0")
         assert not relay._of_identity
@@ -603,7 +605,7 @@ async def test_a_process_that_is_late_works_on_few_handshakes(monkeypatch):
         visitors = [await Visitor.come(relay, HELLO) for _ in range(5)]
         first, second = [await inside.peers.get() for _ in range(2)]
         assert (len(relay._dialled), inside.peers.qsize()) == (2, 0)
-        relay.known(first, "a")
+        relay.record_caller(first, "a")
         third = await inside.peers.get()
         assert len(relay._dialled) == 2
         relay._delay.is_late = False
