@@ -67,7 +67,7 @@ def text_above(number: float, digits: int) -> str:
 
 
 def text_below(number: float, digits: int) -> str:
-    """Return what is left as people read it: few digits, and never more than it is.
+    """Format a remaining amount with few digits, rounded down.
 
     Args:
         number: What is left; one that is not above 0, or is infinite, is printed as it

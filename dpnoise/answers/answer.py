@@ -76,7 +76,7 @@ class Answer(abc.ABC):
         return f"{100.0 * self.confidence:.10g} % intervals, all together"
 
     def _draw(self, axes: "Axes") -> None:
-        """Draw bars; an answer that is no list of counts draws something else."""
+        """Draw the estimates as bars; answers without counts override this."""
         labels = [label for label, _ in self.estimates]
         values = [each.value for _, each in self.estimates]
         axes.bar(labels, values, yerr=self._reaches(), capsize=4.0)

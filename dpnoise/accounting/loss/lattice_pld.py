@@ -485,7 +485,7 @@ class LatticePLDAccountant(ComposedLossAccountant):
         return None if factors is None else factors[0]
 
     def _parts(self) -> list[tuple[DominatingPair, int]]:
-        """Keep products apart where no selection joins them, which needs no grid."""
+        """Return the pairs to compose; only a selection joins products."""
         parts: list[tuple[DominatingPair, int]] = []
         for (release, rate), count in self._counts.items():
             factors = self._factors(release)
