@@ -190,7 +190,7 @@ def forget(
     check = partial(_refuse_to_forget, directory, kept, is_accepted=is_accepted)
     check()
     mark = RollbackMark(kept.mark or default_mark(directory))
-    was_there = mark.delete(check=check)
+    was_there = mark.delete_mark(check=check)
     output.line(
         f"removed {mark.path}: the numbers and budgets of {directory} are forgotten"
         if was_there

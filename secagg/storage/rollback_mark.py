@@ -204,7 +204,7 @@ class RollbackMark:
         """Release the lock; harmless when repeated."""
         self._held.close()
 
-    def delete(self, *, check: Callable[[], None] = lambda: None) -> bool:
+    def delete_mark(self, *, check: Callable[[], None] = lambda: None) -> bool:
         """Delete the mark; return whether one existed.
 
         The lock beside it stays. A process that waits for a lock whose file is removed

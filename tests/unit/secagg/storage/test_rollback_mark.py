@@ -650,13 +650,13 @@ def test_no_two_processes_have_a_mark_while_one_is_forgotten(mark):
     going.hold(wait_seconds=0)
     going.release()
     waiting = os.open(lock_of(mark), os.O_RDWR)
-    assert RollbackMark(mark).delete()
+    assert RollbackMark(mark).delete_mark()
     assert not mark.exists()
     fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with pytest.raises(ServiceError, match="is in use"):
         RollbackMark(mark).hold(wait_seconds=0)
     os.close(waiting)
-    assert not RollbackMark(mark).delete()
+    assert not RollbackMark(mark).delete_mark()
 
 
 def test_what_speaks_against_forgetting_a_mark_is_asked_under_its_lock(mark):
@@ -668,5 +668,5 @@ def test_what_speaks_against_forgetting_a_mark_is_asked_under_its_lock(mark):
         raise LocalProtocolError("there is a state")
 
     with pytest.raises(LocalProtocolError):
-        RollbackMark(mark).delete(check=check)
+        RollbackMark(mark).delete_mark(check=check)
     assert RollbackMark(mark).read() == Mark(bytes(8), 1)
