@@ -148,7 +148,7 @@ class ClumsyService:
         self._aggregator = aggregator
         self.defects = {ShareKeys: 1, RevealShares: 1, UploadChunk: 1}
         self.watch = aggregator.watch
-        self.note_refusal = aggregator.note_refusal
+        self.record_refusal = aggregator.record_refusal
 
     async def answer(self, identity, request):
         if identity == "c2" and self.defects.get(type(request)):
@@ -228,7 +228,7 @@ class Run:
     def __init__(self, directory, identities, profile):
         self.directory, self.identities = directory, identities
         self.profile = profile
-        self.latest, self.clock = Heard(), ManualClock(date=time.time())
+        self.heard, self.clock = Heard(), ManualClock(date=time.time())
         self.task = noised_task(profile)
         self.stores = {
             n: RecordingClientStore.make(directory / f"client {n}.db")
@@ -239,13 +239,13 @@ class Run:
     def go(self):
         root = logging.getLogger()
         before = root.level
-        root.addHandler(self.latest)
+        root.addHandler(self.heard)
         root.setLevel(logging.DEBUG)
         try:
             asyncio.run(self.main(), debug=True)
         finally:
             root.setLevel(before)
-            root.removeHandler(self.latest)
+            root.removeHandler(self.heard)
             for store in self.stores.values():
                 store.end()
 
@@ -290,7 +290,7 @@ class Run:
 
     async def watch(self, aggregator):
         async for progress in aggregator.progress():
-            self.latest.text.append(repr(progress))
+            self.heard.text.append(repr(progress))
             self.is_offered.set()
             if progress.answered == 3 and progress.round is UPLOADING:
                 self.others_are_in.set()
@@ -310,12 +310,12 @@ class Run:
                     make_input=lambda *args: self.make_input(number, *args),
                     settings=SessionSettings(watch=number % 2 == 0),
                     enrolment=self.enrolled(number),
-                    on_progress=lambda p: self.latest.text.append(repr(p)),
+                    on_progress=lambda p: self.heard.text.append(repr(p)),
                 )
                 try:
                     ending = await runner.run_session("sum")
                 except (SecAggError, RuntimeError) as error:
-                    self.latest.exception(error)
+                    self.heard.exception(error)
                     if number == LOST and isinstance(error, RuntimeError):
                         await self.others_are_in.wait()
                         self.clock.advance(self.task.parameters.deadlines.masked_input)
@@ -323,7 +323,7 @@ class Run:
                     self.stores[number].failures = 0
                 else:
                     self.endings[number] = ending
-                    self.latest.text += [repr(ending), repr(runner)]
+                    self.heard.text += [repr(ending), repr(runner)]
                     break
 
     def enrolled(self, number):
@@ -344,7 +344,7 @@ class Run:
             try:
                 await call
             except SecAggError as error:
-                self.latest.exception(error)
+                self.heard.exception(error)
 
     def make_input(self, number, descriptor, payload, secrets):
         assert payload == b"a public model"

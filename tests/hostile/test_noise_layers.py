@@ -159,7 +159,7 @@ def test_what_is_left_has_the_variance_of_the_certificate(task):
     total = task.certificate(
         clients=CLIENTS, share_holders=CLIENTS, survivors=9, given=given
     ).total
-    assert total == 9 * noise.kept(1)
+    assert total == 9 * noise.remaining(1)
     # Rounding adds less than a quarter for each client.
     expected = float(total) + 9 / 4
     measured = float(np.mean((scale * (estimate - exact)) ** 2))
@@ -190,8 +190,8 @@ def test_a_seed_that_does_not_fit_is_not_subtracted_and_ends_nothing(task):
     unsubtracted = 2 * sum(noise.layers[i] for i in asked) - sum(
         noise.layers[i] for i in asked[:-1]
     )
-    assert certificate.total == 9 * noise.kept(1) + unsubtracted
-    assert certificate.suffices
+    assert certificate.total == 9 * noise.remaining(1) + unsubtracted
+    assert certificate.is_sufficient
 
 
 def test_a_survivor_that_falls_silent_keeps_all_its_noise(task):
@@ -259,7 +259,7 @@ def test_a_roster_without_dropouts_has_nothing_to_take_back(task):
     assert session.job.noise is None
     assert result.total.tolist() == uploaded(session, result.survivors).tolist()
     certificate = task.certificate(clients=6, share_holders=6, survivors=6, given={})
-    assert certificate.suffices
+    assert certificate.is_sufficient
     assert certificate.layers == ()
 
 

@@ -524,7 +524,7 @@ async def test_a_client_uses_its_connection_again_and_replaces_a_lost_one(deploy
     async with serving(deployment) as (edge, service):
         identity = deployment.issuer.identity("ada")
         async with deployment.connection(edge.address, identity) as connection:
-            assert await connection.meet() == "agg"
+            assert await connection.probe() == "agg"
             for _ in range(3):
                 await connection.call(STATUS)
             (link,) = connection._idle

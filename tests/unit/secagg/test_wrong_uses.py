@@ -80,7 +80,7 @@ def world(tmp_path_factory):
         blocking.local(exact_task(), privacy_limits=waiver, steps=40) as exact,
     ):
         # A directory that another object keeps is not waited for.
-        patched.setattr(FileLock, "acquire_within", lambda lock, _: lock.take())
+        patched.setattr(FileLock, "acquire_within", lambda lock, _: lock.acquire())
         patched.setattr(sqlite_file, "LOCK_TIMEOUT_SECONDS", 0.0)
         yield World(plan, people, exact, tmp_path_factory.mktemp("wrong-uses"))
         people.sum([GOOD] * 3)  # no mistake has used up a session, or stopped a client

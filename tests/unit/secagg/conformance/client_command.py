@@ -138,7 +138,7 @@ class _Aggregator:
         """See `AggregatorService`: one update, after which the client asks again."""
         yield await self.answer(_, request)
 
-    def note_refusal(self, code: ErrorCode) -> None:
+    def record_refusal(self, code: ErrorCode) -> None:
         """See `AggregatorService`."""
 
     def _take(self, chunk: UploadChunk) -> UploadStatus:

@@ -24,7 +24,7 @@ class Behind:
     def __init__(self, home):
         self.command = ClientCommand(home)
 
-    def ask(self, line):
+    def call(self, line):
         try:
             return self.command.answer(line)
         except Exception as error:  # as a process would have

@@ -9,12 +9,12 @@ import pytest
 from secagg.testbed.child_process import ChildProcess, child_environment, start_child
 
 PROGRAM = """
-from secagg.testbed.child_process import say
-say("first", number=1)
+from secagg.testbed.child_process import report
+report("first", number=1)
 print("a library's word")
 print("[3]")
 print("x" * (1 << 21))
-say("last")
+report("last")
 print('{"event": "half', end="")
 """
 

@@ -186,7 +186,7 @@ def test_only_a_client_whose_disk_has_failed_is_made_again(home):
 def test_a_second_process_of_a_node_is_refused_while_the_first_has_its_state(
     home, monkeypatch
 ):
-    monkeypatch.setattr(FileLock, "acquire_within", lambda lock, _: lock.take())
+    monkeypatch.setattr(FileLock, "acquire_within", lambda lock, _: lock.acquire())
     opened, other, terms = OpenClients(), OpenClients(), terms_in(home)
     with (
         opened.client(terms, "a"),
