@@ -184,9 +184,12 @@ def _built(
             key = f"{name}.{field.name}"
             if key in raw:
                 value, origin, base = raw[key]
-                read = read_value(
-                    value, hints[field.name], field.metadata, key=key, origin=origin
-                )
+                read, hint = None, hints[field.name]
+                # Variables and flags have no other way to say that nothing is set.
+                if value != "" or not _unwrap(hint)[2]:
+                    read = read_value(
+                        value, hint, field.metadata, key=key, origin=origin
+                    )
                 if isinstance(read, Path) and base is not None:
                     read = base / read
                 values[field.name], origins[key] = read, origin
@@ -330,10 +333,8 @@ def read_value(
 
 def _convert(value: object, hint: object, key: str, origin: str) -> object:
     """Return `value` as the declared type; texts come from variables and flags."""
-    wanted, words, optional = _unwrap(hint)
+    wanted, words, _ = _unwrap(hint)
     is_text_source = origin == "--set" or origin.startswith(_ENVIRONMENT_PREFIX)
-    if optional and value == "":
-        return None
     if value in words:
         return value
     if is_text_source and isinstance(value, str):

@@ -34,7 +34,7 @@ VALUES = {
 }
 WRONG = {
     str: (1, [], {}),
-    int: (True, "1", 1.5),
+    int: (True, "1", "", 1.5),
     bool: (1, "yes"),
 }
 FIELDS = [
@@ -90,6 +90,11 @@ def test_the_limits_of_an_option_hold_at_the_socket_too(name, given):
     with pytest.raises(ServiceError, match="must be") as caught:
         read_arguments(OPERATIONS[name].arguments, full(name) | given)
     assert caught.value.code is ErrorCode.BAD_INPUT
+
+
+def test_an_empty_name_of_a_task_selects_no_other_task():
+    found = read_arguments(OPERATIONS["session.list"].arguments, {"task": ""})
+    assert found.task == ""
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
