@@ -98,8 +98,7 @@ def named_profile(label: str) -> "Profile":
         return Profile.from_label(label)
     except ValueError as error:
         raise ErrorCode.BAD_SETTINGS.error(
-            str(error),
-            fix="Choose one of the profiles named.",
+            str(error), fix="Choose one of the profiles named."
         ) from None
 
 

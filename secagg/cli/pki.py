@@ -280,8 +280,7 @@ def renew(  # noqa: PLR0913 - one parameter per flag
     output, now = Output(as_json=as_json), int(time.time())
     if name is None and (request is not None or destination is not None):
         raise ErrorCode.BAD_SETTINGS.error(
-            "--request and --output are about one NAME",
-            fix="Name the client.",
+            "--request and --output are about one NAME", fix="Name the client."
         )
     public = None if request is None else read_request(request)
     written: list[Path] = []

@@ -385,8 +385,7 @@ def plan(  # noqa: PLR0913 - one parameter per flag
         ) from None
     except distributed_dp.DPNoiseError as error:
         raise ErrorCode.INFEASIBLE.error(
-            str(error),
-            fix="Ask for a larger epsilon or delta, or for more clients.",
+            str(error), fix="Ask for a larger epsilon or delta, or for more clients."
         ) from None
     figures = adversaries(made, layer)
     output.pairs([*made.table(), *layer_table(figures)], title="Plan")

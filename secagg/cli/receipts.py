@@ -293,6 +293,5 @@ def _read(path: Path) -> bytes:
             return stream.read(MAX_RECEIPT_BYTES + 1)
     except OSError as error:
         raise ErrorCode.BAD_SETTINGS.error(
-            f"{path} cannot be read: {error.strerror}",
-            fix="Check the path.",
+            f"{path} cannot be read: {error.strerror}", fix="Check the path."
         ) from None

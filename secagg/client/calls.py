@@ -478,7 +478,7 @@ class ClientCalls:
             if chunk.total_size > max_bytes or len(collected) > max_bytes:
                 raise ErrorCode.PAYLOAD_MISMATCH.error(
                     f"the {blob.name.lower()} has {chunk.total_size} bytes, at most "
-                    f"{max_bytes} are accepted",
+                    f"{max_bytes} are accepted"
                 )
             if len(collected) >= chunk.total_size or not chunk.data:
                 break
@@ -526,7 +526,7 @@ class ClientCalls:
             offset = status.next_offset
             if not 0 <= offset < len(packed):
                 raise ErrorCode.UPLOAD_CORRUPT.error(
-                    f"the server asks for byte {offset} of {len(packed)}",
+                    f"the server asks for byte {offset} of {len(packed)}"
                 )
             on_chunk(offset)
             data = bytes(packed[offset : offset + MAX_CHUNK_BYTES])
@@ -545,7 +545,7 @@ class ClientCalls:
                     restarts += 1
                     if restarts > _MAX_UPLOAD_RESTARTS:
                         raise ErrorCode.UPLOAD_CORRUPT.error(
-                            "the server takes chunks but never moves on",
+                            "the server takes chunks but never moves on"
                         )
         on_chunk(len(packed))
 

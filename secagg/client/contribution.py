@@ -315,7 +315,7 @@ def check_size_of_sum(released: Released, parameters: ProtocolParameters) -> int
     size = packed_size(parameters.dimension, parameters.bits)
     if released.size != size:
         raise ErrorCode.BAD_VECTOR.error(
-            f"the sum has {released.size} bytes instead of {size}",
+            f"the sum has {released.size} bytes instead of {size}"
         )
     return size
 
@@ -330,7 +330,7 @@ def read_residues(packed: bytes, parameters: ProtocolParameters) -> Residues:
         return unpack(packed, parameters.dimension, parameters.bits, parameters.modulus)
     except BadVectorError as error:
         raise ErrorCode.BAD_VECTOR.error(
-            f"the sum is no vector of the session: {error}",
+            f"the sum is no vector of the session: {error}"
         ) from None
 
 

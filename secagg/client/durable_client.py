@@ -151,8 +151,7 @@ class DurableClient:
         """
         if self._opened is None:
             raise ErrorCode.LOCAL_MISUSE.error(
-                "the client is not open",
-                fix="Use it as a context manager.",
+                "the client is not open", fix="Use it as a context manager."
             )
 
     def call(

@@ -239,6 +239,5 @@ class GrpcConnection:
 
     def _closed(self) -> SecAggError:
         return ErrorCode.CANCELLED.error(
-            f"the connection to {self._address} is closed",
-            fix="Open a new connection.",
+            f"the connection to {self._address} is closed", fix="Open a new connection."
         )

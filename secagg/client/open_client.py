@@ -586,10 +586,7 @@ class OpenClient:
         session = self._resumed(stored)
         if stored.restored:
             await self._end_unknown(session)
-            raise UNKNOWN_PAST.code.error(
-                UNKNOWN_PAST.reason,
-                kind=SessionAbortedError,
-            )
+            raise UNKNOWN_PAST.code.error(UNKNOWN_PAST.reason, kind=SessionAbortedError)
         if client_machine.is_over(session.state):  # the owner's rules are stricter now
             raise await self._concluded_error(session)
         try:

@@ -162,15 +162,13 @@ def client_policy(settings: ClientSettings) -> ClientPolicy:
         profiles = frozenset(Profile.from_label(label) for label in section.profiles)
     except ValueError as error:
         raise ErrorCode.BAD_SETTINGS.error(
-            f"policy.profiles: {error}",
-            fix="Name only profiles of that list.",
+            f"policy.profiles: {error}", fix="Name only profiles of that list."
         ) from None
     try:
         graphs = frozenset(Graph(name) for name in section.graphs)
     except ValueError as error:
         raise ErrorCode.BAD_SETTINGS.error(
-            f"policy.graphs: {error}",
-            fix="Name only complete, ring and k-out.",
+            f"policy.graphs: {error}", fix="Name only complete, ring and k-out."
         ) from None
     return replace(
         cohort_of(section),

@@ -292,7 +292,7 @@ class ClientRunner:
         if offered.task_id != task_id:
             raise ErrorCode.BAD_CONFIG.error(
                 f"the server offers a session of task {offered.task_id!r} "
-                f"instead of {task_id!r}",
+                f"instead of {task_id!r}"
             )
         return offered, await self._admitted(offered, deadline)
 

@@ -227,7 +227,7 @@ class _Visitor:
         if answer.task_id != self._task:
             raise ErrorCode.BAD_CONFIG.error(
                 f"the server offers a session of task {answer.task_id!r} instead of "
-                f"{self._task!r}",
+                f"{self._task!r}"
             )
         self._calls.check_transport(answer)
         done = self._client.step(offer)

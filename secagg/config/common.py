@@ -169,8 +169,7 @@ def total_budget(section: DataSection) -> TotalBudget | None:
         )
     except LocalProtocolError as error:
         raise ErrorCode.BAD_SETTINGS.error(
-            f"policy.data: {error}",
-            fix=error.next_step,
+            f"policy.data: {error}", fix=error.next_step
         ) from None
 
 

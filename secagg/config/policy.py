@@ -179,6 +179,5 @@ def suites_of(labels: Iterable[str]) -> frozenset[CipherSuite]:
         return frozenset(map(CipherSuite.from_label, labels))
     except ValueError as error:
         raise ErrorCode.BAD_SETTINGS.error(
-            f"policy.suites: {error}",
-            fix="Name only suites of that list.",
+            f"policy.suites: {error}", fix="Name only suites of that list."
         ) from None

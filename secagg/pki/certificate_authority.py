@@ -430,8 +430,7 @@ def _certificate(  # noqa: PLR0913, PLR0917 - what every certificate states
 
 def _refused(complaint: str) -> SecAggError:
     return ErrorCode.BAD_CERTIFICATE.error(
-        complaint,
-        fix="Correct the arguments of `secagg pki`.",
+        complaint, fix="Correct the arguments of `secagg pki`."
     )
 
 
@@ -603,7 +602,4 @@ def spki_of(public: PublicKey) -> bytes:
 
 
 def _refused_request(complaint: str) -> SecAggError:
-    return ErrorCode.BAD_CERTIFICATE.error(
-        complaint,
-        fix=_MAKE_AGAIN,
-    )
+    return ErrorCode.BAD_CERTIFICATE.error(complaint, fix=_MAKE_AGAIN)

@@ -132,7 +132,7 @@ def check_quorum(  # noqa: PLR0913 - what is signed, by whom, and how many
     # R5.5-2: count before verifying, so that a long list cannot cost verifications.
     if len(quorum) < needed:
         raise ErrorCode.NO_QUORUM.error(
-            f"{len(quorum)} clients have signed, {needed} are needed",
+            f"{len(quorum)} clients have signed, {needed} are needed"
         )
     # R5.5-3
     signed = {signer for signer, _ in quorum.signatures}
@@ -149,7 +149,7 @@ def check_quorum(  # noqa: PLR0913 - what is signed, by whom, and how many
     if [proof.index for proof in quorum.roster_proofs] != unsigned:
         raise ErrorCode.U3_INVALID.error(
             "the quorum must show the roster of exactly the members of U3 without "
-            "signature",
+            "signature"
         )
     for proof in quorum.roster_proofs:
         check_bundle_signature(
@@ -224,8 +224,7 @@ def check_signed(
         verify(signers.identity_key(index), message, signature)
     except SignatureError:
         raise ErrorCode.BAD_SIGNATURE.error(
-            f"{signers.names[index]!r} {what}",
-            sender=signers.names[index],
+            f"{signers.names[index]!r} {what}", sender=signers.names[index]
         ) from None
 
 

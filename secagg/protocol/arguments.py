@@ -407,8 +407,7 @@ def as_vector(
             )
     elif noisy and max(int(array.max()), -int(array.min())) > _LARGEST_INTEGER:
         raise ErrorCode.BAD_INPUT.error(
-            f"{name} has integers that a float64 cannot hold",
-            fix="Scale it down.",
+            f"{name} has integers that a float64 cannot hold", fix="Scale it down."
         )
     return array.astype(np.float64, copy=False) if noisy else array
 

@@ -83,7 +83,7 @@ class SessionDescriptor:
         ):
             if not 1 <= len(name.encode()) <= most or "\0" in name:
                 raise ErrorCode.BAD_CONFIG.error(
-                    f"{what} must have 1 to {most} bytes of UTF-8 without U+0000",
+                    f"{what} must have 1 to {most} bytes of UTF-8 without U+0000"
                 )
         for what, number in (
             ("session_number", self.session_number),
@@ -91,21 +91,21 @@ class SessionDescriptor:
         ):
             if not 0 <= number <= MAX_COUNT:
                 raise ErrorCode.BAD_CONFIG.error(
-                    f"{what} must be at most {MAX_COUNT}, not {number}",
+                    f"{what} must be at most {MAX_COUNT}, not {number}"
                 )
         if len(self.payload_hash) not in {0, 32}:
             raise ErrorCode.BAD_CONFIG.error(
-                f"a payload hash has 0 or 32 bytes, not {len(self.payload_hash)}",
+                f"a payload hash has 0 or 32 bytes, not {len(self.payload_hash)}"
             )
         if len(self.noise_terms) > MAX_NOISE_TERMS_BYTES:
             raise ErrorCode.BAD_CONFIG.error(
                 f"noise terms have at most {MAX_NOISE_TERMS_BYTES} bytes, not "
-                f"{len(self.noise_terms)}",
+                f"{len(self.noise_terms)}"
             )
         if self.noise_terms and not self.parameters.noise_block:  # R3.2-10
             raise ErrorCode.BAD_CONFIG.error(
                 "noise_terms must be empty without a noise block, not "
-                f"{len(self.noise_terms)} bytes",
+                f"{len(self.noise_terms)} bytes"
             )
         self.parameters.validate(demanded_bits=demanded_bits)
         return self

@@ -364,7 +364,7 @@ class Roster:
         ranks = [sort_key(advert.identity, seed) for advert in adverts.values()]
         if any(a >= b for a, b in pairwise(ranks)):
             raise ErrorCode.BAD_ENCODING.error(
-                "malformed roster: its identities are out of order",
+                "malformed roster: its identities are out of order"
             )
         if frame.reader is not None:
             return Neighbourhood(frame.size, frame.reader, adverts, seed, frame.proof)

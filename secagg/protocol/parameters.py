@@ -540,7 +540,7 @@ class ProtocolParameters:
             named_profile, named_suite = Profile(profile), CipherSuite(suite)
         except ValueError:
             raise ErrorCode.BAD_CONFIG.error(
-                f"unknown profile {profile} or suite {suite:#06x}",
+                f"unknown profile {profile} or suite {suite:#06x}"
             ) from None
         modulus, dimension = reader.u64(), reader.u64()
         counts = [reader.u32() for _ in range(8)]
@@ -577,6 +577,5 @@ def _read_tail(data: bytes, profile: Profile) -> Tail:
 
 def _infeasible_error(complaint: str) -> SecAggError:
     return ErrorCode.BAD_CONFIG.error(
-        complaint,
-        fix="Correct the configuration of the task.",
+        complaint, fix="Correct the configuration of the task."
     )

@@ -239,8 +239,7 @@ def _members_of(name: str, value: object, kind: type[Enum]) -> tuple[object, ...
         return tuple(value)
     check_member(name, value, kind)  # suggests the closest member
     raise ErrorCode.LOCAL_MISUSE.error(
-        f"{name} must be a set, got one member",
-        fix=f"Give {name}={{{value}}}.",
+        f"{name} must be a set, got one member", fix=f"Give {name}={{{value}}}."
     )
 
 

@@ -293,7 +293,7 @@ def collect(  # noqa: PLR0913 - everything that opening depends on
         )
         raise ErrorCode.BAD_SHARE_CIPHERTEXT.error(
             f"{len(complaints)} of {len(dealers)} share bundles are invalid{first}; "
-            f"{parameters.threshold} valid ones are needed",
+            f"{parameters.threshold} valid ones are needed"
         )
     return HeldShares(tuple(dealers), tuple(pairs), tuple(complaints))
 

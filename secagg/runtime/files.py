@@ -67,8 +67,7 @@ def disk(path: Path, *, if_exists: str = "Choose another directory.") -> Iterato
         yield
     except FileExistsError:
         raise ErrorCode.STORAGE_FAILED.error(
-            f"{path} exists already",
-            fix=if_exists,
+            f"{path} exists already", fix=if_exists
         ) from None
     except OSError as error:
         raise ErrorCode.STORAGE_FAILED.error(
@@ -288,8 +287,7 @@ class DurableLines:
 
     def _damaged(self, number: int, complaint: str) -> SecAggError:
         return ErrorCode.STATE_DAMAGED.error(
-            f"{self.path}, line {number}: {complaint}",
-            fix=self._next_step,
+            f"{self.path}, line {number}: {complaint}", fix=self._next_step
         )
 
 

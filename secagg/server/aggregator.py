@@ -590,7 +590,7 @@ class Aggregator:
         self._recent.record_client_call(identity)
         if not 0 < len(identity.encode()) <= MAX_IDENTITY_BYTES or "\0" in identity:
             raise ErrorCode.UNAUTHENTICATED.error(
-                f"an identity has 1 to {MAX_IDENTITY_BYTES} bytes, none of them zero",
+                f"an identity has 1 to {MAX_IDENTITY_BYTES} bytes, none of them zero"
             )
 
     async def _runner(self, identity: str, session_id: bytes) -> SessionRunner:

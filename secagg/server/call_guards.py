@@ -441,9 +441,7 @@ class CallAdmission:
 
 def _overloaded(complaint: str, retry_after_seconds: float) -> SecAggError:
     return ErrorCode.OVERLOADED.error(
-        complaint,
-        fix="Wait and call again.",
-        retry_after_seconds=retry_after_seconds,
+        complaint, fix="Wait and call again.", retry_after_seconds=retry_after_seconds
     )
 
 

@@ -314,10 +314,7 @@ class StepServer:
         if not isinstance(self._state, server.Failed):
             return None
         outcome = self._state.outcome
-        return outcome.code.error(
-            outcome.reason,
-            kind=SessionAbortedError,
-        )
+        return outcome.code.error(outcome.reason, kind=SessionAbortedError)
 
     @property
     def receipt(self) -> SessionReceipt | None:

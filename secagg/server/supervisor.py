@@ -457,8 +457,7 @@ class TaskSupervisor:
     def _server(self) -> OperatedServer:
         if self._opened is None:
             raise ErrorCode.SHUTTING_DOWN.error(
-                "the aggregator is starting",
-                fix="Try again in a moment.",
+                "the aggregator is starting", fix="Try again in a moment."
             )
         return self._opened
 

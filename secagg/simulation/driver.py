@@ -571,10 +571,7 @@ def simulate_session(
     result = run_session(session, losses.losses)
     if isinstance(session.server_state, server.Failed):
         failed = session.server_state.outcome
-        raise failed.code.error(
-            failed.reason,
-            kind=SessionAbortedError,
-        )
+        raise failed.code.error(failed.reason, kind=SessionAbortedError)
     return SimulatedSession(
         total=session.sum,
         expected=reduce_in_place(session.expected, parameters.modulus),

@@ -39,8 +39,7 @@ def new_directory(path: Path) -> Path:
         is_empty = not any(path.iterdir())
     if not is_empty:
         raise ErrorCode.STORAGE_FAILED.error(
-            f"{path} is not empty",
-            fix="Choose a directory that does not exist yet.",
+            f"{path} is not empty", fix="Choose a directory that does not exist yet."
         )
     return path
 

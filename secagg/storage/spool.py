@@ -406,7 +406,7 @@ def _fresh_bytes(received: int, offset: int, total_size: int, data: bytes) -> by
     """Return the bytes of a chunk that are new."""
     if offset + len(data) > total_size:
         raise ErrorCode.UPLOAD_CORRUPT.error(
-            f"a chunk ends at byte {offset + len(data)} of an upload of {total_size}",
+            f"a chunk ends at byte {offset + len(data)} of an upload of {total_size}"
         )
     if offset > received:
         raise ErrorCode.UPLOAD_CORRUPT.error(
@@ -421,8 +421,7 @@ def _fresh_bytes(received: int, offset: int, total_size: int, data: bytes) -> by
 
 def _second_upload(sender: str) -> SecAggError:
     return ErrorCode.EQUIVOCATION.error(
-        "an upload with another digest is in progress",
-        sender=sender,
+        "an upload with another digest is in progress", sender=sender
     )
 
 

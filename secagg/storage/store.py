@@ -254,8 +254,7 @@ class TableStore:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ErrorCode.STORAGE_FAILED.error(
-                "the store is closed",
-                fix="Open it again.",
+                "the store is closed", fix="Open it again."
             )
 
 

@@ -372,7 +372,5 @@ def _refused(complaint: str, next_step: str) -> SecAggError:
 def unreachable(complaint: str, next_step: str) -> SecAggError:
     """Return the error for a connection that may succeed later."""
     return ErrorCode.UNREACHABLE.error(
-        complaint,
-        fix=next_step,
-        retry_after_seconds=_RETRY_SECONDS,
+        complaint, fix=next_step, retry_after_seconds=_RETRY_SECONDS
     )

@@ -151,7 +151,4 @@ def _error(
     complaint: str,
     next_step: str = "Issue the certificate again, for example with `secagg pki`.",
 ) -> SecAggError:
-    return ErrorCode.BAD_CERTIFICATE.error(
-        complaint,
-        fix=next_step,
-    )
+    return ErrorCode.BAD_CERTIFICATE.error(complaint, fix=next_step)

@@ -156,16 +156,10 @@ def usual_error(code: ErrorCode) -> SecAggError:
     if code is ErrorCode.INTERNAL:
         return ErrorCode.INTERNAL.error("")
     if code is ErrorCode.ROSTER_TOO_LARGE:  # the session continues without the caller
-        return code.error(
-            "",
-            kind=RemoteProtocolError,
-        )
+        return code.error("", kind=RemoteProtocolError)
     kind = _KIND_OF_STATUS.get(status_code(code))
     if kind is None or code is ErrorCode.TASK_OVER:  # over for every caller
-        return code.error(
-            "",
-            kind=ServiceError,
-        )
+        return code.error("", kind=ServiceError)
     return code.error("", kind=kind)
 
 

@@ -424,12 +424,12 @@ class TwoAggregatorClient:
             )
         if update.kind is not Released:
             raise ErrorCode.UNEXPECTED_MESSAGE.error(
-                "the leader sent an update of another kind of session",
+                "the leader sent an update of another kind of session"
             )
         released = Released.decode(update.data)
         if not parameters.min_survivors <= released.survivors <= parameters.max_clients:
             raise ErrorCode.U3_INVALID.error(
-                f"the leader reports a sum of {released.survivors} vectors",
+                f"the leader reports a sum of {released.survivors} vectors"
             )
         packed = await self._leader.fetch(
             session_id,

@@ -337,15 +337,12 @@ class Helper(Party[_Session]):
         check_pair(named, session.offer)
         if named.aggregator != self._leader:
             raise ErrorCode.BAD_CONFIG.error(
-                f"the list holds an offer of {named.aggregator!r}",
-                sender=self._leader,
+                f"the list holds an offer of {named.aggregator!r}", sender=self._leader
             )
         now = self._clock.date()
         if now >= min(named.session_end, session.offer.session_end):
             raise ErrorCode.SESSION_OVER.error(
-                "the session is over",
-                sender=self._leader,
-                fix="Open another session.",
+                "the session is over", sender=self._leader, fix="Open another session."
             )
         names = tuple(
             name

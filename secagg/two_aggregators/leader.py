@@ -430,7 +430,7 @@ class Leader(Party[_Session]):
         """Refuse an offer of another aggregator, or of a number out of order."""
         if helper.aggregator != self._helper.aggregator:
             raise ErrorCode.UNAUTHENTICATED.error(
-                f"{self._helper.aggregator!r} sent an offer of {helper.aggregator!r}",
+                f"{self._helper.aggregator!r} sent an offer of {helper.aggregator!r}"
             )
         if not known < helper.session_number <= highest_accepted(known):
             raise ErrorCode.BAD_CONFIG.error(

@@ -151,7 +151,7 @@ class NamePath:
 
 def _unproven(name: str, complaint: str) -> SecAggError:
     return ErrorCode.BAD_PROOF.error(
-        f"the receipt does not prove the place of {name!r}: {complaint}",
+        f"the receipt does not prove the place of {name!r}: {complaint}"
     )
 
 
@@ -552,7 +552,4 @@ def _require(holds: bool, complaint: str) -> None:  # noqa: FBT001 - the checked
 def _verification_error(
     complaint: str, code: ErrorCode = ErrorCode.POLICY_VIOLATION
 ) -> RemoteProtocolError:
-    return code.error(
-        complaint,
-        kind=RemoteProtocolError,
-    )
+    return code.error(complaint, kind=RemoteProtocolError)

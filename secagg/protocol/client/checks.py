@@ -142,12 +142,12 @@ def _check_neighbourhood(
         raise _self_missing()
     if parameters.graph is not Graph.RING:  # R5.2-25, R5.2-26
         raise ErrorCode.POLICY_VIOLATION.error(
-            f"on the {parameters.graph} graph a client reads the whole roster",
+            f"on the {parameters.graph} graph a client reads the whole roster"
         )
     graph = sharing_graph(parameters, roster.size, roster.graph_seed)
     if set(roster.adverts) != {index, *graph.mask_peers(index)}:
         raise ErrorCode.BAD_PROOF.error(
-            "the neighbourhood must show exactly this client's neighbours",
+            "the neighbourhood must show exactly this client's neighbours"
         )
     # The top is computed and not compared: another view gives another ctx1, hence masks
     # that do not cancel.
@@ -184,18 +184,18 @@ def check_size(parameters: ProtocolParameters, size: int) -> None:
     if size < parameters.min_clients:
         raise ErrorCode.ROSTER_TOO_SMALL.error(
             f"the roster has {size} clients, the session promised at least "
-            f"{parameters.min_clients}",
+            f"{parameters.min_clients}"
         )
     if size > parameters.max_clients:
         raise ErrorCode.ROSTER_TOO_LARGE.error(
             f"the roster has {size} clients, the session promised at most "
-            f"{parameters.max_clients}",
+            f"{parameters.max_clients}"
         )
 
 
 def _self_missing() -> SecAggError:
     return ErrorCode.SELF_MISSING.error(
-        "this client's advert is missing from the roster or differs from what it sent",
+        "this client's advert is missing from the roster or differs from what it sent"
     )
 
 
@@ -234,7 +234,7 @@ def check_overlap(parameters: ProtocolParameters, clients: int) -> None:
     if 2 * parameters.quorum <= clients + parameters.colluders:
         raise ErrorCode.POLICY_VIOLATION.error(
             f"two quorums of {parameters.quorum} among {clients} clients may have "
-            f"only the {parameters.colluders} colluders in common",
+            f"only the {parameters.colluders} colluders in common"
         )
 
 
@@ -253,7 +253,7 @@ def check_ring(parameters: ProtocolParameters, graph: SharingGraph) -> None:
         raise ErrorCode.POLICY_VIOLATION.error(
             f"on this ring {parameters.colluders} colluders reach the threshold with "
             f"probability 2^-{bits:.1f}, the session promised "
-            f"2^-{client_demand(parameters.graph_bits):.1f}",
+            f"2^-{client_demand(parameters.graph_bits):.1f}"
         )
 
 
@@ -309,12 +309,12 @@ def check_delivery(
     if holders < parameters.threshold:
         raise ErrorCode.U2_TOO_SMALL.error(
             f"{holders} holders of this client's shares are left, "
-            f"{parameters.threshold} are needed",
+            f"{parameters.threshold} are needed"
         )
     if len(delivery.bundles) != senders * BUNDLE_BYTES:  # R5.3-6
         raise ErrorCode.BAD_SHARE_CIPHERTEXT.error(
             f"expected {senders} bundles of {BUNDLE_BYTES} bytes, "
-            f"got {len(delivery.bundles)} bytes",
+            f"got {len(delivery.bundles)} bytes"
         )
     return share_holders
 
@@ -343,12 +343,12 @@ def check_share_holders(
     share_holders = _decode_bitmap(bitmap, roster_size, "U2")
     if index is not None and index not in share_holders:
         raise ErrorCode.SELF_MISSING.error(
-            "this client is not in U2, but received shares",
+            "this client is not in U2, but received shares"
         )
     needed = max(parameters.threshold, parameters.min_survivors)
     if len(share_holders) < needed:
         raise ErrorCode.U2_TOO_SMALL.error(
-            f"{len(share_holders)} clients shared their keys, {needed} are needed",
+            f"{len(share_holders)} clients shared their keys, {needed} are needed"
         )
     return share_holders
 
@@ -375,24 +375,24 @@ def check_survivors(
         raise ErrorCode.U3_INVALID.error("U3 names a client that is not in U2")
     if index is not None and index not in survivors:
         raise ErrorCode.U3_INVALID.error(
-            "this client is declared dropped, but is asked to unmask",
+            "this client is declared dropped, but is asked to unmask"
         )
     needed = max(parameters.threshold, parameters.min_survivors)
     if len(survivors) < needed:  # R5.4-3
         raise ErrorCode.U3_TOO_SMALL.error(
-            f"U3 has {len(survivors)} inputs, the session needs {needed}",
+            f"U3 has {len(survivors)} inputs, the session needs {needed}"
         )
     missing = roster_size - len(survivors)
     if missing > parameters.max_losses:  # R5.4-4, with the next
         raise ErrorCode.TOO_MANY_DROPOUTS.error(
             f"{missing} clients of the roster are declared dropped, at most "
-            f"{parameters.max_losses} are allowed",
+            f"{parameters.max_losses} are allowed"
         )
     lost = len(share_holders) - len(survivors)
     if lost > parameters.max_dropouts:
         raise ErrorCode.TOO_MANY_DROPOUTS.error(
             f"{lost} clients are declared dropped, at most {parameters.max_dropouts} "
-            "are unmasked",
+            "are unmasked"
         )
     return survivors
 
@@ -412,7 +412,7 @@ def check_noise_suffices(noise: NoiseTerms, share_holders: int, survivors: int) 
     if lost > noise.tolerated_losses:  # R3.5-1
         raise ErrorCode.TOO_MANY_DROPOUTS.error(
             f"{lost} of {share_holders} clients are declared dropped, the noise of the "
-            f"others suffices for {noise.tolerated_losses} dropouts",
+            f"others suffices for {noise.tolerated_losses} dropouts"
         )
 
 

@@ -197,7 +197,7 @@ def _checked_roster(
     facts = state.facts
     if policy.whole_roster and is_neighbourhood(event.envelope):
         raise ErrorCode.POLICY_VIOLATION.error(
-            "this client reads whole rosters, but received a neighbourhood",
+            "this client reads whole rosters, but received a neighbourhood"
         )
     roster = check_roster(
         facts.parameters,
@@ -625,6 +625,6 @@ def repeat(
     kind = event.envelope.kind
     if event.envelope.digest != state.accepted[kind.ROUND]:
         raise ErrorCode.EQUIVOCATION.error(
-            f"the server sent a second, different message ({kind.__name__})",
+            f"the server sent a second, different message ({kind.__name__})"
         )
     return Step(state, is_repeat=True)

@@ -132,7 +132,7 @@ def _read_release(state: Masked | Signed | Answered, event: Received) -> Release
         if released.survivors != vouched:
             raise ErrorCode.U3_INVALID.error(
                 f"the sum is stated to have {released.survivors} inputs, this client "
-                f"has vouched for {vouched}",
+                f"has vouched for {vouched}"
             )
         return released
     parameters, most = state.facts.parameters, len(state.delivered.share_holders)
@@ -140,7 +140,7 @@ def _read_release(state: Masked | Signed | Answered, event: Received) -> Release
     if not least <= released.survivors <= most:
         raise ErrorCode.U3_INVALID.error(
             f"the sum is stated to have {released.survivors} inputs, a sum has "
-            f"between {least} and {most}",
+            f"between {least} and {most}"
         )
     return released
 
@@ -190,7 +190,7 @@ def _check_fate(fate: Fate) -> None:
     if fate is not Fate.INCLUDED:
         raise ErrorCode.U3_INVALID.error(
             "the server states that this client's input is not in U3, but has shown "
-            "a U3 that names it, or a sum: the server lies, or has lost its state",
+            "a U3 that names it, or a sum: the server lies, or has lost its state"
         )
 
 

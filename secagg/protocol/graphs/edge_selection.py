@@ -305,7 +305,7 @@ class _Reader:
         if not self._is_covered(shown.edge_root, {self.index: leaf}, shown.own_proof):
             raise ErrorCode.SELF_MISSING.error(
                 "the edge root does not cover this client's own list, or names other "
-                "clients that drew it",
+                "clients that drew it"
             )
 
     def check_drawn(self, shown: EdgesPublished) -> None:
@@ -320,7 +320,7 @@ class _Reader:
             ):
                 return
         raise ErrorCode.BAD_PROOF.error(
-            "a client that this client drew is not proven to be shown the edge",
+            "a client that this client drew is not proven to be shown the edge"
         )
 
     def _leaf_of(self, drawn: int, proof: ListProof | None) -> bytes | None:
@@ -386,7 +386,7 @@ def check_published(  # noqa: PLR0913 - a reader, what it is shown and its keys
     ):
         raise ErrorCode.BAD_EDGES.error(
             f"the server names {len(drawers)} clients that drew this one, at most "
-            f"{parameters.tail.in_cap} are possible",
+            f"{parameters.tail.in_cap} are possible"
         )
     for each, edges in shown.drawers:
         check_edges_signature(
@@ -397,8 +397,7 @@ def check_published(  # noqa: PLR0913 - a reader, what it is shown and its keys
         check_edges(edges, size=size, index=each, degree=parameters.degree, name=name)
         if index not in edges.drawn:
             raise ErrorCode.BAD_EDGES.error(
-                f"{name!r} is said to have drawn this client, and has not",
-                sender=name,
+                f"{name!r} is said to have drawn this client, and has not", sender=name
             )
     reader.check_drawn(shown)
     lists = {each: edges.drawn for each, edges in shown.drawers}

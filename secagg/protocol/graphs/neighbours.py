@@ -248,18 +248,18 @@ def sharing_graph(
         if graph_seed:
             raise ErrorCode.POLICY_VIOLATION.error(
                 "the roster has a graph seed, but the session's graph is "
-                f"{parameters.graph}",
+                f"{parameters.graph}"
             )
         if parameters.graph is Graph.K_OUT:
             return DrawnGraph({}, {})
         return CompleteGraph(size)
     if not graph_seed:
         raise ErrorCode.POLICY_VIOLATION.error(
-            f"the roster has no graph seed for a ring of degree {parameters.degree}",
+            f"the roster has no graph seed for a ring of degree {parameters.degree}"
         )
     if size < parameters.degree + 2:
         raise ErrorCode.POLICY_VIOLATION.error(
             f"a ring of degree {parameters.degree} needs at least "
-            f"{parameters.degree + 2} clients, the roster has {size}",
+            f"{parameters.degree + 2} clients, the roster has {size}"
         )
     return HararyRing(parameters.degree, size)

@@ -523,10 +523,7 @@ def naming_step(step: VerificationStep) -> Iterator[None]:
 def _error(
     complaint: str, *, code: ErrorCode = ErrorCode.BAD_ENCODING
 ) -> RemoteProtocolError:
-    return code.error(
-        complaint,
-        kind=RemoteProtocolError,
-    )
+    return code.error(complaint, kind=RemoteProtocolError)
 
 
 @dataclass(frozen=True, slots=True)

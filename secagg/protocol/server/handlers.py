@@ -76,8 +76,7 @@ def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
     sender = event.sender
     if not state.is_invited(sender):  # R5.1-1
         raise ErrorCode.NOT_INVITED.error(
-            f"{sender!r} is not invited to this session",
-            sender=sender,
+            f"{sender!r} is not invited to this session", sender=sender
         )
     advert = Advert.decode(event.envelope.data)
     layers = state.session.descriptor.parameters.noise_layers
@@ -89,8 +88,7 @@ def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
         )
     if advert.identity != sender:  # R5.1-3
         raise ErrorCode.UNAUTHENTICATED.error(
-            f"{sender!r} sent an advert of another identity",
-            sender=sender,
+            f"{sender!r} sent an advert of another identity", sender=sender
         )
     # R5.1-4
     if len(state.adverts) >= state.session.descriptor.parameters.max_clients:
@@ -108,14 +106,12 @@ def record_advert(state: AdvertiseKeys, event: Received) -> ServerStep:
             check_public_key(key)
         except BadPublicKeyError as error:
             raise ErrorCode.BAD_PUBLIC_KEY.error(
-                f"a public key of {sender!r} is invalid: {error}",
-                sender=sender,
+                f"a public key of {sender!r} is invalid: {error}", sender=sender
             ) from None
     # R5.1-7
     if len(set(keys)) < len(keys) or not state.keys.isdisjoint(keys):
         raise ErrorCode.DUPLICATE_KEY.error(
-            f"a public key of {sender!r} occurs twice in the session",
-            sender=sender,
+            f"a public key of {sender!r} occurs twice in the session", sender=sender
         )
     if state.enrolment is not None:  # R5.1-8
         check_adverts(

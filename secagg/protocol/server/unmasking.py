@@ -431,8 +431,7 @@ def record_shares(state: Unmasking, event: Received) -> ServerStep:
         )  # R5.5-11
     except ValueError as error:
         raise ErrorCode.BAD_ENCODING.error(
-            f"malformed shares of {sender!r}: {error}",
-            sender=sender,
+            f"malformed shares of {sender!r}: {error}", sender=sender
         ) from None
     state.answers[index] = answer
     state.session.accept(sender, event.envelope)

@@ -50,8 +50,7 @@ def open_engine(setting: str) -> Engine:
         open_pool = partial(ray_pool.open_pool, address)
         return _cluster(setting, open_pool, library="ray", extra="ray")
     raise ErrorCode.BAD_SETTINGS.error(
-        f"no engine {setting!r} exists",
-        fix=f"server.engine is one of {ENGINES}.",
+        f"no engine {setting!r} exists", fix=f"server.engine is one of {ENGINES}."
     )
 
 

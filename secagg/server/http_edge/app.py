@@ -431,9 +431,7 @@ def _date(second: int) -> bytes:
 
 def _malformed(complaint: str) -> ServiceError:
     return ErrorCode.BAD_ENCODING.error(
-        complaint,
-        kind=ServiceError,
-        fix="Send the request as PROTOCOL §10.3 gives it.",
+        complaint, kind=ServiceError, fix="Send the request as PROTOCOL §10.3 gives it."
     )
 
 

@@ -269,8 +269,5 @@ def _refused(
     complaint: str, next_step: str, *, server_time: int | None = None
 ) -> ServiceError:
     return ErrorCode.UNAUTHENTICATED.error(
-        complaint,
-        kind=ServiceError,
-        fix=next_step,
-        server_time=server_time,
+        complaint, kind=ServiceError, fix=next_step, server_time=server_time
     )

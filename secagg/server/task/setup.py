@@ -544,8 +544,7 @@ def plan_noise(settings: TaskSettings) -> Plan:
     noise, cohort = settings.noise, settings.cohort
     if noise.epsilon is None or noise.delta is None:
         raise ErrorCode.BAD_SETTINGS.error(  # the loader checks files
-            "noise.epsilon and noise.delta belong together",
-            fix="Set both.",
+            "noise.epsilon and noise.delta belong together", fix="Set both."
         )
     randomiser = _local_randomiser(settings)
     layer = None if randomiser is None else make_randomiser(randomiser)

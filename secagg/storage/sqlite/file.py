@@ -548,8 +548,7 @@ def _failure(name: str, error: sqlite3.Error) -> SecAggError:
 
 def _refused(name: str, complaint: str, next_step: str) -> SecAggError:
     return ErrorCode.STORAGE_FAILED.error(
-        f"the state file {name} cannot be used: {complaint}",
-        fix=next_step,
+        f"the state file {name} cannot be used: {complaint}", fix=next_step
     )
 
 
