@@ -28,16 +28,16 @@ _NOTHING: Final = 1e-9  # of a figure: sums of floats, not a promise
 def float_below(number: Fraction) -> float:
     """Return the largest float that is at most the given rational."""
     nearest = float(number)
-    return math.nextafter(nearest, -math.inf) if _diff(nearest, number) > 0 else nearest
+    return math.nextafter(nearest, -math.inf) if _sign(nearest, number) > 0 else nearest
 
 
 def float_above(number: Fraction) -> float:
     """Return the smallest float that is at least the given rational."""
     nearest = float(number)
-    return math.nextafter(nearest, math.inf) if _diff(nearest, number) < 0 else nearest
+    return math.nextafter(nearest, math.inf) if _sign(nearest, number) < 0 else nearest
 
 
-def _diff(nearest: float, number: Fraction) -> int:
+def _sign(nearest: float, number: Fraction) -> int:
     """Return a number of the sign of `nearest - number`, without making a fraction."""
     whole, parts = nearest.as_integer_ratio()
     return whole * number.denominator - number.numerator * parts

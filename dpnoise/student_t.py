@@ -35,13 +35,13 @@ def student_quantile(tail: float, freedom: int) -> float:
     if tail > _HALF:
         return -student_quantile(1.0 - tail, freedom)
     angle, _ = halve(
-        lambda angle: 1.0 - _central(angle, freedom) <= 2.0 * tail, 0.0, math.pi / 2.0
+        lambda angle: 1.0 - _inside(angle, freedom) <= 2.0 * tail, 0.0, math.pi / 2.0
     )
     return math.sqrt(freedom) * math.tan(angle)
 
 
-def _central(angle: float, freedom: int) -> float:
-    """P(|t| < √freedom · tan(angle))."""
+def _inside(angle: float, freedom: int) -> float:
+    """Return P(|t| < √freedom · tan(angle))."""
     cosine, sine = math.cos(angle), math.sin(angle)
     odd = freedom % 2
     term = cosine if odd else 1.0

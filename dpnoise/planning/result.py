@@ -278,8 +278,8 @@ class Plan:
             (
                 "error of the estimate",
                 (
-                    f"{root_text(self.estimate_mse)}: {_error(noise)} by noise and "
-                    f"{_error(self.selection_mse)} by secret selection"
+                    f"{root_text(self.estimate_mse)}: {_spread(noise)} by noise and "
+                    f"{_spread(self.selection_mse)} by secret selection"
                 ),
             ),
         )
@@ -440,10 +440,10 @@ def root_text(mean_square: float) -> str:
     Args:
         mean_square: Caller's units squared, at least 0.
     """
-    return f"{_error(mean_square)} per entry"
+    return f"{_spread(mean_square)} per entry"
 
 
-def _error(mean_square: float) -> str:
+def _spread(mean_square: float) -> str:
     return f"± {error_text(sqrt_above(Fraction(mean_square)))}"
 
 

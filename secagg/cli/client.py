@@ -247,7 +247,9 @@ def client(  # noqa: PLR0913 - one parameter per flag
             accept_restored=accept_restored,
             is_service=service,
         )
-        return _run(own, source, files, told, client, service=service, renewal=renewal)
+        return _contribute_to_task(
+            own, source, files, told, client, service=service, renewal=renewal
+        )
 
     if tasks is None:
         output.result(asyncio.run(give(0, output)))
@@ -335,7 +337,7 @@ def _payload(
             for number, path in files.of_aborted.items()
         ],
         "task_over": last is not None,
-        "last_part": None if last is None else _last(last, files, output),
+        "last_part": None if last is None else _print_last_sum(last, files, output),
         "sessions": [
             {
                 "session_number": each.session_number,
@@ -353,7 +355,9 @@ def _payload(
     }
 
 
-def _last(last: "Participation", files: _Files, output: Output) -> dict[str, object]:
+def _print_last_sum(
+    last: "Participation", files: _Files, output: Output
+) -> dict[str, object]:
     """Print the last sum of a client whose task is over or unavailable."""
     path = files.of(last.session_number)["output"]
     if path is not None and not Path(path).exists():
@@ -371,7 +375,7 @@ def _last(last: "Participation", files: _Files, output: Output) -> dict[str, obj
     }
 
 
-async def _run(  # noqa: PLR0913 - what is given, and where to
+async def _contribute_to_task(  # noqa: PLR0913 - what is given, and where to
     settings: "ClientSettings",
     source: "Source",
     files: _Files,
@@ -446,7 +450,7 @@ async def _contribute(
                         return contributions, last
                     output.line(f"{source} is not what that session was given")
                 if last is not None:
-                    _last(last, files, output)
+                    _print_last_sum(last, files, output)
                 raise
             finally:
                 await _write_aborted(one, aborted, files, output)

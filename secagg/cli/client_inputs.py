@@ -115,36 +115,42 @@ def read_tasks(path: Path) -> dict[str, GivenInput]:
     try:
         document = tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise _error(path, f"is not TOML: {error}", "Correct it.") from None
+        raise _task_file_error(path, f"is not TOML: {error}", "Correct it.") from None
     if not document:
-        raise _error(path, "names no task", "Add a table [name] for each task.")
+        raise _task_file_error(
+            path, "names no task", "Add a table [name] for each task."
+        )
     return {name: _task(path, name, table) for name, table in document.items()}
 
 
 def _task(path: Path, name: str, table: object) -> GivenInput:
     """Return the input of one task, as its table states it."""
     if not isinstance(table, dict):
-        raise _error(
+        raise _task_file_error(
             path,
             f"has {name!r} outside of any task",
             "Write it below the [name] of its task.",
         )
     for key, value in table.items():
         if key not in _KEYS:
-            raise _error(path, f"has {name}.{key}", did_you_mean(key, _KEYS))
+            raise _task_file_error(path, f"has {name}.{key}", did_you_mean(key, _KEYS))
         if type(value) is not _KEYS[key]:
             kind = _KEYS[key].__name__
-            raise _error(path, f"has a {name}.{key} that is not {kind}", "Correct it.")
+            raise _task_file_error(
+                path, f"has a {name}.{key} that is not {kind}", "Correct it."
+            )
     if ("input" in table) == ("exec" in table):
-        raise _error(
+        raise _task_file_error(
             path, f"has both or neither of {name}.input and {name}.exec", "Write one."
         )
     odd = table.keys() & {"payload_out", "same_input_again"}
     if odd and "exec" in table:
-        raise _error(path, f"has {name}.{min(odd)}, which goes with input", "Omit it.")
+        raise _task_file_error(
+            path, f"has {name}.{min(odd)}, which goes with input", "Omit it."
+        )
     sessions = table.get("sessions")
     if sessions is not None and not 1 <= sessions <= _MOST_SESSIONS:
-        raise _error(
+        raise _task_file_error(
             path, f"has {name}.sessions = {sessions}", "Write a number of at least 1."
         )
     paths = {
@@ -161,7 +167,7 @@ def _task(path: Path, name: str, table: object) -> GivenInput:
     )
 
 
-def _error(path: Path, fault: str, fix: str) -> SecAggError:
+def _task_file_error(path: Path, fault: str, fix: str) -> SecAggError:
     return ErrorCode.BAD_SETTINGS.error(f"the file of tasks {path} {fault}", fix=fix)
 
 

@@ -240,15 +240,15 @@ class EdgeConnection:
             link = self._idle.pop()
             # The server may have closed it meanwhile.
             with suppress(OSError, asyncio.IncompleteReadError):
-                return await self._use_connection(link, message)
+                return await self._send_once(link, message)
         link = await self._connect()
         try:
-            return await self._use_connection(link, message)
+            return await self._send_once(link, message)
         except (OSError, asyncio.IncompleteReadError) as error:
             raise self._unreachable(f"the connection broke: {error}") from None
 
-    async def _use_connection(self, link: _Link, message: bytes) -> _HTTPAnswer:
-        """Use a connection once, and keep it if it lasts."""
+    async def _send_once(self, link: _Link, message: bytes) -> _HTTPAnswer:
+        """Send a request over a connection once, and keep it if it lasts."""
         lasts = False  # until a whole answer was read
         try:
             # An answer may come, and the connection end, before all was sent.

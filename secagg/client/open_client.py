@@ -332,7 +332,9 @@ class OpenClient:
                 `conclude` does that, when the sum is there.
         """
         await self._begin_call(offered)
-        known = await self._find(offered) or await self._join(offered, revocations)
+        known = await self._find_joined(offered) or await self._join(
+            offered, revocations
+        )
         if isinstance(known, Need):
             return ClientStep(needs=frozenset({known}))
         if isinstance(known, Ending):
@@ -348,7 +350,7 @@ class OpenClient:
     ) -> SessionInfo | Need:
         """Check an offer, or say what is needed; see `StepClient.check_offer`."""
         await self._begin_call(offered)
-        known = await self._find(offered)
+        known = await self._find_joined(offered)
         if isinstance(known, _Live):
             return known.info
         admitted = await self._checked(offered, revocations)
@@ -445,7 +447,7 @@ class OpenClient:
 
     async def _completed_before(self, offered: SessionDescriptor) -> SessionOutcome:
         """Return the outcome of a session that has released its sum."""
-        known = await self._find(offered)
+        known = await self._find_joined(offered)
         if not isinstance(known, Ending) or isinstance(known.state, client.Failed):
             raise ErrorCode.LOCAL_MISUSE.error(
                 "the session has released no sum to this client",
@@ -557,7 +559,7 @@ class OpenClient:
             return None
         return live
 
-    async def _find(self, offered: SessionDescriptor) -> _Live | Ending | None:
+    async def _find_joined(self, offered: SessionDescriptor) -> _Live | Ending | None:
         """Return a session that this client has joined; None for any other.
 
         Raises:

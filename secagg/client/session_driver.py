@@ -369,7 +369,7 @@ class SessionDriver:
                     at_command=error.at_command,
                 ) from None
             if error.code not in TOO_LATE:
-                self._await_end(error)
+                self._hold_refusal(error)
 
     async def _send(self, envelope: Envelope) -> None:
         phase = _PHASE_OF.get(envelope.kind)
@@ -464,7 +464,7 @@ class SessionDriver:
             )
         except RemoteProtocolError as error:
             if error.code not in TOO_LATE:
-                self._await_end(error)
+                self._hold_refusal(error)
             return True
         if status is None:  # R5-7
             return True
@@ -485,8 +485,8 @@ class SessionDriver:
         self._entered = self._parts.clock.now()
         await self._execute_step(await self._step())
 
-    def _await_end(self, error: RemoteProtocolError) -> None:
-        """Wait for the end of a session in which an input is bound that is refused.
+    def _hold_refusal(self, error: RemoteProtocolError) -> None:
+        """Hold the refusal of a bound input until its session ends.
 
         The refusal settles no charge (R5.6-3): what the ending says does.
 

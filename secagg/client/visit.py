@@ -243,7 +243,7 @@ class _Visitor:
             done = self._client.step(offer, revocations=listed)
         with self._ending(offer):
             await self._send_step(answer, done)
-        return self._sleep_until(answer, done.round)
+        return self._visit_until(answer, done.round)
 
     async def _continue(self, offer: bytes, offered: SessionDescriptor) -> Visit:
         """Ask what is new in the open session, and answer."""
@@ -253,7 +253,7 @@ class _Visitor:
         asked = GetUpdate(offered.session_id, known.round, self._held_ms)
         answer = await self._in_time(self._calls.send(asked, self._deadline))
         if isinstance(answer, Wait) and answer.closes_in_seconds is not None:
-            return self._sleep_until(offered, known.round, answer)
+            return self._visit_until(offered, known.round, answer)
         done = known
         if not isinstance(answer, Wait):
             envelope = await self._fetch_whole(offered, answer)
@@ -269,13 +269,13 @@ class _Visitor:
             # The aggregator sees the view before anything is bound (R5.3-14), and may
             # have the whole upload of an earlier visit.
             if await self._is_uploaded(offered, done.view):
-                return self._sleep_until(offered, done.round)
+                return self._visit_until(offered, done.round)
             await self._send_step(offered, done)
             done = await self._with_vector(offer, offered, done)
         await self._send_step(offered, done)
-        return self._sleep_until(offered, done.round)
+        return self._visit_until(offered, done.round)
 
-    def _sleep_until(
+    def _visit_until(
         self, offered: SessionDescriptor, which: Round | None, wait: Wait | None = None
     ) -> Visit:
         """Return a visit whose client may sleep while a round lasts."""

@@ -402,7 +402,7 @@ class FederatedAveraging:
         task = total.receipt.descriptor.task_id
         if self._checkpoints is not None:
             self._checkpoints.write(
-                Checkpoint(self._run(task), told, steps, _arrays(private, beside))
+                Checkpoint(self._run_facts(task), told, steps, _arrays(private, beside))
             )
         self._private, self._plain, self._steps = private, beside, steps
         self._sum_hash, self._task = told, task
@@ -455,7 +455,7 @@ class FederatedAveraging:
                 fix="Return a float, or a dict of floats by name.",
             ) from None
 
-    def _run(self, task: str) -> dict[str, Any]:
+    def _run_facts(self, task: str) -> dict[str, Any]:
         """Return what a checkpoint must have in common with this training."""
         return {
             "task": task,
@@ -468,7 +468,7 @@ class FederatedAveraging:
     def _resume(self, found: Checkpoint) -> None:
         """Continue from a checkpoint of the same training."""
         task = str(found.run.get("task"))
-        wanted = self._run(task)
+        wanted = self._run_facts(task)
         if found.run != wanted:
             differs = [key for key in wanted if found.run.get(key) != wanted[key]]
             raise ErrorCode.LOCAL_MISUSE.error(

@@ -114,7 +114,7 @@ class BodyReader:
     def _counted(self, caller: str, most: int) -> Iterator[None]:
         """Refuse a caller that has too many messages in transfer."""
         if caller and self._calls_of[caller] >= most:
-            raise _busy("this caller has other messages in transfer", 1.0)
+            raise _overloaded_error("this caller has other messages in transfer", 1.0)
         self._calls_of[caller] += 1
         try:
             yield
@@ -129,7 +129,9 @@ class BodyReader:
             await self._slots.acquire()
             return
         if not self._room:
-            raise _busy("too many messages wait for their turn", _LONG_SECONDS)
+            raise _overloaded_error(
+                "too many messages wait for their turn", _LONG_SECONDS
+            )
         self._room -= 1
         try:
             await self._slots.acquire()
@@ -155,7 +157,7 @@ class BodyReader:
         raise refuse("the call has no message")
 
 
-def _busy(complaint: str, seconds: float) -> SecAggError:
+def _overloaded_error(complaint: str, seconds: float) -> SecAggError:
     return ErrorCode.OVERLOADED.error(
         complaint,
         fix="Send this one again a little later.",

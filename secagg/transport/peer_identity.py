@@ -71,7 +71,7 @@ class PeerIdentity:
             ServiceError: BAD_CERTIFICATE; states which part is wrong.
         """
         if not _TRUST_DOMAIN.fullmatch(self.trust_domain):
-            raise _error(
+            raise _certificate_error(
                 f"trust domain {self.trust_domain[:60]!r} is not 1 to 255 of the "
                 "characters a-z 0-9 . _ -",
                 _RENAME,
@@ -81,7 +81,7 @@ class PeerIdentity:
             or self.name in {".", ".."}
             or not _NAME.fullmatch(self.name)
         ):
-            raise _error(
+            raise _certificate_error(
                 f"name {self.name[:60]!r} is not 1 to {MAX_IDENTITY_BYTES} of the "
                 "characters A-Z a-z 0-9 . _ - (and neither '.' nor '..')",
                 _RENAME,
@@ -89,14 +89,16 @@ class PeerIdentity:
         # The common name repeats the name, cut to length, and gRPC's TLS takes it for
         # a DNS name where a certificate has none: a client must not spell a server's.
         if RESERVED_SUFFIX in self.name.lower():
-            raise _error(f"names with {RESERVED_SUFFIX} in them are reserved", _RENAME)
+            raise _certificate_error(
+                f"names with {RESERVED_SUFFIX} in them are reserved", _RENAME
+            )
         if self.role is Role.SERVER:
             self._check_dns_name()
 
     def _check_dns_name(self) -> None:
         """Refuse a server's name that no DNS name can carry."""
         if not _LABEL.fullmatch(self.name):
-            raise _error(
+            raise _certificate_error(
                 f"a server's name is 1 to 63 of the characters a-z 0-9 - "
                 f"(- only inside), not {self.name[:60]!r}",
                 _RENAME,
@@ -105,7 +107,7 @@ class PeerIdentity:
             _LABEL.fullmatch(label.replace("_", "-"))
             for label in self.trust_domain.split(".")
         ):
-            raise _error(
+            raise _certificate_error(
                 f"trust domain {self.trust_domain[:60]!r} does not consist of dotted "
                 "DNS labels, or is too long",
                 _RENAME,
@@ -135,7 +137,7 @@ class PeerIdentity:
         found = list(uris)
         match = _URI.fullmatch(found[0]) if len(found) == 1 else None
         if match is None:
-            raise _error(
+            raise _certificate_error(
                 f"the certificate's URIs are {[uri[:80] for uri in found[:3]]!r}"
                 f"{' ...' if len(found) > 3 else ''}, where exactly one of the form "  # noqa: PLR2004 - as many as are shown
                 "secagg://<trust-domain>/client/<name> is needed"
@@ -147,7 +149,7 @@ class PeerIdentity:
 _RENAME: Final = "Choose another name, and replace a certificate that has this one."
 
 
-def _error(
+def _certificate_error(
     complaint: str,
     next_step: str = "Issue the certificate again, for example with `secagg pki`.",
 ) -> SecAggError:

@@ -142,7 +142,7 @@ class TLSIdentity:
         _check_issuer(chain, trusted, certificate, authority)
         identity = identity_of(leaf)
         if identity.role is not role:
-            raise _error(
+            raise _certificate_error(
                 f"{certificate} is a {identity.role}'s certificate, "
                 f"a {role}'s is needed",
                 f"Name the file that was issued for the {role}.",
@@ -224,7 +224,7 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
     except ValueError:
         found = []
     if not 1 <= len(found) <= _MAX_CHAIN:
-        raise _error(
+        raise _certificate_error(
             f"{path} holds {len(found)} readable PEM certificates, "
             f"1 to {_MAX_CHAIN} are needed",
             "Check that the setting names a certificate and not a key.",
@@ -262,12 +262,12 @@ def read_private_key(path: Path) -> PrivateKeyTypes:
     try:
         return serialization.load_pem_private_key(data, password=None)
     except TypeError:
-        raise _error(
+        raise _certificate_error(
             f"the private key in {path} is encrypted",
             "Decrypt it into a file that only this user can read.",
         ) from None
     except ValueError:
-        raise _error(
+        raise _certificate_error(
             f"{path} holds no readable PEM private key",
             "Check that the setting names a key and not a certificate.",
         ) from None
@@ -294,7 +294,7 @@ def identity_of(leaf: x509.Certificate) -> PeerIdentity:
     except x509.ExtensionNotFound:
         pass
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
-        raise _error(
+        raise _certificate_error(
             "the certificate's extensions are malformed", _ISSUE_AGAIN
         ) from None
     identity = PeerIdentity.from_uris(uris)
@@ -302,13 +302,13 @@ def identity_of(leaf: x509.Certificate) -> PeerIdentity:
     # Not `endswith`: some TLS libraries stop reading a name at a NUL byte.
     reserved = {name.lower() for name in names if RESERVED_SUFFIX in name.lower()}
     if foreign := reserved - ({identity.dns_name} if is_server else set()):
-        raise _error(
+        raise _certificate_error(
             f"the certificate of {identity.uri} also carries the reserved DNS name "
             f"{min(foreign)[:80]!r}",
             _ISSUE_AGAIN,
         )
     if is_server and not reserved:
-        raise _error(
+        raise _certificate_error(
             f"the certificate of {identity.uri} lacks the DNS name "
             f"{identity.dns_name}, by which clients recognise it",
             _ISSUE_AGAIN,
@@ -332,7 +332,7 @@ def identity_in_pem(certificate: bytes) -> PeerIdentity:
     try:
         leaf = x509.load_pem_x509_certificate(certificate)
     except ValueError:
-        raise _error("the certificate is malformed", _ISSUE_AGAIN) from None
+        raise _certificate_error("the certificate is malformed", _ISSUE_AGAIN) from None
     return identity_of(leaf)
 
 
@@ -352,7 +352,7 @@ def number_in_pem(certificate: bytes) -> CertificateNumber:
             leaf.issuer, leaf.serial_number, leaf.not_valid_after_utc.timestamp()
         )
     except ValueError:
-        raise _error("the certificate is malformed", _ISSUE_AGAIN) from None
+        raise _certificate_error("the certificate is malformed", _ISSUE_AGAIN) from None
 
 
 _ISSUE_AGAIN: Final = (
@@ -368,12 +368,12 @@ def _check_key(
         isinstance(key, ec.EllipticCurvePrivateKey)
         or (isinstance(key, rsa.RSAPrivateKey) and key.key_size >= _MIN_RSA_BITS)
     ):
-        raise _error(
+        raise _certificate_error(
             f"gRPC's TLS cannot use the kind of key in {key_path}",
             "Use ECDSA P-256 (as `secagg pki` does) or RSA with 2048 bits or more.",
         )
     if key.public_key() != leaf.public_key():
-        raise _error(
+        raise _certificate_error(
             f"the private key in {key_path} does not belong to {path}",
             "Name the key that was made together with the certificate.",
         )
@@ -406,7 +406,7 @@ def _check_issuer(
         if not above:
             break
         current = above[0]
-    raise _error(
+    raise _certificate_error(
         f"{path} was not issued by the authority in {authority}",
         "Name the authority that issued it; both sides must use the same one.",
     )
@@ -458,13 +458,13 @@ def _all_pem(certificates: list[x509.Certificate]) -> bytes:
 
 
 def _expired(path: Path, when: datetime) -> SecAggError:
-    return _error(
+    return _certificate_error(
         f"{path} expired on {when:%Y-%m-%d %H:%M} UTC",
         "Issue a new certificate, for example with `secagg pki`, and start again.",
     )
 
 
-def _error(complaint: str, next_step: str) -> SecAggError:
+def _certificate_error(complaint: str, next_step: str) -> SecAggError:
     return ErrorCode.BAD_CERTIFICATE.error(complaint, fix=next_step)
 
 

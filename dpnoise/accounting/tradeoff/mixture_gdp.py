@@ -122,9 +122,9 @@ class MixtureGDPAccountant(Accountant):
             return 1.0
         # Where to clamp follows from δ itself, which is first estimated.
         best, worlds, place, found = 1.0, _cost(epsilon), 0, 1.0
-        expected = self._selected(self._index(_FIRST_SHARE / worlds)).estimate(epsilon)
+        expected = self._selected(self._place(_FIRST_SHARE / worlds)).estimate(epsilon)
         for _ in range(_PLACES_TRIED):
-            place = self._index(_SAMPLED_SHARE * expected / worlds)
+            place = self._place(_SAMPLED_SHARE * expected / worlds)
             found = self._selected(place).delta(epsilon)
             best = min(best, found + worlds * self._ladder()[place].distance)
             if expected <= _EXPECTED * found <= _EXPECTED**2 * expected:
@@ -169,9 +169,9 @@ class MixtureGDPAccountant(Accountant):
         if not self._has_shift:
             return math.inf
         best, at, kept = math.inf, 0, (1.0 - _SAMPLED_SHARE) * delta
-        expected = self._selected(self._index(_FIRST_SHARE * delta)).estimate_loss(kept)
+        expected = self._selected(self._place(_FIRST_SHARE * delta)).estimate_loss(kept)
         for _ in range(_PLACES_TRIED):
-            place = self._index(0.9 * _SAMPLED_SHARE * delta / _cost(expected))
+            place = self._place(0.9 * _SAMPLED_SHARE * delta / _cost(expected))
             found = self._selected(place).epsilon(kept)
             charge = _cost(found) * self._ladder()[place].distance
             if charge <= _SAMPLED_SHARE * delta:
@@ -209,7 +209,7 @@ class MixtureGDPAccountant(Accountant):
                     place, most = other, gain
         return place
 
-    def _index(self, limit: float) -> int:
+    def _place(self, limit: float) -> int:
         """Return the nearest place to clamp whose distance is within a limit."""
         for place, each in enumerate(self._ladder()):
             if each.distance <= limit and math.isfinite(each.gaussian_shift):

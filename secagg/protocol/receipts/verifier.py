@@ -267,7 +267,7 @@ class _Reading:
             case _:
                 roster = Roster.decode(view)
                 if not isinstance(roster, Roster):
-                    raise _error(
+                    raise _receipt_error(
                         "the receipt has a neighbourhood in place of the roster"
                     )
                 self._adverts = roster.adverts
@@ -288,11 +288,11 @@ class _Reading:
         """Check that there is an edge root exactly if edges were published."""
         root, is_drawn = self._receipt.edge_root, self._parameters.graph is Graph.K_OUT
         if root and (not is_drawn or self._receipt.view is None):
-            raise _error("it has an edge root, but no client drew edges")
+            raise _receipt_error("it has an edge root, but no client drew edges")
         # A client that left between the edges and U2 has only the edge root.
         is_due = root or (is_drawn and self._receipt.share_holders)
         if is_due and len(root) != DIGEST_BYTES:
-            raise _error("no edge root covers the drawn edges")
+            raise _receipt_error("no edge root covers the drawn edges")
 
     def check_credentials(
         self, enrolment_key: bytes | None, revocations: bytes | None
@@ -302,7 +302,7 @@ class _Reading:
             return
         trust = self._parameters.tail.trust
         if trust.enrolment_key != enrolment_key:
-            raise _error(
+            raise _receipt_error(
                 "its clients were enrolled under another key than the expected one"
                 if enrolment_key
                 else "its clients sign, but no enrolment key was passed",
@@ -324,11 +324,11 @@ class _Reading:
         receipt, parameters = self._receipt, self._parameters
         self._check_block()
         if receipt.survivors and not receipt.share_holders:
-            raise _error("it has U3 and no U2")
+            raise _receipt_error("it has U3 and no U2")
         if not receipt.share_holders:
             return
         if self._graph is None:
-            raise _error("it has U2 and no roster")
+            raise _receipt_error("it has U2 and no roster")
         self._share_holders = check_share_holders(
             parameters,
             roster_size=self._clients,
@@ -364,13 +364,15 @@ class _Reading:
         receipt, parameters = self._receipt, self._parameters
         clients_sign = parameters.profile.has_identities
         if receipt.quorum and not clients_sign:
-            raise _error("in this profile no client signs", code=ErrorCode.NO_QUORUM)
+            raise _receipt_error(
+                "in this profile no client signs", code=ErrorCode.NO_QUORUM
+            )
         if not receipt.quorum:
             if clients_sign and receipt.outcome is not Outcome.ABORTED:
-                raise _error("no client signed", code=ErrorCode.NO_QUORUM)
+                raise _receipt_error("no client signed", code=ErrorCode.NO_QUORUM)
             return
         if not self._survivors:
-            raise _error("it has a quorum and no U3", code=ErrorCode.NO_QUORUM)
+            raise _receipt_error("it has a quorum and no U3", code=ErrorCode.NO_QUORUM)
         suite = parameters.suite
         ctx2 = context.mask_context(
             self._ctx1,
@@ -396,19 +398,21 @@ class _Reading:
         receipt, parameters = self._receipt, self._parameters
         is_released = receipt.outcome is Outcome.RELEASED
         if receipt.outcome is not Outcome.ABORTED and not self._survivors:
-            raise _error("it ended with a sum and has no U3")
+            raise _receipt_error("it ended with a sum and has no U3")
         if is_released != (receipt.code == 0):
-            raise _error("a code must be present exactly if no sum was released")
+            raise _receipt_error(
+                "a code must be present exactly if no sum was released"
+            )
         size = packed_size(parameters.dimension, parameters.bits) if is_released else 0
         if receipt.size != size:
-            raise _error(f"its sum has {receipt.size} bytes, not {size}")
+            raise _receipt_error(f"its sum has {receipt.size} bytes, not {size}")
         if not is_released and any(receipt.sum_hash):
-            raise _error("it has the hash of a sum that was not released")
+            raise _receipt_error("it has the hash of a sum that was not released")
         pairs = [(row.accuser, row.accused) for row in receipt.disputes]
         if any(one >= other for one, other in pairwise(pairs)):
-            raise _error("its disputes are not strictly ascending")
+            raise _receipt_error("its disputes are not strictly ascending")
         if any(a == b or max(a, b) >= self._clients for a, b in pairs):
-            raise _error("a dispute is between two clients of the roster")
+            raise _receipt_error("a dispute is between two clients of the roster")
         for row in receipt.disputes:
             self._check_evidence(row)
 
@@ -416,7 +420,7 @@ class _Reading:
         """Check that a dealer has signed what is in dispute, if clients sign."""
         parameters = self._parameters
         if bool(dispute.evidence) != parameters.profile.has_identities:
-            raise _error("a dispute must have evidence exactly if clients sign")
+            raise _receipt_error("a dispute must have evidence exactly if clients sign")
         if dispute.evidence:
             check_bundle_signature(
                 dispute.evidence[DIGEST_BYTES:],
@@ -439,23 +443,27 @@ class _Reading:
         if not stated:
             is_released = receipt.outcome is Outcome.RELEASED
             if is_server and is_released and parameters.noise_layers:
-                raise _error("a server released the sum without a noise certificate")
+                raise _receipt_error(
+                    "a server released the sum without a noise certificate"
+                )
             return
         if self._noise is None or not parameters.noise_layers:
-            raise _error("it has a certificate, but no noise is removed")
+            raise _receipt_error("it has a certificate, but no noise is removed")
         if not self._survivors:
-            raise _error("it has a certificate and no U3")
+            raise _receipt_error("it has a certificate and no U3")
         computed = self._noise.certificate(
             parameters, self._clients, len(self._share_holders), len(self._survivors)
         )
         # The number of subtracted seeds is known only from the writer's statement.
-        given = _counts(stated, len(computed.removed), len(self._survivors))
+        given = _subtracted_counts(stated, len(computed.removed), len(self._survivors))
         if (given is None) == is_server:
-            raise _error(
+            raise _receipt_error(
                 "a server states how much noise it has subtracted, a client does not"
             )
         if replace(computed, given=given).encode() != stated:
-            raise _error("its certificate does not follow from noise block, U2 and U3")
+            raise _receipt_error(
+                "its certificate does not follow from noise block, U2 and U3"
+            )
 
     def verdict(self) -> Verdict:
         """Return the verdict of all steps."""
@@ -490,18 +498,22 @@ def _verifier_for(
     return noise
 
 
-def _counts(certificate: bytes, layers: int, survivors: int) -> tuple[int, ...] | None:
+def _subtracted_counts(
+    certificate: bytes, layers: int, survivors: int
+) -> tuple[int, ...] | None:
     """Return from how many survivors each layer is stated to have been subtracted."""
     try:
         given = json.loads(certificate)["given"]
     except (ValueError, RecursionError, KeyError, TypeError):
-        raise _error("its certificate is malformed") from None
+        raise _receipt_error("its certificate is malformed") from None
     if given is None:  # a client does not learn what was subtracted
         return None
     if not isinstance(given, list) or len(given) != layers:
-        raise _error(f"its certificate does not count {layers} layers")
+        raise _receipt_error(f"its certificate does not count {layers} layers")
     if not all(type(count) is int and 0 <= count <= survivors for count in given):
-        raise _error(f"no layer is subtracted from more than {survivors} survivors")
+        raise _receipt_error(
+            f"no layer is subtracted from more than {survivors} survivors"
+        )
     return tuple(given)
 
 
@@ -520,7 +532,7 @@ def naming_step(step: VerificationStep) -> Iterator[None]:
         ) from None
 
 
-def _error(
+def _receipt_error(
     complaint: str, *, code: ErrorCode = ErrorCode.BAD_ENCODING
 ) -> RemoteProtocolError:
     return code.error(complaint, kind=RemoteProtocolError)

@@ -238,7 +238,9 @@ class SumRelease:
         while await self._lease.hold():
             event = event_of(await self._kept_until())
             try:
-                await self._durable.advance(_last(event), lease=self._lease.held)
+                await self._durable.advance(
+                    _closing_event(event), lease=self._lease.held
+                )
             except LeaseLostError:
                 await self._lease.release()
             else:
@@ -276,7 +278,7 @@ class SumRelease:
         return int(now + kept)
 
 
-def _last(event: SumComputed | AbortRequested) -> MakeEvent:
+def _closing_event(event: SumComputed | AbortRequested) -> MakeEvent:
     """Return a function that makes an event, unless the session has changed."""
     return lambda state: event if isinstance(state, server.Summing) else None
 

@@ -325,10 +325,10 @@ class RoundTimer:
         self.opened_at = now
         self._wanted_until = 0.0  # the extensions of uploads were for their own round
         if self._is_shared:
-            self._deadline = min(self._durable.deadline or math.inf, self._last())
+            self._deadline = min(self._durable.deadline or math.inf, self._latest_end())
         else:
             lasts = self._seconds_of(self._state.ROUND)
-            self._deadline = min(now + lasts, self._last())
+            self._deadline = min(now + lasts, self._latest_end())
         self._attention.clear()
         if (
             server_machine.is_over(self._state)
@@ -389,7 +389,7 @@ class RoundTimer:
         clock, entered = self._clock, self.rounds_entered
         while not self._durable.is_over and self.rounds_entered == entered:
             self._woken.clear()
-            self._deadline = min(self._durable.deadline or math.inf, self._last())
+            self._deadline = min(self._durable.deadline or math.inf, self._latest_end())
             now, wanted = clock.now(), min(self._wanted_until, self._ends_at)
             if self._is_full() or self._durable.has_failed_over:
                 return True  # or the store refuses, and says why
@@ -430,7 +430,7 @@ class RoundTimer:
             ),
         )
 
-    def _last(self) -> float:
+    def _latest_end(self) -> float:
         """Return until when the open round may last."""
         if isinstance(self._state, server.AdvertiseKeys):
             return self._last_start

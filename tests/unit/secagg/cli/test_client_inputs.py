@@ -198,7 +198,7 @@ async def test_one_client_gives_to_two_tasks_side_by_side(
                 task = one.client.task
                 return secagg.Client(link, task=task, step_client=shared, **more)
 
-            return command._run(
+            return command._contribute_to_task(
                 one,
                 source_of(one, each, exec_seconds=None, exec_env=()),
                 command._Files.of_input(each),
@@ -270,7 +270,7 @@ async def test_a_client_that_is_stopped_leaves_no_program_behind(
                 await one.contribute([0.0, 0.0])
 
         giving = asyncio.create_task(
-            command._run(
+            command._contribute_to_task(
                 settings,
                 source_of(settings, given, exec_seconds=None, exec_env=()),
                 command._Files.of_input(given),
