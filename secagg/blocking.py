@@ -127,6 +127,7 @@ class _Loop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._is_closing = False
         self._thread = threading.Thread(
             target=self._run, name="secagg-loop", daemon=True
         )
@@ -134,17 +135,17 @@ class _Loop:
         self._process = os.getpid()
 
     def _run(self) -> None:
-        """Run until it is stopped; what ends a program comes out of its own call."""
-        while True:
-            try:
-                return self._loop.run_forever()
-            except (KeyboardInterrupt, SystemExit):
-                continue
+        """Run until it is closed; what ends a program comes out of its own call."""
+        while not self._is_closing:
+            # An exception that comes out of the loop makes it forget that it stops.
+            with suppress(KeyboardInterrupt, SystemExit):
+                self._loop.run_forever()
 
     def close(self) -> None:
         """End loop and thread; a fork has neither."""
         if os.getpid() != self._process:
             return
+        self._is_closing = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -147,6 +147,22 @@ def test_a_callback_that_ends_the_program_hangs_nothing(kind):
     assert "secagg-loop" not in {thread.name for thread in threading.enumerate()}
 
 
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_a_loop_that_closes_ends_whatever_comes_out_of_it(kind):
+    loop = blocking._Loop()
+    stop = loop._loop.stop
+
+    def stop_and_leave():
+        stop()
+        raise kind
+
+    loop._loop.stop = stop_and_leave
+    closing = threading.Thread(target=loop.close, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
+
+
 def test_what_would_wait_for_ever_is_refused():
     """A fork has no thread that would run a call, and a callback is on that thread."""
     refused = []
