@@ -16,9 +16,9 @@ _P = ParamSpec("_P")
 
 _DOC: Final = """Choose scale, modulus and noise for a privacy budget.
 
-Call it with the fields of `dpnoise.PlanRequest`, which documents them, as keywords. A
-question such as `dpnoise.Histogram`, given first, sets the fields for the bounds of its
-vectors.
+Call it with the fields of `dpnoise.planning.PlanRequest`, which documents them, as
+keywords. A question such as `dpnoise.Histogram`, given first, sets the fields for the
+bounds of its vectors.
 
 Returns:
     The plan, for `PreparedTask.from_plan`.

@@ -49,7 +49,7 @@ _MASKS_PER_LAYER: Final = 8  # the cost of a draw, in coordinates of a mask
 
 
 class UploadReader(Protocol):
-    """Reads stored uploads; `secagg.storage.spool.Spool` is one."""
+    """Reads stored uploads; `secagg.storage.spool.UploadSpool` is one."""
 
     def read_upload(
         self, session_id: bytes, digest: bytes, offset: int, size: int, /
