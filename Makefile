@@ -30,8 +30,10 @@ demo: $(STAMP_RUN)   ## one aggregator and its clients on this machine, real dat
 	$(BIN)/secagg demo
 
 # Four for two processors: some wait for a peer or a disk. Tests sync what they write,
-# so their files lie in memory where it has a gigabyte for them (a container's has 64 MB).
-MEMORY = $(shell df -Pk /dev/shm 2>/dev/null | awk '$$4 > 1000000 && $$6 == "/dev/shm" {print $$6}')
+# so their files lie in memory where it has a gigabyte for them (a container's has 64 MB)
+# and runs programs.
+MEMORY = $(shell test -w /dev/shm && ! grep -q ' /dev/shm .*noexec' /proc/mounts && \
+  df -Pk /dev/shm | awk '$$4 > 1000000 && $$6 == "/dev/shm" {print $$6}')
 PYTEST = scratch=$$(mktemp -d "$(or $(MEMORY),$${TMPDIR:-/tmp})/secagg-tests-XXXXXX") || exit 1; \
   trap 'rm -rf "$$scratch"' EXIT; trap 'exit 1' HUP INT TERM; \
   OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist worksteal --basetemp="$$scratch/files"
