@@ -106,7 +106,7 @@ class _OpenStream:
     Attributes:
         session_id: The session that it is about.
         after: The round that its last update has opened.
-        said: What it returns.
+        updates: What it returns.
         idle_timeout: How long it may say nothing from now on.
     """
 

@@ -128,7 +128,7 @@ class ClientService:
         client: Open, and without a limit of its waits.
         make: Makes the vector of a session.
         accept: Refuses a session that there is no vector for.
-        on_given: Told of every sum; must not block for long.
+        on_done: Told of every sum; must not block for long.
         on_failed: Told of every attempt that gave none, with its reason.
         clock: Time.
         entropy: Source of jitter.

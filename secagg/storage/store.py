@@ -178,7 +178,7 @@ class StoreEngine(Protocol):
     """Runs the transactions of one store in a database.
 
     Attributes:
-        keeps_what_is_erased: Whether row versions, a log or backups keep erased data.
+        retains_erased_data: Whether row versions, a log or backups keep erased data.
     """
 
     retains_erased_data: ClassVar[bool]

@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 
 from secagg.conformance.noise_law import (
-    complaint_about,
     law_complaint,
     missing_complaint,
+    noise_fault,
 )
 
 # Far above the error of a float, far below a step.
@@ -36,7 +36,7 @@ def main(sum_path: str, report_path: str, expected_path: str) -> str:
         return "the sum is not on the grid"
     variance = float(Fraction(report["receipt"]["noise"]["noise_total"]))
     return (
-        complaint_about(noise, variance)
+        noise_fault(noise, variance)
         or law_complaint(noise.astype(np.int64), variance)
         or missing_complaint(noise, expected, variance)
     )

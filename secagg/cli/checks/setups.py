@@ -104,7 +104,7 @@ class ClientSetup(GivingSetup[ClientSettings]):
     """Setup of `secagg client`.
 
     Attributes:
-        way: Connectivity checks of the aggregator.
+        connectivity: Connectivity checks of the aggregator.
         task_file: The file of --tasks; None without.
         beside: With it, the clients of the other tasks, for one of them all.
     """

@@ -301,7 +301,7 @@ class _Refusal:
 
     Attributes:
         began: When the disk first refused.
-        say_next: When it is logged again.
+        log_next: When it is logged again.
     """
 
     began: float

@@ -33,7 +33,7 @@ class SharedStore:
     """
 
     is_shared: Final = True
-    keeps_what_is_erased: Final = True
+    retains_erased_data: Final = True
 
     def __init__(
         self,
