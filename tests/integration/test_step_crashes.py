@@ -148,7 +148,7 @@ def crashed(parameters, home, at, kind=Victim):
     return session, victim, said, ended
 
 
-@pytest.mark.parametrize("first", range(14))
+@pytest.mark.parametrize("first", range(13))
 @pytest.mark.parametrize(
     ("kind", "parameters"),
     [(Victim, each) for each in PROFILES.values()]
@@ -161,7 +161,7 @@ def test_a_crash_at_every_write_gives_no_second_answer(
     _, whole, _, _ = crashed(parameters, tmp_path / "whole", None, kind)
     points = len(whole.switch.points)
     assert points > 60
-    for at in range(first, points, 14):
+    for at in range(first, points, 13):
         session, victim, said, ended = crashed(parameters, tmp_path / str(at), at, kind)
         assert victim.deaths == 1, at
         kinds = [message[0] for message in said]

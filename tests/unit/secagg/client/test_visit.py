@@ -249,10 +249,10 @@ def test_a_phone_with_noise_pays_once():
     scenario(test, parameters)
 
 
-@pytest.mark.parametrize("first", range(4))
+@pytest.mark.parametrize("first", range(5))
 @cells_from(on_every_graph(5), "signed")
 def test_a_phone_is_killed_at_each_of_its_calls_and_the_sum_is_exact(parameters, first):
-    """At every fourth call from the `first`, in runs that follow one another."""
+    """At every fifth point from the `first`, in runs that follow one another."""
     points, profile = first, parameters.profile
     names = MORE_NAMES[: parameters.max_clients]
     rounds = {ROUNDS[each].deadline for each in rounds_of(profile)} - {""}
@@ -267,7 +267,7 @@ def test_a_phone_is_killed_at_each_of_its_calls_and_the_sum_is_exact(parameters,
             come_back_until_the_sum(phones, "ann", crash=switch),
             *(come_back_until_the_sum(phones, name) for name in names[1:]),
         )
-        points = points + 4 if switch.is_dead else -1
+        points = points + 5 if switch.is_dead else -1
         total = sum(range(1, len(names) + 1))
         for contribution, _ in given:
             np.testing.assert_array_equal(contribution.values, np.full(5, total))
