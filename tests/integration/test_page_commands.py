@@ -259,9 +259,11 @@ class Machines:
         overrides = [f"{key}={value}" for key, value in self.settings[role].items()]
         load(SAMPLES / f"{role}.minimal.toml", environment={}, overrides=overrides)
 
-    def here(self, text):
+    def here(self, text, *, is_command=False):
         """Return a text with the folders of this test."""
-        return MACHINE.sub(rf"{self.directory}/\1/", text)
+        place = str(self.directory)
+        place = shlex.quote(place) if is_command else place
+        return MACHINE.sub(lambda found: f"{place}/{found[1]}/", text)
 
     def filled(self, text):
         """Return a text with keys and fingerprints where it leaves them out."""
@@ -283,8 +285,8 @@ class Machines:
             command = re.sub(pattern, instead, command)
         for name, value in self.variables.items():
             command = command.replace(f"${name}", value)
-        command = self.here(self.filled(command))
         command = re.sub(r"^\S*/bin/secagg ", "secagg ", command)
+        command = self.here(self.filled(command), is_command=True)
         # A part that cannot run here leaves the others.
         parts = [command] if is_not_run(command) else command.split(" && ")
         for pattern, start in self.page.beside.items():
