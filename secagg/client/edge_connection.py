@@ -159,13 +159,13 @@ class EdgeConnection:
             self._idle.pop().close()
 
     async def probe(self) -> str:
-        """See `AggregatorConnection.probe`: a TLS handshake, and no call."""
+        """Identify the aggregator by a TLS handshake, without a call."""
         if not self._idle:
             self._return_to_pool(await self._connect())
         return self.aggregator
 
     async def call(self, request: Request[_Answer]) -> _Answer:
-        """See `AggregatorConnection.call`."""
+        """Send a request and return the aggregator's answer."""
         try:
             return await self._call(request)
         except ServiceError as error:
@@ -176,7 +176,7 @@ class EdgeConnection:
     async def watch(
         self, request: WatchSession
     ) -> AsyncIterator[Envelope | Reference | Wait]:
-        """See `AggregatorConnection.watch`: asks again and again, held each time."""
+        """Yield the updates of a session: one held request after the other."""
         after, wait_ms = request.after, 0
         while after is not Round.FINISHED:
             update = await self.call(GetUpdate(request.session_id, after, wait_ms))

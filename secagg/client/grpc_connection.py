@@ -120,7 +120,7 @@ class GrpcConnection:
         return self._channel.aggregator
 
     async def probe(self) -> str:
-        """See `AggregatorConnection.probe`: a TLS handshake, and no call."""
+        """Identify the aggregator by a TLS handshake, without a call."""
         try:
             return await self._channel.probe()
         except grpc.aio.UsageError:
@@ -143,7 +143,7 @@ class GrpcConnection:
         await self._channel.close()
 
     async def call(self, request: Request[_Answer]) -> _Answer:
-        """See `AggregatorConnection.call`."""
+        """Send a request and return the aggregator's answer."""
         row = CALLS[type(request)]
         if isinstance(request, GetOffer):
             await self._reload_identity()
@@ -171,7 +171,7 @@ class GrpcConnection:
     async def watch(
         self, request: WatchSession
     ) -> AsyncIterator[Envelope | Reference | Wait]:
-        """See `AggregatorConnection.watch`.
+        """Yield the updates of a session as the aggregator streams them.
 
         A stream that ends by its own deadline is opened again from the last update.
         """

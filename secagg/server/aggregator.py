@@ -602,7 +602,7 @@ class Aggregator:
         raise late_message_error(identity)
 
     def record_refusal(self, code: ErrorCode) -> None:
-        """See `AggregatorService.record_refusal`."""
+        """Count a call that was refused before it reached the service."""
         self._context.meter.add(metrics.REFUSALS, code=code.name)
         self._refusals.count(code)
 

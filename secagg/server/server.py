@@ -845,11 +845,11 @@ class OperatedServer(Server):
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        """See `ServedAggregator.stores`."""
+        """The stores that this process writes: one."""
         return (self.storage.store,)
 
     def views(self, state_dir: Path) -> StoreViews:
-        """See `ServedAggregator.views`."""
+        """Return the views of this store that operators read."""
         store = self.storage.store
         return StoreViews(
             store, state_dir, self.live, lambda: self.pending_writes.refused

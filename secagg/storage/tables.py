@@ -35,22 +35,22 @@ class Sharing(Protocol):
     """What replicas that share a store know of one another."""
 
     async def acquire(self, name: str, *, holder: str, seconds: float) -> Lease | None:
-        """See `secagg.storage.leases.AcquireLease`."""
+        """Acquire a lease under a new token; None while another process holds it."""
 
     async def renew(self, lease: Lease, *, seconds: float) -> bool:
-        """See `secagg.storage.leases.RenewLease`."""
+        """Extend a lease; False if its holder has lost it."""
 
     async def release(self, lease: Lease) -> None:
-        """See `secagg.storage.leases.ReleaseLease`."""
+        """Release a lease that this holder still has."""
 
     async def heartbeat(self, replica: Replica) -> None:
-        """See `secagg.storage.leases.Heartbeat`."""
+        """Record that a replica runs."""
 
     async def bind_blobs(self, name: bytes | None) -> bytes | None:
-        """See `secagg.storage.leases.BindBlobs`."""
+        """Return the name of the object store; store `name` if none is."""
 
     async def replicas(self) -> tuple[ReplicaRow, ...]:
-        """See `secagg.storage.queries.ListReplicas`."""
+        """List the replicas that share the store."""
 
 
 class Connection(Protocol):

@@ -176,7 +176,7 @@ class Leader(Party[_Session]):
         self._history: TaskHistory | None = None
 
     async def recover(self) -> None:
-        """See `Party.recover`; also deletes the shares of ended sessions."""
+        """Restore the tasks, and delete the shares of ended sessions."""
         self._history = None  # read again when it is needed
         await super().recover()
         live = None if self._live is None else self._live.offer.session_id
@@ -410,7 +410,7 @@ class Leader(Party[_Session]):
         return refused_by_helper(error)
 
     async def readings(self) -> list[GaugeSample]:
-        """See `Party.readings`; also returns whether the helper answers."""
+        """Return the party's gauges, and whether the helper answers."""
         found = await super().readings()
         if self._helper_answers is not None:
             answers = float(self._helper_answers)
@@ -418,12 +418,12 @@ class Leader(Party[_Session]):
         return found
 
     async def _sums_left(self, sessions: int) -> int:
-        """See `Party._sums_left`."""
+        """Return the sums left: no more than the sessions, and than the steps left."""
         return min(sessions, self._steps - (await self._task_history()).sums)
 
     @property
     def may_serve(self) -> bool:
-        """See `Party.may_serve`."""
+        """Whether the leader may serve clients: until the task is over."""
         return not self._is_over
 
     def _check_helper(self, helper: SessionDescriptor, known: int) -> None:

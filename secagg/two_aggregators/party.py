@@ -421,7 +421,7 @@ class Party(ABC, Generic[_Session]):
     # --- calls ------------------------------------------------------------------------
 
     async def answer(self, identity: str, request: Request[_Answer]) -> _Answer:
-        """See `AggregatorService.answer`."""
+        """Answer one call of a client."""
         meter = self._measures.meter
         with measured_call(meter, self._clock, request):
             given = await self._answer(identity, request)
@@ -432,7 +432,7 @@ class Party(ABC, Generic[_Session]):
         return cast("_Answer", given)
 
     def record_refusal(self, code: ErrorCode) -> None:
-        """See `AggregatorService.record_refusal`."""
+        """Count a call that was refused before it reached the service."""
         self._measures.meter.add(metrics.REFUSALS, code=code.name)
 
     async def readings(self) -> list[GaugeSample]:
@@ -480,7 +480,7 @@ class Party(ABC, Generic[_Session]):
     def watch(
         self, identity: str, request: WatchSession
     ) -> AsyncIterator[Envelope | Reference | Wait]:
-        """See `AggregatorService.watch`: between two aggregators all clients poll."""
+        """Refuse streams: between two aggregators all clients poll."""
         raise unsupported(identity, request)
 
     @abstractmethod

@@ -195,16 +195,16 @@ class PartyViews:
         return sorted(found, key=lambda each: each.task)
 
     async def tasks(self) -> list[View]:
-        """See `OperatorViews.tasks`."""
+        """Return the view of each task."""
         return [await each.view() for each in self._chosen(None)]
 
     async def task(self, task_id: str) -> View:
-        """See `OperatorViews.task`."""
+        """Return the view of one task."""
         (found,) = self._chosen(task_id)
         return await found.view()
 
     async def sessions(self, chosen: SessionFilter) -> list[View]:
-        """See `OperatorViews.sessions`."""
+        """Return the chosen sessions, newest first."""
         found: list[View] = []
         for each in self._chosen(chosen.task):
             found += await sessions_view(
@@ -214,7 +214,7 @@ class PartyViews:
         return found[: chosen.limit]
 
     async def session(self, task_id: str, number: int) -> View:
-        """See `OperatorViews.session`."""
+        """Return one session with its clients."""
         (task,) = self._chosen(task_id)
         view, receipt = await found_session(
             task.store, task_id, number, task.live, task.ended
@@ -226,15 +226,15 @@ class PartyViews:
         return view
 
     async def budgets(self, *, task: str | None = None) -> list[View]:
-        """See `OperatorViews.budgets`."""
+        """Return what each task has spent."""
         return [await each.budget() for each in self._chosen(task)]
 
     async def replicas(self) -> list[View]:
-        """See `OperatorViews.replicas`."""
+        """Return no replica: the store of a party is not shared."""
         return []
 
     async def readings(self) -> list[GaugeSample]:
-        """See `OperatorViews.readings`."""
+        """Return the gauges of all parties."""
         found: dict[object, GaugeSample] = {}
         for each in self.of:
             if each.party is not None:
@@ -349,17 +349,17 @@ class PartyServer:
     # --- calls ------------------------------------------------------------------------
 
     async def answer(self, identity: str, request: Request[_Answer]) -> _Answer:
-        """See `AggregatorService.answer`."""
+        """Answer one call by the party of its task."""
         return await (await self._party_of(request)).answer(identity, request)
 
     def watch(
         self, identity: str, request: WatchSession
     ) -> AsyncIterator[Envelope | Reference | Wait]:
-        """See `AggregatorService.watch`."""
+        """Watch a session at the first party: all parties answer alike."""
         return self.parties[0].watch(identity, request)
 
     def record_refusal(self, code: ErrorCode) -> None:
-        """See `AggregatorService.record_refusal`."""
+        """Count a call that was refused before it reached the service."""
         self._refusals.count(code)
         self.parties[0].record_refusal(code)
 
@@ -393,11 +393,11 @@ class PartyServer:
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        """See `ServedAggregator.stores`."""
+        """The stores that this process writes: one for each party."""
         return tuple(each.store for each in self.parties)
 
     def views(self, _state_dir: Path) -> PartyViews:
-        """See `ServedAggregator.views`."""
+        """Return the views of all parties that operators read."""
         return PartyViews([PartyTask.of(each) for each in self.parties])
 
     def may_open_sessions(self) -> bool:
