@@ -229,7 +229,7 @@ class WatchedSession(RecordedSession):
         return super().step_server(event)
 
     def _note(self, event, kinds):
-        """Return the message, or where it is none, all that were sent before."""
+        """Return the received message; for another event, all messages sent before."""
         if isinstance(event, Received):
             envelope = event.envelope
             self.said.setdefault(envelope.kind, set()).add(envelope.data)

@@ -223,7 +223,7 @@ LIES = {
         {GetUpdate: instead(Roster, lambda _: reference(Blob.ROSTER, size=5))},
         ErrorCode.PAYLOAD_MISMATCH,
     ),
-    "a delivery elsewhere that nobody has": (
+    "a delivery elsewhere that does not exist": (
         {GetUpdate: instead(Roster, lambda _: reference(Blob.DELIVERY))},
         ErrorCode.PAYLOAD_MISMATCH,
     ),
@@ -236,7 +236,7 @@ LIES = {
         ErrorCode.SELF_MISSING,
     ),
     # U2
-    "shares of nobody": (
+    "a delivery without shares": (
         {GetUpdate: instead(Delivery, lambda _: Delivery(b"", b""))},
         ErrorCode.BAD_ENCODING,
     ),
@@ -289,11 +289,11 @@ LIES = {
         {UploadChunk: lambda _: UploadStatus(-1)},
         ErrorCode.UPLOAD_CORRUPT,
     ),
-    "an upload that goes on behind its end": (
+    "an upload that continues past its end": (
         {UploadChunk: lambda _: UploadStatus(1 << 63)},
         ErrorCode.UPLOAD_CORRUPT,
     ),
-    "an upload that never moves on": (
+    "an upload that never advances": (
         {UploadChunk: lambda _: UploadStatus(0)},
         ErrorCode.UPLOAD_CORRUPT,
     ),
@@ -349,7 +349,7 @@ def test_whatever_the_server_says_the_client_leaves_with_a_code(lies, code):
     assert_left_cleanly(deployment, endings[VICTIM])
     if code is not None:
         assert endings[VICTIM].code is code, endings[VICTIM]
-    # The liar tells the others the truth: their session is none of its victims.
+    # The server is honest to the other clients, so their session must succeed.
     others = {endings[n] for n in range(CLIENTS) if n != VICTIM}
     assert all(isinstance(ending, SessionOutcome) for ending in others)
 

@@ -612,7 +612,7 @@ SECOND = [
 ]
 
 
-@pytest.mark.parametrize("dies", [False, True], ids=["goes on", "restarted"])
+@pytest.mark.parametrize("dies", [False, True], ids=["running", "restarted"])
 @pytest.mark.parametrize("bitmap", SECOND, ids=lambda bitmap: bitmap.hex() or "nothing")
 def test_a_second_set_is_equivocation_before_it_is_read(dies, bitmap):
     """A13: also after the answer."""
@@ -859,7 +859,7 @@ def test_a_client_that_has_not_signed_is_checked_like_the_others():
     assert tell(session, 4, shown)
 
 
-@pytest.mark.parametrize("dies", [False, True], ids=["goes on", "restarted"])
+@pytest.mark.parametrize("dies", [False, True], ids=["running", "restarted"])
 def test_the_proofs_of_another_session_are_not_of_this_one(dies):
     _, earlier = unsigned()
     session = played(Round.MASKED_INPUT_COLLECTION, number=2)

@@ -168,7 +168,7 @@ BROKEN = {
         lambda r: replace(r, proof=(*r.proof, bytes(32))),
         ErrorCode.BAD_PROOF,
     ),
-    "R5.2-9 a signature that nobody checks": (
+    "R5.2-9 a signature in an unsigned profile": (
         lambda r: with_advert(r, neighbour_of(r), signature=bytes(64)),
         ErrorCode.BAD_SIGNATURE,
     ),

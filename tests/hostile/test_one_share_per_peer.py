@@ -262,8 +262,8 @@ def test_collecting_split_views_never_rebuilds_both_secrets_of_a_victim():
     kinds = {"seed": set(), "key": set()}
     for number in session.clients:
         lied_to = number % 2 and number != CLIENTS - 1
-        everybody = set(range(CLIENTS))
-        shown = everybody - {CLIENTS - 1} if lied_to else everybody
+        all_clients = set(range(CLIENTS))
+        shown = all_clients - {CLIENTS - 1} if lied_to else all_clients
         answer = ask(session, number, shown)
         for kind in answer.get(CLIENTS - 1, set()):
             kinds[kind].add(number)

@@ -103,7 +103,7 @@ def test_a_server_that_was_restored_ends_its_session_as_if_all_had_been_summed(
     assert answer_of(restored.read(ReadTally(Side.SERVER, TASK_ID))).spent == int(
         records > 11
     )
-    everybody = (*map(identity_of, range(CLIENTS)), "who was forgotten")
+    all_clients = (*map(identity_of, range(CLIENTS)), "who was forgotten")
 
     def fates():
         async def main(clock):
@@ -114,7 +114,7 @@ def test_a_server_that_was_restored_ends_its_session_as_if_all_had_been_summed(
                 workers=Workers(general=InlineExecutor()),
             )
             await aggregator.recover()
-            for identity in everybody:
+            for identity in all_clients:
                 update = await aggregator.answer(
                     identity, GetUpdate(session_id, after=Round.ADVERTISE_KEYS)
                 )
@@ -127,13 +127,13 @@ def test_a_server_that_was_restored_ends_its_session_as_if_all_had_been_summed(
 
         return manual_clock.run(collected)
 
-    assert fates() == [Fate.INCLUDED] * len(everybody)
+    assert fates() == [Fate.INCLUDED] * len(all_clients)
     # The task continues with a number of its own, and the session has used its part.
     again, _ = run(server_store=restored)
     number = again.sums[0].descriptor.session_number
     assert number > 1_577_836_800  # no client has seen it: the year 2020
     assert answer_of(restored.read(ReadTally(Side.SERVER, TASK_ID))).spent == 2
-    assert fates() == [Fate.INCLUDED] * len(everybody)  # from the receipt, too
+    assert fates() == [Fate.INCLUDED] * len(all_clients)  # from the receipt, too
     answer_of(restored.close())
 
 

@@ -155,8 +155,8 @@ def test_a_full_session_and_an_uninvited_client_are_refused():
     )
     assert refused(session, sent_by("late", late)) is (ErrorCode.ROSTER_TOO_LARGE)
     for invited, out, is_welcome in (
-        ({"somebody"}, (), False),
-        ({"somebody", "late"}, (), True),
+        ({"other"}, (), False),
+        ({"other", "late"}, (), True),
         ({"late"}, {"late"}, False),  # PROTOCOL §5.7
         (None, {"late"}, False),
     ):

@@ -273,9 +273,9 @@ def breaches(cohort: Cohort) -> Iterator[str]:
 def test_no_split_gets_two_answers_or_both_secrets(clients, colluders):
     cohort = Cohort(clients, colluders)
     assert not Counter(breaches(cohort))
-    everybody = frozenset(range(clients))
+    all_clients = frozenset(range(clients))
     seats = [Seat(frozenset({0}), 0)] * len(cohort.honest)
-    assert cohort.answers([everybody], seats).keys() == set(cohort.honest)
+    assert cohort.answers([all_clients], seats).keys() == set(cohort.honest)
 
 
 @pytest.mark.parametrize(("clients", "colluders"), [(3, 0), (4, 1), (4, 2)])

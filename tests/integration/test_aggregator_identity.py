@@ -79,7 +79,7 @@ def impostors(deployment):
             "not an aggregator to this client: .*exactly one",
         ),
         (
-            "an aggregator that nobody could recognise in later handshakes",
+            "an aggregator without the DNS name for later handshakes",
             deployment.forge(
                 [UniformResourceIdentifier("secagg://ours.example/server/agg"), HOST]
             ),

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-# What a Python with Flower would print: there is none in this environment.
+# What a Python with Flower would print; this environment lacks Flower.
 FLOWER = """#!{python}
 import json
 print("a line of a library")

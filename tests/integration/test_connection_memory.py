@@ -68,14 +68,14 @@ async def test_an_upload_leaves_nothing_large_behind():
             for number in range(CLIENTS)
         ]
 
-        async def everybody(request):
+        async def call_as_each(request):
             for connection in connections:
                 await connection.call(request)
             service.calls.clear()
 
-        await everybody(AdvertiseKeys(SESSION, b"a"))
+        await call_as_each(AdvertiseKeys(SESSION, b"a"))
         before = bytes_in_use()
-        await everybody(chunk)
-        await everybody(AdvertiseKeys(SESSION, b"a"))
+        await call_as_each(chunk)
+        await call_as_each(AdvertiseKeys(SESSION, b"a"))
         left = (bytes_in_use() - before) / CLIENTS
     assert left < 16 << 10

@@ -57,7 +57,7 @@ async def test_no_metadata_can_change_the_identity(deployment):
         service,
         connection,
     ):
-        connection._metadata = ((TEST_IDENTITY_KEY, "somebody-else"),)
+        connection._metadata = ((TEST_IDENTITY_KEY, "another-client"),)
         await connection.call(AdvertiseKeys(SESSION, b"advert"))
     assert service.calls == [("client-7", AdvertiseKeys(SESSION, b"advert"))]
 
@@ -224,11 +224,11 @@ async def test_health_needs_no_identity_and_is_counted_by_certificate(deployment
             identity=deployment.server(),
             limits=CallLimits(calls_at_once=1),
         ) as server,
-        channel(server, deployment.forge([])) as nobody,
+        channel(server, deployment.forge([])) as unnamed,
         channel(server, deployment.client()) as other,
     ):
         # Requests that are never sent: one call is let in and waits, one is refused.
-        calls = [nobody.stream_unary(check)(timeout=30) for _ in "ab"]
+        calls = [unnamed.stream_unary(check)(timeout=30) for _ in "ab"]
         waits = [asyncio.ensure_future(call.code()) for call in calls]
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         assert [code.result() for code in done] == [grpc.StatusCode.RESOURCE_EXHAUSTED]

@@ -79,8 +79,8 @@ def processes(deployment):
 def assert_summed(deployment, endings):
     assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
     (total,) = deployment.sums
-    everybody = set(range(CLIENTS))
-    np.testing.assert_array_equal(total.residues, deployment.expected_sum(everybody))
+    all_clients = set(range(CLIENTS))
+    np.testing.assert_array_equal(total.residues, deployment.expected_sum(all_clients))
     return total.descriptor.session_number
 
 

@@ -207,7 +207,7 @@ async def test_a_client_that_is_shown_out_may_come_back_and_ask(deployment):
     ):
         stream = asyncio.ensure_future(next_of(connection))
         await service.until(lambda: service.opened)
-        server.end_clients(lambda name: name == "somebody-else")
+        server.end_clients(lambda name: name == "another-client")
         await connection.call(CALL)
         assert not service.ended
         server.end_clients(lambda name: name == "client-7")

@@ -105,10 +105,10 @@ def test_a_session_is_not_aborted_while_its_aggregator_is_silent_before_it_begin
         await clock.sleep_until(clock.now() + 600.0)
         deaf.clear()
         await clock.sleep_until(clock.now() + 60.0)
-        everybody = [serving, *clients]
-        for each in everybody:
+        unfinished = [serving, *clients]
+        for each in unfinished:
             each.cancel()
-        await asyncio.wait(everybody)
+        await asyncio.wait(unfinished)
         return deployment
 
     deployment = manual_clock.run(main)

@@ -1,19 +1,19 @@
-"""Builds one fault at a time into the noise, and looks which test notices.
+"""Inject one fault at a time into the noise, and record which tests detect it.
 
     python tests/mutation/less_noise.py [PART OF A NAME ...] [--write]
 
 Every row of a table beside this file is one fault.  In `less_noise.toml` 3 % of the
-noise go missing: a sampler whose law is narrower than it says, a mechanism that draws
-less than the share it owes, an accountant that believes in more noise than there is.
-In `false_claims.toml` the code acts on a claim that does not hold: coins that hide
-nothing, shares that no client adds.  The row names the tests that have to notice; they
-share no code with what is broken.  The tree is copied, and those tests must pass there.
-Then one file of the copy is changed at a time, and its tests run again.  Ends with
-status 1 if a fault is not noticed.
+noise are missing: a sampler has a narrower law than it states, a mechanism draws less
+than its share, an accountant assumes more noise than there is.  In `false_claims.toml`
+the code acts on a false claim: a selection that is not secret, shares that no client
+adds.  The row names the tests that must fail; they share no code with the fault.  The
+script copies the tree and runs those tests there: they must pass.  Then it changes one
+file of the copy at a time and runs the file's tests again.  It exits with status 1 if
+a fault is not detected.
 
-`--write` puts what was found into `less_noise.json` beside this file, fault by fault:
-the first three tests that noticed it and how many more did.  Faults that were not asked
-for stay as they are.
+`--write` records the results in `less_noise.json` beside this file, fault by fault: the
+first three tests that failed and the number of further ones.  Faults that were not
+selected keep their results.
 """
 
 import argparse

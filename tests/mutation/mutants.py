@@ -2,19 +2,19 @@
 
 A mutant is the source of one module with one change.  The kinds:
 
-* `never`     an `if` that raises, returns or goes on to the next is never taken;
+* `never`     an `if` that raises, returns or continues a loop is never taken;
 * `bound`     `<` becomes `<=` and back, `>` becomes `>=` and back;
 * `part`      a condition loses one of the parts that `and` or `or` joins;
 * `rule`      a condition that stands beside its complaint always holds;
-* `call`      a call whose only use is that it may raise is left out;
-* `handler`   an error goes on as it is where another was made of it;
+* `call`      a call whose only effect is that it may raise is removed;
+* `handler`   an error is raised unchanged where the handler converts it;
 * `extreme`   `max` and `min` become one of what they choose from;
-* `code`      a refusal has another code;
+* `code`      a rejection has another code;
 * `row`       a table of transitions loses a row;
 * `cell`      a table has another word in one cell.
 
-Texts, names and arithmetic stay as they are: what is looked for is a check that no test
-misses, not every change that a test could see.
+Texts, names and arithmetic stay unchanged: the search is for checks that no test
+covers, not for every change that a test could detect.
 """
 
 import ast

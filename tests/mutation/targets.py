@@ -81,7 +81,7 @@ TESTS: Final = (
     "tests/fuzz/test_mutated_bytes.py",
 )
 PASSED_OVER: Final = (
-    # Disks that fail, books that are put back, every split of views: minutes.
+    # Failing disks, restored stores and every split of views take minutes.
     "tests/hostile/test_failing_disk.py",
     "tests/hostile/test_split_views.py",
     "tests/hostile/test_restored_server.py",

@@ -39,7 +39,7 @@ QUICK: Final = (
     *("secagg/test_blocking.py", "secagg/test_session_vectors.py"),
     *("dpnoise/encoding", "dpnoise/mechanisms"),
 )
-# Reads the source beside the tests, where there is none.
+# Reads the source tree beside the tests, which an installation lacks.
 OF_THE_SOURCE: Final = "tests/unit/secagg/wire/test_protos.py"
 _PLAN: Final = (
     *("plan", "--clients", "20", "--dimension", "4", "--l2-clip", "1"),
@@ -165,7 +165,7 @@ class Release:
         """Return an interpreter.
 
         Raises:
-            Absent: There is none.
+            Absent: No such interpreter is installed.
         """
         candidates = [shutil.which(f"python{release}")]
         homes = Path.home() / ".pyenv" / "versions"

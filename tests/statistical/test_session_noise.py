@@ -104,7 +104,7 @@ def _task(request):
         ((8, 9), (2,), (), ()),
         ((6, 7, 8, 9), (), (), ()),
     ],
-    ids=["nobody", "one", "liars", "all", "eight", "six"],
+    ids=["none", "one", "liars", "all", "eight", "six"],
 )
 def test_a_sum_holds_the_noise_of_its_certificate(task, absent, lost, silent, forgers):
     session = SessionOfZeros(task, forgers)

@@ -53,8 +53,8 @@ def test_a_selection_is_flattened_to_a_secret_rate_above_its_own():
     )
     half = SecretlySelected(SKELLAM, Fraction(1, 2))
     assert half.rate_above > 0.5
-    everybody = SecretlySelected(SKELLAM, Fraction(1))
-    assert list(flatten(everybody)) == list(flatten(SKELLAM))
+    certain = SecretlySelected(SKELLAM, Fraction(1))
+    assert list(flatten(certain)) == list(flatten(SKELLAM))
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,7 @@ def test_help_lists_the_settings_and_mistakes_cost_no_time(tmp_path, capsys):
     script, run = load("bho18_table1"), load("reproduction").run
 
     def refuse(_):
-        raise AssertionError("nothing is computed for settings that are none")
+        raise AssertionError("invalid settings must be rejected before the computation")
 
     with pytest.raises(SystemExit):
         run(script.reproduce, script.__doc__, script.SETTINGS, ["--help"])

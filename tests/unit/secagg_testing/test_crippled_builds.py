@@ -175,7 +175,7 @@ def colluders_choose_by_garbage_who_is_lost(observe):
     return session
 
 
-def whoever_got_garbage_leaves(patch):
+def receivers_of_garbage_leave(patch):
     row = client.TRANSITIONS[CURIOUS][Shared, Delivery]
 
     def open_bundles(state, event, policy):
@@ -317,10 +317,10 @@ BUILDS: Final[Mapping[str, Build]] = {
         as_many_colluders_as_shares_stand_together,
         TWO_PARTS | {Claim.ONE_SECRET},
     ),
-    "a ring that goes on without those who got garbage": Build(
-        whoever_got_garbage_leaves, colluders_choose_by_garbage_who_is_lost, TWO_PARTS
+    "a ring that continues without the receivers of garbage": Build(
+        receivers_of_garbage_leave, colluders_choose_by_garbage_who_is_lost, TWO_PARTS
     ),
-    "adverts that nobody checks": Build(
+    "adverts without a check": Build(
         adverts_are_not_checked, a_key_is_substituted, frozenset({Claim.AUTHENTIC})
     ),
     "a quorum of one less": Build(

@@ -526,7 +526,7 @@ def test_what_no_client_can_read_is_passed_over(observe):
     session.facts.on_answer(*to, b"no survivors were named")
     session.facts.on_survivors(*to, encode_set(range(3), 3))
     session.facts.on_answer(*to, b"not a multiple of a share")
-    session.facts.on_bundles(*to, b"nobody can open this")
+    session.facts.on_bundles(*to, b"no client can open this")
     session.ask(range(3), range(3))
     assert sums_of(session) == [(session.names(range(2)), session.sum_of(range(2)))]
 

@@ -108,7 +108,7 @@ def rosters(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
         "empty identity": forge.replaced(0, identity=""),
         "signature of 63 bytes": forge.replaced(one, signature=bytes(63)),
         "identity of 256 bytes": forge.replaced(-1, identity="~" * 256),
-        "noise commitments that nobody asked for": forge.replaced(
+        "noise commitments in a task without noise": forge.replaced(
             one, noise_commitments=(bytes(32),) * 2
         ),
     }
@@ -321,7 +321,7 @@ def survivor_sets(run: Run, me: str) -> Iterator[dict[str, Any]]:
             ref.bitmap({mine, *others[: floor - 1]}, count),
             ref.TOO_MANY_DROPOUTS,
         ),
-        "R5.4-2 nobody in u3: membership comes before size": (
+        "R5.4-2 an empty u3: membership comes before size": (
             ref.bitmap(set(), count),
             ref.U3_INVALID,
         ),

@@ -146,7 +146,7 @@ def cases() -> Iterator[tuple[str, bytes, bytes, int]]:
         "writes a float in another way": good.replace(b"108.5", b"108.50"),
         "writes an exponent in another way": good.replace(b"1e-06", b"0.000001"),
         "has a key twice": good[:-1] + b',"version":2}',
-        "selects nobody": canonical(PLAIN | {"selection_rate": "0/1"}),
+        "selects no client": canonical(PLAIN | {"selection_rate": "0/1"}),
         "selects more than all": canonical(PLAIN | {"selection_rate": "2/1"}),
         "has a rate not in lowest terms": canonical(PLAIN | {"selection_rate": "2/20"}),
         "has a rate of too many digits": canonical(
@@ -155,7 +155,9 @@ def cases() -> Iterator[tuple[str, bytes, bytes, int]]:
         "has a variance not in lowest terms": canonical(
             PLAIN | {"noise": NOISE | {"counted_variance": "10/4"}}
         ),
-        "has a randomiser that is none": canonical(PLAIN | {"randomiser": "separated"}),
+        "has a randomiser that is not an object": canonical(
+            PLAIN | {"randomiser": "separated"}
+        ),
         "has bounds in another order": canonical(
             MOVING | {"unit": UNIT | {"start": "806/1"}}
         ),

@@ -25,7 +25,7 @@ def rule(variance: str, survivors: int, lost: str, **changes: Any) -> NoiseRule:
 
 
 CASES: dict[str, tuple[NoiseRule, list[int]]] = {
-    "four rungs, nobody colludes": (rule("225/1", 70, "3/10"), [100, 71, 70]),
+    "four rungs, no colluders": (rule("225/1", 70, "3/10"), [100, 71, 70]),
     "no ladder": (rule("225/1", 70, "3/10", ladder=0), [100, 80]),
     "no losses": (rule("15/1", 10, "0/1"), [10, 20]),
     "rounding swallows the losses": (rule("15/1", 999, "1/1000"), [1000]),
@@ -37,7 +37,7 @@ CASES: dict[str, tuple[NoiseRule, list[int]]] = {
         rule("1000/3", 12, "1/4", colluders=3, share_bits=0, ladder=1),
         [12, 16, 17],
     ),
-    "nobody is left to count": (
+    "no share is left to count": (
         rule("1/1", 4, "0/1", colluder_fraction=Fraction(3, 4)),
         [4],
     ),
@@ -71,7 +71,7 @@ def noise() -> dict[str, Any]:
     rows = []
     for name, (the, counts) in CASES.items():
         row: dict[str, Any] = {"name": name, "noise": the.as_json()}
-        if name == "nobody is left to count":
+        if name == "no share is left to count":
             row |= {"rule": "R3.5-1", "success": False, "code": BAD_CONFIG}
             row["share_holders"] = counts[0]
         else:

@@ -167,7 +167,7 @@ def good(
         judged("released, a neighbourhood", in_part(ring), "stated"),
         judged("released, signed by a quorum", agreed, "agreed"),
         judged("unmasked and not released", discarded, "agreed"),
-        judged("nobody signed", unsigned, "stated"),
+        judged("no client signed", unsigned, "stated"),
         judged("disputes", shared, "no sum"),
         judged("too few came", early, "no sum"),
         judged("disputes that a dealer has signed", evident, "agreed"),
@@ -220,7 +220,7 @@ def lying(believed: Run, sparse: Run) -> list[dict[str, Any]]:
         "nothing taken back": with_words(removed=[], given=[]),
         "taken back from more than there are": certified(believed, [6, 4]),
         "taken back from half a survivor": with_words(given=[5, 4.5]),
-        "taken back from whom nobody says": with_words(given=[5]),
+        "subtracted from unnamed clients": with_words(given=[5]),
         "fewer losses": replace(certified(believed, None, count=5), writer=CLIENT),
         "one who may miss": replace(certified(believed, None, unseen=1), writer=CLIENT),
         "of a server that has none": released(believed),
@@ -339,9 +339,9 @@ def unsafely_agreed(run: Run) -> Receipt:
     top = roster.top(view.suite, view.contexts[0])
     view.set_roster(roster, top)
     view.edge_root = bytes(32)
-    everybody = ref.bitmap(set(range(roster.count)), roster.count)
-    view.set_share_holders(everybody)
-    view.set_survivors(everybody)
+    all_clients = ref.bitmap(set(range(roster.count)), roster.count)
+    view.set_share_holders(all_clients)
+    view.set_survivors(all_clients)
     signed = view.set_to_sign()
     signatures = {
         index: sign(run.secrets[advert.identity].identity_seed, signed)
@@ -351,8 +351,8 @@ def unsafely_agreed(run: Run) -> Receipt:
         released(run),
         roster=smaller_roster(run),
         edge_root=view.edge_root,
-        share_holders=everybody,
-        survivors=everybody,
+        share_holders=all_clients,
+        survivors=all_clients,
         quorum=quorum_of(signatures),
     )
 
@@ -378,7 +378,7 @@ def bad(plain: Run, ring: Run, signed: Run) -> list[dict[str, Any]]:
     foreign = replace(
         signed.offer.parameters, trust=replace(TRUST, enrolment_key=FOREIGN_ISSUER.key)
     )
-    everybody = ref.bitmap(set(range(count)), count)
+    all_clients = ref.bitmap(set(range(count)), count)
     few = ref.bitmap({0, 1}, count)
     signatures = {
         row["index"]: bytes.fromhex(row["signature"])
@@ -475,12 +475,15 @@ def bad(plain: Run, ring: Run, signed: Run) -> list[dict[str, Any]]:
         "sets": [
             ("U2 without a view", replace(whole, form=NOTHING, roster=b"")),
             ("U3 without U2", replace(whole, share_holders=b"")),
-            ("U3 beyond U2", replace(whole, share_holders=few, survivors=everybody)),
+            ("U3 beyond U2", replace(whole, share_holders=few, survivors=all_clients)),
             ("U3 below the floor", replace(whole, survivors=few)),
-            ("a padding bit", replace(whole, survivors=bytes([everybody[0] | 0x80]))),
+            ("a padding bit", replace(whole, survivors=bytes([all_clients[0] | 0x80]))),
         ],
         "quorum": [
-            ("a quorum that nobody asked for", replace(whole, quorum=quorum_of(one))),
+            (
+                "a quorum in a profile without signatures",
+                replace(whole, quorum=quorum_of(one)),
+            ),
             ("no quorum for a sum", replace(agreed, quorum=b"")),
             (
                 "a quorum without U3",
@@ -523,8 +526,11 @@ def bad(plain: Run, ring: Run, signed: Run) -> list[dict[str, Any]]:
                 disputed(whole, (0, 1, 10, b""), (0, 1, 11, b"")),
             ),
             ("a dispute with oneself", disputed(whole, (1, 1, 10, b""))),
-            ("a dispute with nobody", disputed(whole, (0, count, 10, b""))),
-            ("evidence where nobody signs", disputed(whole, (0, 1, 10, bytes(96)))),
+            ("a dispute with an unknown client", disputed(whole, (0, count, 10, b""))),
+            (
+                "evidence in a profile without signatures",
+                disputed(whole, (0, 1, 10, bytes(96))),
+            ),
             ("a dispute without evidence", disputed(agreed, (0, 1, 10, b""))),
             (
                 "evidence against another dealer",

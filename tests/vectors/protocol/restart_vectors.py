@@ -156,14 +156,14 @@ def errors() -> Iterator[dict[str, Any]]:
         {"code": 47, "fault": SERVICE, "next_offset": 2**32},
         {"code": 47, "fault": SERVICE, "next_offset": 0},
         {"code": ref.U3_TOO_SMALL, "fault": SESSION, "alive": 3, "needed": 5},
-        {"code": ref.NO_QUORUM, "fault": SESSION, "message": "nobody signed"},
+        {"code": ref.NO_QUORUM, "fault": SESSION, "message": "no client signed"},
     ]
     for row in rows:
         yield row | {"detail": detail(row).hex(), "read_as": row["code"]}
     later = {"code": 999, "fault": 9, "message": "of a later release"}
     known = {"read_as": ref.INTERNAL, "read_fault": SERVICE}
     yield later | {"detail": detail(later).hex()} | known
-    extended = detail(rows[0]) + field(100, "what nobody knows yet")
+    extended = detail(rows[0]) + field(100, "a field of a later release")
     yield rows[0] | {"detail": extended.hex(), "read_as": rows[0]["code"]}
     for data in (b"\xff", bytes(4097), detail(rows[0])[:-1]):
         yield {"detail": data.hex(), "success": False}

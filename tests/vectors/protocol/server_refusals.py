@@ -112,7 +112,7 @@ def server_rounds(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
     adverts: dict[str, tuple[bytes, int]] = {
         "R5.1-2 advert cut short": (good[:-1], ref.BAD_ENCODING),
         "R5.1-2 advert with one byte more": (good + b"\0", ref.BAD_ENCODING),
-        "R5.1-2 noise commitments that nobody asked for": (noisy, ref.BAD_ENCODING),
+        "R5.1-2 noise commitments in a task without noise": (noisy, ref.BAD_ENCODING),
         "R5.1-5 advert with a signature": (
             changed(signature=bytes(64)),
             ref.BAD_SIGNATURE,
@@ -140,9 +140,9 @@ def server_rounds(run: Run, ring: Run) -> Iterator[dict[str, Any]]:
     named = ("R5.1-7 keys of another client", ref.DUPLICATE_KEY)
     yield server_case(run, "eve", ADVERTISE, named, copied, after=(me,))
     late = RosterForge(run).stranger("~", 0).encode()
-    everybody = tuple(r["identity"] for r in run.record["clients"] if r["advert"])
+    all_clients = tuple(r["identity"] for r in run.record["clients"] if r["advert"])
     named = ("R5.1-4 one client more than the roster takes", ref.ROSTER_TOO_LARGE)
-    yield server_case(run, "~", ADVERTISE, named, late, after=everybody)
+    yield server_case(run, "~", ADVERTISE, named, late, after=all_clients)
 
     bundles = run.bytes_of(me, "bundles")
     for name, data in (

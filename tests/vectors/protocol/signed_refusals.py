@@ -57,7 +57,7 @@ def neighbourhoods(ring: Run, complete: Run, small: Run) -> Iterator[dict[str, A
         "an index of n": shown(beyond),
         "two neighbours swapped": shown(swapped),
         "an order of another seed": shown(roster.adverts, graph_seed=bytes(32)),
-        "noise commitments that nobody asked for": altered(
+        "noise commitments in a task without noise": altered(
             others[0], noise_commitments=(bytes(32),) * 2
         ),
     }
@@ -169,7 +169,7 @@ def signed_rosters(run: Run) -> Iterator[dict[str, Any]]:
         )
         | {"signature": bytes(64)},
         "R2.1-6 credential of another issuer": credited(issuer=FOREIGN_ISSUER),
-        "R2.1-6 credential of another name": credited(name="somebody"),
+        "R2.1-6 credential of another name": credited(name="other"),
     }.items():
         rule, _, what = name.partition(" ")
         yield case(rule, what, ref.BAD_CREDENTIAL, **changes)
@@ -231,8 +231,8 @@ def quorums(run: Run) -> Iterator[dict[str, Any]]:
         others = view.survivors - set(signed)
         return quorum_of(signed, {index: proof(index) for index in others})
 
-    everybody = signatures(view.survivors, view.set_to_sign())
-    chosen = dict(sorted(everybody.items())[:needed])
+    all_signatures = signatures(view.survivors, view.set_to_sign())
+    chosen = dict(sorted(all_signatures.items())[:needed])
     rows = [ref.u32(index) + made for index, made in chosen.items()]
     none = ref.u32(0)
     for name, data in {

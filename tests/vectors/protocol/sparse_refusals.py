@@ -109,7 +109,7 @@ def published(run: Run) -> Iterator[dict[str, Any]]:
     own_leaf = {
         "another edge root": replace(shown, root=bytes(32)).encode(),
         "one who drew it left out": replace(shown, drawers=later).encode(),
-        "a proof of its leaf that is none": replace(shown, own_proof=[]).encode(),
+        "an empty proof of its own leaf": replace(shown, own_proof=[]).encode(),
     }
     for name, data in own_leaf.items():
         yield case("R5.9-6", name, ref.SELF_MISSING, data)
@@ -153,8 +153,12 @@ def covered_lies(run: Run, first: int) -> Iterator[dict[str, Any]]:
             sorted([*others, first])[: most + 1],
         ),
         "R5.9-7 drawn by itself": (ref.BAD_EDGES, {}, sorted([*drawers, mine])),
-        "R5.9-7 drawn by nobody": (ref.BAD_EDGES, {count: good}, [*drawers, count]),
-        "R5.9-8 a list that somebody else has signed": (
+        "R5.9-7 drawn by an unknown client": (
+            ref.BAD_EDGES,
+            {count: good},
+            [*drawers, count],
+        ),
+        "R5.9-8 a list that another client has signed": (
             ref.BAD_SIGNATURE,
             {first: foreign},
             drawers,
@@ -164,7 +168,7 @@ def covered_lies(run: Run, first: int) -> Iterator[dict[str, Any]]:
             {first: Edges.decode(signed_list(run, name, silent))},
             drawers,
         ),
-        "R5.9-9 a list that names nobody": (
+        "R5.9-9 a list that names no client": (
             ref.BAD_EDGES,
             {first: Edges.decode(signed_list(run, name, beyond))},
             drawers,

@@ -230,12 +230,12 @@ def test_bits_that_only_a_hopeless_grid_can_hold_are_refused(mechanism):
 
 def test_the_modulus_holds_the_vectors_that_are_selected_not_everybodys():
     asked = CELL | {"clients": 10_000, "scale_factor": 4.0}
-    everybody = plan(**asked, selection_rate=None)
+    unselected = plan(**asked, selection_rate=None)
     few = plan(**asked, selection_rate=Fraction(1, 100))
     # 100 vectors are expected and 160 held, a 62nd of all: about six bits.
     assert few.request.planned_sum_norm == pytest.approx(160.0, rel=2e-3)
-    assert everybody.request.planned_sum_norm is None
-    assert 4 <= everybody.parameters.bits - few.parameters.bits <= 6
+    assert unselected.request.planned_sum_norm is None
+    assert 4 <= unselected.parameters.bits - few.parameters.bits <= 6
     assert few.forecast.wrap_probability <= few.request.max_wrap_probability
 
 

@@ -177,7 +177,7 @@ def test_a_renewed_certificate_is_the_same_client_with_its_key_or_a_new_one(
     (Path("new") / "ca.pem").write_bytes(Path("pki/ca.pem").read_bytes())
     assert loaded(directory="new").identity == first.identity
     assert len(states(run)) == 3
-    run("pki", "renew", "pki", "nobody", code=EXIT_BAD_CERTIFICATE)
+    run("pki", "renew", "pki", "unknown", code=EXIT_BAD_CERTIFICATE)
 
 
 def test_what_was_made_here_and_ends_soon_is_renewed_with_new_keys(run):
@@ -218,7 +218,7 @@ def test_revoking_takes_back_every_certificate_of_the_key_and_the_key_for_good(
     assert run("pki", "revoke", "pki", NAME)["serials"] == []
     fresh = asked(run, directory="new")
     signed(run, fresh)  # the same client is welcome again, with another key
-    for word in ("nobody", "ff", "server/b"):
+    for word in ("unknown", "ff", "server/b"):
         run("pki", "revoke", "pki", word, code=EXIT_BAD_CERTIFICATE)
     Path(taken["file"]).unlink()
     run("pki", "revoke", "pki")

@@ -132,7 +132,7 @@ def test_mistakes_are_refused_and_leave_everything_alone(run, issuer):
         (("enrol", "sign", "issuer", "nowhere.bin"), EXIT_BAD_CREDENTIAL),
         (("enrol", "sign", "issuer", "id/identity.seed"), EXIT_BAD_ENCODING),
         (("enrol", "sign", "id", "id/request.bin"), EXIT_BAD_CREDENTIAL),
-        (("enrol", "renew", "issuer", "nobody"), EXIT_BAD_CREDENTIAL),
+        (("enrol", "renew", "issuer", "unknown"), EXIT_BAD_CREDENTIAL),
         (("enrol", "revoke", "issuer", "1"), EXIT_BAD_CREDENTIAL),
         (
             ("enrol", "sign", "issuer", "id/request.bin", "--days", "400"),

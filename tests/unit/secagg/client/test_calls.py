@@ -129,7 +129,7 @@ def test_one_stream_serves_a_whole_session_and_ends_with_it():
                 after=after,
                 sizes=SIZES,
                 deadline=clock.now() + 60,
-                on_wait=lambda _: pytest.fail("nobody has to wait"),
+                on_wait=lambda _: pytest.fail("no wait is expected"),
             )
 
         after = Round.SHARE_KEYS
@@ -372,7 +372,7 @@ def test_a_stream_is_closed_when_it_has_said_how_the_session_ended():
             after=Round.UNMASKING,
             sizes=SIZES,
             deadline=clock.now() + 60,
-            on_wait=lambda _: pytest.fail("nobody has to wait"),
+            on_wait=lambda _: pytest.fail("no wait is expected"),
         )
         assert update.kind is Aborted
         assert calls._open_stream is None

@@ -344,7 +344,7 @@ def test_a_client_that_cannot_reach_the_aggregator_says_so_every_few_seconds():
     told = []
 
     async def main(clock):
-        class Nobody:
+        class Unreachable:
             identity = "c1"
             trust_domain = None
 
@@ -363,7 +363,7 @@ def test_a_client_that_cannot_reach_the_aggregator_says_so_every_few_seconds():
         began = clock.now()
         runner = client_over(
             "c1",
-            Nobody(),
+            Unreachable(),
             settings=SessionSettings(offer_seconds=120.0),
             clock=clock,
             on_progress=note,
@@ -404,11 +404,11 @@ def test_a_client_that_waits_for_ever_logs_every_ten_minutes_that_no_server_answ
 
 def test_no_client_waits_for_an_offer_for_ever_unless_asked_to():
     async def main(clock):
-        nobody = ScriptedService(script={GetOffer: Wait(1.0)})
+        silent = ScriptedService(script={GetOffer: Wait(1.0)})
 
         runner = client_over(
             "me",
-            InMemoryConnection(nobody, "me"),
+            InMemoryConnection(silent, "me"),
             make_input=lambda *_: None,
             settings=SessionSettings(offer_seconds=100.0),
             clock=clock,

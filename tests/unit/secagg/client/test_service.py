@@ -91,7 +91,7 @@ def served(*endings, certificate=None, seconds=None):
 
 
 PASSING = [
-    ServiceError("nobody", code=_C.UNREACHABLE),
+    ServiceError("no answer", code=_C.UNREACHABLE),
     ServiceError("restarting", code=_C.SHUTTING_DOWN),
     ServiceError("no such task yet", code=_C.UNKNOWN_SESSION),
     ServiceError("a defect there", code=_C.INTERNAL),

@@ -356,7 +356,7 @@ async def test_a_session_whose_end_comes_while_its_vector_is_made_says_nothing_m
 
 
 class SlowFigures:
-    """Keeps whoever computes a cost until it is let go."""
+    """Blocks every computation of a cost until `go` is set."""
 
     def __init__(self, monkeypatch):
         self.begun, self.go, self.count = threading.Event(), threading.Event(), 0
@@ -396,7 +396,7 @@ def test_no_call_waits_while_the_cost_of_another_task_is_computed(
         )
         thread.start()
         assert figures.begun.wait(60.0)
-        # The state is free: the first task goes on, and may even be left.
+        # The state is not locked: the first task continues.
         assert shared.step(one.server.offer).messages == said
         assert shared.place("two").highest_number == 0
         figures.go.set()
@@ -444,7 +444,7 @@ def test_calls_that_need_figures_together_compute_each_once(tmp_path, monkeypatc
 
 
 async def test_no_thread_of_other_clients_computes_a_cost(monkeypatch):
-    """As many tasks as there are threads wait for figures, and another one goes on."""
+    """One task continues while as many tasks as threads wait for their figures."""
     names = [f"task-{number}" for number in range(max(4, os.cpu_count()))]
     tasks = {name: with_noise(EXACT, epsilon=2.0 + k) for k, name in enumerate(names)}
     figures, mine = SlowFigures(monkeypatch), np.array([1, 1])

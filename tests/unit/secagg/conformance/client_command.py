@@ -219,7 +219,7 @@ class ClientCommand:
         return await self._next()
 
     async def _tell(self, update: bytes) -> None:
-        """Let the process hear an update, a new one where there is none."""
+        """Deliver an update to the process; start one if none runs."""
         if not update:
             return
         self._update = update

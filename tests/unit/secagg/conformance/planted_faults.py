@@ -260,8 +260,8 @@ def _other_code(own, line):
     return answer | {"left": "INTERNAL"} if "left" in answer else None
 
 
-@speaking("goes on after it has left", "R5.5-1")
-def _goes_on(own, line):
+@speaking("continues after it has left", "R5.5-1")
+def _continues(own, line):
     driver = own.__self__
     answer = own(line)
     has_left = getattr(driver, "has_left", False)

@@ -676,7 +676,7 @@ async def test_a_disk_that_takes_no_sum_holds_up_its_task_alone(world, full_disk
         assert (shown["sums"], shown["sessions_opened"]) == (0, 1)
         assert (await world.ask("status"))["tasks"][0]["unwritten"]
     assert not (sums / "sum-1.npy").exists()
-    async with world.running():  # what was owed is owed still
+    async with world.running():  # the sum is still pending
         await unwritten(world, "t")
         full_disk.clear()
         await until(world, "t", sums=1, unwritten="")
@@ -711,8 +711,8 @@ async def test_names_that_are_taken_unknown_or_no_settings_are_refused(world):
         document = world.settings().document()
         asked = world.ask("task.add", file={"settings": document, "origin": "f"})
         await refused(asked, ErrorCode.BAD_SETTINGS, "already")
-        asked = world.ask("task.show", task="nobody")
-        await refused(asked, ErrorCode.UNKNOWN_SESSION, "nobody")
+        asked = world.ask("task.show", task="unknown")
+        await refused(asked, ErrorCode.UNKNOWN_SESSION, "unknown")
         wrong = document | {"cohort": {"min_clients": 1}}
         asked = world.ask("task.add", file={"settings": wrong, "origin": "my.toml"})
         await refused(asked, ErrorCode.BAD_SETTINGS, "my.toml")

@@ -119,7 +119,7 @@ async def test_as_many_clients_are_opened_as_a_session_takes(clients):
 
 
 async def test_enrolled_clients_of_one_process_trust_no_server():
-    everybody = advanced.InProcessEnrolment()
+    cohort_enrolment = advanced.InProcessEnrolment()
     made = secagg.plan(
         clients=4,
         dimension=4,
@@ -131,7 +131,7 @@ async def test_enrolled_clients_of_one_process_trust_no_server():
     )
     cohort = secagg.Cohort(
         profile=secagg.Profile.MALICIOUS_SERVER,
-        enrolment=everybody.published,
+        enrolment=cohort_enrolment.published,
         min_clients=4,
         max_clients=4,
         min_survivors=4,
@@ -140,7 +140,7 @@ async def test_enrolled_clients_of_one_process_trust_no_server():
     assert task.parameters.threshold == 3  # 2t > n + c
     privacy_limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
     opened = secagg.local(
-        task, clients=4, privacy_limits=privacy_limits, enrolment=everybody
+        task, clients=4, privacy_limits=privacy_limits, enrolment=cohort_enrolment
     )
     async with opened as people:
         total = await people.sum([np.ones(4)] * 4)
@@ -153,10 +153,10 @@ async def test_enrolled_clients_of_one_process_trust_no_server():
                 pass
 
 
-def sparse_cohort(everybody, **changes):
+def sparse_cohort(cohort_enrolment, **changes):
     fields = {
         "profile": secagg.Profile.MALICIOUS_SERVER_SPARSE,
-        "enrolment": everybody.published,
+        "enrolment": cohort_enrolment.published,
         "degree": "auto",
         "min_clients": 8,
         "max_clients": 8,
@@ -166,7 +166,7 @@ def sparse_cohort(everybody, **changes):
 
 
 async def test_clients_of_one_process_draw_their_neighbours():
-    everybody = advanced.InProcessEnrolment()
+    cohort_enrolment = advanced.InProcessEnrolment()
     made = secagg.plan(
         clients=8,
         dimension=4,
@@ -178,14 +178,14 @@ async def test_clients_of_one_process_draw_their_neighbours():
         colluder_fraction=0.1,
         ladder=2,
     )
-    task = secagg.PreparedTask.from_plan(made, sparse_cohort(everybody))
+    task = secagg.PreparedTask.from_plan(made, sparse_cohort(cohort_enrolment))
     parameters = task.parameters
     assert parameters.graph is advanced.Graph.K_OUT
     assert parameters.threshold <= parameters.degree < 8
     assert parameters.quorum == 7
     privacy_limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-4)
     opened = secagg.local(
-        task, clients=8, privacy_limits=privacy_limits, enrolment=everybody
+        task, clients=8, privacy_limits=privacy_limits, enrolment=cohort_enrolment
     )
     async with opened as people:
         total = await people.sum([np.ones(4)] * 8)
@@ -198,10 +198,10 @@ async def test_clients_of_one_process_draw_their_neighbours():
 
 def test_what_only_drawn_neighbours_have_is_refused_elsewhere():
     waiver = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
-    everybody = advanced.InProcessEnrolment()
+    cohort_enrolment = advanced.InProcessEnrolment()
 
     def exact(**changes):
-        cohort = sparse_cohort(everybody, **changes)
+        cohort = sparse_cohort(cohort_enrolment, **changes)
         return secagg.PreparedTask.exact(waiver, cohort, dimension=4).parameters
 
     assert exact(quorum=8).quorum == 8

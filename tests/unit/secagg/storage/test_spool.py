@@ -380,7 +380,7 @@ def test_equal_digests_do_not_vouch_for_other_bytes(spool):
 def test_what_is_no_session_is_left_alone_and_named(tmp_path, caplog, name):
     spool = disk_spool(tmp_path)
     spool.put(SESSION, PAYLOAD, b"query")
-    (tmp_path / "spool" / name).write_bytes(b"somebody else's")
+    (tmp_path / "spool" / name).write_bytes(b"of another program")
     assert spool.session_ids() == (SESSION,)
     assert name in caplog.text
     assert (tmp_path / "spool" / name).exists()

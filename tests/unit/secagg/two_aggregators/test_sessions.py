@@ -335,8 +335,8 @@ def test_a_session_that_a_crash_left_open_is_ended_and_stays_charged() -> None:
         ),
         ({"cohort": ClientPolicy(min_survivors=4)}, "min_survivors is 3"),
         ({"cohort": ClientPolicy(max_dimension=4)}, "dimension is 5"),
-        ({"helper_name": "somebody"}, "'somebody' is expected"),
-        ({"leader_name": "somebody"}, "'somebody' is expected"),
+        ({"helper_name": "other"}, "'other' is expected"),
+        ({"leader_name": "other"}, "'other' is expected"),
     ],
 )
 def test_a_client_leaves_a_session_below_its_limits(changes, words) -> None:

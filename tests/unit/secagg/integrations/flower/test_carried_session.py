@@ -325,7 +325,7 @@ def test_a_training_that_fails_gives_zeros_where_there_is_noise(home, noisy):
 
 
 class NeverReady(Future):
-    """A training that a node waits for in vain."""
+    """A training that never finishes."""
 
     def result(self, timeout=None):
         self.waited = timeout

@@ -170,11 +170,11 @@ def test_numbers_that_describe_no_ring_promise_nothing():
         assert log_short_of_holders(**ring, losses=0) == 0
     assert bits_of(log_short_of_holders(clients=9, degree=4, threshold=2, losses=90)
                    ) == 0  # fmt: skip
-    everybody = log_planned_cut(clients=9, degree=4, colluders=9, losses=0)
-    assert everybody == pytest.approx(math.log(9 * 4 / 2))
+    all_bad = log_planned_cut(clients=9, degree=4, colluders=9, losses=0)
+    assert all_bad == pytest.approx(math.log(9 * 4 / 2))
     for colluders, losses in ((90, 9), (5, 5)):
         bad = {"colluders": colluders, "losses": losses}
-        assert log_planned_cut(clients=9, degree=4, **bad) == everybody
+        assert log_planned_cut(clients=9, degree=4, **bad) == all_bad
 
 
 def test_bits_are_the_negative_binary_logarithm():

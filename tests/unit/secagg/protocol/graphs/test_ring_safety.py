@@ -353,9 +353,9 @@ def test_what_is_passed_for_less_is_what_the_figures_pass():
 
 def test_no_other_graph_is_checked():
     parameters = parameters_for(4, dimension=1, threshold=3)
-    everybody = roster_set(range(4), 4)
-    assert graph_shortcoming(parameters, CompleteGraph(4), everybody, 1.0) is None
-    assert is_worst_case_safe(parameters, CompleteGraph(4), everybody) is None
+    all_clients = roster_set(range(4), 4)
+    assert graph_shortcoming(parameters, CompleteGraph(4), all_clients, 1.0) is None
+    assert is_worst_case_safe(parameters, CompleteGraph(4), all_clients) is None
 
 
 def roster_set(members, size):
@@ -364,17 +364,17 @@ def roster_set(members, size):
 
 def test_a_ring_that_no_one_can_cut_is_not_safe_from_a_rebuilt_secret():
     graph = ring_of(12, 10)
-    everybody = frozenset(range(12))
-    safe = ring_risk(graph, everybody, colluders=3, threshold=4)
+    all_clients = frozenset(range(12))
+    safe = ring_risk(graph, all_clients, colluders=3, threshold=4)
     assert safe == RingRisk(math.inf, math.inf, worst_case_safe=True)
-    rebuilt = ring_risk(graph, everybody, colluders=4, threshold=4)
+    rebuilt = ring_risk(graph, all_clients, colluders=4, threshold=4)
     assert rebuilt.cut_bits == math.inf
     assert rebuilt.holder_bits < 1
     assert not rebuilt.worst_case_safe
     made = parameters_for(12, dimension=1, degree=10, threshold=4, graph_bits=1)
     for colluders, holds in ((3, True), (4, False)):
         judged = replace(made, colluders=colluders)
-        assert is_worst_case_safe(judged, graph, everybody) is holds
+        assert is_worst_case_safe(judged, graph, all_clients) is holds
 
 
 def test_a_client_never_refuses_what_the_server_passed():

@@ -170,7 +170,7 @@ def test_signatures_are_about_a_set():
 CODES = {
     "one signature short": ErrorCode.NO_QUORUM,
     "no quorum for a sum": ErrorCode.NO_QUORUM,
-    "a quorum that nobody asked for": ErrorCode.NO_QUORUM,
+    "a quorum in a profile without signatures": ErrorCode.NO_QUORUM,
     "a quorum without U3": ErrorCode.NO_QUORUM,
     "U3 without U2": ErrorCode.BAD_ENCODING,
     "too few clients": ErrorCode.ROSTER_TOO_SMALL,
@@ -274,18 +274,18 @@ def test_a_ring_that_the_survivors_do_not_hold_together_is_refused(lost_neighbou
     session.close(Round.ADVERTISE_KEYS)
     cohort = session.server_state.cohort
     lost = frozenset(cohort.graph.mask_peers(0)[:lost_neighbours])
-    everybody = frozenset(range(CLIENTS))
+    all_clients = frozenset(range(CLIENTS))
     over = AuditReceipt(
         writer=WrittenBy.SERVER,
         offer=session.descriptor.encode(),
         view=cohort.roster.encode(),
-        share_holders=encode_set(everybody, CLIENTS),
-        survivors=encode_set(everybody - lost, CLIENTS),
+        share_holders=encode_set(all_clients, CLIENTS),
+        survivors=encode_set(all_clients - lost, CLIENTS),
         outcome=Outcome.ABORTED,
         code=ErrorCode.TOO_FEW_ANSWERS,
     )
     if lost_neighbours < 4:
-        assert judged(over.encode()).survivors == everybody - lost
+        assert judged(over.encode()).survivors == all_clients - lost
         return
     flaw = flaw_of(over.encode())
     assert flaw.step is VerificationStep.SETS

@@ -565,7 +565,7 @@ async def test_a_client_that_leaves_ends_its_held_answer():
         return {"type": "http.disconnect"}
 
     async def send(_):
-        raise AssertionError("nobody is there")
+        raise AssertionError("the client has disconnected")
 
     scope = {
         "method": "POST",

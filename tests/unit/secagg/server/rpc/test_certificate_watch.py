@@ -17,7 +17,7 @@ def test_a_defect_is_said_and_the_watch_continues(tmp_path, caplog):
     def look():
         looks.append(1)
         if len(looks) == 2:
-            raise RuntimeError("nobody meant this")
+            raise RuntimeError("a defect")
 
     async def main(clock):
         watch = CertificateWatch(

@@ -155,7 +155,7 @@ def test_the_page_of_a_session_without_enough_clients_names_who_had_come(
         deployment = losing(AdvertiseKeys, clock, first=1)
         running = asyncio.ensure_future(deployment.run())
         await clock.sleep_until(clock.now() + 30)
-        await deployment.aggregator.end_task(TASK_ID, "nobody comes")
+        await deployment.aggregator.end_task(TASK_ID, "no client joins")
         await running
         return deployment
 

@@ -237,7 +237,7 @@ class Held:
         monkeypatch.setattr(sqlite_file.SQLiteFile, "writing", slowly)
 
 
-async def cancel_everybody_else():
+async def cancel_other_tasks():
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -258,7 +258,7 @@ async def test_a_cancelled_caller_takes_no_other_commit_along(
     if is_written and turns:
         await asyncio.to_thread(held.started.wait)
         held.may_go_on.set()
-    await cancel_everybody_else()
+    await cancel_other_tasks()
     held.may_go_on.set()
     assert all(one.done() for one in gone)
     async with asyncio.timeout(60):

@@ -309,7 +309,7 @@ async def test_an_idle_connection_makes_room_for_a_newcomer():
             assert await newcomer.answer(len(HELLO)) == HELLO
             assert await one.end() == b""
         assert relay.refused == {Rejection.WAITING: 2}
-        assert await is_turned_away(relay)  # those who shake hands are none of these
+        assert await is_turned_away(relay)  # connections in a handshake are not idle
 
 
 @pytest.mark.parametrize("limits", [{"most": 2}, {"handshakes": 2}])
