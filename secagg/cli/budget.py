@@ -1,6 +1,17 @@
 """What a client has spent, for `secagg budget`."""
 
+import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from secagg.client.budget import DataUsage, use_of
+from secagg.client.total_ledger import exclusive_claims
+from secagg.config.common import total_budget
+from secagg.protocol.policy import TotalBudget
+from secagg.storage.budget_ledger import BudgetKey, ChargeRow, ChargeState, budget_of
+from secagg.storage.directories import STORE_FILE
+from secagg.storage.open_store import reading
+from secagg.storage.queries import ListCharges, ListClaims
 
 if TYPE_CHECKING:
     from secagg.config import ClientSettings
@@ -14,19 +25,6 @@ def client_budget(
 
     Its process must not run meanwhile.
     """
-    import asyncio
-
-    from secagg.config.common import total_budget
-    from secagg.storage.budget_ledger import (
-        BudgetKey,
-        ChargeRow,
-        ChargeState,
-        budget_of,
-    )
-    from secagg.storage.directories import STORE_FILE
-    from secagg.storage.open_store import reading
-    from secagg.storage.queries import ListCharges
-
     state_dir = settings.client.state_dir
     wanted = task or settings.client.task
     total = total_budget(settings.policy)
@@ -61,7 +59,31 @@ def client_budget(
     budgets = [given(key) for key in keys]
     if total is None:
         return {"role": "client", "budgets": budgets}
-    from secagg.client.total_budget import read_data_usage
-
     use = asyncio.run(read_data_usage(total, state_dir))
     return {"role": "client", "budgets": budgets, "data": use.to_dict()}
+
+
+async def read_data_usage(budget: TotalBudget, state_dir: Path) -> DataUsage:
+    """Read what is claimed of a client's data while its own state is not in use.
+
+    Args:
+        budget: The total.
+        state_dir: The client's.
+
+    Raises:
+        StoreInUseError: A process has the client's state open, and the claims are
+        there. StateDamagedError: What is stored does not fit together.
+        ServiceError: STORAGE_FAILED; they cannot be read.
+    """
+    if budget.directory is None:
+        return await _read_usage(budget, state_dir)
+    if not (budget.directory / STORE_FILE).exists():
+        return use_of(budget, (), budget.directory)  # nothing was claimed yet
+    with exclusive_claims(budget.directory):
+        return await _read_usage(budget, budget.directory)
+
+
+async def _read_usage(budget: TotalBudget, place: Path) -> DataUsage:
+    with reading(place / STORE_FILE) as store:
+        rows = await store.read(ListClaims(budget.data))
+    return use_of(budget, rows, place)

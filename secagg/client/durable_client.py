@@ -5,8 +5,11 @@ Rule 1: a call is finished and on the disk when it returns; a caller that goes a
 Rule 2: after a disk that has failed nothing is said: what is on it is not known, and
         only a new object reads it.
 Rule 3: a fork of the process is refused: both would continue from the same state.
-Rule 4: no call waits for another one that computes what a task costs
-        (`secagg.client.storage`).
+Rule 4: a computation of what a task costs may take many seconds, so none is made while
+        a call has the state: the call ends before it has changed anything, and begins
+        again with the figure.
+Rule 5: one is made at a time, and once for all calls that need it: the cache on the
+        disk has one writer.
 """
 
 import os
@@ -14,7 +17,8 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -22,15 +26,11 @@ from secagg.client.admission import Admission
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.gate import OwnRules
 from secagg.client.open_client import Encode, OpenClient, encode_input
-from secagg.client.storage import ClientStorage, ReportNeededError
 from secagg.client.total_ledger import TotalLedger
 from secagg.crypto.entropy import Entropy, SystemEntropy
-from secagg.errors import (
-    ErrorCode,
-    InternalError,
-    SecAggError,
-    ServiceError,
-)
+from secagg.distributed_dp import NoisyTask, PrivacyReport
+from secagg.distributed_dp.report_cache import privacy_report
+from secagg.errors import ErrorCode, InternalError, SecAggError, ServiceError
 from secagg.protocol.arguments import check_kind
 from secagg.protocol.policy import (
     ClientPolicy,
@@ -38,9 +38,84 @@ from secagg.protocol.policy import (
     PrivacyLimits,
     TotalBudget,
 )
-from secagg.storage.client_store import ClientStore
+from secagg.storage.client_store import ClientRecords, ClientStore
 from secagg.storage.rows import Retention
 from secagg.storage.store import run_inline
+
+# A peer that offers more noise blocks has them computed again.
+_KEPT: Final = 64
+
+
+class ReportNeededError(Exception):
+    """A call needs a figure that is not computed yet; it has changed nothing.
+
+    Args:
+        storage: Of the client.
+        task: Whose cost is needed.
+    """
+
+    def __init__(self, storage: "ClientStorage", task: NoisyTask) -> None:
+        super().__init__()
+        self._storage, self._task = storage, task
+
+    def compute(self) -> None:
+        """Compute it; takes up to seconds, on any thread."""
+        self._storage.compute(self._task)
+
+
+@dataclass(slots=True)
+class ClientStorage:
+    """The storage of one client.
+
+    Attributes:
+        store: Sessions, their numbers, and what this client has given to each task.
+        directory: Where it is kept; None for memory.
+        defers: Raise `ReportNeededError` in place of computing a figure.
+    """
+
+    store: ClientRecords
+    directory: Path | None
+    defers: bool = False
+    _known: dict[bytes, PrivacyReport | SecAggError] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    _computing: threading.Lock = field(
+        default_factory=threading.Lock, init=False, repr=False
+    )
+
+    def report_of(self, task: NoisyTask) -> PrivacyReport:
+        """Return what a task costs, as this client has computed it itself.
+
+        Raises:
+            ReportNeededError: With `defers`; it is not computed yet.
+            RemoteProtocolError: BAD_CONFIG; its noise has no figures.
+        """
+        known = self._known.get(task.parameters.noise_block)
+        if known is None:
+            if self.defers:
+                raise ReportNeededError(self, task)
+            known = self.compute(task)
+        if isinstance(known, SecAggError):
+            raise copy(known)  # the frames of a call hold its vector
+        # The graph is not part of the noise block, and costs nothing to check again.
+        return replace(known, graph_delta=task.graph_delta)
+
+    def compute(self, task: NoisyTask) -> PrivacyReport | SecAggError:
+        """Compute what a task costs, or why it has no figures; takes up to seconds."""
+        place, block = self.directory, task.parameters.noise_block
+        with self._computing:
+            found = self._known.get(block)
+            if found is not None:  # another call has needed it, too
+                return found
+            try:
+                found = task.report() if place is None else privacy_report(task, place)
+            except SecAggError as error:  # raised where the figure is asked for
+                found = error.with_traceback(None)
+            for oldest in tuple(self._known)[: -(_KEPT - 1)]:
+                self._known.pop(oldest, None)
+            self._known[block] = found
+        return found
+
 
 _Result = TypeVar("_Result")
 

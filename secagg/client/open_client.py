@@ -71,10 +71,10 @@ from secagg.protocol.packing import mask_input, pack
 from secagg.runtime import log_events as telemetry
 from secagg.storage.budget_ledger import BudgetKey, ChargeState, Settlement, budget_of
 from secagg.storage.change import Change, Side
+from secagg.storage.changes import purge_once
 from secagg.storage.client_store import ClientStore
 from secagg.storage.journal import Ending, decode_ending, is_answered
 from secagg.storage.queries import ListCharges, ListSessions, LoadSession, ReadTally
-from secagg.storage.retention import purge_once
 from secagg.storage.rows import Retention, StoredSession
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)

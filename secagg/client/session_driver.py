@@ -29,7 +29,7 @@ import numpy as np
 
 from secagg.client.calls import ClientCalls, repeated
 from secagg.client.contribution import SessionOutcome, check_size_of_sum
-from secagg.client.durable_client import DurableClient
+from secagg.client.durable_client import DurableClient, ReportNeededError
 from secagg.client.gate import Need, SessionInfo
 from secagg.client.open_client import (
     HEARING_SECONDS,
@@ -39,7 +39,6 @@ from secagg.client.open_client import (
     StoredPart,
 )
 from secagg.client.retry_policy import ErrorStage
-from secagg.client.storage import ReportNeededError
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,

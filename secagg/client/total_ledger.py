@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from secagg.client.budget import (
     DataUsage,
@@ -36,7 +36,6 @@ from secagg.client.budget import (
     use_of,
 )
 from secagg.client.gate import check_claim
-from secagg.client.storage import ClientStorage
 from secagg.crypto.entropy import SystemEntropy
 from secagg.distributed_dp import BudgetSpent, TaskLoss, text_above
 from secagg.errors import ErrorCode, ServiceError
@@ -48,6 +47,9 @@ from secagg.storage.changes import PutClaim
 from secagg.storage.client_store import ClientRecords, ClientStore
 from secagg.storage.directories import TURN_SECONDS, claims_lock, open_lock
 from secagg.storage.queries import ListClaims, ReadMark
+
+if TYPE_CHECKING:
+    from secagg.client.durable_client import ClientStorage
 
 _Result = TypeVar("_Result")
 
@@ -73,7 +75,7 @@ class TotalLedger:
     def __init__(
         self,
         budget: TotalBudget,
-        storage: ClientStorage,
+        storage: "ClientStorage",
         *,
         against: ClaimAdversary,
         loss_of: Callable[[SessionDescriptor], TaskLoss],
@@ -90,7 +92,7 @@ class TotalLedger:
     def of_owner(
         cls,
         budget: TotalBudget,
-        storage: ClientStorage,
+        storage: "ClientStorage",
         *,
         limits: PrivacyLimits | None,
     ) -> Self:

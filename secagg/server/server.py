@@ -59,6 +59,7 @@ from secagg.server.task.definition import (
     SessionSum,
     TaskDefinition,
 )
+from secagg.server.task.history import sums_released
 from secagg.server.task.outputs import PendingWrites, ReleasedSum, released_sum
 from secagg.server.task.schedule import TaskSchedule
 from secagg.server.task.setup import PreparedTask
@@ -566,7 +567,7 @@ class Server:
             self._edge_options.check_profile(prepared.parameters.profile)
         wanted = prepared.sums if options.steps is None else options.steps
         _check_steps(prepared, wanted, options.invited)
-        released = await parts.storage.sums_released(task_id)
+        released = await sums_released(parts.storage.store, task_id)
         missing = max(0, wanted - released)
         definition = TaskDefinition(
             task_id=task_id,
@@ -599,7 +600,7 @@ class Server:
             run=lambda on_sum: parts.aggregator.run_task(
                 definition, next_payload=next_payload, on_sum=on_sum
             ),
-            count_recorded=partial(parts.storage.sums_released, task_id),
+            count_recorded=partial(sums_released, parts.storage.store, task_id),
         )
         self._tasks[task_id] = running
         await asyncio.sleep(0)  # the task exists before any client can ask for it

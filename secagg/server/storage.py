@@ -19,14 +19,12 @@ from secagg.errors import ServiceError
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock
 from secagg.server.session.report import SessionReports
-from secagg.server.task.history import TaskHistory
 from secagg.storage.blobs import FileBlobs, MemoryBlobs
-from secagg.storage.change import Side
+from secagg.storage.changes import purge_once
 from secagg.storage.leases import BindBlobs
 from secagg.storage.open_blobs import BlobBindingFile, open_blobs, refuse_other_blobs
 from secagg.storage.open_store import open_state
-from secagg.storage.queries import ReadClock, ReadTally
-from secagg.storage.retention import purge_once
+from secagg.storage.queries import ReadClock
 from secagg.storage.rows import Retention
 from secagg.storage.spool import UploadSpool
 from secagg.storage.store import Store
@@ -52,11 +50,6 @@ class ServerStorage:
     async def close(self) -> None:
         """Release the directory."""
         await self.store.close()
-
-    async def sums_released(self, task_id: str) -> int:
-        """Return how many sums of a task earlier processes released."""
-        tally = await self.store.read(ReadTally(Side.SERVER, task_id))
-        return TaskHistory.decode(tally.facts).sums
 
 
 async def open_storage(

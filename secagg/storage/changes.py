@@ -9,13 +9,15 @@ Rule 4: what is read before a decision is locked first, by the name of its task,
         its table (`Connection.lock`).
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from secagg.errors import ErrorCode
+from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.enrolment import refuse_older
 from secagg.protocol.profiles import Trust
+from secagg.runtime import log_events as telemetry
 from secagg.storage.budget_ledger import (
     Charge,
     ChargeState,
@@ -68,6 +70,9 @@ from secagg.storage.tables import (
     chain_start,
     chains_after,
 )
+
+if TYPE_CHECKING:
+    from secagg.storage.client_store import ClientRecords
 
 # A receipt is rarely removed; a pause of the writer this long is not noticed.
 PURGE_ROWS: Final = 500
@@ -218,6 +223,31 @@ class PurgeReceipts(StoreUpdate[tuple[str, ...]]):
             "DELETE FROM session WHERE position = $1", [(row.position,) for row in rows]
         )
         return tuple(row.key for row in rows)
+
+
+async def purge_once(
+    store: "ClientRecords", policy: Retention, log: logging.Logger
+) -> None:
+    """Purge a store, and log how many receipts were deleted.
+
+    A disk that refuses is logged and tried again at the next turn; no session notices.
+
+    Args:
+        store: Store of a client or an aggregator.
+        policy: What is kept.
+        log: Log of that party.
+    """
+    purged, removed = 0, PURGE_ROWS
+    try:
+        while removed == PURGE_ROWS:
+            removed = len(await store.commit(PurgeReceipts(policy)))
+            purged += removed
+    except ServiceError as error:
+        telemetry.log_event(
+            log, logging.ERROR, telemetry.STORAGE_WRITE_FAILED, reason=error
+        )
+    if purged:
+        telemetry.log_event(log, logging.INFO, telemetry.RECEIPTS_PURGED, count=purged)
 
 
 async def mark_restored(connection: Connection, *, everything: bool) -> bool:

@@ -23,11 +23,10 @@ import numpy.typing as npt
 
 from secagg.client.budget import peer_of
 from secagg.client.calls import ClientCalls
-from secagg.client.durable_client import DurableClient, check_terms
+from secagg.client.durable_client import ClientStorage, DurableClient, check_terms
 from secagg.client.gate import KnownFacts
 from secagg.client.open_client import OpenClient
 from secagg.client.session import claimed
-from secagg.client.storage import ClientStorage
 from secagg.client.total_ledger import TotalLedger
 from secagg.crypto.entropy import SEED_SIZE, Entropy, SystemEntropy
 from secagg.crypto.secret_bytes import SecretBytes

@@ -65,10 +65,9 @@ from secagg.server.task.stored import (
 )
 from secagg.server.telemetry.measures import GaugeSample, Measures, measured_call
 from secagg.storage.change import Change, Committed, NewSession, Record, Side
-from secagg.storage.changes import PutTask
+from secagg.storage.changes import PutTask, purge_once
 from secagg.storage.leases import refuse_sessions_of_another
 from secagg.storage.queries import ListSessions, LoadSession, ReadTally
-from secagg.storage.retention import purge_once
 from secagg.storage.rows import Retention, StoredSession, Task, TaskState
 from secagg.storage.spool import SUM
 from secagg.storage.store import Store

@@ -64,8 +64,8 @@ from secagg.protocol.receipts.receipt import (
 )
 from secagg.protocol.rounds import FROM_CLIENTS, FROM_SERVER, rounds_of
 from secagg.protocol.server import machine as server
-from secagg.server.session.record import SessionRecord
 from secagg.server.session.report import SessionReceipt
+from secagg.server.session.state import SessionRecord
 from secagg.server.task.history import TaskHistory
 from secagg.simulation.driver import accepting, identity_of, issued_to, simulated_trust
 from secagg.storage import journal

@@ -11,8 +11,8 @@ from secagg_testing.stored_header import stored_header
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.protocol.messages import Aborted, Fate, Released
-from secagg.server.session.record import SessionRecord
 from secagg.server.session.report import SessionReceipt
+from secagg.server.session.state import SessionRecord
 from secagg.server.task.history import TaskHistory
 from secagg.server.task.stored import StoredTask
 from secagg.storage import journal

@@ -29,6 +29,7 @@ from secagg.server.admin.views import StoreViews
 from secagg.server.aggregator import Aggregator
 from secagg.server.server import OperatedServer, Server
 from secagg.server.task.definition import TaskDefinition
+from secagg.server.task.history import sums_released
 from secagg.server.task.setup import PreparedTask, settle_task
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.budget_ledger import BudgetSpentError
@@ -88,7 +89,7 @@ async def taken(server, task, sums):
     opened = server._opened()
     # A commit is seen in the store before its writer hears of it.
     while (
-        await opened.storage.sums_released("t") < sums
+        await sums_released(opened.storage.store, "t") < sums
         or (await opened.aggregator._sessions.facts("t")).sums < sums
     ):
         pass  # each question to the store is a turn of the loop

@@ -128,7 +128,7 @@ async def check_claims(
     total = total_budget(settings.policy)
     if total is None:
         return "policy.data is not set: every task has its own budget, and no total"
-    from secagg.client.total_budget import read_data_usage
+    from secagg.cli.budget import read_data_usage
 
     if (shared := total.directory) is not None:
         # A client that holds the lock delays this check; no client is refused for it.

@@ -35,10 +35,9 @@ from secagg.runtime import log_events as telemetry
 from secagg.runtime import metrics
 from secagg.server.dependencies import ServerDependencies
 from secagg.server.notifier import REFRESH_SECONDS, SingleFlight
-from secagg.server.session.record import SessionRecord
 from secagg.server.session.report import SessionReceipt
 from secagg.server.session.runner import WAITING_SECONDS, SessionRunner
-from secagg.server.session.state import JournalPosition, retrying
+from secagg.server.session.state import JournalPosition, SessionRecord, retrying
 from secagg.server.session.updates import EndedSession
 from secagg.server.task.definition import (
     DeliveryDeferredError,

@@ -67,12 +67,12 @@ from secagg.server.dependencies import ServerDependencies
 from secagg.server.notifier import Notifier
 from secagg.server.session.events import SessionEvents, SessionProgress
 from secagg.server.session.lease import SessionLease
-from secagg.server.session.record import SessionRecord
 from secagg.server.session.report import SessionFacts, SessionReceipt
 from secagg.server.session.state import (
     DurableState,
     JournalPosition,
     MakeEvent,
+    SessionRecord,
     retrying,
 )
 from secagg.server.session.timer import (

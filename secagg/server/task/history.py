@@ -24,6 +24,9 @@ from secagg.protocol.descriptor import MAX_NOISE_TERMS_BYTES
 from secagg.protocol.membership import excluded
 from secagg.protocol.messages import MAX_IDENTITY_BYTES, Released
 from secagg.server.session.report import SessionReceipt
+from secagg.storage.change import Side
+from secagg.storage.queries import ReadTally
+from secagg.storage.store import StoreReader
 
 _VERSION: Final = 3
 
@@ -198,3 +201,13 @@ def _unreadable(complaint: str) -> SecAggError:
         f"the history of the task cannot be read: {complaint}",
         fix="Use the release that wrote it.",
     )
+
+
+async def sums_released(store: StoreReader, task_id: str) -> int:
+    """Return how many sums of a task its store has, those of earlier processes too.
+
+    Raises:
+        ServiceError: STORAGE_FAILED.
+    """
+    tally = await store.read(ReadTally(Side.SERVER, task_id))
+    return TaskHistory.decode(tally.facts).sums

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from secagg.client.durable_client import DurableClient
+from secagg.client.durable_client import ClientStorage, DurableClient
 from secagg.client.enrolment import EnrolledClient
 from secagg.client.gate import OwnRules
 from secagg.client.open_client import Encode, EncodedInput, GivenVector, encode_input
 from secagg.client.runner import ClientRunner
 from secagg.client.session import ClientSession
 from secagg.client.session_driver import Preparation
-from secagg.client.storage import ClientStorage
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.protocol.events import NoisyVector, PlainVector
 from secagg.protocol.policy import (

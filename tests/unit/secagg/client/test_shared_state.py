@@ -16,9 +16,9 @@ from secagg_testing.inline_store import inline_store
 
 import secagg
 from secagg import advanced
+from secagg.client.durable_client import ReportNeededError
 from secagg.client.open_client import HEARING_SECONDS
 from secagg.client.session_driver import ClientPhase
-from secagg.client.storage import ReportNeededError
 from secagg.distributed_dp import NoisyTask
 from secagg.errors import (
     ErrorCode,

@@ -21,16 +21,16 @@ from secagg_testing.crash_points import (
 from secagg_testing.inline_store import inline_store
 from secagg_testing.offers_only import OffersOnly
 
+from secagg.cli.budget import read_data_usage
 from secagg.client.budget import (
     TotalBudgetExceededError,
     claim_for,
     loss_of_session,
 )
 from secagg.client.client import Client
+from secagg.client.durable_client import ClientStorage
 from secagg.client.gate import check_claim
 from secagg.client.session import ClientSession
-from secagg.client.storage import ClientStorage
-from secagg.client.total_budget import read_data_usage
 from secagg.client.total_ledger import TotalLedger
 from secagg.crypto.entropy import SeededEntropy, SystemEntropy
 from secagg.crypto.secret_bytes import SecretBytes
