@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, get_type_hints
 
 from secagg.config.loader import read_value, setting
-from secagg.errors import ErrorCode, SecAggError, ServiceError
+from secagg.errors import ErrorCode, SecAggError, ServiceError, printable
 from secagg.runtime.files import nearest_existing
 from secagg.server.admin.printed import (
     Printer,
@@ -55,6 +55,7 @@ View = dict[str, object]
 _Arguments = TypeVar("_Arguments")
 _MAX_LISTED: Final = 1000
 """A page of sessions: what fits on a screen several times, and into one answer."""
+_MAX_SHOWN: Final = 64  # bytes of an unknown key, in the error that names it
 
 
 def argument(
@@ -308,11 +309,11 @@ class Operation(Generic[_Arguments]):
 
         Args:
             sources: The sources of the answer.
-            given: The arguments as JSON; unknown keys are ignored.
+            given: The arguments as JSON.
 
         Raises:
-            ServiceError: BAD_INPUT for arguments of a wrong type, or for an operation
-                that has no single answer.
+            ServiceError: BAD_INPUT for arguments of a wrong type, for unknown ones, or
+                for an operation that has no single answer.
             SecAggError: The error of the operation.
         """
         if self.answer is None:
@@ -658,16 +659,20 @@ def read_arguments(
 
     Args:
         kind: The dataclass.
-        given: An object of JSON; unknown keys are ignored.
+        given: An object of JSON.
         name: What errors call it.
 
     Raises:
-        ServiceError: BAD_INPUT; a value is missing, has another type, or is outside of
-            its limits.
+        ServiceError: BAD_INPUT; a key is unknown, or a value is missing, has another
+            type, or is outside of its limits.
     """
     if not isinstance(given, dict):
         raise _unsupported_request(f"{name} must be an object")
     hints = get_type_hints(kind)
+    for key in sorted(given.keys() - hints.keys()):
+        raise _unsupported_request(
+            f"{printable(key, max_bytes=_MAX_SHOWN)!r} is not a key of {name}"
+        )
     values: dict[str, Any] = {}
     for each in fields(kind):  # type: ignore[arg-type]  # each kind is a dataclass
         value, hint = given.get(each.name), hints[each.name]

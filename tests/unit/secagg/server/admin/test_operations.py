@@ -9,6 +9,7 @@ import pytest
 from secagg.cli import app, main, operator
 from secagg.errors import ErrorCode, ServiceError
 from secagg.server.admin import operations
+from secagg.server.admin.channel import call_admin
 from secagg.server.admin.operations import (
     OPERATIONS,
     Operation,
@@ -17,7 +18,9 @@ from secagg.server.admin.operations import (
     operation_of,
     read_arguments,
 )
+from secagg.server.admin.socket import AdminSocket
 from secagg.server.admin.views import StoreViews
+from secagg.server.server import OperatedServer
 from secagg.storage.open_store import STORE_FILE, open_store, reading
 
 FILE = {"settings": {"task": {"id": "digits"}}, "origin": "digits.toml"}
@@ -113,6 +116,38 @@ def test_a_missing_argument_is_refused_unless_it_has_a_default(name):
 def test_arguments_must_be_an_object(given):
     with pytest.raises(ServiceError, match="args must be an object"):
         read_arguments(OPERATIONS["status"].arguments, given)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_an_unknown_argument_is_refused_by_name(name, tmp_path):
+    """At the socket and offline alike: both read arguments by the one table."""
+    await make_store(tmp_path)
+    given = full(name) | {"forse": True}
+    with reading(tmp_path / STORE_FILE) as store:
+        sources = Sources(StoreViews(store, tmp_path), tmp_path)
+        with pytest.raises(
+            ServiceError, match="'forse' is not a key of args"
+        ) as raised:
+            await answered(OPERATIONS[name], sources, given)
+    assert raised.value.code is ErrorCode.BAD_INPUT
+    async with (
+        OperatedServer(None) as server,
+        AdminSocket(
+            tmp_path / "s", server, None, state_dir=tmp_path, finish=lambda _: None
+        ),
+    ):
+        with pytest.raises(
+            ServiceError, match="'forse' is not a key of args"
+        ) as raised:
+            await call_admin(tmp_path / "s", name, given)
+    assert raised.value.code is ErrorCode.BAD_INPUT
+    assert raised.value.next_step
+
+
+def test_an_unknown_key_of_a_file_is_named_as_one_line():
+    file = {**FILE, "\x1b[2J" + "x" * 300: 1}
+    with pytest.raises(ServiceError, match=r"' \[2Jx{60}' is not a key of file"):
+        read_arguments(OPERATIONS["task.add"].arguments, {"file": file})
 
 
 def test_an_unknown_operation_is_refused():
