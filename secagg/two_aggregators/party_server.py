@@ -28,8 +28,8 @@ from secagg.protocol.messages import Aborted, Envelope
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.server.admin.operations import SessionFilter, View
 from secagg.server.admin.views import (
+    TaskFacts,
     found_session,
-    running_view,
     sessions_view,
     unknown_task,
 )
@@ -80,10 +80,6 @@ class PartyTask:
             party.task, party.noise, party.steps, party.is_leader, party.store, party
         )
 
-    def history(self, tally: SessionTally) -> TaskHistory:
-        """Return the sums of the task and, at the leader, the clients in them."""
-        return history_in(tally) if self.is_leader else TaskHistory(sums=tally.spent)
-
     def ended(self, receipt: bytes) -> View:
         """Return the view of an ended session."""
         joined: int | None
@@ -110,72 +106,46 @@ class PartyTask:
         """Return the open session of a running party."""
         return () if self.party is None else self.party.live()
 
+    def _facts(self, tally: SessionTally) -> TaskFacts:
+        """Return what the store has of the task."""
+        history = history_in(tally) if self.is_leader else TaskHistory(sums=tally.spent)
+        return TaskFacts(self.task, self.steps, tally, history, self.noise.budget)
+
     async def view(self) -> View:
         """Return the view of the task."""
-        tally = await self.store.read(ReadTally(Side.SERVER, self.task))
+        facts = self._facts(await self.store.read(ReadTally(Side.SERVER, self.task)))
         row = await row_of(self.store, self.task)
-        open_rows = await self.store.read(
-            ListSessions(role=Side.SERVER, task=self.task)
-        )
-        live = {each.progress.session_number: each for each in self.live()}
-        history, budget = self.history(tally), self.noise.budget
-        most = budget.max_sessions(self.steps)
-        is_over = history.sums >= self.steps or tally.spent >= most
+        running = await self.store.read(ListSessions(role=Side.SERVER, task=self.task))
+        is_over = facts.history.sums >= self.steps or not facts.sessions_left
         # Only the process that asked the helper knows of a final refusal.
         is_over |= self.party is not None and not self.party.may_serve
         state = TaskState.RUNNING if row is None else row.task.state
-        finished = history.finished(budget.participations)
         return {
             "task": self.task,
             "state": "done" if is_over else state.value,
             "reason": "" if row is None else row.task.reason,
             "unwritten": "",
+            "short_of_clients": "",
             "version": 0 if row is None else row.version,
             "profile": _PROFILE,
             "schedule": CONTINUOUS,
             "window": None,
             "ends": None,
-            "sums": history.sums,
-            "sums_wanted": self.steps,
-            "sessions_opened": tally.highest_number,
-            "sessions_spent": tally.spent,
-            "sessions_left": max(0, most - tally.spent),
-            "participations": budget.participations,
-            "clients_finished": len(finished),
-            "short_of_clients": "",
-            "running": [
-                running_view(each, live.get(each.number)) for each in open_rows
-            ],
-        }
+        } | facts.progress_of(running, self.live())
 
     async def budget(self) -> View:
         """Return the view of the task's budget."""
         tally = await self.store.read(ReadTally(Side.SERVER, self.task))
         running = await self.store.read(ListSessions(role=Side.SERVER, task=self.task))
-        report, budget = self.noise.report(), self.noise.budget
-        history, sessions = self.history(tally), budget.max_sessions(self.steps)
-        left = max(0, sessions - tally.spent)
+        report = self.noise.report()
         # An open session of a leader may still release a sum; a helper has counted it.
         paid = sum(each.spent for each in running) if self.is_leader else 0
-        missing = max(0, self.steps - history.sums - paid)
         return {
             "task": self.task,
             "epsilon_server": report.aggregator.epsilon,
             "epsilon_model_reader": report.reader.epsilon,
-            "delta": budget.delta,
             "grounds": report.aggregator.grounds,
-            "sums": history.sums,
-            "privacy_unit": report.privacy_unit,
-            "sums_planned": self.steps,
-            "participations": budget.participations,
-            "charges": budget.charges,
-            "clients_finished": len(history.finished(budget.participations)),
-            "spare_planned": sessions - self.steps,
-            "spent": tally.spent,
-            "left": left,
-            "spare_left": max(0, left - missing),
-            "is_short": left < missing,
-        }
+        } | self._facts(tally).spending_of(self.noise.budget, paid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Final
 
 from secagg.config import TaskSettings
 from secagg.config.task import Schedule
-from secagg.distributed_dp import NoisyTask
+from secagg.distributed_dp import NoiseBudget, NoisyTask
 from secagg.distributed_dp.report_cache import privacy_report
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.protocol.messages import Round
@@ -36,7 +36,13 @@ from secagg.server.task.stored import StoredTask, decode_settings, privacy_folde
 from secagg.server.telemetry.measures import GaugeSample
 from secagg.storage.change import Side
 from secagg.storage.queries import ListReplicas, ListSessions, ListTasks, LoadSession
-from secagg.storage.rows import SessionRow, SessionState, TaskRow, TaskState
+from secagg.storage.rows import (
+    SessionRow,
+    SessionState,
+    SessionTally,
+    TaskRow,
+    TaskState,
+)
 from secagg.storage.store import StoreReader
 
 Live = Callable[[], Iterable[LiveSession]]
@@ -195,6 +201,109 @@ def _of_sessions(sessions: Iterable[LiveSession]) -> list[GaugeSample]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class TaskFacts:
+    """Holds what an aggregator's store has of one task, for all views of it.
+
+    Attributes:
+        task: Name of the task.
+        steps: Number of sums of the task.
+        tally: What its sessions left behind.
+        history: Its sums, and the clients in them.
+        budget: The claim of its noise; None for exact sums.
+    """
+
+    task: str
+    steps: int
+    tally: SessionTally
+    history: TaskHistory
+    budget: NoiseBudget | None
+
+    @property
+    def participations(self) -> int | None:
+        """Most sums that hold the data of one client; None for no limit."""
+        return None if self.budget is None else self.budget.participations
+
+    @property
+    def finished(self) -> frozenset[str]:
+        """The clients that have used all their participations."""
+        return self.history.finished(self.participations)
+
+    @property
+    def sessions_left(self) -> int | None:
+        """How many sessions may still be spent; None for no limit."""
+        if self.budget is None:
+            return None
+        return max(0, self.budget.max_sessions(self.steps) - self.tally.spent)
+
+    def progress_of(
+        self, running: Iterable[SessionRow], live: Iterable[LiveSession]
+    ) -> View:
+        """Return how far the task has come, as JSON values.
+
+        Args:
+            running: The sessions of the store that are not over, of any task.
+            live: The same sessions in the process; empty where none runs.
+        """
+        by_number = {
+            each.progress.session_number: each
+            for each in live
+            if each.progress.task_id == self.task
+        }
+        return {
+            "sums": self.history.sums,
+            "sums_wanted": self.steps,
+            "sessions_opened": self.tally.highest_number,
+            "sessions_spent": self.tally.spent,
+            "sessions_left": self.sessions_left,
+            "participations": self.participations,
+            "clients_finished": len(self.finished),
+            "excluded": sorted(self.history.excluded),
+            "running": [
+                running_view(each, by_number.get(each.number))
+                for each in running
+                if each.task == self.task
+            ],
+        }
+
+    def spending_of(self, budget: NoiseBudget, paid: int) -> View:
+        """Return what the task has spent of its budget, as JSON values.
+
+        Args:
+            budget: The claim of its noise.
+            paid: Open sessions that have been charged and have not failed.
+        """
+        sessions, spent = budget.max_sessions(self.steps), self.tally.spent
+        left = max(0, sessions - spent)
+        missing = max(0, self.steps - self.history.sums - paid)
+        return {
+            "delta": budget.delta,
+            "sums": self.history.sums,
+            "privacy_unit": budget.privacy_unit,
+            "sums_planned": self.steps,
+            "participations": budget.participations,
+            "charges": budget.charges,
+            "clients_finished": len(self.finished),
+            "spare_planned": sessions - self.steps,
+            "spent": spent,
+            "left": left,
+            "spare_left": max(0, left - missing),
+            "is_short": left < missing,
+        }
+
+
+def _facts_in(row: TaskRow, settings: TaskSettings) -> TaskFacts:
+    """Return the facts of a task that are in its row."""
+    noisy = _noisy_task(row)
+    return TaskFacts(
+        row.task.task_id,
+        settings.task.steps,
+        row.tally,
+        TaskHistory.decode(row.tally.facts),
+        None if noisy is None else noisy.budget,
+    )
+
+
 def state_of(row: TaskRow, settings: TaskSettings) -> str:
     """Return the state of a task: the one that its operator chose, or `done`.
 
@@ -226,42 +335,19 @@ def _task_view(
         ServiceError: STORAGE_FAILED; the row is of another release.
     """
     settings = decode_settings(row.task)
-    facts = TaskHistory.decode(row.tally.facts)
-    task = settings.task
-    noised = _noised(row)
-    finished = facts.finished(None if noised is None else noised.budget.participations)
-    by_number = {
-        each.progress.session_number: each
-        for each in live
-        if each.progress.task_id == task.id
-    }
+    facts, task = _facts_in(row, settings), settings.task
     return {
         "task": task.id,
         "state": state_of(row, settings),
         "reason": row.task.reason,
         "unwritten": unwritten.get(task.id, ""),
+        "short_of_clients": _short_of_clients(settings, facts),
         "version": row.version,
         "profile": Profile.from_label(task.profile).label,
         "schedule": task.schedule,
         "window": task.window,
         "ends": task.ends,
-        "sums": facts.sums,
-        "sums_wanted": task.steps,
-        "sessions_opened": row.tally.highest_number,
-        "sessions_spent": row.tally.spent,
-        "sessions_left": None
-        if noised is None
-        else max(0, noised.budget.max_sessions(task.steps) - row.tally.spent),
-        "participations": None if noised is None else noised.budget.participations,
-        "clients_finished": len(finished),
-        "short_of_clients": _short_of_clients(settings, facts, finished),
-        "excluded": sorted(facts.excluded),
-        "running": [
-            running_view(each, by_number.get(each.number))
-            for each in running
-            if each.task == task.id
-        ],
-    }
+    } | facts.progress_of(running, live)
 
 
 async def find_task(store: StoreReader, task_id: str) -> TaskRow:
@@ -280,39 +366,19 @@ def _budget_view(
     row: TaskRow, running: Iterable[SessionRow], state_dir: Path
 ) -> View | None:
     """Return what a task costs and has spent; None for exact sums."""
-    noised = _noised(row)
-    if noised is None:
+    noisy, task_id = _noisy_task(row), row.task.task_id
+    if noisy is None:
         return None
-    steps = decode_settings(row.task).task.steps
-    budget, spent = noised.budget, row.tally.spent
-    sessions = budget.max_sessions(steps)
-    report = privacy_report(
-        noised, privacy_folder_of(state_dir, row.task.task_id), keep=False
-    )
-    facts = TaskHistory.decode(row.tally.facts)
-    sums = facts.sums
-    left = max(0, sessions - spent)
+    folder = privacy_folder_of(state_dir, task_id)
+    report = privacy_report(noisy, folder, keep=False)
     # A session whose survivors are fixed has been charged; it has not failed.
-    paid = sum(each.spent for each in running if each.task == row.task.task_id)
-    missing = max(0, steps - sums - paid)
+    paid = sum(each.spent for each in running if each.task == task_id)
     return {
-        "task": row.task.task_id,
+        "task": task_id,
         "epsilon_server": report.server.epsilon,
         "epsilon_model_reader": report.model_reader.epsilon,
-        "delta": budget.delta,
         "grounds": report.grounds(),
-        "sums": sums,
-        "privacy_unit": budget.privacy_unit,
-        "sums_planned": steps,
-        "participations": budget.participations,
-        "charges": budget.charges,
-        "clients_finished": len(facts.finished(budget.participations)),
-        "spare_planned": sessions - steps,
-        "spent": spent,
-        "left": left,
-        "spare_left": max(0, left - missing),
-        "is_short": left < missing,
-    }
+    } | _facts_in(row, decode_settings(row.task)).spending_of(noisy.budget, paid)
 
 
 def short_of_budget(row: TaskRow) -> tuple[int, int] | None:
@@ -324,29 +390,24 @@ def short_of_budget(row: TaskRow) -> tuple[int, int] | None:
     Raises:
         ServiceError: STORAGE_FAILED; the row is of another release.
     """
-    noised = _noised(row)
-    if noised is None:
+    facts = _facts_in(row, decode_settings(row.task))
+    budget, left, steps = facts.budget, facts.sessions_left, facts.steps
+    if budget is None or left is None:
         return None
-    sums = TaskHistory.decode(row.tally.facts).sums
-    steps = decode_settings(row.task).task.steps
-    sessions = noised.budget.max_sessions(steps)
-    left, spare = max(0, sessions - row.tally.spent), sessions - steps
-    is_short = sums < steps and left <= spare
-    return (left, spare) if is_short else None
+    spare = budget.max_sessions(steps) - steps
+    return (left, spare) if facts.history.sums < steps and left <= spare else None
 
 
-def _short_of_clients(
-    settings: TaskSettings, facts: TaskHistory, finished: frozenset[str]
-) -> str:
+def _short_of_clients(settings: TaskSettings, facts: TaskFacts) -> str:
     """Return why no further session can reach its smallest cohort; "" if one can.
 
     For a task without a list of invited clients, no aggregator knows which may still
     come.
     """
-    task, needed = settings.task, settings.cohort.min_clients
-    if not task.invited or not finished or facts.sums >= task.steps:
+    task, needed, finished = settings.task, settings.cohort.min_clients, facts.finished
+    if not task.invited or not finished or facts.history.sums >= task.steps:
         return ""
-    able = set(task.invited) - finished - facts.excluded
+    able = set(task.invited) - finished - facts.history.excluded
     if len(able) >= needed:
         return ""
     done = len(finished.intersection(task.invited))
@@ -356,7 +417,8 @@ def _short_of_clients(
     )
 
 
-def _noised(row: TaskRow) -> NoisyTask | None:
+def _noisy_task(row: TaskRow) -> NoisyTask | None:
+    """Return the task of a row with its noise; None for exact sums."""
     parameters = StoredTask.decode(row.task.plan).parameters
     return NoisyTask.from_parameters(parameters) if parameters.noise_block else None
 

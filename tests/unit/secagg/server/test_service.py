@@ -32,6 +32,16 @@ async def test_sigusr1_asks_to_finish_sessions_first_and_only_while_a_server_lis
     assert signal.getsignal(signal.SIGUSR1) == before
 
 
+def row_with(monkeypatch, budget, spent, sums):
+    """A task of four sums."""
+    settings = SimpleNamespace(task=SimpleNamespace(steps=4))
+    noisy = None if budget is None else SimpleNamespace(budget=budget)
+    monkeypatch.setattr(views, "decode_settings", lambda _: settings)
+    monkeypatch.setattr(views, "_noisy_task", lambda _: noisy)
+    tally = SimpleNamespace(spent=spent, facts=TaskHistory(sums=sums).encode())
+    return SimpleNamespace(tally=tally, task=SimpleNamespace(task_id="t"))
+
+
 @pytest.mark.parametrize(
     ("spent", "sums", "short"),
     [
@@ -50,16 +60,11 @@ def test_a_budget_is_short_when_missing_sums_take_what_was_planned_for_faults(
     budget = NoiseBudget(
         epsilon=1.0, delta=1e-5, participations=4, spare=2, accountant="of no matter"
     )
-    settings = SimpleNamespace(task=SimpleNamespace(steps=4))
-    monkeypatch.setattr(views, "decode_settings", lambda _: settings)
-    monkeypatch.setattr(views, "_noised", lambda _: SimpleNamespace(budget=budget))
-    tally = SimpleNamespace(spent=spent, facts=TaskHistory(sums=sums).encode())
-    assert short_of_budget(SimpleNamespace(tally=tally, task=None)) == short
+    assert short_of_budget(row_with(monkeypatch, budget, spent, sums)) == short
 
 
 def test_a_task_without_noise_has_no_budget(monkeypatch):
-    monkeypatch.setattr(views, "_noised", lambda _: None)
-    assert short_of_budget(SimpleNamespace()) is None
+    assert short_of_budget(row_with(monkeypatch, None, 3, 1)) is None
 
 
 async def test_an_end_date_ends_the_one_task_of_a_server(tmp_path):
