@@ -175,14 +175,12 @@ async def test_a_connection_has_as_many_open_calls_as_one_client_may():
         connected(server, "greedy") as greedy,
         connected(server, "modest") as modest,
     ):
-        # The connection knows its limit once a call on it has been answered.
-        await greedy.call(ShareKeys(SESSION, b"b"))
-        calls = [
-            asyncio.create_task(greedy.call(AdvertiseKeys(SESSION, b"a")))
-            for _ in range(MAX_CONCURRENT_STREAMS + 1)
-        ]
+        # One after the other: of one caller, few messages may be in transfer at once.
+        calls = []
         for _ in range(MAX_CONCURRENT_STREAMS):
+            calls.append(asyncio.create_task(greedy.call(AdvertiseKeys(SESSION, b"a"))))
             await gate.entered.acquire()
+        calls.append(asyncio.create_task(greedy.call(AdvertiseKeys(SESSION, b"a"))))
         for _ in range(5):  # way and time enough for the last one
             await modest.call(ShareKeys(SESSION, b"b"))
         assert gate.entered.locked()

@@ -522,9 +522,11 @@ async def test_a_payload_that_has_gone_keeps_no_other_task_from_its_start(world)
         assert (await world.states())["t"] == "paused"
         payload.write_bytes(b"model")
         await world.ask("task.resume", task="t")
+        while not (await world.ask("task.show", task="t"))["running"]:
+            pass
+        payload.unlink()  # before the next session can have read it
         given, _ = await world.both_give("t")
         assert given.values.tolist() == [2, 4]
-        payload.unlink()
         await until(world, "t", state="paused")
         await world.ask("task.stop", task="t", reason="enough")
     async with world.running():
