@@ -149,6 +149,12 @@ def server(  # noqa: PLR0913 - one argument per option
     else:
         host = load_host_settings(path, environment=os.environ, overrides=changed)
         settings, rows = host.settings, host.rows()
+    if until_done and settings.server.tasks_dir is not None:
+        raise typer.BadParameter(
+            "--until-done runs the task of the settings file alone, and "
+            "server.tasks_dir names further ones: leave one of the two out, for "
+            "example with --set server.tasks_dir="
+        )
     if settings.server.store is not None:
         checked_address(settings.server.store)  # before anything shows it
     setup = ServerSetup(
@@ -160,7 +166,7 @@ def server(  # noqa: PLR0913 - one argument per option
     if show_settings:
         setup = replace(
             setup,
-            tasks=(*setup.tasks, *(() if until_done else tasks_in_folder(settings))),
+            tasks=(*setup.tasks, *tasks_in_folder(settings)),
             owner=asyncio.run(owner_of(settings.server)),
         )
         print_checks(rows, local_checks(setup), output)

@@ -27,6 +27,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum, unique
+from hashlib import sha256
 from itertools import combinations, pairwise
 from typing import Final, Protocol
 
@@ -308,7 +309,16 @@ class _Reading:
                 else "its clients sign, but no enrolment key was passed",
                 code=ErrorCode.BAD_CREDENTIAL,
             )
-        listed = None if revocations is None else read_revocations(revocations, trust)
+        listed = None
+        if revocations is not None:
+            if sha256(revocations).digest() != trust.revocation_hash:
+                raise ErrorCode.BAD_CREDENTIAL.error(
+                    "the session names another revocation list than the passed one, "
+                    "or none",
+                    kind=RemoteProtocolError,
+                    fix="Pass the list of that session; leave it out if it has none.",
+                )
+            listed = read_revocations(revocations, trust)
         revoked = frozenset(() if listed is None else listed.serials)
         check_adverts(
             self._adverts,

@@ -969,6 +969,18 @@ def test_a_server_looks_at_its_files_before_it_plans(
     assert not list(deployment.glob("*state*"))
 
 
+def test_until_done_and_a_folder_of_further_tasks_exclude_each_other(
+    deployment, capsys, planned
+):
+    folder = f"server.tasks_dir={deployment}"
+    for words in ([], ["--show-settings"]):
+        assert run_server(deployment, "--until-done", "--set", folder, *words) == 2
+        assert "server.tasks_dir names further ones" in " ".join(
+            capsys.readouterr().err.replace("│", "").split()
+        )
+    assert not planned
+
+
 def test_a_port_in_use_is_found_before_planning(deployment, capsys, planned):
     with hold_port() as held:
         word = f"server.listen=127.0.0.1:{held.getsockname()[1]}"

@@ -148,9 +148,29 @@ def test_a_session_of_enrolled_clients_is_verified_by_the_key_that_they_pin():
         assert flaw.code is ErrorCode.BAD_CREDENTIAL
 
 
+def ended_before_the_edges():
+    """Return the receipt of an aborted session without a list, and its key."""
+    parameters = sparse_parameters_for(5, dimension=1, degree=4)
+    session = InProcessSession(parameters, [zeros(1, 1 << 20)] * 5)
+    session.play(Round.ADVERTISE_KEYS)
+    session.close(Round.ADVERTISE_KEYS)
+    over = AuditReceipt(
+        writer=WrittenBy.SERVER,
+        offer=session.descriptor.encode(),
+        view=session.server_state.cohort.roster.encode(),
+        outcome=Outcome.ABORTED,
+        code=ErrorCode.CANCELLED,
+    )
+    return over, parameters.tail.trust.enrolment_key
+
+
 def test_without_the_list_revoked_credentials_pass_and_the_list_must_be_the_offers():
     assert judged(signed(), revocations=None).finding is Finding.AGREED
-    assert step_of(signed(), revocations=LIST[:-1]) is VerificationStep.CREDENTIALS
+    unlisted, key = ended_before_the_edges()
+    for receipt, of in ((signed(), KEY), (unlisted.encode(), key)):
+        flaw = flaw_of(receipt, enrolment_key=of, revocations=LIST[:-1])
+        assert flaw.step is VerificationStep.CREDENTIALS
+        assert flaw.next_step.startswith("Pass the list of that session")  # no operator
 
 
 def test_a_profile_without_identities_needs_no_key():
@@ -233,18 +253,7 @@ def test_an_advert_commits_to_as_many_layers_as_the_offer_says():
 
 
 def test_before_the_first_draw_nothing_covers_edges():
-    parameters = sparse_parameters_for(5, dimension=1, degree=4)
-    session = InProcessSession(parameters, [zeros(1, 1 << 20)] * 5)
-    session.play(Round.ADVERTISE_KEYS)
-    session.close(Round.ADVERTISE_KEYS)
-    over = AuditReceipt(
-        writer=WrittenBy.SERVER,
-        offer=session.descriptor.encode(),
-        view=session.server_state.cohort.roster.encode(),
-        outcome=Outcome.ABORTED,
-        code=ErrorCode.CANCELLED,
-    )
-    key = parameters.tail.trust.enrolment_key
+    over, key = ended_before_the_edges()
     pinned = {"enrolment_key": key, "revocations": None}
     assert judged(over.encode(), **pinned).finding is Finding.NO_SUM
     drawn = replace(over, share_holders=encode_set(range(5), 5))
