@@ -632,8 +632,8 @@ class Leader(Party[_Session]):
             return None
         return await self._read_sum(ended)
 
-    async def last_receipt(self) -> tuple[int, bytes] | None:
-        """Return number and receipt of the last session, with or without a sum.
+    async def last_receipt(self) -> tuple[SessionDescriptor, bytes] | None:
+        """Return offer and receipt of the last session, with or without a sum.
 
         Returns:
             None before the first session has ended.
@@ -644,7 +644,7 @@ class Leader(Party[_Session]):
         ended = await self._last_ended()
         if ended is None:
             return None
-        return ended.offer.session_number, ended.receipt.encode()
+        return ended.offer, ended.receipt.encode()
 
     async def _last_ended(self) -> LeaderOutcome | None:
         for row in await self._ended_rows():

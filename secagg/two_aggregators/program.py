@@ -41,11 +41,12 @@ from secagg.pki.key_files import key_text, parse_key
 from secagg.protocol.policy import ClientPolicy, PrivacyLimits
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.metrics import Meter
-from secagg.runtime.vector_files import write_bytes, write_json, write_vector
+from secagg.runtime.vector_files import write_json, write_vector
 from secagg.runtime.workers import Workers
 from secagg.server.admin.operations import View
 from secagg.server.service import Service, ServiceManager, run_process
 from secagg.server.storage import open_storage as open_server_storage
+from secagg.server.task.outputs import store_receipt
 from secagg.server.task.stored import folder_of
 from secagg.storage.directories import STORE_FILE, state_directory
 from secagg.storage.open_store import open_reader, store_exists
@@ -226,7 +227,7 @@ class ReleasingLeader:
         """Write the receipt of the last session, before the session is reported."""
         last = await self._leader.last_receipt()
         if last is not None:
-            write_bytes(self._folder / _receipt_name(last[0]), last[1])
+            store_receipt(self._folder, *last)
 
     def _path(self, released: TwoAggregatorSum) -> Path:
         return self._folder / f"sum-{released.session_number}.npy"
@@ -237,7 +238,7 @@ class ReleasingLeader:
         report = {
             **await self._leader.describe(released),
             "file": path.name,
-            "receipt": _receipt_name(number),
+            "receipt": f"receipt-{number}.bin",
         }
         write_json(self._folder / f"report-{number}.json", report)
         write_vector(path, released.values)
@@ -561,10 +562,6 @@ async def contribute_vector(
         )
         await stack.enter_async_context(client)
         return await client.contribute(vector)
-
-
-def _receipt_name(number: int) -> str:
-    return f"receipt-{number}.bin"
 
 
 def receipt_key_of(section: str, other: OtherSection) -> bytes:

@@ -101,11 +101,15 @@ def test_the_sum_of_another_task_is_not_replaced(tmp_path):
     asyncio.run(files.write(released))  # the same again, as after a crash
     descriptor = replace(receipt.descriptor, task_id="another")
     other = replace(released, receipt=replace(receipt, descriptor=descriptor))
-    before = (tmp_path / "sum-1.npy").read_bytes()
-    with pytest.raises(ServiceError, match="another") as caught:
-        asyncio.run(files.write(replace(other, values=residues + 1)))
-    assert caught.value.code is ErrorCode.STORAGE_FAILED
-    assert (tmp_path / "sum-1.npy").read_bytes() == before
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for write in (
+        files.write(replace(other, values=residues + 1, audit=b"another")),
+        files.write_aborted(descriptor, b"another"),
+    ):
+        with pytest.raises(ServiceError, match="another") as caught:
+            asyncio.run(write)
+        assert caught.value.code is ErrorCode.STORAGE_FAILED
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize(("worst_case_safe", "ladder"), [(True, 0), (False, 2)])

@@ -26,7 +26,7 @@ from secagg.client.contribution import (
     receipt_of,
 )
 from secagg.distributed_dp import TaskNoiseVerifier, certify
-from secagg.errors import ErrorCode, RemoteProtocolError
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol import context, refund
 from secagg.protocol.client.states import Completed
 from secagg.protocol.events import Received
@@ -449,4 +449,9 @@ def test_a_receipt_without_a_sum_is_a_file_of_its_own(tmp_path):
     descriptor = verified(data).descriptor
     asyncio.run(files.write_aborted(descriptor, data))
     assert written == [tmp_path / "receipt-1.bin"]
+    asyncio.run(files.write_aborted(descriptor, data))  # again, as after a crash
+    # A task of another name that is given the same folder has a session 1, too.
+    with pytest.raises(ServiceError, match="another") as caught:
+        asyncio.run(files.write_aborted(replace(descriptor, task_id="another"), b"no"))
+    assert caught.value.code is ErrorCode.STORAGE_FAILED
     assert (tmp_path / "receipt-1.bin").read_bytes() == data

@@ -56,6 +56,21 @@ class _View(IntEnum):
     COMMITMENT = 2
 
 
+def offer_in(data: bytes) -> bytes:
+    """Return the encoded offer at the beginning of a receipt; of two, the leader's.
+
+    Raises:
+        ValueError: The bytes do not begin like a receipt.
+    """
+    reader = Reader(data, "receipt")
+    magic = reader.fixed(len(_MAGIC))
+    if magic not in (_MAGIC, SHARED_MAGIC):
+        raise ValueError("it does not begin like one")
+    if magic == _MAGIC:
+        reader.u8()
+    return reader.blob(max_bytes=MAX_RECEIPT_BYTES)
+
+
 @dataclass(frozen=True, slots=True)
 class RosterCommitment:
     """What a reader of its neighbourhood knows of the whole roster.

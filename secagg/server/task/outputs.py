@@ -2,7 +2,8 @@
 
 Rule 1: files are named by session number, so repeating a write after a crash replaces a
         file by the same one.
-Rule 2: sums of another task are never replaced, whatever folder the settings name.
+Rule 2: files of another task are never replaced, whatever folder the settings name:
+        the receipt, which every session has, is written first and looks whose they are.
 Rule 3: the report states completely what was released under which guarantee; a reader
         needs no other file.
 Rule 4: a required write is retried without limit, here or by another replica of the
@@ -17,6 +18,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -26,16 +28,18 @@ import numpy.typing as npt
 
 from secagg.distributed_dp import EXACT, NoisyTask, PrivacyReport, SumError, SumEstimate
 from secagg.distributed_dp.units import decode_integers
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.graphs.choice import failure_bounds_of
 from secagg.protocol.graphs.ring_safety import RingRisk
+from secagg.protocol.receipts.receipt import offer_in
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import Clock, SystemClock
 from secagg.runtime.vector_files import write_bytes, write_json, write_vector
 from secagg.server.session.report import SessionReceipt
 from secagg.server.task.definition import DeliveryDeferredError
 from secagg.server.task.setup import PreparedTask
+from secagg.wire.calls import MAX_DESCRIPTOR_BYTES
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
@@ -194,10 +198,9 @@ class SumWriter:
         number, values = released.session_number, released.values
         sum_path = self._directory / f"sum-{number}.npy"
         report_path = self._directory / f"report-{number}.json"
-        receipt_path = _receipt_path(self._directory, number)
-        _check_owner(report_path, released.receipt.descriptor.task_id)
+        descriptor = released.receipt.descriptor
+        receipt_path = store_receipt(self._directory, descriptor, released.audit)
         write_vector(sum_path, values)
-        write_bytes(receipt_path, released.audit)
         write_json(
             report_path,
             {
@@ -260,22 +263,38 @@ class SumWriter:
         }
 
 
-def _check_owner(report_path: Path, task_id: str) -> None:
-    """Refuse to replace the sum of another task.
+def store_receipt(directory: Path, session: SessionDescriptor, data: bytes) -> Path:
+    """Write the receipt of a session, before all its other files (rule 2).
+
+    Returns:
+        Its file.
 
     Raises:
-        ServiceError: STORAGE_FAILED; the report in this place is another task's.
+        ServiceError: STORAGE_FAILED; also where the files of this number are of another
+            task.
     """
-    try:
-        owner = json.loads(report_path.read_bytes())["task"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return  # no report exists here
-    if owner != task_id:
+    path = directory / f"receipt-{session.session_number}.bin"
+    owner = _owner_of(directory / f"report-{session.session_number}.json", path)
+    if owner not in (None, session.task_id):
         raise ErrorCode.STORAGE_FAILED.error(
-            f"{report_path} is about the task {owner!r}, not {task_id!r}",
+            f"{path} is in the place of a file of the task {owner!r}, not of "
+            f"{session.task_id!r}",
             fix="Move the files of that task away, or set server.output_dir to "
             "another folder; the sum is kept until it can be written.",
         )
+    write_bytes(path, data)
+    return path
+
+
+def _owner_of(report: Path, receipt: Path) -> str | None:
+    """Return the task whose files have a number in a folder; None without files."""
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        return str(json.loads(report.read_bytes())["task"])
+    # A session without a sum has no report.
+    with suppress(OSError, ValueError, RemoteProtocolError), receipt.open("rb") as file:
+        offer = offer_in(file.read(2 * MAX_DESCRIPTOR_BYTES))  # and the first bytes
+        return SessionDescriptor.decode(offer).task_id
+    return None
 
 
 async def write_receipt(
@@ -286,13 +305,7 @@ async def write_receipt(
     Raises:
         ServiceError: STORAGE_FAILED; the session stays open in the store.
     """
-    path = _receipt_path(directory, session.session_number)
-    await asyncio.to_thread(write_bytes, path, audit)
-    return path
-
-
-def _receipt_path(directory: Path, number: int) -> Path:
-    return directory / f"receipt-{number}.bin"
+    return await asyncio.to_thread(store_receipt, directory, session, audit)
 
 
 @dataclass(slots=True)

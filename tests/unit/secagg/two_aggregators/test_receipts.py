@@ -384,9 +384,10 @@ def test_a_session_without_a_sum_leaves_the_leaders_word() -> None:
         )
         return await deployment.leader.last_receipt()
 
-    number, data = run(main)
+    offer, data = run(main)
     verdict = verify_shared_receipt(data, **KEYS)
-    assert number == verdict.leader.session_number == 1
+    assert offer == verdict.leader
+    assert offer.session_number == 1
     assert not verdict.is_released
     assert verdict.receipt.roster == ("c0", "c1")
     assert verdict.receipt.code == ErrorCode.U3_TOO_SMALL

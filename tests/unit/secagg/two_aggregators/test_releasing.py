@@ -356,3 +356,33 @@ def test_the_last_sum_is_served_when_no_offer_is(tmp_path):
     late, last = run(main)
     assert not late.sums + late.failures
     assert last.inputs == 4
+
+
+@pytest.mark.parametrize("is_released", [True, False])
+def test_no_task_writes_over_the_files_of_another(tmp_path, is_released):
+    """The sessions of every task begin at 1, and all may name one folder."""
+
+    def files():
+        return {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    async def main(clock):
+        givers = "abcd" if is_released else "a"
+        one = TwoAggregators(clock, noise_for(participations=1))
+        releasing = Program(one, clock, tmp_path).start()
+        await Program(one, clock, tmp_path).give(*givers)
+        releasing.cancel()
+        before = files()
+        other = TwoAggregators(clock, noise_for(participations=1), task="another")
+        program = Program(other, clock, tmp_path)
+        releasing = program.start()
+        await program.give("e", "f", "g", "h")
+        with pytest.raises(ServiceError, match="another") as refused:
+            await releasing
+        assert files() == before
+        for path in tmp_path.iterdir():
+            path.unlink()
+        later = Program(other, clock, tmp_path)  # as in the next process
+        await later.start()
+        return refused.value.code, [each.inputs for each in later.sums]
+
+    assert run(main) == (ErrorCode.STORAGE_FAILED, [4])

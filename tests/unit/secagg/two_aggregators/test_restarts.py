@@ -108,14 +108,14 @@ def test_who_ends_before_its_sum_draws_the_same_noise_again(monkeypatch, place) 
             await again.leader.last_sum(),
         )
 
-    released, number, receipt, kept = run(main)
+    released, offer, receipt, kept = run(main)
     verdict = verify_shared_receipt(
         receipt,
         leader_key=LEADER_KEY.public_bytes,
         helper_key=HELPER_KEY.public_bytes,
     )
     assert verdict.receipt.sum_hash == released.sum_hash
-    assert number == released.session_number
+    assert offer.session_number == released.session_number
     assert released.inputs == 4
     # Helper, helper again, leader; or helper, leader, leader again.
     assert len(drawn) == 3
