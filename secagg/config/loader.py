@@ -16,11 +16,13 @@ The loader knows no section by name and reads no file but the given one.
 import dataclasses
 import difflib
 import math
+import os
 import shlex
 import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -29,15 +31,24 @@ from secagg.errors import ErrorCode, SecAggError
 from secagg.runtime.files import read_small
 
 _ENVIRONMENT_PREFIX: Final = "SECAGG_"
-# A text that begins and ends so was written as TOML, or has lost its quotes to a shell.
-# Addresses such as [::1]:7400 only begin so.
 # Below that, a name that looks alike is seldom the one that was meant.
 _CLOSE: Final = 0.6
+# A text that begins and ends so was written as TOML, or has lost its quotes to a shell.
+# Addresses such as [::1]:7400 only begin so.
 _TOML_MARKS: Final = frozenset({('"', '"'), ("'", "'"), ("[", "]"), ("{", "}")})
 # A settings file is a page or two; more is the wrong file, for example a key or data.
 _MAX_FILE_BYTES: Final = 1 << 20
 
+# Beyond the sign: as TOML's integers, and those of the store.
+_INTEGER_BITS: Final = 63
+
 _Settings = TypeVar("_Settings")
+
+
+class _Text(str):
+    """Marks a value of a variable or a flag: these have texts only."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +239,7 @@ def _document_of(path: Path) -> dict[str, Any]:
             f"the settings file {path} is not UTF-8 text",
             "Save it as UTF-8, or check the path.",
         ) from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOML's own error is the first
         raise _settings_error(
             f"the settings file {path} is not valid TOML: {error}",
             "Correct the line that is named; texts need quotation marks in TOML.",
@@ -276,7 +287,7 @@ def _from_environment(
             continue
         section = variable[len(_ENVIRONMENT_PREFIX) :].split("_", 1)[0].lower()
         if variable in variables:
-            found[variables[variable]] = (text, variable, None)
+            found[variables[variable]] = (_Text(text), variable, None)
         elif section not in foreign:
             raise _unknown(
                 f"variable {variable}", variable, variables, "the environment"
@@ -304,7 +315,7 @@ def _from_flags(
             )
         if key not in known:
             raise _unknown(f"key {key}", key, known, "--set")
-        found[key] = (text.strip(), "--set", None)
+        found[key] = (_Text(text.strip()), "--set", None)
     return found
 
 
@@ -317,7 +328,7 @@ def read_value(
     """Return a value as its declared type, within its limits.
 
     Args:
-        value: As TOML or JSON has it; a text from a variable or a flag.
+        value: As TOML or JSON has it, or the text of a variable or a flag.
         hint: The declared type.
         rules: The metadata of its field; see `setting`.
         key: What messages call it.
@@ -334,18 +345,22 @@ def read_value(
 def _convert(value: object, hint: object, key: str, origin: str) -> object:
     """Return `value` as the declared type; texts come from variables and flags."""
     wanted, words, _ = _unwrap(hint)
-    is_text_source = origin == "--set" or origin.startswith(_ENVIRONMENT_PREFIX)
     if value in words:
         return value
-    if is_text_source and isinstance(value, str):
-        value = _parse_text(value, wanted, key, origin)
+    if isinstance(value, _Text):
+        value = _parse_text(str(value), wanted, key, origin)
     # A bool is an int to Python, but `sessions = true` is a mistake.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(value, int) and abs(value) >> _INTEGER_BITS:
+        raise _settings_error(
+            f"{key} must be a number of at most {_INTEGER_BITS} bits (from {origin})",
+            f"Give {key} a smaller number.",
+        )
     if typing.get_origin(wanted) is tuple:
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return tuple(value)
     elif wanted is Path and isinstance(value, str) and value:
-        return Path(value).expanduser()
+        return _path_of(value, key, origin)
     elif wanted is float and is_number:
         return float(typing.cast("float", value))
     wanted = typing.get_origin(wanted) or wanted
@@ -358,6 +373,18 @@ def _convert(value: object, hint: object, key: str, origin: str) -> object:
         f"{key} must be a {expected}, not the {_kind_of(value)} {value!r} "
         f"(from {origin})",
         f"Give {key} a {expected}.",
+    )
+
+
+def _path_of(text: str, key: str, origin: str) -> Path:
+    """Return a path that the system can be asked for, ``~`` replaced."""
+    with suppress(RuntimeError, ValueError):
+        path = Path(text).expanduser()
+        if b"\0" not in os.fsencode(path):
+            return path
+    raise _settings_error(
+        f"{key} must be a path of this system, not {text!r} (from {origin})",
+        f"Give {key} the path of a file or a directory.",
     )
 
 

@@ -195,6 +195,30 @@ def test_a_value_of_the_wrong_type_in_a_file_is_refused(tmp_path, line):
     assert "must be a" in str(complaint_of(lambda: client(tmp_path, CLIENT + line)))
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "total_epsilon = 0x" + "f" * 5000,
+        "min_clients = -9223372036854775808",
+        'data_dir = "~no-such-user/data"',
+        'data_dir = "a\\u0000b"',
+    ],
+)
+def test_a_value_that_no_system_can_use_is_refused(tmp_path, line):
+    """And no error of the system, or of Python, reaches the operator."""
+    error = complaint_of(lambda: client(tmp_path, CLIENT + line))
+    assert f"policy.{line.split()[0]} must be a " in str(error)
+    assert "settings.toml" in str(error)
+
+
+def test_a_file_named_like_a_variable_has_the_types_of_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = Path("SECAGG_client.toml")
+    path.write_text(CLIENT + 'min_clients = "3"')
+    error = complaint_of(lambda: load_client_settings(path, environment={}))
+    assert "must be a whole number" in str(error)
+
+
 def test_a_missing_key_says_what_it_is_for_and_where_it_goes(tmp_path):
     error = complaint_of(lambda: client(tmp_path, CLIENT.replace('task = "t"', "")))
     assert "client.task is missing" in str(error)
@@ -208,6 +232,8 @@ def test_a_missing_key_says_what_it_is_for_and_where_it_goes(tmp_path):
         (b"[client\n", "not valid TOML"),
         (b"\xff\xfe", "not UTF-8"),
         (b"client = 3\n", "must be a section"),
+        (b"client = " + b"9" * 5000, "not valid TOML"),
+        (b"client = " + b"[" * 5000, "not valid TOML"),
         (b"#" * ((1 << 20) + 1), "larger than"),
     ],
 )

@@ -85,6 +85,7 @@ def test_a_task_is_an_object_with_the_name_of_its_file(file, why):
         ("session.list", {"limit": 0}),
         ("session.list", {"limit": 1001}),
         ("session.list", {"outcome": "U3_TO_SMALL"}),
+        ("session.list", {"since": 1 << 63}),
         ("task.apply", {"expect_version": 0}),
     ],
     ids=str,
