@@ -32,6 +32,7 @@ from secagg.errors import ErrorCode, ServiceError
 from secagg.pki.certificate_revocations import revocation_file
 from secagg.protocol.arguments import (
     as_path,
+    check_kind,
     check_name,
     check_names,
     check_real,
@@ -129,6 +130,7 @@ class RunningTask:
         Raises:
             SessionAbortedError: Too many attempts at one sum failed.
             ServiceError: STORAGE_FAILED, or CANCELLED when the server was closed.
+            LocalProtocolError: The function of payloads returned no bytes.
         """
         while (released := await self.next_sum()) is not None:
             yield released
@@ -539,12 +541,8 @@ class Server:
             steps = check_whole("steps", steps, least=1)
         if invited is not None:
             invited = check_names("invited", invited)
-        if not (payload is None or callable(payload) or isinstance(payload, bytes)):
-            raise ErrorCode.LOCAL_MISUSE.error(
-                f"payload must be bytes or a function, got {type(payload).__name__}",
-                fix="Give payload=model.tobytes(), or a function of the number "
-                "of sums so far.",
-            )
+        if payload is not None and not callable(payload):
+            _check_payload(payload)
         options = TaskOptions(
             steps=steps, payload=payload, invited=invited, attempts=attempts
         )
@@ -590,7 +588,7 @@ class Server:
         async def next_payload(count: int) -> bytes:
             if not callable(given):
                 return given
-            return await asyncio.to_thread(given, count)
+            return _check_payload(await asyncio.to_thread(given, count))
 
         running = RunningTask(
             task_id,
@@ -727,6 +725,16 @@ def _new_replica() -> Replica:
     token = SystemEntropy().token(_REPLICA_BYTES).hex()
     name = f"{socket.gethostname()}-{os.getpid()}-{token}"
     return Replica(name, "", metadata.version("secagg"))
+
+
+def _check_payload(payload: object) -> bytes:
+    """Return what a session hands out; None from a function would end its task.
+
+    Raises:
+        LocalProtocolError: It is not bytes.
+    """
+    make = "model.tobytes(), or a function of the number of sums so far that returns it"
+    return check_kind("payload", payload, bytes, make=make)
 
 
 def _check_steps(

@@ -24,6 +24,7 @@ from secagg.storage.open_store import open_state
 from secagg.storage.queries import ListSessions
 from secagg.storage.rows import Retention, SessionState
 from secagg.transport.tls import TLSIdentity
+from secagg.wire.calls import GetOffer
 
 WAIVER = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
 COHORT = Cohort(min_clients=2, max_clients=2, min_survivors=2)
@@ -64,6 +65,18 @@ async def test_each_payload_may_depend_on_the_sum_before():
         await giving
     assert totals == [[2, 2], [6, 6], [18, 18]]
     assert asked == [0, 1, 2]
+
+
+@pytest.mark.parametrize("wrong", [None, "model", bytearray(b"model")], ids=repr)
+async def test_a_payload_that_is_no_bytes_ends_no_task_unseen(wrong):
+    """None would say that the task is over, to the program and to its clients."""
+    async with Server(None) as server:
+        task = await server.add_task("t", EXACT, payload=lambda _: wrong)
+        with pytest.raises(LocalProtocolError, match="payload must be of class bytes"):
+            await task.wait()
+        with pytest.raises(ServiceError) as told:
+            await server.connection("a").call(GetOffer("t"))
+    assert told.value.code is ErrorCode.SHUTTING_DOWN  # and not TASK_OVER
 
 
 async def test_tasks_run_side_by_side():
