@@ -192,6 +192,15 @@ def calls_of(function, owner, module, modules, *, is_event=False):
                 base = owner.name if owner is not None else ""
                 heirs = [each for each in modules if base in each.imported]
                 places = [module, *heirs]
+    if parameters_of(function)[:1] == ["cls"]:  # else `path.open("rb")` is one
+        yield from (
+            (place, call)
+            for place in modules
+            for call in place.by_name.get(name, ())
+            if isinstance(call.func, ast.Attribute)
+            and name_of(call.func.value) in {"cls", owner.name}
+        )
+        return
     for place in places:
         for call in place.by_name.get(name, ()):
             yield place, call
