@@ -245,7 +245,7 @@ async def test_a_stopped_task_stays_stopped_for_clients_and_files(world):
         assert (stopped["state"], stopped["reason"]) == ("stopped", "enough")
         await refused(world.give("a", "t"), ErrorCode.TASK_OVER)
         for verb in ("pause", "resume"):
-            asked = world.ask(f"task.{verb}", task="t", reason="")
+            asked = world.ask(f"task.{verb}", task="t")
             await refused(asked, ErrorCode.TASK_OVER, "enough")
         asked = world.keeper.apply(world.settings(steps=9))
         await refused(asked, ErrorCode.TASK_OVER, "enough")
