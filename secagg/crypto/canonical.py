@@ -11,7 +11,12 @@ The encoding has no tags, no optional fields and no versions.  The code that wri
 record defines its fields, once.
 """
 
-from typing import Final, Self
+from collections.abc import Callable
+from typing import ClassVar, Final, Self, TypeVar
+
+from secagg.errors import ErrorCode
+
+_Document = TypeVar("_Document")
 
 _LENGTH_BYTES: Final = 4
 
@@ -199,3 +204,59 @@ class Reader:
 
     def _integer(self, size: int) -> int:
         return int.from_bytes(self.fixed(size), "big")
+
+
+def decode_whole(
+    what: str, data: bytes, read: Callable[[Reader], _Document], *, fix: str = ""
+) -> _Document:
+    """Decode bytes of a peer, all of them; every failure is the peer's fault.
+
+    Args:
+        what: The kind of document, for the error.
+        data: Its bytes.
+        read: Decodes the fields; may raise ValueError.
+        fix: What to do about bytes that are not one.
+
+    Raises:
+        RemoteProtocolError: BAD_ENCODING.
+    """
+    reader = Reader(data, what)
+    try:
+        document = read(reader)
+        reader.end()
+    except ValueError as error:
+        raise ErrorCode.BAD_ENCODING.error(
+            f"{what} is malformed: {error}", fix=fix
+        ) from None
+    return document
+
+
+class Decodable:
+    """Decodes the bytes of a peer as one document of a class.
+
+    Attributes:
+        WHAT: The kind of document, for errors.
+        NEXT_STEP: What to do about bytes that are not one.
+    """
+
+    __slots__ = ()
+    WHAT: ClassVar[str]
+    NEXT_STEP: ClassVar[str] = ""
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote; a signature in it is checked elsewhere.
+
+        Raises:
+            RemoteProtocolError: BAD_ENCODING, also for each rule of its `_read`.
+        """
+        return decode_whole(cls.WHAT, data, cls._read, fix=cls.NEXT_STEP)
+
+    @classmethod
+    def _read(cls, reader: Reader) -> Self:
+        """Decode the fields.
+
+        Raises:
+            ValueError: They break a rule.
+        """
+        raise NotImplementedError

@@ -33,9 +33,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import pairwise
-from typing import Final, Self, TypeVar
+from typing import ClassVar, Final, Self
 
-from secagg.crypto.canonical import Reader, Writer
+from secagg.crypto.canonical import Decodable, Reader, Writer
 from secagg.crypto.signature import (
     IDENTITY_SIZE,
     SIGNATURE_SIZE,
@@ -49,13 +49,13 @@ from secagg.crypto.transcript import domain_tag
 from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.profiles import Trust
 
-_Value = TypeVar("_Value")
-
 VERSION: Final = 1
 """The first byte of every document."""
 
 MAX_NAME_BYTES: Final = 255
 """Longest name of a client or of a trust domain that a certificate can hold."""
+
+_REMAKE: Final = "Make it again with a release that supports this version."
 
 # Plain enough to be a file name, a log field and a table cell.
 _NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_NAME_BYTES}}}", re.ASCII)
@@ -77,29 +77,6 @@ def not_a_name(text: str) -> str:
 def enrolment_tag(role: str, usage: str) -> bytes:
     """Return the domain tag of one kind of document."""
     return domain_tag(role, usage, None)
-
-
-def decoded(what: str, data: bytes, read: Callable[[Reader], _Value]) -> _Value:
-    """Decode a whole document.
-
-    Args:
-        what: The kind of document, for the error.
-        data: Its bytes.
-        read: Decodes the fields; may raise ValueError.
-
-    Raises:
-        RemoteProtocolError: BAD_ENCODING.
-    """
-    reader = Reader(data, what)
-    try:
-        value = read(reader)
-        reader.end()
-    except ValueError as error:
-        raise ErrorCode.BAD_ENCODING.error(
-            f"{what} is malformed: {error}",
-            fix="Make it again with a release that supports this version.",
-        ) from None
-    return value
 
 
 def read_version(reader: Reader) -> None:
@@ -202,13 +179,16 @@ class Credential:
 
 
 @dataclass(frozen=True, slots=True)
-class IssuedCredential:
+class IssuedCredential(Decodable):
     """A credential as its holder keeps it: with the trust domain.
 
     Attributes:
         trust_domain: The domain of the names.
         credential: The credential.
     """
+
+    WHAT: ClassVar[str] = "credential"
+    NEXT_STEP: ClassVar[str] = _REMAKE
 
     trust_domain: str
     credential: Credential
@@ -221,22 +201,14 @@ class IssuedCredential:
         return writer.getvalue()
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote.
-
-        Raises:
-            RemoteProtocolError: BAD_ENCODING.
-        """
-        return decoded("credential", data, cls._read)
-
-    @classmethod
     def _read(cls, reader: Reader) -> Self:
+        """Decode a credential with its trust domain."""
         trust_domain, name = _read_header(reader)
         return cls(trust_domain, Credential.decode_from(reader, name=name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CredentialRequest:
+class CredentialRequest(Decodable):
     """A client's request for a credential.
 
     Attributes:
@@ -246,6 +218,9 @@ class CredentialRequest:
         made_at: Time of the request, in Unix seconds, by the requester's clock.
         signature: By the identity key, 64 bytes.
     """
+
+    WHAT: ClassVar[str] = "enrolment request"
+    NEXT_STEP: ClassVar[str] = _REMAKE
 
     trust_domain: str
     name: str
@@ -278,17 +253,8 @@ class CredentialRequest:
         return self._body() + self.signature
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote; the signature is checked by `check`.
-
-        Raises:
-            RemoteProtocolError: BAD_ENCODING.
-        """
-        return decoded("enrolment request", data, cls._read)
-
-    @classmethod
     def _read(cls, reader: Reader) -> Self:
-        """Decode a request; its signature is checked elsewhere."""
+        """Decode a request; `check` its signature."""
         trust_domain, name = _read_header(reader)
         return cls(
             trust_domain=trust_domain,
@@ -535,7 +501,7 @@ _LIST_TAG: Final = enrolment_tag("issuer", "revocation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RevocationList:
+class RevocationList(Decodable):
     """All serials that an issuer has revoked.
 
     Attributes:
@@ -545,6 +511,9 @@ class RevocationList:
         serials: Strictly ascending.
         signature: By the enrolment key, 64 bytes; empty before it is signed.
     """
+
+    WHAT: ClassVar[str] = "revocation list"
+    NEXT_STEP: ClassVar[str] = _REMAKE
 
     trust_domain: str
     number: int
@@ -566,17 +535,8 @@ class RevocationList:
         return self._body() + self.signature
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote; the signature is checked by `check`.
-
-        Raises:
-            RemoteProtocolError: BAD_ENCODING, also for serials out of order.
-        """
-        return decoded("revocation list", data, cls._read)
-
-    @classmethod
     def _read(cls, reader: Reader) -> Self:
-        """Decode a list; its signature is checked elsewhere."""
+        """Decode a list, its serials in ascending order; `check` its signature."""
         read_version(reader)
         trust_domain = read_name(reader)
         number, made_at, count = reader.u32(), reader.u64(), reader.u32()

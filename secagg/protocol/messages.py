@@ -19,13 +19,13 @@ a neighbourhood out of it.
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, unique
 from itertools import pairwise
-from typing import ClassVar, Final, Self, TypeVar
+from typing import ClassVar, Final, Self
 
-from secagg.crypto.canonical import Reader, Writer
+from secagg.crypto.canonical import Decodable, Reader, Writer, decode_whole
 from secagg.crypto.transcript import domain_tag
 from secagg.errors import ErrorCode, error_code, printable
 from secagg.protocol.enrolment import CREDENTIAL_BYTES, Credential
@@ -33,19 +33,6 @@ from secagg.protocol.parameters import MAX_CLIENTS, MAX_NOISE_LAYERS, MAX_SPARSE
 
 DIGEST_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
-
-_Message = TypeVar("_Message")
-
-
-def decode(what: str, data: bytes, read: Callable[[Reader], _Message]) -> _Message:
-    """Run `read` over all of `data`; every failure is the peer's fault."""
-    reader = Reader(data, what)
-    try:
-        message = read(reader)
-        reader.end()
-    except ValueError as error:
-        raise ErrorCode.BAD_ENCODING.error(f"{what} is malformed: {error}") from None
-    return message
 
 
 def _read_count(reader: Reader, most: int) -> int:
@@ -114,7 +101,7 @@ _FORM_ENROLLED: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Advert:
+class Advert(Decodable):
     """AdvertiseKeys, client to server, read by the roster (PROTOCOL §5.1).
 
     Attributes:
@@ -129,6 +116,7 @@ class Advert:
         signature: Ed25519 over ctx0 and the rest, 64 bytes; empty without credential.
     """
 
+    WHAT: ClassVar[str] = "advert"
     KIND: ClassVar[int] = 1
     ROUND: ClassVar[Round] = Round.ADVERTISE_KEYS
 
@@ -170,15 +158,6 @@ class Advert:
         return writer.blob(self.signature).getvalue()
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote.
-
-        Raises:
-            RemoteProtocolError: BAD_ENCODING.
-        """
-        return decode("advert", data, cls._read)
-
-    @classmethod
     def _read(cls, reader: Reader) -> Self:
         """Decode an advert; its signature is checked elsewhere."""
         id_part, key_part, signature = _read_parts(reader)
@@ -206,7 +185,7 @@ def advert_parts(data: bytes) -> tuple[bytes, bytes, bytes]:
     Raises:
         RemoteProtocolError: BAD_ENCODING.
     """
-    return decode("advert", data, _read_parts)
+    return decode_whole(Advert.WHAT, data, _read_parts)
 
 
 def _read_parts(reader: Reader) -> tuple[bytes, bytes, bytes]:
@@ -226,7 +205,7 @@ _NEIGHBOURHOOD_FORM: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class RosterFrame:
+class RosterFrame(Decodable):
     """The bytes of a roster in either form, split into the parts that are hashed.
 
     Attributes:
@@ -236,6 +215,8 @@ class RosterFrame:
         reader: Index of the reader of a neighbourhood; None for the whole roster.
         proof: Of a neighbourhood: the parts of the tree that the reader cannot compute.
     """
+
+    WHAT: ClassVar[str] = "roster"
 
     size: int
     adverts: Mapping[int, bytes] = field(repr=False)
@@ -259,16 +240,8 @@ class RosterFrame:
         return writer.getvalue()
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote.
-
-        Raises:
-            RemoteProtocolError: BAD_ENCODING.
-        """
-        return decode("roster", data, cls._read)
-
-    @classmethod
     def _read(cls, reader: Reader) -> Self:
+        """Decode a roster in either form."""
         is_neighbourhood, size = reader.flag(), _read_count(reader, MAX_CLIENTS)
         if is_neighbourhood:
             return cls._read_neighbourhood(reader, size)
@@ -412,7 +385,7 @@ MAX_EDGES_BYTES: Final = 4 * MAX_SPARSE_CLIENTS + SIGNATURE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Edges:
+class Edges(Decodable):
     """ChooseEdges, client to server: the clients that it drew (PROTOCOL §5.9).
 
     Attributes:
@@ -420,6 +393,7 @@ class Edges:
         signature: Ed25519 over ctx1, own index and the list, 64 bytes.
     """
 
+    WHAT: ClassVar[str] = "list of drawn neighbours"
     KIND: ClassVar[int] = 13
     ROUND: ClassVar[Round] = Round.CHOOSE_EDGES
 
@@ -435,17 +409,8 @@ class Edges:
         return self.listed() + self.signature
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote.
-
-        Raises:
-            RemoteProtocolError: BAD_ENCODING; also for indices that are not strictly
-                ascending, so that no client is drawn twice.
-        """
-        return decode("list of drawn neighbours", data, cls._read)
-
-    @classmethod
     def _read(cls, reader: Reader) -> Self:
+        """Decode a list; strictly ascending, so that no client is drawn twice."""
         drawn = []
         while reader.remaining > SIGNATURE_BYTES:
             drawn.append(reader.u32())
@@ -482,7 +447,7 @@ class ListProof:
 
 
 @dataclass(frozen=True, slots=True)
-class EdgesPublished:
+class EdgesPublished(Decodable):
     """Opens ShareKeys in the profile with drawn edges (PROTOCOL §5.9).
 
     Attributes:
@@ -496,6 +461,7 @@ class EdgesPublished:
         leaves_proof: Of the leaves of these, together.
     """
 
+    WHAT: ClassVar[str] = "published edges"
     KIND: ClassVar[int] = 14
     ROUND: ClassVar[Round] = Round.SHARE_KEYS
 
@@ -520,18 +486,11 @@ class EdgesPublished:
         return writer.getvalue()
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote.
-
-        Raises:
-            RemoteProtocolError: BAD_ENCODING; also for drawers that are not strictly
-                ascending (R5.9-6).
-        """
-        return decode("published edges", data, cls._read)
-
-    @classmethod
     def _read(cls, reader: Reader) -> Self:
-        """Decode drawn edges, with the proofs that they are in the tree."""
+        """Decode drawn edges, with the proofs that they are in the tree.
+
+        The drawers are strictly ascending (R5.9-6).
+        """
         edge_root = reader.fixed(DIGEST_BYTES)
         drawers = tuple(
             (reader.u32(), Edges.decode(reader.blob(max_bytes=MAX_EDGES_BYTES)))
@@ -588,7 +547,7 @@ class Bundles:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(Decodable):
     """Opens MaskedInputCollection; server to each client of U2 (PROTOCOL §5.3).
 
     Attributes:
@@ -597,6 +556,7 @@ class Delivery:
             order of index, without separators.
     """
 
+    WHAT: ClassVar[str] = "delivery"
     KIND: ClassVar[int] = 6
     ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
 
@@ -608,23 +568,14 @@ class Delivery:
         return Writer().blob(self.share_holders).blob(self.bundles).getvalue()
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote.
-
-        Raises:
-            RemoteProtocolError: BAD_ENCODING.
-        """
-        return decode(
-            "delivery",
-            data,
-            lambda r: cls(
-                r.blob(max_bytes=_MAX_SET_BYTES), r.blob(max_bytes=_MAX_BYTES)
-            ),
-        )
+    def _read(cls, reader: Reader) -> Self:
+        """Decode share holders and bundles; neither is checked."""
+        holders = reader.blob(max_bytes=_MAX_SET_BYTES)
+        return cls(holders, reader.blob(max_bytes=_MAX_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
+class Complaint(Decodable):
     """Client to server: the bundle of one dealer cannot be used (PROTOCOL §5.3).
 
     It is about a pair: no other party can tell whether the accused or the accuser lies.
@@ -634,6 +585,7 @@ class Complaint:
         accused: Roster index of the dealer.
     """
 
+    WHAT: ClassVar[str] = "complaint"
     KIND: ClassVar[int] = 10
     ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
 
@@ -645,17 +597,8 @@ class Complaint:
         return Writer().u16(self.code).u32(self.accused).getvalue()
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote.
-
-        Raises:
-            RemoteProtocolError: BAD_ENCODING; also for a code that is not one of a
-                complaint.
-        """
-        return decode("complaint", data, cls._read)
-
-    @classmethod
     def _read(cls, reader: Reader) -> Self:
+        """Decode a complaint; its code must be one of a complaint."""
         code = error_code(reader.u16())
         if code not in _GRIEVANCES:
             raise ValueError("its code is not one of a complaint")
@@ -693,7 +636,7 @@ NO_VIEW: Final = bytes(DIGEST_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(Decodable):
     """MaskedInputCollection: names a masked input; the vector itself travels beside it.
 
     The upload receiver makes it after it has checked bytes, hash and range (PROTOCOL
@@ -705,6 +648,7 @@ class Upload:
         view: Hash of ctx2 as the sender has computed it, 32 bytes (R5.3-14).
     """
 
+    WHAT: ClassVar[str] = "upload"
     KIND: ClassVar[int] = 3
     ROUND: ClassVar[Round] = Round.MASKED_INPUT_COLLECTION
 
@@ -718,16 +662,8 @@ class Upload:
         return writer.fixed(self.view).getvalue()
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote.
-
-        Raises:
-            RemoteProtocolError: BAD_ENCODING.
-        """
-        return decode("upload", data, cls._read)
-
-    @classmethod
     def _read(cls, reader: Reader) -> Self:
+        """Decode the name of a masked input."""
         size, digest = reader.u64(), reader.fixed(DIGEST_BYTES)
         return cls(size, digest, reader.fixed(DIGEST_BYTES))
 
@@ -759,13 +695,14 @@ class Survivors:
 
 
 @dataclass(frozen=True, slots=True)
-class Consistency:
+class Consistency(Decodable):
     """ConsistencyCheck, client to server: signs the received U3 (PROTOCOL §5.4).
 
     Attributes:
         signature: Ed25519 over ctx3, 64 bytes.
     """
 
+    WHAT: ClassVar[str] = "consistency"
     KIND: ClassVar[int] = 11
     ROUND: ClassVar[Round] = Round.CONSISTENCY_CHECK
 
@@ -776,13 +713,9 @@ class Consistency:
         return self.signature
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote.
-
-        Raises:
-            RemoteProtocolError: BAD_ENCODING.
-        """
-        return decode("consistency", data, lambda r: cls(r.fixed(SIGNATURE_BYTES)))
+    def _read(cls, reader: Reader) -> Self:
+        """Decode a signature, which is checked elsewhere."""
+        return cls(reader.fixed(SIGNATURE_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -801,7 +734,7 @@ class RosterProof:
 
 
 @dataclass(frozen=True, slots=True)
-class Quorum:
+class Quorum(Decodable):
     """Opens Unmasking in profiles with signatures (PROTOCOL §5.5).
 
     Attributes:
@@ -811,6 +744,7 @@ class Quorum:
             (R5.3-13).
     """
 
+    WHAT: ClassVar[str] = "quorum"
     KIND: ClassVar[int] = 12
     ROUND: ClassVar[Round] = Round.UNMASKING
 
@@ -831,18 +765,12 @@ class Quorum:
         return writer.getvalue()
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote.
-
-        Raises:
-            RemoteProtocolError: BAD_ENCODING; also for indices of either list that
-                are not strictly ascending, so that no client counts twice (R5.5-1).
-        """
-        return decode("quorum", data, cls._read)
-
-    @classmethod
     def _read(cls, reader: Reader) -> Self:
-        """Decode the signatures on the survivors, in ascending order."""
+        """Decode the signatures on the survivors, and the proofs.
+
+        The indices of each list are strictly ascending, so that no client counts twice
+        (R5.5-1).
+        """
         signatures = tuple(
             (reader.u32(), reader.fixed(SIGNATURE_BYTES))
             for _ in range(_read_count(reader, MAX_CLIENTS))
@@ -882,7 +810,7 @@ def _read_fate(reader: Reader) -> Fate:
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class Released(Decodable):
     """The session is over and a sum exists; server to the clients of U3.
 
     Attributes:
@@ -894,6 +822,7 @@ class Released:
             a stated time.
     """
 
+    WHAT: ClassVar[str] = "release"
     KIND: ClassVar[int] = 8
     ROUND: ClassVar[Round] = Round.FINISHED
 
@@ -909,16 +838,8 @@ class Released:
         return writer.u32(self.survivors).u64(self.kept_until).getvalue()
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote.
-
-        Raises:
-            RemoteProtocolError: BAD_ENCODING.
-        """
-        return decode("release", data, cls._read)
-
-    @classmethod
     def _read(cls, reader: Reader) -> Self:
+        """Decode the end of a session whose survivors were fixed."""
         fate = _read_fate(reader)
         if fate is Fate.NEVER_FIXED:
             raise ValueError("there is no sum before U3 is fixed")
@@ -927,7 +848,7 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
-class Aborted:
+class Aborted(Decodable):
     """The session is over for the reader, without a sum; server to every client.
 
     Attributes:
@@ -936,6 +857,7 @@ class Aborted:
         reason: One sentence for people, at most 1000 bytes.
     """
 
+    WHAT: ClassVar[str] = "abort"
     KIND: ClassVar[int] = 9
     ROUND: ClassVar[Round] = Round.FINISHED
 
@@ -949,16 +871,8 @@ class Aborted:
         return Writer().u8(self.fate).u16(self.code).text(reason).getvalue()
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read the bytes of a peer that may lie; the reason is safe to show.
-
-        Raises:
-            RemoteProtocolError: BAD_ENCODING.
-        """
-        return decode("abort", data, cls._read)
-
-    @classmethod
     def _read(cls, reader: Reader) -> Self:
+        """Decode the end that a peer states; the reason is safe to show."""
         fate = _read_fate(reader)
         # A code of a later release must not hide that the session is over.
         code = error_code(reader.u16())
@@ -1027,6 +941,10 @@ class Envelope:
             digest = hashlib.sha256(self.data).digest()
             object.__setattr__(self, "_digest", digest)
         return self._digest
+
+    def tagged(self) -> bytes:
+        """Return the byte of its kind, then its data: a message or update, whole."""
+        return bytes([self.kind.KIND]) + self.data
 
     def open(self) -> Message:
         """Decode the message.

@@ -20,9 +20,9 @@ Rule 5: an error names the first step that fails. A valid receipt shows that bot
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, Self, TypeAlias
+from typing import ClassVar, Final, Self, TypeAlias
 
-from secagg.crypto.canonical import Reader, Writer
+from secagg.crypto.canonical import Decodable, Reader, Writer
 from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.signature import (
     IDENTITY_SIZE,
@@ -40,7 +40,7 @@ from secagg.crypto.transcript import (
 from secagg.distributed_dp import AggregatorNoise, TwoAggregatorReport
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.messages import MAX_IDENTITY_BYTES, decode
+from secagg.protocol.messages import MAX_IDENTITY_BYTES
 from secagg.protocol.packing import packed_size
 from secagg.protocol.parameters import MAX_CLIENTS
 from secagg.protocol.receipts.receipt import SHARED_MAGIC, Outcome
@@ -189,7 +189,7 @@ class PartStatement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TwoAggregatorReceipt:
+class TwoAggregatorReceipt(Decodable):
     """One session between two aggregators.
 
     Attributes:
@@ -209,6 +209,8 @@ class TwoAggregatorReceipt:
         ended: End of the session, in Unix seconds of the leader's clock.
         leader_signature: Over everything but `reader` and the names.
     """
+
+    WHAT: ClassVar[str] = "a receipt of two aggregators"
 
     leader_offer: bytes
     helper_offer: bytes
@@ -264,17 +266,8 @@ class TwoAggregatorReceipt:
         return writer.fixed(self.leader_signature).getvalue()
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote; verify nothing in it.
-
-        Raises:
-            RemoteProtocolError: BAD_ENCODING.
-        """
-        return decode("a receipt of two aggregators", data, cls._read)
-
-    @classmethod
     def _read(cls, reader: Reader) -> Self:
-        """Decode a receipt; its bounds are checked before memory is used."""
+        """Decode a receipt; check its bounds before memory is used, no more."""
         if reader.remaining > MAX_SHARED_RECEIPT_BYTES:
             raise ValueError(f"it has more than {MAX_SHARED_RECEIPT_BYTES} bytes")
         if reader.fixed(len(SHARED_MAGIC)) != SHARED_MAGIC:
