@@ -148,3 +148,8 @@ def text_between(lowest: float, highest: float) -> str:
     below = low.quantize(place, ROUND_FLOOR)
     above = high.quantize(place, ROUND_CEILING)
     return f"{below:f} to {above:f}"
+
+
+def rational_text(number: Fraction) -> str:
+    """Return "p/q" in lowest terms."""
+    return f"{number.numerator}/{number.denominator}"

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dpnoise.encoding.scaling import FixedPointVector, round_stochastic
 from dpnoise.events import GaussianEvent, NoiseEvent
+from dpnoise.floats import rational_text
 from dpnoise.mechanisms.base import CentralMechanism
 from dpnoise.mechanisms.error_forecast import Rounding
 from dpnoise.mechanisms.parameters import MAX_SHARE_VARIANCE
@@ -52,7 +53,7 @@ class SimulatedGaussian:
     @property
     def digest(self) -> bytes:
         """32 bytes that identify the law."""
-        text = f"{self.name}:{self._variance.numerator}/{self._variance.denominator}"
+        text = f"{self.name}:{rational_text(self._variance)}"
         return hashlib.sha256(text.encode()).digest()
 
     def add_to(

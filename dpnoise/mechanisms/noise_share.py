@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from dpnoise.checks import check_integer
 from dpnoise.errors import ParameterError
+from dpnoise.floats import rational_text
 from dpnoise.mechanisms.parameter_checks import (
     check_fraction,
     read_fields,
@@ -331,7 +332,7 @@ class NoiseRule:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, Fraction):
-                value = f"{value.numerator}/{value.denominator}"
+                value = rational_text(value)
             entries[field.name] = value
         return entries
 

@@ -29,6 +29,7 @@ from dpnoise.encoding.rotation import rotation_names
 from dpnoise.encoding.scaling import BOUND_GRID
 from dpnoise.encoding.wrapping import MAX_MODULUS
 from dpnoise.errors import ParameterError
+from dpnoise.floats import rational_text
 from dpnoise.mechanisms.noise_share import MAX_CLIENTS, NoiseRule
 from dpnoise.mechanisms.parameter_checks import (
     check_choice,
@@ -151,7 +152,7 @@ class MechanismParameters:
             field.name: getattr(self, field.name) for field in dataclasses.fields(self)
         }
         if (cap := self.linf_bound) is not None:
-            entries["linf_bound"] = f"{cap.numerator}/{cap.denominator}"
+            entries["linf_bound"] = rational_text(cap)
         return entries | {"noise_rule": self.noise_rule.to_dict()}
 
     @classmethod

@@ -18,7 +18,7 @@ from typing import Final
 
 from dpnoise.accounting import PrivacyStatement, privacy_unit
 from dpnoise.events import Adversary
-from dpnoise.floats import error_text, sqrt_above, text_above
+from dpnoise.floats import error_text, rational_text, sqrt_above, text_above
 from dpnoise.mechanisms.error_forecast import ErrorForecast
 from dpnoise.mechanisms.parameters import MechanismParameters
 from dpnoise.mechanisms.registry import make_mechanism
@@ -341,7 +341,7 @@ class Plan:
             "rotation": given.rotation,
             "noise_variance": float(self.noise_variance),
             "local_noise_variance": self.share_at_largest,
-            "linf_bound": _fraction(self.linf_bound),
+            "linf_bound": rational_text(self.linf_bound),
             "share_at_smallest": self.share_at_smallest,
             "share_at_largest": self.share_at_largest,
             "noise_overhead": self.noise_overhead,
@@ -454,10 +454,6 @@ def packed_bytes(length: int, bits: int) -> int:
 
 def _percent(part: Fraction) -> str:
     return f"{100.0 * float(part):.4g} %"
-
-
-def _fraction(number: Fraction) -> str:
-    return f"{number.numerator}/{number.denominator}"
 
 
 def _json_number(number: float) -> float | str:

@@ -785,12 +785,12 @@ class OpenClient:
         said: list[bytes] = []
         for output in outputs:
             if isinstance(output, Send):
-                said.append(_closed(output.envelope))
+                said.append(output.envelope.tagged())
             elif isinstance(output, MaskAndUpload):
                 bits = session.descriptor.parameters.bits
                 packed = pack(mask_input(output.vector.residues, output.job), bits)
                 named = Upload(len(packed), sha256(packed).digest(), output.view)
-                said.append(_closed(Envelope.of(named)) + packed)
+                said.append(Envelope.of(named).tagged() + packed)
         return tuple(said)
 
     # --- its end ----------------------------------------------------------------------
@@ -1058,10 +1058,6 @@ def _is_final(state: client.Failed, last: Envelope | None) -> bool:
 
 def _bound_input(state: client.ClientState) -> bytes:
     return state.bound_input if isinstance(state, client.Masked) else b""
-
-
-def _closed(envelope: Envelope) -> bytes:
-    return bytes([envelope.kind.KIND]) + envelope.data
 
 
 def parse_update(update: bytes) -> Envelope | None:

@@ -59,8 +59,7 @@ from secagg.protocol.messages import (
     Upload,
     is_neighbourhood,
 )
-from secagg.protocol.profiles import RoundDeadlines
-from secagg.protocol.rounds import DUE_PART, ROUNDS
+from secagg.protocol.rounds import DUE_PART, seconds_until_next
 from secagg.runtime.clock import Clock
 from secagg.runtime.workers import Workers
 from secagg.wire.calls import Blob, GetUploadStatus, Wait, carrier_of, message_sizes
@@ -558,7 +557,7 @@ class SessionDriver:
     def _enter_round(self) -> None:
         """Set the deadline of the round that has begun."""
         parameters = self._offered.parameters
-        seconds = 2.0 * _opening_seconds(self.round, parameters.deadlines)
+        seconds = 2.0 * seconds_until_next(self.round, parameters.deadlines)
         settings, clock = self._parts.settings, self._parts.clock
         if self.round is Round.ADVERTISE_KEYS:
             offer_seconds = settings.offer_seconds
@@ -590,12 +589,3 @@ class SessionDriver:
     ) -> None:
         number = self._offered.session_number
         self._parts.on_progress(ClientProgress(phase, number, sent_bytes, total_bytes))
-
-
-def _opening_seconds(entered: Round, deadlines: RoundDeadlines) -> int:
-    """Return how long the round that follows may take to open, in seconds."""
-    seconds = ROUNDS[entered].seconds(deadlines)
-    if entered >= Round.UNMASKING:
-        # Removing the masks takes about as long as making them.
-        seconds += ROUNDS[Round.MASKED_INPUT_COLLECTION].seconds(deadlines)
-    return seconds

@@ -258,8 +258,7 @@ class _Visitor:
         if not isinstance(answer, Wait):
             envelope = await self._fetch_whole(offered, answer)
             packed = await self._sum(offered, envelope)
-            update = bytes([envelope.kind.KIND]) + envelope.data
-            done = self._client.step(offer, update)
+            done = self._client.step(offer, envelope.tagged())
             if done.is_over:
                 found = done.contribution
                 if packed is not None:

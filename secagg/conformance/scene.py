@@ -333,11 +333,10 @@ class Peer:
         said = []
         for output in outputs:
             if isinstance(output, Send):
-                envelope = output.envelope
-                said.append(bytes([envelope.kind.KIND]) + envelope.data)
+                said.append(output.envelope.tagged())
             elif isinstance(output, MaskAndUpload):
                 masked = mask_input(output.vector.residues, output.job)
                 packed = pack(masked, self._offer.parameters.bits)
                 named = Upload(len(packed), sha256(packed).digest(), output.view)
-                said.append(bytes([Upload.KIND]) + named.encode() + packed)
+                said.append(Envelope.of(named).tagged() + packed)
         return tuple(said)

@@ -32,7 +32,7 @@ from secagg.conformance.scene import AGGREGATOR, NOW, TESTED, Peer, Scene, seria
 from secagg.distributed_dp import NoisyTask
 from secagg.errors import RemoteProtocolError
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.messages import Aborted, Advert, Bundles, Upload
+from secagg.protocol.messages import Aborted, Advert, Bundles, Envelope, Upload
 from secagg.protocol.packing import unpack
 from secagg.simulation.driver import issued_to
 
@@ -107,7 +107,7 @@ def other_credential(message: bytes, _: "ServerRun") -> bytes:
 
 def _advert(message: bytes, **changes: Any) -> bytes:
     made = replace(Advert.decode(message[1:]), **changes)
-    return bytes([Advert.KIND]) + made.encode()
+    return Envelope.of(made).tagged()
 
 
 @_change
@@ -143,7 +143,7 @@ _VECTOR_AT: Final = 1 + 8 + 32 + 32
 def _upload(message: bytes, packed: bytes) -> bytes:
     view = message[_VECTOR_AT - 32 : _VECTOR_AT]
     named = Upload(len(packed), sha256(packed).digest(), view)
-    return bytes([Upload.KIND]) + named.encode() + packed
+    return Envelope.of(named).tagged() + packed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from typing import Final
 from dpnoise.accounting import check_accounting_cost, privacy_unit
 from dpnoise.errors import DPNoiseError
 from dpnoise.events import PrivacyEvent, SecretlySelected
+from dpnoise.floats import rational_text
 from dpnoise.local import LocalParameters
 from dpnoise.mechanisms import (
     Mechanism,
@@ -140,11 +141,6 @@ def canonical_json(entries: object) -> bytes:
     return json.dumps(
         entries, sort_keys=True, separators=(",", ":"), allow_nan=False
     ).encode()
-
-
-def rational_text(number: Fraction) -> str:
-    """Return "p/q" in lowest terms."""
-    return f"{number.numerator}/{number.denominator}"
 
 
 _BLOCK_KEYS: Final = frozenset(

@@ -25,7 +25,7 @@ from dpnoise.accounting import (
 )
 from dpnoise.errors import DPNoiseError
 from dpnoise.events import Adversary, Repeated
-from dpnoise.floats import text_above, text_below
+from dpnoise.floats import rational_text, text_above, text_below
 from dpnoise.local import LocalParameters
 from dpnoise.mechanisms import ALL_CLIENTS, make_mechanism, most_selected
 from secagg.distributed_dp.noise_block import (
@@ -33,7 +33,6 @@ from secagg.distributed_dp.noise_block import (
     bad_block,
     check_sampler,
     decode_block,
-    rational_text,
 )
 from secagg.errors import ErrorCode
 

@@ -23,7 +23,7 @@ from dpnoise import local
 from dpnoise.errors import DPNoiseError
 from dpnoise.errors import InputError as NoiseInputError
 from dpnoise.events import Adversary
-from dpnoise.floats import text_above
+from dpnoise.floats import rational_text, text_above
 from dpnoise.local import LocalParameters
 from dpnoise.mechanisms import (
     ALL_CLIENTS,
@@ -43,7 +43,6 @@ from secagg.distributed_dp.noise_block import (
     canonical_json,
     check_cost,
     decode_block,
-    rational_text,
 )
 from secagg.distributed_dp.report import (
     EPSILON_SLACK,

@@ -28,6 +28,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from dpnoise.floats import rational_text
 from dpnoise.mechanisms import ClippingSchedule, MechanismParameters
 from secagg.crypto.modular import word_dtype
 from secagg.errors import ErrorCode
@@ -107,10 +108,10 @@ class UnitBounds:
     def to_dict(self) -> dict[str, str]:
         """Return the bounds as JSON values, "p/q" in lowest terms."""
         return {
-            "start": _text(self.start),
-            "lowest": _text(self.lowest),
-            "highest": _text(self.highest),
-            "quantile": _text(self.quantile),
+            "start": rational_text(self.start),
+            "lowest": rational_text(self.lowest),
+            "highest": rational_text(self.highest),
+            "quantile": rational_text(self.quantile),
         }
 
     @classmethod
@@ -128,7 +129,7 @@ class UnitBounds:
 
 def unit_terms(unit: Fraction) -> bytes:
     """Return an offer's statement of its session's noise: canonical JSON."""
-    return json.dumps({"unit": _text(unit)}, separators=(",", ":")).encode()
+    return json.dumps({"unit": rational_text(unit)}, separators=(",", ":")).encode()
 
 
 def read_unit(terms: bytes) -> Fraction:
@@ -153,10 +154,6 @@ def _read(value: object) -> Fraction:
     if not isinstance(value, str) or _RATIONAL.fullmatch(value) is None:
         raise ValueError('a unit must have the form "p/q"')
     return Fraction(value)
-
-
-def _text(number: Fraction) -> str:
-    return f"{number.numerator}/{number.denominator}"
 
 
 def encode_integers(given: object, parameters: ProtocolParameters) -> PlainVector:

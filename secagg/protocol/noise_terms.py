@@ -261,11 +261,11 @@ class NoiseCertificate:
             "losses": self.losses,
             "unseen": self.unseen,
             "colluders": self.colluders,
-            "noise_required": _text(self.required),
-            "noise_present": _text(self.present),
-            "noise_total": None if self.total is None else _text(self.total),
-            "base": _text(self.base),
-            "layers": [_text(layer) for layer in self.layers],
+            "noise_required": _rational_text(self.required),
+            "noise_present": _rational_text(self.present),
+            "noise_total": None if self.total is None else _rational_text(self.total),
+            "base": _rational_text(self.base),
+            "layers": [_rational_text(layer) for layer in self.layers],
             "removed": list(self.removed),
             "given": None if self.given is None else list(self.given),
         }
@@ -302,5 +302,6 @@ class NoiseCertificate:
         ).encode()
 
 
-def _text(number: Fraction) -> str:
+def _rational_text(number: Fraction) -> str:
+    """Return "p/q" in lowest terms."""
     return f"{number.numerator}/{number.denominator}"

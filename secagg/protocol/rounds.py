@@ -99,6 +99,15 @@ def rounds_of(profile: Profile) -> tuple[Round, ...]:
     )
 
 
+def seconds_until_next(entered: Round, deadlines: RoundDeadlines) -> int:
+    """Return how long the round after one may take to open, in seconds."""
+    seconds = ROUNDS[entered].seconds(deadlines)
+    if entered >= Round.UNMASKING:
+        # Removing the masks takes about as long as making them.
+        seconds += ROUNDS[Round.MASKED_INPUT_COLLECTION].seconds(deadlines)
+    return seconds
+
+
 # A complaint interrupts no round: it travels beside the round's messages.
 FROM_CLIENTS: Final[frozenset[type[Message]]] = frozenset(
     {Complaint, *(row.message for row in ROUNDS.values() if row.message is not None)}

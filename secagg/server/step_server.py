@@ -279,9 +279,7 @@ class StepServer:
             and state.cohort.has(name)
         ):
             envelope = state.opening
-        if envelope is None:
-            return None
-        return bytes([envelope.kind.KIND]) + envelope.data
+        return None if envelope is None else envelope.tagged()
 
     def close_round(self) -> None:
         """End the open round with the clients whose messages have arrived.

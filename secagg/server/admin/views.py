@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +27,7 @@ from secagg.server.admin.operations import SessionFilter, View
 from secagg.server.session.events import LiveSession, SessionPhase, SessionProgress
 from secagg.server.session.report import (
     SessionReceipt,
+    iso_date,
     next_step_after,
     reports_in,
 )
@@ -141,7 +141,7 @@ class StoreViews:
                 "name": row.replica.name,
                 "address": row.replica.address,
                 "version": row.replica.version,
-                "started": _date(row.started),
+                "started": iso_date(row.started),
                 "silent_seconds": round(row.silent_seconds, 1),
             }
             for row in await self.store.read(ListReplicas())
@@ -516,8 +516,8 @@ async def _session(
         "task": row.task,
         "number": row.number,
         "session_id": session_id,
-        "opened": _date(row.born),
-        "ended": None if row.ended is None else _date(row.ended),
+        "opened": iso_date(row.born),
+        "ended": None if row.ended is None else iso_date(row.ended),
     }
     stored = None if row.ended is None else await store.read(LoadSession(row.key))
     if stored is None or stored.receipt is None:
@@ -584,7 +584,3 @@ def progress_view(progress: SessionProgress) -> View:
         "reason": progress.reason,
         "is_over": is_over,
     }
-
-
-def _date(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -639,8 +639,8 @@ def report_of(
         "session_id": descriptor.session_id.hex(),
         "outcome": receipt.outcome_name,
         **failed,
-        "opened": _date(opened),
-        "ended": _date(ended),
+        "opened": iso_date(opened),
+        "ended": iso_date(ended),
         "seconds": round(ended - opened, 3),
         "seconds_of_rounds": dict(receipt.seconds),
         "counts": {
@@ -758,5 +758,6 @@ def reports_in(state_dir: Path) -> SessionReports:
     return SessionReports(state_dir / "reports")
 
 
-def _date(seconds: float) -> str:
+def iso_date(seconds: float) -> str:
+    """Return a moment in Unix seconds as an ISO date in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -35,7 +35,7 @@ from secagg.protocol.descriptor import CLOCK_TOLERANCE_SECONDS, SessionDescripto
 from secagg.protocol.messages import Round
 from secagg.protocol.parameters import ProtocolParameters
 from secagg.protocol.profiles import MAX_DEADLINE_SECONDS
-from secagg.protocol.rounds import ROUNDS, rounds_of
+from secagg.protocol.rounds import ROUNDS, rounds_of, seconds_until_next
 from secagg.protocol.server import machine as server_machine
 from secagg.protocol.server import states as server
 from secagg.protocol.server.states import RosterFixed
@@ -149,10 +149,7 @@ def idle_timeout(open_round: Round, parameters: ProtocolParameters) -> float:
     is then due in the following round: hence no more than a third of that one.
     """
     deadlines = parameters.deadlines
-    lasts = ROUNDS[open_round].seconds(deadlines)
-    if open_round >= Round.UNMASKING:
-        # Removing the masks takes about as long as making them.
-        lasts += ROUNDS[Round.MASKED_INPUT_COLLECTION].seconds(deadlines)
+    lasts = seconds_until_next(open_round, deadlines)
     later = (each for each in rounds_of(parameters.profile) if each > open_round)
     following = next(later, None)
     if following is not None:
