@@ -1,7 +1,7 @@
 """The aggregator's side of an operator's commands: a socket of this machine.
 
-Rule 1: the socket is opened after the store, which one process holds at a time. So a
-        socket at its path is a leftover, and may be removed.
+Rule 1: what lies at the path is removed only if it is a socket that a killed process
+        left. One that answers belongs to another aggregator, which keeps it.
 Rule 2: a command is answered or refused with a code; nothing that a caller sends ends
         the process.
 Rule 3: a caller has limited time to send its request, and to receive each answer; the
@@ -82,15 +82,15 @@ class AdminSocket:
 
         Raises:
             ServiceError: STORAGE_FAILED; the socket cannot be made.  BAD_SETTINGS;
-                another file lies at its path.
+                another file lies at its path, or another aggregator listens there.
         """
         try:
-            # A killed process left this socket, and nothing else.
             refuse_no_socket(self._path)
-            self._path.unlink(missing_ok=True)
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             with short_path(self._path) as place:
+                _refuse_in_use(place, self._path)
+                self._path.unlink(missing_ok=True)
+                bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                 bound.bind(place)
             # No client can connect before the socket listens.
             self._path.chmod(0o600)
@@ -203,6 +203,22 @@ class AdminSocket:
             for each in (telling, leaving):
                 each.cancel()
             await asyncio.gather(telling, leaving, return_exceptions=True)
+
+
+def _refuse_in_use(place: str, path: Path) -> None:
+    """Refuse a path at which another process listens; its commands would come here."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(0)  # one with a long queue does not answer at once
+        try:
+            probe.connect(place)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return
+        except BlockingIOError:
+            pass
+    raise ErrorCode.BAD_SETTINGS.error(
+        f"another process listens at {path}",
+        fix="Give each aggregator a server.admin_socket of its own.",
+    )
 
 
 def _may_call(caller: socket.socket) -> bool:

@@ -668,7 +668,7 @@ async def test_a_disk_that_takes_no_sum_holds_up_its_task_alone(world, full_disk
     sums = world.directory / "sums"
     async with world.running(world.settings()):
         await world.both_give("t")
-        assert "sum-1.npy cannot be written: No space left" in await unwritten(
+        assert "receipt-1.bin cannot be written: No space left" in await unwritten(
             world, "t"
         )
         await world.keeper.add(world.settings("u"))
@@ -909,6 +909,20 @@ async def test_what_lies_at_the_path_is_replaced_only_if_it_is_a_socket(world):
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(world.socket))
     async with world.running():
+        assert await world.states() == {}
+
+
+async def test_no_aggregator_takes_the_commands_of_another(tmp_path, world):
+    other = World(tmp_path / "other")
+    other.directory.mkdir()
+    other.socket = world.socket
+    async with world.running(world.settings()):
+        with pytest.raises(ServiceError, match="another process listens") as caught:
+            async with other.running():
+                pass
+        assert caught.value.code is ErrorCode.BAD_SETTINGS
+        assert await world.states() == {"t": "running"}
+    async with other.running():
         assert await world.states() == {}
 
 
