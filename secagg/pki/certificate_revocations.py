@@ -9,7 +9,8 @@ Rule 2: a file is accepted whole or refused whole.  A running process keeps the 
 Rule 3: a list is signed by an authority that the process trusts now. It is complete: a
         critical extension that this module does not know may say the opposite.
 Rule 4: numbers only grow, also over restarts: the highest of each authority is kept in
-        the state directory.  A process does not start if it cannot be written.
+        the state directory.  A process does not start if it cannot be written, nor
+        without any list after one.
 Rule 5: a list ends at its nextUpdate, or earlier by the limit of the settings.  With a
         list that has ended no certificate is accepted: later revocations are unknown.
 
@@ -113,12 +114,21 @@ def revocation_file(
         state_dir: Where the highest numbers are kept; None for nowhere.
 
     Raises:
-        ServiceError: BAD_SETTINGS for an age without a file, which limits nothing.
+        ServiceError: BAD_SETTINGS for an age without a file, which limits nothing; and
+            for no file where lists were used before.
         LocalProtocolError: The age is not a positive number below 3651.
     """
     if max_days is not None:
         check_real("max_revocation_days", max_days, above=0.0, below=_TOO_MANY_DAYS)
+    mark = None if state_dir is None else state_dir / "crl-numbers.json"
     if path is None:
+        if mark is not None and mark.exists():
+            raise ErrorCode.BAD_SETTINGS.error(
+                f"server.revoked names no list, and {mark} says that lists were used "
+                "before: certificates revoked by them would be accepted again",
+                fix="Name the newest list as server.revoked. Or remove that file, if "
+                "no authority of those lists is trusted any more.",
+            )
         if max_days is not None:
             raise ErrorCode.BAD_SETTINGS.error(
                 "max_revocation_days limits the age of a list, and no list is named",
@@ -126,7 +136,6 @@ def revocation_file(
                 "out.",
             )
         return None
-    mark = None if state_dir is None else state_dir / "crl-numbers.json"
     return RevocationFile(path=path, max_days=max_days, mark=mark)
 
 

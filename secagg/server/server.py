@@ -390,7 +390,9 @@ class Server:
         self._accept_restored = accept_restored
         self._admission = admission
         self._revoked = revocation_file(
-            as_path("revoked", revoked), max_revocation_days, state_dir
+            as_path("revoked", revoked),
+            max_revocation_days,
+            None if identity is None else state_dir,  # else no certificate is shown
         )
         if edge is not None and identity is not None:
             edge.check_trust_domain(identity.identity.trust_domain)

@@ -337,6 +337,17 @@ def test_numbers_never_go_back_not_even_over_a_restart(
     assert caught.value.code is ErrorCode.STATE_DAMAGED
 
 
+def test_no_list_is_older_than_any_list(place, ours, clock, tmp_path):
+    """A setting that was left out, or another settings file, readmits no client."""
+    place.mark = revocation_file(place.path, None, tmp_path).mark
+    assert revocation_file(None, None, tmp_path) is None
+    place.write(crl(ours, clock))
+    place.opened()
+    with pytest.raises(ServiceError, match="names no list, and") as caught:
+        revocation_file(None, None, tmp_path)
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+
+
 def test_a_full_disk_keeps_no_revoked_client_in(place, ours, clock, issued, caplog):
     place.mark = place.mark.parent / "state" / "numbers.json"
     place.mark.parent.mkdir()
