@@ -264,6 +264,7 @@ class Aggregator:
         on_ended: Receives the report of each session when it is over.
         meter: Receives measurements; discarded by default.
         replica: This process among the replicas of one store.
+        check_profile: Raises for a profile that is not served here; none by default.
     """
 
     def __init__(  # noqa: PLR0913 - every part can be exchanged
@@ -281,6 +282,7 @@ class Aggregator:
         on_ended: OnEnded | None = None,
         meter: Meter | None = None,
         replica: Replica | None = None,
+        check_profile: Callable[[Profile], None] = lambda _: None,
     ) -> None:
         self._replica = replace(replica or Replica("alone", "", ""), aggregator=name)
         self._following: tuple[asyncio.Task[None], ...] = ()
@@ -312,6 +314,7 @@ class Aggregator:
             kept_sessions=limits.kept_sums,
             on_aborted=on_aborted,
             on_ended=on_ended,
+            check_profile=check_profile,
         )
         self._tasks = _KnownTasks()
         # Set when no session is offered any more.
@@ -615,7 +618,7 @@ class Aggregator:
 
         Raises:
             ServiceError: STORAGE_FAILED.  BAD_SETTINGS if the aggregators of the store
-                serve under another name.
+                serve under another name, or `check_profile` refuses an open session.
         """
         store = self._context.store
         # This comes first: the downtime counts for no deadline.
@@ -770,13 +773,6 @@ class Aggregator:
         """Return the progress of all sessions that are not over."""
         return tuple(
             LiveSession(runner.progress(), self._closes_in(runner), runner.missing())
-            for runner in self._sessions.all_running()
-        )
-
-    def open_profiles(self) -> frozenset[Profile]:
-        """Return the profiles of the sessions that are not over."""
-        return frozenset(
-            runner.descriptor.parameters.profile
             for runner in self._sessions.all_running()
         )
 

@@ -42,6 +42,7 @@ from secagg.protocol.arguments import (
 )
 from secagg.protocol.descriptor import MAX_TASK_ID_BYTES, SessionDescriptor
 from secagg.protocol.messages import MAX_IDENTITY_BYTES
+from secagg.protocol.profiles import Profile
 from secagg.runtime.clock import SystemClock, background, ends_before
 from secagg.runtime.metrics import Meter
 from secagg.runtime.workers import Workers, guarded_callback
@@ -452,16 +453,14 @@ class Server:
                 else partial(self._reports.record, storage.store),
                 meter=self._meter,
                 replica=_new_replica(),
+                check_profile=self._check_profile,
             )
             telling = asyncio.create_task(self._report_progress(aggregator))
             stack.push_async_callback(asyncio.wait, {telling})
             stack.push_async_callback(aggregator.close)
             stack.push_async_callback(self._end_tasks)
+            # Also refuses sessions opened before a proxy was put in front (R10.3-4).
             await aggregator.recover()
-            if self._edge_options is not None:
-                # Sessions that were opened before a proxy was put in front (R10.3-4).
-                for profile in aggregator.open_profiles():
-                    self._edge_options.check_profile(profile)
             purging = purge_regularly(
                 storage.store,
                 self._retention,
@@ -563,8 +562,7 @@ class Server:
                 f"task {task_id!r} runs already",
                 fix="Read its sums, or choose another name.",
             )
-        if self._edge_options is not None:
-            self._edge_options.check_profile(prepared.parameters.profile)
+        self._check_profile(prepared.parameters.profile)
         wanted = prepared.sums if options.steps is None else options.steps
         _check_steps(prepared, wanted, options.invited)
         released = await sums_released(parts.storage.store, task_id)
@@ -605,6 +603,11 @@ class Server:
         self._tasks[task_id] = running
         await asyncio.sleep(0)  # the task exists before any client can ask for it
         return running
+
+    def _check_profile(self, profile: Profile) -> None:
+        """Refuse what clients would give away at the HTTP edge; see `EdgeOptions`."""
+        if self._edge_options is not None:
+            self._edge_options.check_profile(profile)
 
     async def listen(self) -> None:
         """Open the port, if it is closed; the first task does so by itself.

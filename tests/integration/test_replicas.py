@@ -47,7 +47,7 @@ from secagg.storage.rows import SessionState
 from secagg.storage.spool import UploadSpool
 from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.storage.store import Store
-from secagg.wire.calls import GetOffer
+from secagg.wire.calls import GetOffer, GetUpdate, Wait
 from tests.cases import recorded_points
 
 CLIENTS = 4
@@ -316,6 +316,32 @@ def one_more(name, store, spool, clock, **options):
         workers=workers,
         masks=MaskExecutor(workers),
         **options,
+    )
+
+
+def test_a_session_that_one_may_not_serve_is_not_served_because_another_opened_it():
+    """R10.3-4: this one's TLS may end in a proxy, and that of the other does not."""
+    task = TaskDefinition(task_id="t", parameters=PARAMETERS, sessions=1)
+
+    def refuse(profile):
+        raise ServiceError(f"not {profile.label}", code=ErrorCode.BAD_SETTINGS)
+
+    async def main(clock):
+        store, spool = inline_store(now=clock.date), UploadSpool(MemoryBlobs())
+        one = one_more("one", store, spool, clock)
+        proxied = one_more("proxied", store, spool, clock, check_profile=refuse)
+        session = await one._sessions.open(task, b"", attempt=1)
+        asked = GetUpdate(session.session_id, after=None)
+        assert isinstance(await one.answer(identity_of(0), asked), Wait)
+        with pytest.raises(ServiceError) as unknown:
+            await proxied.answer(identity_of(0), asked)
+        with pytest.raises(ServiceError) as restarted:
+            await proxied.recover()
+        return unknown.value.code, restarted.value.code
+
+    assert manual_clock.run(main) == (
+        ErrorCode.UNKNOWN_SESSION,
+        ErrorCode.BAD_SETTINGS,
     )
 
 

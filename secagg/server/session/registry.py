@@ -31,6 +31,7 @@ from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.graphs.bounds import server_demand
 from secagg.protocol.messages import Released, Round
 from secagg.protocol.packing import unpack
+from secagg.protocol.profiles import Profile
 from secagg.runtime import log_events as telemetry
 from secagg.runtime import metrics
 from secagg.server.dependencies import ServerDependencies
@@ -221,9 +222,10 @@ class SessionRegistry:
         on_aborted: Receives the audit receipts of sessions without a sum; None drops
             them.
         on_ended: Receives the report of every session at its end; None drops it.
+        check_profile: Raises for a profile that is not served here (R10.3-4).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what all sessions of an aggregator share
         self,
         aggregator: str,
         context: ServerDependencies,
@@ -231,8 +233,10 @@ class SessionRegistry:
         kept_sessions: int,
         on_aborted: OnAborted | None,
         on_ended: OnEnded | None,
+        check_profile: Callable[[Profile], None],
     ) -> None:
         self._aggregator = aggregator
+        self._check_profile = check_profile
         self._store = context.store
         self._context = context
         self._workers = context.workers
@@ -318,6 +322,10 @@ class SessionRegistry:
         if stored is None or self._is_known(_id_of(key)):
             return None
         if stored.receipt is None:
+            try:
+                self._check_served(stored)
+            except ServiceError:
+                return None  # it is another aggregator's alone
             await self._resume(stored)
             return None
         ended = EndedSession(SessionReceipt.decode(stored.receipt))
@@ -433,7 +441,7 @@ class SessionRegistry:
 
         Raises:
             ServiceError: STORAGE_FAILED; BAD_SETTINGS if an open session has another
-                aggregator's name.
+                aggregator's name, or a profile that is not served here.
         """
         # This precedes the first query, so sessions that others end meanwhile are
         # known.
@@ -449,6 +457,7 @@ class SessionRegistry:
             (SessionRecord.decode(each).descriptor for each in interrupted),
         )
         for each in interrupted:
+            self._check_served(each)
             await self._resume(each)
         ended = await self._store.read(
             ListSessions(
@@ -466,6 +475,11 @@ class SessionRegistry:
             # A process wrote it and died before it created the session.
             if session_id not in known and not await self._is_foreign(session_id):
                 await self._workers.run(spool.remove, session_id)
+
+    def _check_served(self, stored: StoredSession) -> None:
+        """Raise if a stored session has a profile that is not served here."""
+        parameters = SessionRecord.decode(stored).descriptor.parameters
+        self._check_profile(parameters.profile)
 
     async def _is_foreign(self, session_id: bytes) -> bool:
         """Whether bytes may belong to a session that another aggregator opens."""
