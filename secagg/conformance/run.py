@@ -226,7 +226,6 @@ class Run:
             task_id="kit-task",
             session_number=number,
             now=NOW,
-            revoked=self.revoked,
             entropy=SeededEntropy(SecretBytes(seed), b"kit/%d" % number),
         )
         self.offer = self.server.descriptor

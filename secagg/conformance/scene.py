@@ -41,7 +41,6 @@ from secagg.protocol.profiles import (
     MaliciousParameters,
     Profile,
     RoundDeadlines,
-    Trust,
 )
 from secagg.server.task.setup import PreparedTask
 from secagg.simulation.driver import (
@@ -109,7 +108,10 @@ class Scene:
         """Return what a server of this task is made of."""
         task = self.task
         report = None if task is None else task.report()
-        return PreparedTask(self.parameters, task, report)
+        is_listed = self.parameters.trust == _WITH_LIST.trust
+        return PreparedTask(
+            self.parameters, task, report, enrolment=_WITH_LIST if is_listed else None
+        )
 
 
 def _parameters(clients: int, threshold: int, **fields: Any) -> ProtocolParameters:
@@ -169,12 +171,6 @@ REVOKED_SERIAL: Final = 400
 LIST: Final = _WITH_LIST.revocations
 
 
-def _trust_with_list() -> Trust:
-    return replace(
-        simulated_trust(), revocation_number=7, revocation_hash=sha256(LIST).digest()
-    )
-
-
 _SIGNING: Final = Profile.MALICIOUS_SERVER
 _MAKERS: Final[Mapping[str, Callable[[], ProtocolParameters]]] = {
     "plain": lambda: _parameters(5, 3, max_dropouts=1),
@@ -188,9 +184,7 @@ _MAKERS: Final[Mapping[str, Callable[[], ProtocolParameters]]] = {
     ),
     "ring": lambda: _parameters(9, 3, degree=4, min_clients=6),
     "signed": lambda: _parameters(5, 3, profile=_SIGNING),
-    "signed-list": lambda: _parameters(
-        5, 3, profile=_SIGNING, trust=_trust_with_list()
-    ),
+    "signed-list": lambda: _parameters(5, 3, profile=_SIGNING, trust=_WITH_LIST.trust),
     "noised": lambda: _noised(4, 3, 16_384),
     "loud": lambda: _noised(12, 11, 4096, epsilon=55.0),
     "noised-twice": lambda: _noised(4, 3, 4096, steps=2),

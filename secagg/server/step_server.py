@@ -26,7 +26,6 @@ from secagg.distributed_dp import (
     Plan,
     following_terms,
     offered_terms,
-    read_noise_terms,
     subtract_layers,
 )
 from secagg.errors import (
@@ -61,6 +60,7 @@ from secagg.protocol.messages import (
 from secagg.protocol.packing import pack, packed_size, removal_masks, unpack
 from secagg.protocol.server import machine as server_machine
 from secagg.protocol.server import states as server
+from secagg.server.session.record import SessionRecord
 from secagg.server.session.report import SessionFacts, SessionReceipt
 from secagg.server.session.updates import check_uploader
 from secagg.server.task.outputs import ReleasedSum, released_sum
@@ -94,7 +94,6 @@ class StepServer:
         payload_hash: SHA-256 of the payload; b"" for no payload.
         invited: Names that may take part; None for all that the carrier admits.
         noise_terms: `next_noise_terms` of the session before; None for the first one.
-        revoked: Serials of the revocation list that the task names.
         entropy: Randomness for the session id and the ring of a sparse graph; the
             operating system's by default.
 
@@ -106,7 +105,8 @@ class StepServer:
 
     Raises:
         LocalProtocolError: An argument is of the wrong kind, or a name is invalid.
-        RemoteProtocolError: BAD_CONFIG; no such session can exist.
+        RemoteProtocolError: BAD_CONFIG; no such session can exist. BAD_CREDENTIAL for a
+            prepared task without the revocation list that its parameters name.
 
     Example:
         server = secagg.StepServer(task, aggregator="hub", task_id="sums",
@@ -127,7 +127,6 @@ class StepServer:
         payload_hash: bytes = b"",
         invited: Iterable[str] | None = None,
         noise_terms: bytes | None = None,
-        revoked: frozenset[int] = frozenset(),
         entropy: Entropy | None = None,
     ) -> None:
         self._task = PreparedTask.of(task)
@@ -160,13 +159,13 @@ class StepServer:
             parameters=parameters,
         )
         self.offer: Final = self.descriptor.encode()
-        self._state: server.ServerState = server_machine.start(
+        published = self._task.enrolment
+        # The start of every server's session: it refuses another list than the offer's.
+        self._state: server.ServerState = SessionRecord(
             self.descriptor,
-            packed_bytes=self._packed_bytes,
-            invited=None if invited is None else frozenset(invited),
-            revoked=revoked,
-            read_noise=read_noise_terms,
-        )
+            None if invited is None else frozenset(invited),
+            revocations=b"" if published is None else published.revocations,
+        ).start()
         self._facts = SessionFacts(self.descriptor, frozenset())
         self._total = zeros(parameters.dimension, parameters.modulus)
         self.result: ReleasedSum | None = None

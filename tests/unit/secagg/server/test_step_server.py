@@ -16,6 +16,7 @@ from secagg_testing.cohorts import (
 
 from secagg.distributed_dp import certify, plan
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from secagg.protocol.membership import Membership
 from secagg.protocol.messages import (
     Aborted,
     Envelope,
@@ -28,6 +29,8 @@ from secagg.protocol.packing import packed_size
 from secagg.protocol.receipts.receipt import AuditReceipt, Outcome
 from secagg.protocol.rounds import rounds_of
 from secagg.server.step_server import StepServer, next_session_number
+from secagg.server.task.setup import PreparedTask
+from secagg.simulation.driver import published_in_simulation
 
 NAMES = ("ann", "bob", "cleo", "dan")
 DIMENSION = 5
@@ -250,14 +253,32 @@ def test_invited_names_take_part_and_no_others():
         rounds(session, 1)
 
 
-def test_a_revoked_serial_is_not_let_in():
+def test_a_revoked_serial_is_not_let_in(monkeypatch):
+    """By the list that the task publishes: its clients are told of no other."""
     serial = enrolled("ann", SIGNED).identity.issued.credential.serial
-    server = server_of(SIGNED, revoked=frozenset({serial}))
+    listed = published_in_simulation(1, serial)
+    tail = replace(SIGNED.tail, trust=listed.trust)
+    task = PreparedTask(replace(SIGNED, tail=tail), None, None, enrolment=listed)
+    named = {"aggregator": "hub", "task_id": "sums", "session_number": 1, "now": NOW}
+    server = StepServer(task, **named)
+    # Ann does not look for herself on the list.
+    monkeypatch.setattr(
+        "secagg.client.gate.Membership",
+        lambda **given: Membership(**given | {"revoked": frozenset()}),
+    )
     session = Carrier(SIGNED, NAMES)
-    done = session.client("ann").step(server.offer)
+    bob, ann = (
+        session.client(name).step(server.offer, revocations=listed.revocations)
+        for name in ("bob", "ann")
+    )
+    server.receive("bob", bob.messages[0])
     with pytest.raises(RemoteProtocolError) as caught:
-        server.receive("ann", done.messages[0])
+        server.receive("ann", ann.messages[0])
     assert caught.value.code is ErrorCode.BAD_CREDENTIAL
+    for other in (None, published_in_simulation(2, serial)):
+        with pytest.raises(RemoteProtocolError) as caught:
+            StepServer(replace(task, enrolment=other), **named)
+        assert caught.value.code is ErrorCode.BAD_CREDENTIAL
 
 
 def test_a_session_without_a_sum_has_a_reason_and_a_receipt():
