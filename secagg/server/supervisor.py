@@ -19,7 +19,7 @@ Rule 7: a file proposes tasks.  A new task is added, a stored one stays as it is
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -49,7 +49,7 @@ from secagg.server.task.setup import (
     PreparedTask,
     published_enrolment,
     read_payload,
-    settle_task,
+    settle_row,
 )
 from secagg.server.task.stored import (
     ChangedMeanwhileError,
@@ -200,7 +200,10 @@ class TaskRows:
         """
         row = await self.get(settings.task.id)
         if row is None:
-            await self.settle(settings)
+            try:
+                await self.settle(None, settings)
+            except ChangedMeanwhileError:  # another server has stored one
+                await self.propose(settings)
         elif row.task.settings != encode_settings(settings):
             telemetry.log_event(
                 _LOG,
@@ -214,13 +217,14 @@ class TaskRows:
                 "differs: `secagg tasks apply FILE` changes the task"
             )
 
-    async def settle(self, settings: TaskSettings) -> PreparedTask:
-        """Store the task that its settings describe; see `settle_task`.
+    async def settle(self, row: TaskRow | None, settings: TaskSettings) -> PreparedTask:
+        """Store the task that its settings describe; see `settle_row`.
 
         All callers use this: a file, an operator, a restart, another server.
         """
         await asyncio.to_thread(self._check_task, settings)
-        return await settle_task(
+        return await settle_row(
+            row,
             settings,
             self._store(),
             reports=privacy_folder_of(self._state_dir, settings.task.id),
@@ -355,7 +359,7 @@ class TaskSupervisor:
                     fix="Choose another task.id, or change that task with "
                     "`secagg tasks apply`.",
                 )
-            await self._rows.settle(settings)
+            await self._rows.settle(row, settings)
             return await self._run_again_under(settings.task.id)
 
     async def apply(
@@ -378,7 +382,7 @@ class TaskSupervisor:
         async with self._exclusive(task_id):
             row = await self._rows.unchanged(task_id, expect_version)
             refuse_stopped(row)
-            await self._rows.settle(settings)
+            await self._rows.settle(row, settings)
             kept = self._kept.pop(task_id, None)
             if kept is not None:
                 await self._end_work(kept)
@@ -420,7 +424,7 @@ class TaskSupervisor:
             if (
                 is_idle
             ):  # the row says that the task runs only after all checks have passed
-                await self._rows.settle(decode_settings(row.task))
+                await self._rows.settle(row, decode_settings(row.task))
             row = await self._rows.write_state(row, TaskState.RUNNING, "")
             if is_idle:
                 return await self._run_again_under(task_id)
@@ -629,11 +633,13 @@ class TaskSupervisor:
             because = row.task.reason or "it has released all its sums"
             self._notify(f"task {task_id!r} is over ({state}): {because}")
             return
-        prepared = await self._rows.settle(settings)
+        prepared = None
+        with suppress(ChangedMeanwhileError):
+            prepared = await self._rows.settle(row, settings)
         # Settling takes a while and may have changed the row. An operator's action of
         # that time, perhaps at another server, must not be missed.
         newest = await self._rows.find(task_id)
-        if _choices_in(newest) != _choices_in(row):
+        if prepared is None or _choices_in(newest) != _choices_in(row):
             await self._run(newest)
             return
         self._rows.record(newest)

@@ -64,13 +64,14 @@ from secagg.protocol.profiles import (
     Tail,
 )
 from secagg.server.task.stored import (
+    ChangedMeanwhileError,
     StoredTask,
     encode_settings,
     lookup,
     row_of,
 )
 from secagg.storage.changes import PutTask
-from secagg.storage.rows import Task, TaskState
+from secagg.storage.rows import Task, TaskRow, TaskState
 from secagg.storage.store import Store
 from secagg.wire.calls import check_transportable
 
@@ -394,22 +395,32 @@ class PreparedTask:
 async def settle_task(
     settings: TaskSettings, store: Store, *, reports: Path | None
 ) -> PreparedTask:
+    """Settle a task in place of its present row; see `settle_row`."""
+    row = await row_of(store, settings.task.id)
+    return await settle_row(row, settings, store, reports=reports)
+
+
+async def settle_row(
+    row: TaskRow | None, settings: TaskSettings, store: Store, *, reports: Path | None
+) -> PreparedTask:
     """Return the task as it was first planned; plan and store it the first time.
 
     Its row then holds these settings; the operator's actions on the task (`TaskState`)
     stay.
 
     Args:
+        row: The task's row that the caller has read; None for none.  A row that was
+            written since with other settings is not replaced.
         settings: The task's settings.
         store: The aggregator's store.
         reports: As for `prepare_task`.
 
     Raises:
+        ChangedMeanwhileError: The store has another row, with other settings.
         ServiceError: BAD_SETTINGS or INFEASIBLE, as `prepare_task`; STORAGE_FAILED.
     """
     task_id, text = settings.task.id, encode_settings(settings)
     while True:
-        row = await row_of(store, task_id)
         known = lookup(row, settings)
         prepared = await asyncio.to_thread(
             prepare_task, settings, known=known, reports=reports
@@ -428,10 +439,7 @@ async def settle_task(
             return prepared
         row = await row_of(store, task_id)
         if row is None or row.task.settings != text:
-            raise ErrorCode.STORAGE_FAILED.error(
-                f"another operator or server has changed task {task_id!r} meanwhile",
-                fix="Try again.",
-            )
+            raise ChangedMeanwhileError(task_id)
         # Another aggregator has started with the same file: its plan counts.
 
 

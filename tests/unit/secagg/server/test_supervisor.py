@@ -43,7 +43,7 @@ from secagg.server.admin.views import StoreViews, find_task
 from secagg.server.server import OperatedServer, TaskOptions
 from secagg.server.supervisor import TaskSupervisor
 from secagg.server.task.setup import prepare_task
-from secagg.server.task.stored import encode_settings, folder_of
+from secagg.server.task.stored import decode_settings, encode_settings, folder_of
 from secagg.storage.change import Side
 from secagg.storage.changes import PutTask
 from secagg.storage.directories import STORE_FILE
@@ -348,10 +348,10 @@ async def test_a_word_comes_before_a_session_that_is_being_prepared(world, monke
 async def test_what_is_said_elsewhere_while_a_server_starts_is_heard(
     world, monkeypatch
 ):
-    settle, settled = task_rows.settle_task, []
+    settle, settled = task_rows.settle_row, []
 
-    async def settled_meanwhile(settings, store, **options):
-        prepared = await settle(settings, store, **options)
+    async def settled_meanwhile(row, settings, store, **options):
+        prepared = await settle(row, settings, store, **options)
         settled.append(prepared)
         if len(settled) == 2:  # its row is there, and the task is about to run
             row = await find_task(store, "t")
@@ -359,12 +359,49 @@ async def test_what_is_said_elsewhere_while_a_server_starts_is_heard(
             assert await store.commit(PutTask(stopped, expect_version=row.version))
         return prepared
 
-    monkeypatch.setattr(task_rows, "settle_task", settled_meanwhile)
+    monkeypatch.setattr(task_rows, "settle_row", settled_meanwhile)
     async with world.running(world.settings()):
         assert await world.states() == {"t": "stopped"}
         assert not world.server.may_open_sessions()
         await refused(world.give("a", "t"), ErrorCode.TASK_OVER)
         assert await sessions_of(world) == ()
+
+
+@pytest.mark.parametrize("action", ["start", "apply", "resume"])
+async def test_what_was_changed_elsewhere_is_never_put_back(world, action):
+    """By a server that has read the row before: at its start, or for its operator."""
+    own, foreign = world.settings(), world.settings(steps=7)
+    loop, changed = asyncio.get_running_loop(), []
+
+    async def change():
+        store = world.server.storage.store
+        row = await find_task(store, "t")
+        task = replace(row.task, settings=encode_settings(foreign))
+        changed.append(await store.commit(PutTask(task, expect_version=row.version)))
+
+    def change_at_another_server(_):
+        if not changed:
+            asyncio.run_coroutine_threadsafe(change(), loop).result(60)
+
+    def refuse(_):
+        raise ServiceError("not now", code=ErrorCode.BAD_SETTINGS)
+
+    async with world.running(own):
+        pass
+    checks = {"start": change_at_another_server, "resume": refuse}
+    world.check_task = checks.get(action, lambda _: None)
+    async with world.running():
+        world.keeper._rows._check_task = change_at_another_server
+        if action == "apply":
+            document = {"settings": world.settings(steps=9).document(), "origin": "f"}
+            asked = world.ask("task.apply", file=document)
+            await refused(asked, ErrorCode.STORAGE_FAILED, "another operator")
+        elif action == "resume":
+            asked = world.ask("task.resume", task="t")
+            await refused(asked, ErrorCode.STORAGE_FAILED, "another operator")
+        assert changed == [True]
+        row = await find_task(world.server.storage.store, "t")
+        assert decode_settings(row.task).task.steps == 7
 
 
 async def test_a_task_whose_row_was_stored_unheard_is_added_again(world, monkeypatch):
