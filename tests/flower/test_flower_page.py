@@ -37,8 +37,10 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
 }
-# Flower's processes: imports alone take a minute on a busy machine.
+# Flower's processes: imports alone take a minute on a busy machine. Their rounds have
+# no shorter limit, since a round that is over too early would only hide the slow start.
 SECONDS = 220
+PATIENT = SERVER.replace("rounds=2,", f"rounds=2, stage_seconds={SECONDS},", 1)
 
 
 def apps(directory=None):
@@ -134,7 +136,7 @@ def test_the_blocks_of_the_page_run_with_ray(tmp_path):
     (tmp_path / "terms.toml").write_text(TERMS)
     mod = f"secagg_mod(simulation={str(tmp_path)!r})"
     (tmp_path / "client_app.py").write_text(CLIENT.replace("secagg_mod()", mod))
-    (tmp_path / "server_app.py").write_text(SERVER)
+    (tmp_path / "server_app.py").write_text(PATIENT)
     (tmp_path / "simulation.py").write_text(SIMULATION)
     ran = subprocess.run(
         [sys.executable, "simulation.py"],
@@ -250,7 +252,7 @@ def test_the_blocks_of_the_page_run_in_the_deployment_runtime(tmp_path):
     (app / "digits" / "__init__.py").touch()
     (app / "digits" / "client_app.py").write_text(CLIENT)
     # A process per message: on a busy machine a round takes two minutes.
-    one_round = SERVER.replace("num_rounds=2", "num_rounds=1")
+    one_round = PATIENT.replace("num_rounds=2", "num_rounds=1")
     (app / "digits" / "server_app.py").write_text(one_round)
     link, *ports = free_ports(1 + NODES)
     home, keys = tmp_path / "home", tmp_path / "keys"
