@@ -9,7 +9,17 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 
 import { Browser, CHROMIUM, type Page } from './browser.js';
-import { Deployment, GRID_TASK, NO_NOISE, onGrid, readNpy, SECAGG, sumOf } from './harness.js';
+import {
+  Deployment,
+  GRID_EPSILON,
+  GRID_TASK,
+  MAX_DELTA,
+  NO_NOISE,
+  onGrid,
+  readNpy,
+  SECAGG,
+  sumOf,
+} from './harness.js';
 
 const NAME = 'browser-1';
 const PYTHON = ['client-1', 'client-2'];
@@ -35,6 +45,12 @@ const CASES = [
     modulusBits: 33,
     crashes: ['call ShareKeys', 'commit 4', 'commit 5'],
   },
+  {
+    profile: 'honest-curious-server',
+    graph: 'complete',
+    modulusBits: 40,
+    crashes: ['commit 1', 'commit 3', 'call UploadChunk'],
+  },
   // With noise, whose law is judged.
   {
     profile: PROFILE,
@@ -48,6 +64,12 @@ const CASES = [
     modulusBits: null,
     crashes: ['commit 4', 'commit 3', 'call ShareKeys'],
   },
+  {
+    profile: 'honest-curious-server',
+    graph: 'ring',
+    modulusBits: null,
+    crashes: ['commit 5', 'call RevealShares', 'commit 2'],
+  },
 ] as const;
 
 /** Settings of the page that are the same in every test. */
@@ -60,8 +82,8 @@ const COMMON = {
   graphs: ['complete'],
   direct: false,
   noise: false,
-  maxEpsilon: 50,
-  maxDelta: 1e-6,
+  maxEpsilon: GRID_EPSILON,
+  maxDelta: MAX_DELTA,
 };
 
 /** The name by which Chromium is told to take a certificate. */
@@ -194,7 +216,9 @@ for (const { profile, graph, modulusBits, crashes } of CASES) {
           deployment.edgeSection(`origins = ["${origin}"]\n`),
         );
         const policy =
-          (noisy ? 'max_epsilon = 50.0\nmax_delta = 1e-6\n' : 'require_noise = false\n') +
+          (noisy
+            ? `max_epsilon = ${GRID_EPSILON}.0\nmax_delta = ${MAX_DELTA}\n`
+            : 'require_noise = false\n') +
           `min_clients = ${SIZE}\n` +
           `profiles = ["${profile}"]\ngraphs = ["${graph}"]\n`;
         const python = PYTHON.map((name, i) =>
@@ -205,7 +229,7 @@ for (const { profile, graph, modulusBits, crashes } of CASES) {
             crash: crashes[i]!,
             profiles: [profile],
             requireNoise: noisy,
-            maxEpsilon: 50,
+            maxEpsilon: GRID_EPSILON,
             vector: vectors[PYTHON.length + i]!,
             ...(i === 0 ? {} : { edge: deployment.authority }),
           }),

@@ -63,9 +63,13 @@ async function freePort(): Promise<number> {
 
 /** Clients' entries on the grid of a task of {@link GRID_TASK}: their vectors are not rounded. */
 export const GRID_DIM = 16_384;
-/** Sections of a task with noise whose sum shows the law of its noise. */
+/** The budget of such a task; its clients allow no more. */
+export const GRID_EPSILON = 50;
+/** What clients of tasks with noise allow: the tasks' 1e-7, and what a ring adds. */
+export const MAX_DELTA = 1.01e-7;
+/** Entries of its noise section: the sum shows the law of its noise. */
 export const GRID_TASK =
-  'epsilon = 50.0\ndelta = 1e-7\nl2_clip = 1.0\nscale_factor = 128.0\n' +
+  `epsilon = ${GRID_EPSILON}.0\ndelta = 1e-7\nl2_clip = 1.0\nscale_factor = 128.0\n` +
   'rotation = "none"\naccountant = "mixture-simple"\n';
 
 /** A vector of norm 0.97 on the grid, with signs of its own for each client. */
@@ -180,11 +184,11 @@ export class Deployment {
     return this.#start(SECAGG, args).ended;
   }
 
-  /** Judges the noise of the released sum of vectors on the grid; throws if it is wrong. */
-  async checkLaw(expected: readonly number[]): Promise<void> {
+  /** Judges the noise of a sum of vectors on the grid, by default the released one; throws if it is wrong. */
+  async checkLaw(expected: readonly number[], sum = 'sums/sum-1.npy'): Promise<void> {
     writeNpy(this.path('expected.npy'), expected, '<f8');
     const program = fileURLToPath(new URL('../../e2e/law.py', import.meta.url));
-    const files = ['sums/sum-1.npy', 'sums/report-1.json', 'expected.npy'];
+    const files = [sum, 'sums/report-1.json', 'expected.npy'];
     const judged = await this.#start(join(dirname(SECAGG), 'python'), [program, ...files]).ended;
     if (judged.code !== 0) throw new Error(judged.errors);
   }
