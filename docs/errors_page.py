@@ -133,7 +133,7 @@ MEANINGS: Final[dict[ErrorCode, tuple[str, str]]] = {
         "report it with the session's receipt",
     ),
     _C.PAYLOAD_MISMATCH: (
-        "the payload is not the one the session is bound to",
+        "the payload, or an object that was fetched, is not the one that was stated",
         "do not take part; report the server",
     ),
     _C.INTERNAL: (

@@ -328,9 +328,9 @@ class ClientCalls:
                 something.
 
         Raises:
-            RemoteProtocolError: UNEXPECTED_MESSAGE for a large update of the past;
-                PAYLOAD_MISMATCH for one that is not what was announced, or announced
-                too large for the session; BAD_ENCODING for one that is too large.
+            RemoteProtocolError: UNEXPECTED_MESSAGE for a large update of the past
+                (R10-1); BAD_ENCODING for one too large for the session (R10-2);
+                PAYLOAD_MISMATCH for one that is not what was announced (R10-3).
             ServiceError: Trying again will not help.
             SessionAbortedError: DEADLINE.
         """
@@ -367,7 +367,7 @@ class ClientCalls:
                 if after >= answer.kind.ROUND:
                     raise repeated(answer.kind)
                 return await self._fetch_update(session_id, answer, sizes, deadline)
-            check_inline_size(answer, sizes)
+            check_inline_size(answer, sizes, after=after)
             return answer
 
     def _record_break(self, caught: ServiceError) -> ServiceError:
@@ -461,7 +461,7 @@ class ClientCalls:
         digest: bytes | None,
         deadline: float,
     ) -> bytes:
-        """Fetch a blob in chunks and check its hash, unless `digest` is None.
+        """Fetch a blob in chunks and check its hash (R10-3), unless `digest` is None.
 
         The caller that gives no digest checks the blob by itself.
 
@@ -571,7 +571,7 @@ class ClientCalls:
 
 
 def repeated(kind: type[Message]) -> RemoteProtocolError:
-    """Return the complaint about an update of the past."""
+    """Return the complaint about an update of the past (R10-1)."""
     return ErrorCode.UNEXPECTED_MESSAGE.error(
         f"the server repeats the opening of round {kind.ROUND.name} instead of waiting",
         kind=RemoteProtocolError,

@@ -23,7 +23,7 @@ from typing import Final, TypeVar
 import numpy.typing as npt
 
 from secagg.client.application import Application
-from secagg.client.calls import RETRYABLE, ClientCalls
+from secagg.client.calls import RETRYABLE, ClientCalls, repeated
 from secagg.client.contribution import Contribution, check_size_of_sum
 from secagg.client.gate import Need, SessionInfo
 from secagg.client.open_client import ClientStep
@@ -256,7 +256,7 @@ class _Visitor:
             return self._visit_until(offered, known.round, answer)
         done = known
         if not isinstance(answer, Wait):
-            envelope = await self._fetch_whole(offered, answer)
+            envelope = await self._fetch_whole(offered, answer, known.round)
             packed = await self._sum(offered, envelope)
             done = self._client.step(offer, envelope.tagged())
             if done.is_over:
@@ -264,6 +264,8 @@ class _Visitor:
                 if packed is not None:
                     found = self._client.read_sum(offer, packed)
                 return Visit(0.0, offered.session_number, contribution=found)
+            if known.round >= envelope.kind.ROUND:
+                raise repeated(envelope.kind)
         if Need.VECTOR in done.needs:
             # The aggregator sees the view before anything is bound (R5.3-14), and may
             # have the whole upload of an earlier visit.
@@ -381,13 +383,15 @@ class _Visitor:
     # --- what comes -------------------------------------------------------------------
 
     async def _fetch_whole(
-        self, offered: SessionDescriptor, answer: Envelope | Reference
+        self, offered: SessionDescriptor, answer: Envelope | Reference, after: Round
     ) -> Envelope:
         """Return an update, fetched where it was only named."""
         sizes: MessageSizes = message_sizes(offered.parameters)
         if isinstance(answer, Envelope):
-            check_inline_size(answer, sizes)
+            check_inline_size(answer, sizes, after=after)
             return answer
+        if after >= answer.kind.ROUND:
+            raise repeated(answer.kind)
         answer.check_size(sizes)
         data = await self._fetch(offered, answer.blob, answer.size, answer.digest)
         return Envelope(answer.kind, data)

@@ -71,9 +71,9 @@ def cut(_: Run, update: bytes, by: int = 1) -> bytes:
 
 
 @_changed
-def grow(_: Run, update: bytes) -> bytes:
-    """Add a byte."""
-    return update + b"\0"
+def grow(_: Run, update: bytes, by: int = 1) -> bytes:
+    """Add bytes of zeros."""
+    return update + bytes(by)
 
 
 @_changed

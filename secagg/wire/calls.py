@@ -398,10 +398,9 @@ class Reference:
             sizes: Of the session that the message is of.
 
         Raises:
-            RemoteProtocolError: PAYLOAD_MISMATCH; nothing was fetched yet.
+            RemoteProtocolError: BAD_ENCODING (R10-2); nothing was fetched yet.
         """
-        mismatch = ErrorCode.PAYLOAD_MISMATCH
-        _check_size(self.kind, self.size, sizes, self.blob, mismatch)
+        _check_size(self.kind, self.size, sizes, self.blob)
 
 
 # The server's messages that grow with the cohort, by the names under which they are
@@ -423,28 +422,27 @@ _RELEASED_BYTES: Final = 1 + DIGEST_BYTES + 8 + 4 + 8
 _ABORTED_BYTES: Final = 1 + 2 + 4 + MAX_REASON_BYTES
 
 
-def check_inline_size(update: Envelope, sizes: MessageSizes) -> None:
+def check_inline_size(update: Envelope, sizes: MessageSizes, *, after: Round) -> None:
     """Refuse an update, received whole, that no session of these sizes can have.
 
     A call lets 4 MiB through, of which the decoder of a small message would make lists.
+    One of the past is compared with what was accepted, and never decoded (R5-8).
 
     Args:
         update: As it was received.
         sizes: Of the session that it is of.
+        after: The round that the client is in.
 
     Raises:
-        RemoteProtocolError: BAD_ENCODING; nothing of it was decoded.
+        RemoteProtocolError: BAD_ENCODING (R10-2); nothing of it was decoded.
     """
-    blob = Blob.NEIGHBOURHOOD if is_neighbourhood(update) else None
-    _check_size(update.kind, len(update.data), sizes, blob, ErrorCode.BAD_ENCODING)
+    if after < update.kind.ROUND:
+        blob = Blob.NEIGHBOURHOOD if is_neighbourhood(update) else None
+        _check_size(update.kind, len(update.data), sizes, blob)
 
 
 def _check_size(
-    kind: type[Message],
-    size: int,
-    sizes: MessageSizes,
-    blob: Blob | None,
-    code: ErrorCode,
+    kind: type[Message], size: int, sizes: MessageSizes, blob: Blob | None
 ) -> None:
     """Refuse a message larger than its kind has in this session."""
     largest = {
@@ -461,7 +459,7 @@ def _check_size(
     if blob is Blob.NEIGHBOURHOOD and sizes.neighbourhood:
         largest, name = sizes.neighbourhood, "Neighbourhood"
     if size > largest:
-        raise code.error(
+        raise ErrorCode.BAD_ENCODING.error(
             f"the server sends a message {name} of {size} bytes; in this session one "
             f"has at most {largest}",
             fix="Tell the operator: the aggregator is broken or lies.",

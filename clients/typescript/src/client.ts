@@ -790,6 +790,10 @@ export class Client {
     const before = session.state;
     const charged = session.record.charge;
     const step = await session.receive(update.kind, update.message);
+    if (session.state === before && !session.over) {
+      const what = 'the aggregator repeats an update, where a later one was asked for';
+      throw new SecAggError('UNEXPECTED_MESSAGE', what, { rule: 'R10-1' });
+    }
     const key = this.#keyOf(session);
     const budget = this.#budget(key);
     let change: Partial<ClientState> = {};

@@ -203,7 +203,7 @@ export class AggregatorCalls {
    * Reads a large object whole.
    *
    * @param most Its size where it is known, else the largest that is taken; bytes.
-   * @param digest Its SHA-256; what has another one is refused (BAD_ENCODING).
+   * @param digest Its SHA-256; what has another one is refused (R10-3).
    */
   async fetch(sid: Bytes, blob: number, most: number, digest: Bytes): Promise<Bytes> {
     const pieces: Bytes[] = [];
@@ -220,16 +220,20 @@ export class AggregatorCalls {
         LONG_MS,
       );
       const [data, total] = reading(() => [answer.bytes(1), Number(answer.integer(2))] as const);
-      if (total > most) unreadable(`an object of ${total} bytes in place of ${most}`);
+      if (total > most) mismatch(`an object of ${total} bytes in place of ${most}`);
       pieces.push(data);
       offset += data.length;
       if (offset >= total) break;
-      if (data.length === 0) unreadable('an object that is cut short');
+      if (data.length === 0) mismatch('an object that is cut short');
     }
     const object = concat(...pieces);
-    if (!equal(sha256(object), digest)) unreadable('an object with another hash than was said');
+    if (!equal(sha256(object), digest)) mismatch('an object with another hash than was said');
     return object;
   }
+}
+
+function mismatch(what: string): never {
+  throw new SecAggError('PAYLOAD_MISMATCH', `the aggregator has sent ${what}`);
 }
 
 function unreadable(what: string): never {

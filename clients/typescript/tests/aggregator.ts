@@ -104,6 +104,8 @@ interface Settings {
   readonly abortWithFate?: number;
   /** Leaves a client out of U3, as if it had been lost. */
   readonly lost?: string;
+  /** Tells a client the roster again and again. */
+  readonly repeatedTo?: string;
 }
 
 const UPLOAD_PIECE = 7;
@@ -273,6 +275,9 @@ class TestSession {
       return missed
         ? { kind: KINDS.abort, message: concat(u8(1), u16(43), text('not in the sum')) }
         : this.#ending;
+    }
+    if (this.#roster !== null && name === this.#settings.repeatedTo) {
+      return { kind: KINDS.roster, message: this.#roster };
     }
     if (this.#u3 !== null && after < 6) {
       if (!this.#u3.includes(name)) throw new SecAggError('SESSION_OVER', 'not in U3');

@@ -196,6 +196,16 @@ test('a client with another view leaves before anything is bound', async () => {
   assert.ok(![...party.aggregator.sessions[0]!.accepted.keys()].includes(`ann/${KINDS.upload}`));
 });
 
+test('an aggregator that repeats an update is left', async () => {
+  const party = makeParty(PARAMETERS, { lost: 'ann', repeatedTo: 'ann' });
+  const others = NAMES.slice(1).map((name, i) =>
+    run(party, name, new MemoryStore(), vectorOf(i + 1)),
+  );
+  const left = run(party, 'ann', new MemoryStore(), vectorOf(0));
+  await assert.rejects(left, { error: 'UNEXPECTED_MESSAGE', rule: 'R10-1' });
+  for (const one of await Promise.all(others)) assert.deepEqual([...one.sum!], total([1, 2, 3]));
+});
+
 test('one that is lost after sharing is not in the sum, and learns the end', async () => {
   const party = makeParty(PARAMETERS, { lost: 'dora' });
   const all = await Promise.all(

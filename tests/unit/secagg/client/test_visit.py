@@ -38,7 +38,7 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.protocol.descriptor import SessionDescriptor
-from secagg.protocol.messages import Roster
+from secagg.protocol.messages import Envelope, Roster
 from secagg.protocol.profiles import Profile, RoundDeadlines
 from secagg.protocol.rounds import ROUNDS, rounds_of
 from secagg.runtime.workers import Workers
@@ -547,9 +547,50 @@ def test_no_update_larger_than_the_session_can_have_is_fetched():
         phones.start()
         await phones.sleep(1)
         await phones.visit("ann")
-        with pytest.raises(RemoteProtocolError, match="bytes"):
+        with pytest.raises(RemoteProtocolError, match="bytes") as refused:
             await phones.visit("ann", Large(phones.link("ann")))
+        assert refused.value.code is ErrorCode.BAD_ENCODING
         assert asked == [GetUpdate]
+
+    scenario(test)
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "named"])
+@pytest.mark.parametrize("is_same", [True, False], ids=["same", "other"])
+def test_an_aggregator_that_repeats_an_update_is_left(is_same, is_whole):
+    # R10-1.
+    heard, asked = [], []
+
+    class Repeating(ConnectionAround):
+        async def call(self, request):
+            asked.append(type(request))
+            if not isinstance(request, GetUpdate) or not heard:
+                answer = await super().call(request)
+                heard.extend([answer] if isinstance(request, GetUpdate) else [])
+                return answer
+            data = heard[0].data if is_same else heard[0].data + bytes(5000)
+            update = Envelope(heard[0].kind, data)
+            return update if is_whole else Reference.for_message(update)
+
+    async def test(phones):
+        phones.start()
+        await phones.sleep(1)
+        for name in NAMES:
+            await phones.visit(name)
+        await phones.sleep(1)
+        repeating = Repeating(phones.link("ann"))
+        await phones.visit("ann", repeating)
+        assert heard[0].kind is Roster
+        asked.clear()
+        with pytest.raises((RemoteProtocolError, SessionAbortedError)) as refused:
+            await phones.visit("ann", repeating)
+        has_compared = is_whole and not is_same
+        assert refused.value.code is (
+            ErrorCode.EQUIVOCATION if has_compared else ErrorCode.UNEXPECTED_MESSAGE
+        )
+        assert asked == [GetUpdate]
+        with phones.client("ann") as client:
+            assert client.place("sums").offer == b""
 
     scenario(test)
 
