@@ -5,6 +5,9 @@ process of the command tells it becomes the answers to the lines.  The command h
 settings file, its state directory, its certificate, its identity and its vector as a
 file.  Only its date is the kit's, read from a file.
 
+With `over_edge` it calls an HTTP edge in place of gRPC.  The command has no setting for
+that, so its process is given the connection; what carries sessions is the same.
+
 Rule 1: a line is answered once the process has nothing more to say: when it asks for an
         update, shows its view, reads the sum, asks for another session, or has ended.
 Rule 2: a process that has left is started again by the next update, as a supervisor
@@ -23,20 +26,25 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
+from secagg_testing.inline_store import inline_store
 
 from secagg.conformance.driver import Driver, _code_in
 from secagg.conformance.program import STATE_VARIABLE
-from secagg.conformance.scene import membership_line
+from secagg.conformance.scene import TESTED, membership_line
 from secagg.crypto.cipher_suite import CipherSuite
 from secagg.errors import ErrorCode, SecAggError
 from secagg.pki.certificate_authority import CertificateAuthority
 from secagg.protocol.messages import Envelope, Upload
 from secagg.protocol.profiles import Profile
 from secagg.protocol.receipts.receipt import AuditReceipt
+from secagg.runtime.clock import SystemClock
+from secagg.server.call_guards import CallGuards, CallLimits
+from secagg.server.http_edge.listener import EdgeOptions, HttpEdge
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.simulation.driver import TRUST_DOMAIN
 from secagg.testbed.child_process import child_environment
 from secagg.transport.address import Address
+from secagg.transport.handshake_limits import AdmissionLimits
 from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity
 from secagg.wire.calls import (
@@ -62,6 +70,28 @@ SystemClock.date = lambda _: float(date.read_text())
 from secagg.cli import main
 sys.exit(main())
 """
+_AUTHORITY: Final = "edge.example"
+# The same over the HTTP edge, whose clock is the machine's.
+_COMMAND_OVER_EDGE: Final = f"""
+import time
+from pathlib import Path
+from secagg.client import grpc_connection
+from secagg.client.edge_connection import EdgeConnection
+from secagg.pki.client_identity import load_client_identity
+def connect(address, *, identity, aggregator):
+    text = Path("enrolment").read_text().split()
+    name = identity.identity.name
+    member = load_client_identity(
+        seed=Path("identity.seed"), credential=Path("credential.bin"),
+        enrolment_key=bytes.fromhex(text[0]), trust_domain=text[1], name=name,
+        now=int(time.time()),
+    )
+    return EdgeConnection(
+        {_AUTHORITY!r}, identity=member, aggregator=text[2], address=address,
+        authorities=Path("../ca.pem"), direct=True,
+    )
+grpc_connection.GrpcConnection = connect
+{_COMMAND}"""
 _WAITS: Final = {GetOffer: "gone", GetUploadStatus: "view"}
 _POLICY: Final = (
     "min_graph_bits",
@@ -157,14 +187,16 @@ class ClientCommand:
 
     Args:
         home: Directory for certificates, settings and states.
+        over_edge: It calls an HTTP edge in place of gRPC.
     """
 
-    def __init__(self, home: Path) -> None:
-        self._home = home
+    def __init__(self, home: Path, *, over_edge: bool = False) -> None:
+        self._home, self._over_edge = home, over_edge
+        self._program = _COMMAND_OVER_EDGE if over_edge else _COMMAND
         self._loop = asyncio.new_event_loop()
         self._aggregator = _Aggregator()
         self._ports: dict[str, int] = {}
-        self._servers: list[GrpcServer] = []
+        self._servers: list[GrpcServer | HttpEdge] = []
         self._process: asyncio.subprocess.Process | None = None
         self._waiting: tuple[str, asyncio.Future[Any]] | None = None
         self._told: Mapping[str, Any] = {}
@@ -252,7 +284,7 @@ class ClientCommand:
         (work / "client.toml").write_text(self._settings(line, work, port))
         out, errors = (work / "out").open("wb"), (work / "errors").open("wb")
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", _COMMAND, str(self._home / "date"), "client"),
+            *(sys.executable, "-c", self._program, str(self._home / "date"), "client"),
             *("--config", "client.toml", "--input", "x.npy", "--output", "sum.npy"),
             "--json",
             cwd=work,
@@ -279,14 +311,38 @@ class ClientCommand:
     async def _port(self, name: str) -> int:
         """Return where the aggregator of this name listens."""
         if name not in self._ports:
-            issued = self._authority.issue_server(name, ["127.0.0.1"])
-            identity = self._load(issued.write(self._home, name), Role.SERVER)
-            server = await GrpcServer.start(
-                self._aggregator, Address("127.0.0.1", 0), identity=identity
+            issued = self._authority.issue_server(name, ["127.0.0.1", _AUTHORITY])
+            files = issued.write(self._home, name)
+            identity = self._load(files, Role.SERVER)
+            server = (
+                await self._edge(files)
+                if self._over_edge
+                else await GrpcServer.start(
+                    self._aggregator, Address("127.0.0.1", 0), identity=identity
+                )
             )
             self._servers.append(server)
             self._ports[name] = server.address.port
         return self._ports[name]
+
+    async def _edge(self, files: tuple[Path, Path]) -> HttpEdge:
+        """Start an HTTP edge with this certificate."""
+        clock = SystemClock()
+        return await HttpEdge.start(
+            self._aggregator,
+            EdgeOptions(
+                listen="127.0.0.1:0",
+                authority=_AUTHORITY,
+                certificate=files[0],
+                private_key=files[1],
+                trust_domain=TRUST_DOMAIN,
+                enrolment_key=bytes.fromhex(membership_line(TESTED)["enrolment_key"]),
+            ),
+            guards=CallGuards(CallLimits(), clock.now),
+            admission=AdmissionLimits(),
+            store=inline_store(),
+            clock=clock,
+        )
 
     def _load(self, files: tuple[Path, Path], role: Role) -> TLSIdentity:
         authority = self._home / "ca.pem"
@@ -307,6 +363,8 @@ class ClientCommand:
         seed.touch(0o600)
         seed.write_bytes(bytes.fromhex(membership["seed"]))
         credential.write_bytes(bytes.fromhex(membership["credential"]))
+        enrolled = membership["enrolment_key"], TRUST_DOMAIN, line["aggregator"]
+        (work / "enrolment").write_text("\n".join(enrolled))
         state = self._home / f"state-{self._clients}"
         policy = {
             "profiles": [Profile(each).label for each in limits["profiles"]],

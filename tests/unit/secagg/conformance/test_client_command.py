@@ -21,8 +21,8 @@ PARTS = 24  # so that each ends in time
 class Behind:
     """The command behind the kit's lines, without a process for the driver."""
 
-    def __init__(self, home):
-        self.command = ClientCommand(home)
+    def __init__(self, home, *, over_edge):
+        self.command = ClientCommand(home, over_edge=over_edge)
 
     def call(self, line):
         try:
@@ -34,10 +34,10 @@ class Behind:
         """Do nothing: the command ends with its case."""
 
 
-@pytest.fixture
-def bad(tmp_path):
+@pytest.fixture(params=["gRPC", "HTTP edge"])
+def bad(tmp_path, request):
     """Return a function that plays cases and returns those that went wrong."""
-    tested = Behind(tmp_path)
+    tested = Behind(tmp_path, over_edge=request.param == "HTTP edge")
     abilities, known = (
         kit.Abilities.of(tested.command.hello()),
         report.known_failing(FAILING),
