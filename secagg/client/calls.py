@@ -46,7 +46,7 @@ from secagg.wire.calls import (
     UploadStatus,
     Wait,
     WatchSession,
-    check_inline_size,
+    check_update_size,
 )
 
 RETRYABLE: Final = frozenset(
@@ -363,12 +363,9 @@ class ClientCalls:
                         "the round was not closed",
                     )
                 continue
-            if isinstance(answer, Reference):
-                if after >= answer.kind.ROUND:
-                    raise repeated(answer.kind)
-                return await self._fetch_update(session_id, answer, sizes, deadline)
-            check_inline_size(answer, sizes, after=after)
-            return answer
+            return await self.whole_update(
+                session_id, answer, after=after, sizes=sizes, deadline=deadline
+            )
 
     def _record_break(self, caught: ServiceError) -> ServiceError:
         """Record that a stream broke, and return why.
@@ -384,23 +381,34 @@ class ClientCalls:
             self.failure = error
         return error
 
-    async def _fetch_update(
+    async def whole_update(
         self,
         session_id: bytes,
-        announced: Reference,
+        answer: Envelope | Reference,
+        *,
+        after: Round,
         sizes: MessageSizes,
         deadline: float,
     ) -> Envelope:
-        """Fetch an update that is too large for the answer that announces it."""
-        announced.check_size(sizes)
+        """Return an update, fetched where the answer only refers to it.
+
+        The arguments and errors are those of `next_update`.
+        """
+        if after >= answer.kind.ROUND:
+            if isinstance(answer, Reference):
+                raise repeated(answer.kind)
+            return answer  # compared with what was accepted, and never decoded (R5-8)
+        check_update_size(answer, sizes)
+        if isinstance(answer, Envelope):
+            return answer
         data = await self.fetch(
             session_id,
-            announced.blob,
-            max_bytes=announced.size,
-            digest=announced.digest,
+            answer.blob,
+            max_bytes=answer.size,
+            digest=answer.digest,
             deadline=deadline,
         )
-        return Envelope(announced.kind, data)
+        return Envelope(answer.kind, data)
 
     async def _streamed(
         self, session_id: bytes, after: Round, deadline: float

@@ -52,11 +52,8 @@ from secagg.wire.calls import (
     GetOffer,
     GetUpdate,
     GetUploadStatus,
-    MessageSizes,
-    Reference,
     Wait,
     carrier_of,
-    check_inline_size,
     message_sizes,
 )
 
@@ -256,7 +253,15 @@ class _Visitor:
             return self._visit_until(offered, known.round, answer)
         done = known
         if not isinstance(answer, Wait):
-            envelope = await self._fetch_whole(offered, answer, known.round)
+            envelope = await self._in_time(
+                self._calls.whole_update(
+                    offered.session_id,
+                    answer,
+                    after=known.round,
+                    sizes=message_sizes(offered.parameters),
+                    deadline=self._deadline,
+                )
+            )
             packed = await self._sum(offered, envelope)
             done = self._client.step(offer, envelope.tagged())
             if done.is_over:
@@ -381,20 +386,6 @@ class _Visitor:
         return status.complete
 
     # --- what comes -------------------------------------------------------------------
-
-    async def _fetch_whole(
-        self, offered: SessionDescriptor, answer: Envelope | Reference, after: Round
-    ) -> Envelope:
-        """Return an update, fetched where it was only named."""
-        sizes: MessageSizes = message_sizes(offered.parameters)
-        if isinstance(answer, Envelope):
-            check_inline_size(answer, sizes, after=after)
-            return answer
-        if after >= answer.kind.ROUND:
-            raise repeated(answer.kind)
-        answer.check_size(sizes)
-        data = await self._fetch(offered, answer.blob, answer.size, answer.digest)
-        return Envelope(answer.kind, data)
 
     async def _sum(self, offered: SessionDescriptor, update: Envelope) -> bytes | None:
         """Fetch a released sum before the session ends here: a visit may be cut off.

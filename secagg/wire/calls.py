@@ -391,17 +391,6 @@ class Reference:
             blob = Blob.NEIGHBOURHOOD
         return cls(update.kind, update.digest, len(update.data), blob)
 
-    def check_size(self, sizes: MessageSizes) -> None:
-        """Refuse a message that no session of these sizes can have.
-
-        Args:
-            sizes: Of the session that the message is of.
-
-        Raises:
-            RemoteProtocolError: BAD_ENCODING (R10-2); nothing was fetched yet.
-        """
-        _check_size(self.kind, self.size, sizes, self.blob)
-
 
 # The server's messages that grow with the cohort, by the names under which they are
 # fetched.
@@ -422,29 +411,22 @@ _RELEASED_BYTES: Final = 1 + DIGEST_BYTES + 8 + 4 + 8
 _ABORTED_BYTES: Final = 1 + 2 + 4 + MAX_REASON_BYTES
 
 
-def check_inline_size(update: Envelope, sizes: MessageSizes, *, after: Round) -> None:
-    """Refuse an update, received whole, that no session of these sizes can have.
+def check_update_size(update: Envelope | Reference, sizes: MessageSizes) -> None:
+    """Refuse an update that no session of these sizes can have (R10-2).
 
     A call lets 4 MiB through, of which the decoder of a small message would make lists.
-    One of the past is compared with what was accepted, and never decoded (R5-8).
 
     Args:
-        update: As it was received.
+        update: As it was received, or what is to be fetched.
         sizes: Of the session that it is of.
-        after: The round that the client is in.
 
     Raises:
-        RemoteProtocolError: BAD_ENCODING (R10-2); nothing of it was decoded.
+        RemoteProtocolError: BAD_ENCODING; nothing of it was decoded or fetched.
     """
-    if after < update.kind.ROUND:
-        blob = Blob.NEIGHBOURHOOD if is_neighbourhood(update) else None
-        _check_size(update.kind, len(update.data), sizes, blob)
-
-
-def _check_size(
-    kind: type[Message], size: int, sizes: MessageSizes, blob: Blob | None
-) -> None:
-    """Refuse a message larger than its kind has in this session."""
+    if isinstance(update, Reference):
+        size, is_part = update.size, update.blob is Blob.NEIGHBOURHOOD
+    else:
+        size, is_part = len(update.data), is_neighbourhood(update)
     largest = {
         Roster: sizes.roster,
         EdgesPublished: sizes.edges,
@@ -453,10 +435,10 @@ def _check_size(
         Quorum: sizes.quorum,
         Released: _RELEASED_BYTES,
         Aborted: _ABORTED_BYTES,
-    }[kind]
-    name = kind.__name__
+    }[update.kind]
+    name = update.kind.__name__
     # On a graph without neighbourhoods the session refuses one, by its rule (R5.2-25).
-    if blob is Blob.NEIGHBOURHOOD and sizes.neighbourhood:
+    if is_part and sizes.neighbourhood:
         largest, name = sizes.neighbourhood, "Neighbourhood"
     if size > largest:
         raise ErrorCode.BAD_ENCODING.error(
