@@ -247,6 +247,7 @@ class TwoAggregatorClient:
         Raises:
             InputError: The vector cannot be encoded, and no aggregator was called. Only
                 a wrong length is found later, after the offers were fetched.
+            LocalProtocolError: The client is not open, or contributes already.
             RemoteProtocolError: POLICY_VIOLATION for a session outside this client's
                 limits. BAD_CONFIG for offers that form no session. BAD_CLOCK for a
                 session that ends too early or too late by the local clock.
@@ -257,16 +258,17 @@ class TwoAggregatorClient:
             ServiceError: An aggregator or the client's disk is unavailable.
         """
         given = await self._workers.run(_copied, vector)
-        try:
-            joined = await self._join()
-            # Until the end, each connection stays with the maker of its offer (R5.0-6).
-            self._leader.bind(joined.leader.aggregator)
-            self._helper.bind(joined.helper.aggregator)
-            as_vector(given, joined.noise.dim)  # the length is no secret
-            return await self._contribute(joined, given)
-        finally:
-            self._leader.bind(None)
-            self._helper.bind(None)
+        with self._state.carried(self._task):
+            try:
+                joined = await self._join()
+                # Until the end, each way stays with the maker of its offer (R5.0-6).
+                self._leader.bind(joined.leader.aggregator)
+                self._helper.bind(joined.helper.aggregator)
+                as_vector(given, joined.noise.dim)  # the length is no secret
+                return await self._contribute(joined, given)
+            finally:
+                self._leader.bind(None)
+                self._helper.bind(None)
 
     async def _contribute(
         self, joined: _Joined, given: npt.NDArray[Any]
@@ -322,6 +324,9 @@ class TwoAggregatorClient:
     ) -> _Joined:
         """Check both offers together, and return the session."""
         now, (to_leader, to_helper) = int(self._clock.date()), self._connections
+        # One proxy in front of both would read both shares (R10.3-4).
+        self._leader.check_transport(leader)
+        self._helper.check_transport(helper)
         known, total = await self._call(lambda client: _facts_of(client, leader))
         request = PairRequest(
             leader=leader,

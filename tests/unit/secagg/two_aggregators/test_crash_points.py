@@ -44,7 +44,7 @@ class Way:
 
     def __init__(self, mortal, part, identity):
         self._mortal, self.aggregator, self.identity = mortal, part, identity
-        self.trust_domain = None
+        self.trust_domain, self.is_direct = None, True
 
     async def call(self, request):
         service = self._mortal.alive.get(self.aggregator)

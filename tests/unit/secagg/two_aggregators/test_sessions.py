@@ -9,7 +9,7 @@ from secagg_testing.client_state import LastingStore
 from secagg_testing.cohorts import offer_of
 from secagg_testing.lying_connection import LyingConnection
 from secagg_testing.manual_clock import run
-from secagg_testing.two_aggregators import TASK, TwoAggregators, noise_for
+from secagg_testing.two_aggregators import TASK, Between, TwoAggregators, noise_for
 
 from secagg.client.budget import TotalBudgetExceededError
 from secagg.distributed_dp import AggregatorNoise
@@ -38,15 +38,12 @@ from secagg.wire.calls import Blob, FetchChunk, GetOffer, UploadChunk, UploadSta
 VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
 
 
-class Deaf:
+class Deaf(Between):
     """A way on which uploads are lost: noticed by their sender, or not."""
 
     def __init__(self, inner, *, silently=False):
-        self._inner = inner
+        super().__init__(inner)
         self._silently = silently
-        self.identity = inner.identity
-        self.aggregator = inner.aggregator
-        self.trust_domain = inner.trust_domain
 
     async def call(self, request):
         if not isinstance(request, UploadChunk):
@@ -490,13 +487,12 @@ def test_the_helper_answers_one_set_alone_and_that_one_again(drawn) -> None:
 # --- vectors that cannot be used ------------------------------------------------------
 
 
-class Heard:
+class Heard(Between):
     """A way that counts the calls on it."""
 
     def __init__(self, inner):
-        self._inner, self.calls = inner, []
-        self.identity, self.aggregator = inner.identity, inner.aggregator
-        self.trust_domain = inner.trust_domain
+        super().__init__(inner)
+        self.calls = []
 
     async def call(self, request):
         self.calls.append(type(request))
