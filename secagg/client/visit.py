@@ -28,7 +28,7 @@ from secagg.client.contribution import Contribution, check_size_of_sum
 from secagg.client.gate import Need, SessionInfo
 from secagg.client.open_client import ClientStep
 from secagg.client.session_driver import DEFAULT_MAX_PAYLOAD_BYTES, TOO_LATE
-from secagg.client.step_client import StepClient, check_peer
+from secagg.client.step_client import StepClient, check_peer, state_of
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.distributed_dp import Unusable
 from secagg.errors import (
@@ -133,8 +133,8 @@ async def visit(  # noqa: PLR0913 - one argument per decision of the client's ow
             another one.
         RemoteProtocolError: The aggregator broke the protocol or a limit of this
             client, or refuses it.
-        LocalProtocolError: An argument is out of range, or the connection is of another
-            client or trust domain than the state.
+        LocalProtocolError: An argument is out of range, the connection is of another
+            client or trust domain than the state, or another carrier has the task.
     """
     held = check_real("held_seconds", held_seconds, least=0.0)
     held = min(held, MAX_HELD_MS / _MILLISECONDS)
@@ -155,7 +155,8 @@ async def visit(  # noqa: PLR0913 - one argument per decision of the client's ow
         clock=clock,
         entropy=entropy or SystemEntropy(),
     )
-    return await found.visit()
+    with state_of(client).carried(task):
+        return await found.visit()
 
 
 class _Visitor:

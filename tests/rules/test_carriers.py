@@ -148,3 +148,20 @@ def test_a_visit_takes_no_offer_of_another_task(tmp_path):
             )
         assert refused.value.code is ErrorCode.BAD_CONFIG
         assert state.place("t").highest_number == 0
+
+
+def test_a_visit_to_a_task_that_a_client_has_is_refused(tmp_path):
+    # Both would ask their owner for a vector of one session.
+    async def main():
+        with _state(tmp_path, drivers.WAIVED) as state:
+            service = drivers.service(drivers.exact_offer())
+            way = InMemoryConnection(service, drivers.NAME)
+            vector = lambda *_: np.zeros(drivers.DIMENSION)  # noqa: E731 - one line
+            async with Client(way, task="t", step_client=state):
+                with pytest.raises(LocalProtocolError, match="another client"):
+                    await visit(state, way, task="t", vector=vector)
+            assert not any(isinstance(said, AdvertiseKeys) for _, said in service.calls)
+            with pytest.raises(drivers.TookPartError):
+                await visit(state, way, task="t", vector=vector)
+
+    asyncio.run(main())
