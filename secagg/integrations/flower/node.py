@@ -132,11 +132,16 @@ def _trained(
     except RuntimeError:  # from now on nothing else may depend on this machine
         raise TrainingFailedError("there is no thread for the training") from None
     try:
-        return training.result(seconds)
+        error = training.exception(seconds)  # of any class: none keeps a node away
     except TimeoutError:
         raise TrainingFailedError(
             "the training was not ready when its vector was due"
         ) from None
+    if error is None:
+        return training.result()
+    if isinstance(error, TrainingFailedError):
+        raise error
+    raise TrainingFailedError(f"the training has raised {type(error).__name__}")
 
 
 def _checked(
