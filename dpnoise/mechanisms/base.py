@@ -107,6 +107,10 @@ class NoiseSource(Protocol):
 _HIDDEN_BIAS: Final = Fraction(1, 100)
 """Squared bias over noise variance that takes 0.1 percent off an interval's 95."""
 
+_NORMAL_FROM: Final = 1 << 10
+"""Noise in all entries that a rotation mixes, steps², from which on one entry's lattice
+takes 0.2 percent off an interval's 95, and the normal law holds far out."""
+
 _SHORTENED: Final = 1.0 + 2.0**-20  # what rounding of floats never reaches
 
 
@@ -734,6 +738,8 @@ class Mechanism(abc.ABC):
             error = error.with_flaw("secret selection decides which vectors it adds up")
         if bias > noise_variance * _HIDDEN_BIAS:
             error = error.with_flaw("rounding may shorten every vector, noise or not")
+        if mixed > 1 and mixed * noise_variance < _NORMAL_FROM:
+            error = error.with_flaw("so little noise in so few entries is not normal")
         if self.mixture_norm_bound(self.l2_clip_squared_steps) is not None:
             error = error.with_flaw(
                 f"the clip of {self.name} also shortens vectors within l2_clip"

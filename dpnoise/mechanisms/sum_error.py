@@ -4,8 +4,9 @@
   vectors that arrived, secret selection, local randomisers. What a clip takes off a
   vector, and what wraps around the modulus, is in no figure here.
 * An interval exists where all error is noise and rounding, and holds for every entry,
-  whatever the vectors are. A rotation spreads variance over all entries, but no bias:
-  rounding that shortens vectors is a flaw unless noise hides its most in one entry.
+  whatever the vectors are. Rotated entries need noise enough for the normal law.
+* A rotation spreads variance over all entries, but no bias: rounding that shortens
+  vectors is a flaw unless noise hides its most in one entry.
 * A sum with another error has its reason in `flaws`, and no interval. A bound that
   holds for any data would be too wide to be useful.
 * Figures are rounded up. Noise of less variance than stated is nearer to zero. So an
