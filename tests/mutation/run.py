@@ -81,6 +81,7 @@ CHUNK: Final = 32
 NEVER_REACHED: Final = "no test reaches it"
 TIMED_OUT: Final = "a test that never ends"
 IMPORT_OF: Final = "import of "
+CONFTEST: Final = "import of a conftest.py"
 NO_FILE: Final = ""
 
 
@@ -143,9 +144,11 @@ class Reach:
 
     def has(self, test: str) -> bool:
         """Return whether a test, or the import of its file, is part of the suite."""
+        if test in {TIMED_OUT, CONFTEST}:
+            return True
         if test.startswith(IMPORT_OF):
             return test.removeprefix(IMPORT_OF) in self.imported
-        return test in self.sites or test == TIMED_OUT
+        return test in self.sites
 
     def tests_for(
         self, mutant: Mutant, first: str | None, *, at_import: bool
@@ -258,6 +261,11 @@ class _Judge:
             raise RuntimeError(f"{self._caught_by} fails without any mutant")
         return self._verdicts or [self._caught_by]
 
+    def record_conftest(self) -> None:
+        """Record that pytest cannot import a conftest.py: it then collects nothing."""
+        if self._trials[0].at_import:
+            self._caught_by = CONFTEST
+
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
             self._caught_by = self._caught_by or f"{IMPORT_OF}{report.nodeid}"
@@ -368,6 +376,9 @@ def _run_tests(
     options += ["--hypothesis-profile=mutants"]
     options += [after_failure, *(f"--ignore={path}" for path in PASSED_OVER)]
     ended = pytest.main([*options, *paths], plugins=[plugin])
+    # All paths were found when the tests were observed.
+    if ended == pytest.ExitCode.USAGE_ERROR and isinstance(plugin, _Judge):
+        plugin.record_conftest()
     if ended != pytest.ExitCode.OK and not plugin.has_failures:
         raise RuntimeError(f"pytest has ended with {ended!r}")
 

@@ -150,6 +150,7 @@ def test_what_was_caught_counts_while_its_test_is_in_the_suite():
     reach = run.Reach(sites={"a.py::t": set()}, imported={"a.py": set()})
     assert reach.has("a.py::t")
     assert reach.has("import of a.py")
+    assert reach.has(run.CONFTEST)
     assert not reach.has("a.py::gone")
     assert not reach.has("import of gone.py")
 
