@@ -28,6 +28,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import resource
 import signal
 import socket
@@ -184,7 +185,9 @@ class Party:
     def signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             if self.process is not None and self.process.returncode is None:
-                self.process.send_signal(number)
+                # Not by `send_signal`, which polls: of a process that has just ended
+                # it may take the exit code, and the loop then reports 255 instead.
+                os.kill(self.process.pid, number)
 
     def limit_files(self, size: int) -> None:
         """Let it write no file beyond some bytes: a full disk, for it alone."""
