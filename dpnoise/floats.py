@@ -101,7 +101,7 @@ def error_text(error: float) -> str:
     stated = text_above(error, 3)
     if not _LEAST_IN_FULL <= error < _MOST_IN_FULL:
         return stated
-    return f"{float(stated):.{_places(error)}f}"
+    return f"{float(stated):.{_decimal_places(error)}f}"
 
 
 def plus_minus(values: Iterable[float], error: float) -> tuple[str, ...]:
@@ -121,11 +121,11 @@ def plus_minus(values: Iterable[float], error: float) -> tuple[str, ...]:
         )
     form = ".6g"
     if _LEAST_IN_FULL <= error < _MOST_IN_FULL:
-        form = f".{_places(error)}f"
+        form = f".{_decimal_places(error)}f"
     return tuple(f"{value:{form}} ± {error_text(error)}" for value in values)
 
 
-def _places(error: float) -> int:
+def _decimal_places(error: float) -> int:
     """Return the decimal places of three digits."""
     return max(0, 2 - math.floor(math.log10(error)))
 

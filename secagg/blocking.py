@@ -206,14 +206,14 @@ class _Blocking(Generic[_Opened]):
         traceback: TracebackType | None,
     ) -> None:
         """Close it."""
-        loop, _ = self._parts()
+        loop, _ = self._require_open()
         self._running = None
         try:
             loop.run(_exit_context(self._asynchronous, kind, error, traceback))
         finally:
             loop.close()
 
-    def _parts(self) -> tuple[_Loop, _Opened]:
+    def _require_open(self) -> tuple[_Loop, _Opened]:
         if self._running is None:
             raise ErrorCode.LOCAL_MISUSE.error(
                 "it is not open", fix="Use it as a context manager."
@@ -244,7 +244,7 @@ class BlockingClient(_Blocking[AsyncClient]):
         accept: Callable[[SessionInfo], None] | None = None,
     ) -> Contribution:
         """Give one vector to one session; see `secagg.Client.contribute`."""
-        loop, client = self._parts()
+        loop, client = self._require_open()
         return loop.run(client.contribute(vector, accept=accept))
 
     def contributions(
@@ -254,14 +254,14 @@ class BlockingClient(_Blocking[AsyncClient]):
         accept: Callable[[SessionInfo], None] | None = None,
     ) -> Iterator[Contribution]:
         """Give a vector to every session; see `secagg.Client.contributions`."""
-        loop, client = self._parts()
+        loop, client = self._require_open()
         given = client.contributions(vector, accept=accept)
         while (one := loop.run(anext(given, None))) is not None:
             yield one
 
     def last_part(self) -> Participation | None:
         """Return the latest session taken part in; see `secagg.Client.last_part`."""
-        loop, client = self._parts()
+        loop, client = self._require_open()
         return loop.run(client.last_part())
 
 
@@ -285,7 +285,7 @@ class BlockingServer(_Blocking[AsyncServer]):
     @property
     def address(self) -> Address:
         """Where it listens, with the real port; after the first task was added."""
-        return self._parts()[1].address
+        return self._require_open()[1].address
 
     def add_task(  # noqa: PLR0913 - the arguments of the other
         self,
@@ -298,7 +298,7 @@ class BlockingServer(_Blocking[AsyncServer]):
         attempts: int = 3,
     ) -> BlockingTask:
         """Run a task; see `secagg.Server.add_task`."""
-        loop, server = self._parts()
+        loop, server = self._require_open()
         task = loop.run(
             server.add_task(
                 task_id,
@@ -317,7 +317,7 @@ class BlockingCohort(_Blocking[InProcessCohort]):
 
     def sum(self, vectors: Iterable[npt.ArrayLike | VectorMaker | None]) -> ReleasedSum:
         """Let clients give one vector each; see `InProcessCohort.sum`."""
-        loop, cohort = self._parts()
+        loop, cohort = self._require_open()
         return loop.run(cohort.sum(vectors))
 
 

@@ -186,10 +186,10 @@ class SecAggError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors cross process borders: one with keywords is rebuilt from its state.
-        return _rebuilt, (type(self), self.args, self.__dict__)
+        return _rebuild_error, (type(self), self.args, self.__dict__)
 
 
-def _rebuilt(
+def _rebuild_error(
     kind: type[SecAggError], args: tuple[object, ...], state: dict[str, object]
 ) -> SecAggError:
     error = kind.__new__(kind, *args)

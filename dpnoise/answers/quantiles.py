@@ -172,8 +172,8 @@ class Quantiles(CountQuestion[RankTally]):
             nodes[(1 << level) - 2 : (2 << level) - 2]
             for level in range(1, self.levels + 1)
         ]
-        ranks = np.concatenate([[0.0], np.cumsum(_fit(levels, number))])
-        middle, terms = self._sums(levels, number)
+        ranks = np.concatenate([[0.0], np.cumsum(_fit_nodes(levels, number))])
+        middle, terms = self._sum_nodes(levels, number)
         reach = {
             count: read.error.times(count).half_width(confidence, counts=self.cells - 1)
             for count in set(terms.tolist())
@@ -191,7 +191,7 @@ class Quantiles(CountQuestion[RankTally]):
             confidence=confidence,
         )
 
-    def _sums(
+    def _sum_nodes(
         self, levels: list[NDArray[np.float64]], inputs: float
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Add up the fewest nodes below each border, or above it.
@@ -218,7 +218,7 @@ class Quantiles(CountQuestion[RankTally]):
         return ranks, terms
 
 
-def _fit(levels: list[NDArray[np.float64]], inputs: float) -> NDArray[np.float64]:
+def _fit_nodes(levels: list[NDArray[np.float64]], inputs: float) -> NDArray[np.float64]:
     """Fit cells to noisy nodes by least squares, given the exact root.
 
     Source:

@@ -216,10 +216,10 @@ def _point(row: Row, *, by_bits: bool) -> Point:
 
 def _cells(row: Row) -> tuple[str, ...]:
     values = (getattr(row, name) for name in (*_SHOWN, *_SHOWN_LAST))
-    return tuple(_text(value) for value in values)
+    return tuple(_cell_text(value) for value in values)
 
 
-def _text(value: object) -> str:
+def _cell_text(value: object) -> str:
     if value is None:
         return "–"
     return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -47,7 +47,7 @@ class Draws:
         """Return a uniform integer in [0, bound), by rejection; bound at least 1."""
         bits = (bound - 1).bit_length()
         while True:
-            candidate = self._bits(bits)
+            candidate = self._read_bits(bits)
             if candidate < bound:
                 return candidate
 
@@ -61,7 +61,7 @@ class Draws:
         while True:
             rest *= 1 << _BERNOULLI_BITS
             digits = math.floor(rest)
-            drawn = self._bits(_BERNOULLI_BITS)
+            drawn = self._read_bits(_BERNOULLI_BITS)
             if drawn != digits:
                 return drawn < digits
             rest -= digits
@@ -70,7 +70,7 @@ class Draws:
 
     def uniform(self) -> float:
         """Return a float, uniform on the midpoints of 2^53 cells of (0, 1)."""
-        return (self._bits(53) + 0.5) * 2.0**-53
+        return (self._read_bits(53) + 0.5) * 2.0**-53
 
     def normal(self) -> float:
         """Return a standard normal number, by Box and Muller's transform."""
@@ -79,7 +79,7 @@ class Draws:
 
     def fair_successes(self, tosses: int) -> int:
         """Return the number of successes in so many fair trials, exactly."""
-        return self._bits(tosses).bit_count()
+        return self._read_bits(tosses).bit_count()
 
     def words(self, count: int) -> NDArray[np.uint64]:
         """Return uniform words of 64 bits, shape (count,)."""
@@ -121,7 +121,7 @@ class Draws:
         _direction_sampler().add_to(drawn, self._seed, self._label + b"/direction")
         return drawn.astype(np.float64)
 
-    def _bits(self, count: int) -> int:
+    def _read_bits(self, count: int) -> int:
         """Return the next bytes as an integer of so many bits; discard the rest."""
         taken = int.from_bytes(self._read_bytes(-(-count // 8)), "little")
         return taken & ((1 << count) - 1)

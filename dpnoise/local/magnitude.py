@@ -51,7 +51,7 @@ class ScalarDP(LocalRandomiser):
     @cached_property
     def lie(self) -> Fraction:
         """Probability to send another grid point, exact."""
-        return _lie(self.parameters.epsilon, self.levels)
+        return _other_point_probability(self.parameters.epsilon, self.levels)
 
     @cached_property
     def slope(self) -> float:
@@ -124,7 +124,7 @@ def _best_levels(epsilon: float) -> int:
 
 def _worst_share(epsilon: float, levels: int) -> float:
     """Return the largest variance, in units of the squared bound."""
-    lie = _lie(epsilon, levels)
+    lie = _other_point_probability(epsilon, levels)
     slope = _slope(lie, levels)
     worst = 0.0
     for cell in {0, levels - 1}:
@@ -152,6 +152,6 @@ def _slope(lie: Fraction, levels: int) -> float:
     return float(1 - lie - lie / levels)
 
 
-def _lie(epsilon: float, levels: int) -> Fraction:
+def _other_point_probability(epsilon: float, levels: int) -> Fraction:
     """Return the probability of another point, k/(e^ε + k) rounded up."""
     return lie_probability(epsilon - math.log(levels))

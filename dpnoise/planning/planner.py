@@ -316,11 +316,11 @@ class _Planner:
         """
         # Before any accountant is asked: accounting for a hopeless grid may be slow.
         refuse_cutting(self._model)
-        scale_factor, bits = self._best(self._model)
+        scale_factor, bits = self._best_scale(self._model)
         refuse_hopeless(self._model, forecast_at(self._model, scale_factor, bits))
         for _ in range(tuning.SEARCHES):
-            model = self._fit(scale_factor)
-            moved, moved_bits = self._best(model)
+            model = self._fit_model(scale_factor)
+            moved, moved_bits = self._best_scale(model)
             here, there = (
                 forecast_at(model, scale, width)
                 for scale, width in ((scale_factor, bits), (moved, moved_bits))
@@ -385,7 +385,7 @@ class _Planner:
                 return finer
         return scale_factor
 
-    def _fit(self, scale_factor: float) -> NoiseModel:
+    def _fit_model(self, scale_factor: float) -> NoiseModel:
         """Fit the model to the noise that a scale needs, and its double or the finest.
 
         It fits one point if the accountant is too slow for the finer grid and another
@@ -417,7 +417,7 @@ class _Planner:
         self._model = self._model.through(points)
         return self._model
 
-    def _best(self, model: NoiseModel) -> tuple[float, int]:
+    def _best_scale(self, model: NoiseModel) -> tuple[float, int]:
         """Return the best scale, and the requested or smallest sufficient bits."""
         request, bits = self._request, self._request.bits
         lowest = smallest_scale(model)

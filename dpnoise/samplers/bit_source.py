@@ -119,7 +119,7 @@ class BitSource:
         Raises:
             ParameterError: `count` is negative or the range leaves [0, 2^56).
         """
-        return self._words(np.dtype(np.uint8), offset, count).tobytes()
+        return self._read_words(np.dtype(np.uint8), offset, count).tobytes()
 
     def uint16(self, start: int, count: int) -> npt.NDArray[np.uint16]:
         """Words `start` to `start + count − 1` of 16 bits, shape (count,).
@@ -127,7 +127,9 @@ class BitSource:
         Raises:
             ParameterError: `count` is negative or the range leaves the stream.
         """
-        return self._words(np.dtype("<u2"), start, count).astype(np.uint16, copy=False)
+        return self._read_words(np.dtype("<u2"), start, count).astype(
+            np.uint16, copy=False
+        )
 
     def uint32(self, start: int, count: int) -> npt.NDArray[np.uint32]:
         """Words `start` to `start + count − 1` of 32 bits, shape (count,).
@@ -135,7 +137,9 @@ class BitSource:
         Raises:
             ParameterError: `count` is negative or the range leaves the stream.
         """
-        return self._words(np.dtype("<u4"), start, count).astype(np.uint32, copy=False)
+        return self._read_words(np.dtype("<u4"), start, count).astype(
+            np.uint32, copy=False
+        )
 
     def uint64(self, start: int, count: int) -> npt.NDArray[np.uint64]:
         """Words `start` to `start + count − 1` of 64 bits, shape (count,).
@@ -143,7 +147,9 @@ class BitSource:
         Raises:
             ParameterError: `count` is negative or the range leaves the stream.
         """
-        return self._words(np.dtype("<u8"), start, count).astype(np.uint64, copy=False)
+        return self._read_words(np.dtype("<u8"), start, count).astype(
+            np.uint64, copy=False
+        )
 
     def block_words(self, blocks: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         """Both 64-bit words of each numbered block, in any order, in one call.
@@ -167,7 +173,7 @@ class BitSource:
         words = np.frombuffer(encryptor.update(counters.tobytes()), dtype="<u8")
         return words.reshape(blocks.size, 2).astype(np.uint64, copy=False)
 
-    def _words(
+    def _read_words(
         self, dtype: np.dtype[np.unsignedinteger], start: int, count: int
     ) -> npt.NDArray[np.unsignedinteger]:
         """`count` little-endian words of the given type from word `start` on."""

@@ -47,7 +47,7 @@ def exact_parameter(
             value=value,
             nearest=_as_text(least if exact < least else most),
         )
-    length = _bits(exact)
+    length = _longer_bit_length(exact)
     if length > MAX_RATIONAL_BITS:
         raise ParameterError(
             f"numerator and denominator of {parameter} have at most "
@@ -58,12 +58,12 @@ def exact_parameter(
     return exact
 
 
-def _bits(number: Fraction) -> int:
+def _longer_bit_length(number: Fraction) -> int:
     """Length of the longer of numerator and denominator."""
     return max(number.numerator.bit_length(), number.denominator.bit_length())
 
 
 def _as_text(number: Fraction) -> str:
     """A rational as text, unless it is so long that its length says more."""
-    length = _bits(number)
+    length = _longer_bit_length(number)
     return str(number) if length <= _SHOWN_BITS else f"a rational of {length} bits"

@@ -153,7 +153,7 @@ def run(words: list[str], *, was_stopped: Callable[[], bool]) -> int:
     except Exception as error:  # noqa: BLE001 - the outermost frame of the process
         if was_stopped() or isinstance(error, typer.Abort):
             raise KeyboardInterrupt from None
-        return _report(error, output, words)
+        return _report_outcome(error, output, words)
     except BaseException:  # noqa: BLE001 - asyncio's CancelledError, alone or in a group
         raise KeyboardInterrupt from None
     if code == _TYPERS_INTERRUPT:
@@ -194,7 +194,7 @@ def _command(verb: str | None) -> Any:  # noqa: ANN401 - a class that moves betw
     return root
 
 
-def _report(error: Exception, output: Output, words: list[str]) -> int:
+def _report_outcome(error: Exception, output: Output, words: list[str]) -> int:
     """Print the outcome of the command, and return its exit code."""
     if isinstance(error, SecAggError):
         output.error(error)

@@ -36,7 +36,7 @@ def approve(path: Path, output: Output) -> None:
     from secagg.distributed_dp import text_above
 
     task = _task_of(path)
-    report = _checked(task)
+    report = _verify_claim(task)
     stated, budget = report.server, task.budget
     digest = sha256(task.parameters.noise_block).hexdigest()
     output.pairs(
@@ -80,7 +80,7 @@ def approve(path: Path, output: Output) -> None:
     )
 
 
-def _checked(task: "NoisyTask") -> "PrivacyReport":
+def _verify_claim(task: "NoisyTask") -> "PrivacyReport":
     """Verify the task's own claim, as every client does."""
     from secagg.protocol.policy import PrivacyLimits
 
@@ -98,7 +98,7 @@ def _task_of(path: Path) -> "NoisyTask":
     from secagg.protocol.descriptor import SessionDescriptor
 
     if path.suffix.lower() == _SETTINGS:
-        return _planned(path)
+        return _plan_settings_file(path)
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_OFFER_BYTES + 1)
@@ -114,11 +114,11 @@ def _task_of(path: Path) -> "NoisyTask":
     except RemoteProtocolError as error:
         raise _no_offer(path, str(error.args[0])) from None
     if not parameters.noise_block:
-        raise _exact(path)
+        raise _exact_sums_error(path)
     return NoisyTask.from_parameters(parameters)
 
 
-def _planned(path: Path) -> "NoisyTask":
+def _plan_settings_file(path: Path) -> "NoisyTask":
     """Plan the task of a settings file."""
     import os
 
@@ -130,7 +130,7 @@ def _planned(path: Path) -> "NoisyTask":
         settings, reports=settings.server.state_dir, keep=False
     ).noised
     if noised is None:
-        raise _exact(path)
+        raise _exact_sums_error(path)
     return noised
 
 
@@ -142,7 +142,7 @@ def _no_offer(path: Path, complaint: str) -> SecAggError:
     )
 
 
-def _exact(path: Path) -> SecAggError:
+def _exact_sums_error(path: Path) -> SecAggError:
     return ErrorCode.BAD_SETTINGS.error(
         f"{path} describes exact sums: there is no noise to approve",
         fix="Approve a task with noise.",

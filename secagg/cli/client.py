@@ -324,7 +324,7 @@ class _Files:
         }
 
 
-def _payload(
+def _result_values(
     contributions: "list[Contribution]",
     last: "Participation | None",
     files: _Files,
@@ -396,13 +396,13 @@ async def _contribute_to_task(  # noqa: PLR0913 - what is given, and where to
             count = await _serve(source, files, output, client, renewal=renewal)
             return {"sessions_given": count}
         contributions, last = await _contribute(settings, source, files, output, client)
-        return _payload(contributions, last, files, output)
+        return _result_values(contributions, last, files, output)
     finally:
         stop_source(source)
 
 
 @asynccontextmanager
-async def _opened(
+async def _open_client(
     source: "Source", output: Output, client: "Callable[..., Client]"
 ) -> "AsyncIterator[tuple[Client, list[int]]]":
     """Open a client that prints its progress; yields the sessions without a sum, too.
@@ -438,7 +438,7 @@ async def _contribute(
     from secagg.errors import ErrorCode, ServiceError
 
     contributions: list[Contribution] = []
-    async with _opened(source, output, client) as (one, aborted):
+    async with _open_client(source, output, client) as (one, aborted):
         while len(contributions) < settings.client.sessions:
             try:
                 given = await one.contribute(source.vector, accept=source.check)
@@ -486,7 +486,7 @@ async def _serve(
         _describe(given, output)
         _write_given(given, files, output)
 
-    async with _opened(source, output, client) as (one, aborted):
+    async with _open_client(source, output, client) as (one, aborted):
 
         async def fail(_: "SecAggError") -> None:
             await _write_aborted(one, aborted, files, output)

@@ -120,10 +120,12 @@ def read_tasks(path: Path) -> dict[str, GivenInput]:
         raise _task_file_error(
             path, "names no task", "Add a table [name] for each task."
         )
-    return {name: _task(path, name, table) for name, table in document.items()}
+    return {
+        name: _read_task_input(path, name, table) for name, table in document.items()
+    }
 
 
-def _task(path: Path, name: str, table: object) -> GivenInput:
+def _read_task_input(path: Path, name: str, table: object) -> GivenInput:
     """Return the input of one task, as its table states it."""
     if not isinstance(table, dict):
         raise _task_file_error(

@@ -141,10 +141,10 @@ def demo(  # noqa: PLR0913 - one parameter per flag
         drawing = picture or (directory or Path()) / "secagg-demo.svg"
         _check_drawing(drawing)
         result = run(run_demo(planned, place, view))
-    _print(result, output)
-    _draw(result, epsilon, drawing)
+    _print_result(result, output)
+    _draw_picture(result, epsilon, drawing)
     output.line(f"The picture is in {drawing}.")
-    output.result(_payload(result) | {"picture": str(drawing)})
+    output.result(_result_values(result) | {"picture": str(drawing)})
     if not result.is_exact:
         raise typer.Exit(code=exit_code_of(ErrorCode.INTERNAL))
 
@@ -163,7 +163,7 @@ def _check_drawing(path: Path) -> None:
         )
 
 
-def _draw(result: "DemoResult", epsilon: float, path: Path) -> None:
+def _draw_picture(result: "DemoResult", epsilon: float, path: Path) -> None:
     """Draw the accuracy of each step into a file."""
     from secagg.runtime.files import disk
     from secagg.testbed.demo.run import accuracy_picture, demo_title
@@ -178,7 +178,7 @@ def _draw(result: "DemoResult", epsilon: float, path: Path) -> None:
         path.write_text(drawn, encoding="utf-8")
 
 
-def _print(result: "DemoResult", output: Output) -> None:
+def _print_result(result: "DemoResult", output: Output) -> None:
     """Print the steps of a demo and what they cost."""
     from secagg.distributed_dp import text_above
 
@@ -228,7 +228,7 @@ def _print(result: "DemoResult", output: Output) -> None:
     )
 
 
-def _payload(result: "DemoResult") -> dict[str, object]:
+def _result_values(result: "DemoResult") -> dict[str, object]:
     """Return the result of a demo as JSON values."""
     stated = result.report.server
     return {

@@ -120,7 +120,9 @@ def sign(  # noqa: PLR0913 - one parameter per flag
     key = None if confirmed is None else parse_key(confirmed)
     path = destination or request.with_name(CREDENTIAL)
     with Issuer.open(directory) as issuer:
-        issued = issuer.sign(asked, now=_now(), days=days, name=name, confirmed=key)
+        issued = issuer.sign(
+            asked, now=_unix_seconds(), days=days, name=name, confirmed=key
+        )
     _write_credential(output, issued, path)
 
 
@@ -149,7 +151,7 @@ def renew(
 
     output = Output(as_json=as_json)
     with Issuer.open(directory) as issuer:
-        issued = issuer.renew(name, now=_now(), days=days)
+        issued = issuer.renew(name, now=_unix_seconds(), days=days)
     path = destination or Path(f"{issued.credential.name}.{CREDENTIAL}")
     _write_credential(output, issued, path)
 
@@ -174,7 +176,7 @@ def revoke(
 
     output = Output(as_json=as_json)
     with Issuer.open(directory) as issuer:
-        revocations = issuer.revoke(serials or (), now=_now())
+        revocations = issuer.revoke(serials or (), now=_unix_seconds())
     path = directory / REVOCATIONS
     output.line(
         f"{path}: list {revocations.number}, {len(revocations.serials)} serials."
@@ -200,11 +202,11 @@ def list_issued(*, directory: _IssuerArgument, as_json: JSONOption = False) -> N
     from secagg.pki.credential_issuer import Issuer
     from secagg.pki.key_files import key_text
 
-    output, now = Output(as_json=as_json), _now()
+    output, now = Output(as_json=as_json), _unix_seconds()
     with Issuer.open(directory) as issuer:
         issued, revocations = issuer.issued(), issuer.revocations
         key, trust_domain = key_text(issuer.enrolment_key), issuer.trust_domain
-    rows = [(each.credential, _state(each, now)) for each in issued]
+    rows = [(each.credential, _credential_state(each, now)) for each in issued]
     output.table(
         ("serial", "name", "state", "until", "key"),
         [
@@ -267,7 +269,7 @@ def new(
         directory,
         trust_domain=trust_domain,
         name=name,
-        now=_now(),
+        now=_unix_seconds(),
         entropy=SystemEntropy(),
     )
     _report_request(Output(as_json=as_json), directory, request)
@@ -283,7 +285,7 @@ def renew_identity(
     """
     from secagg.pki.client_identity import renew_request
 
-    request = renew_request(directory, now=_now())
+    request = renew_request(directory, now=_unix_seconds())
     _report_request(Output(as_json=as_json), directory, request)
 
 
@@ -331,13 +333,13 @@ def _write_credential(output: Output, issued: "IssuedCredential", path: Path) ->
     )
 
 
-def _state(issued: "Issued", now: int) -> str:
+def _credential_state(issued: "Issued", now: int) -> str:
     if issued.is_revoked:
         return "revoked"
     return "live" if issued.is_live(now) else "expired"
 
 
-def _now() -> int:
+def _unix_seconds() -> int:
     return int(time.time())
 
 

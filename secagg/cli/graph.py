@@ -86,8 +86,8 @@ def graph(  # noqa: PLR0913 - one parameter per flag
         ) from None
     demand = GraphDemand.from_rates(
         clients,
-        corrupt=_fraction(corrupt, "--corrupt"),
-        dropout=_fraction(dropout, "--dropout"),
+        corrupt=_parse_fraction(corrupt, "--corrupt"),
+        dropout=_parse_fraction(dropout, "--dropout"),
         graph_bits=sigma,
         liveness_bits=eta,
     )
@@ -156,7 +156,7 @@ def _profile_for(server: "GraphAdversary", chosen: "GraphChoice") -> "Profile | 
     return Profile.MALICIOUS_SERVER
 
 
-def _fraction(text: str, option: str) -> "Fraction":
+def _parse_fraction(text: str, option: str) -> "Fraction":
     """Return the exact rational that was typed."""
     from fractions import Fraction
 

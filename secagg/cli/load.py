@@ -122,13 +122,13 @@ def load(  # noqa: PLR0913 - one parameter per flag
         output.progress("load") as show,
     ):
         result = run(run_load(planned, place, output.line, database, show))
-    _print(planned.clients, result, output)
-    output.result(_payload(planned.clients, result))
+    _print_result(planned.clients, result, output)
+    output.result(_result_values(planned.clients, result))
     if not result.is_exact or result.clients_failed:
         raise typer.Exit(code=exit_code_of(ErrorCode.INTERNAL))
 
 
-def _print(clients: int, result: "LoadResult", output: Output) -> None:
+def _print_result(clients: int, result: "LoadResult", output: Output) -> None:
     """Print rounds, messages and costs of a load test."""
     output.table(
         ("round", "open for", "server CPU"),
@@ -198,7 +198,7 @@ def _ms_per_client(clients: int, result: "LoadResult") -> float:
     return 1000.0 * result.server_cpu_seconds / clients
 
 
-def _payload(clients: int, result: "LoadResult") -> dict[str, object]:
+def _result_values(clients: int, result: "LoadResult") -> dict[str, object]:
     """Return the result of a load test as JSON values."""
     return {
         "exact": result.is_exact,

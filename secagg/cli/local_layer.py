@@ -132,14 +132,14 @@ def layer_table(figures: dict[str, object]) -> list[tuple[str, str]]:
         ("randomiser", f"{given['randomiser']}, {level}"),
         ("what it sends", f"{sent} for vectors up to {given['bound']:.6g}"),
         ("sum of what is sent", f"norm {figures['randomised_sum_norm']:.6g} or less"),
-        ("error by randomising", root_text(_number(figures["randomiser_mse"]))),
+        ("error by randomising", root_text(_require_float(figures["randomiser_mse"]))),
         (
             "error of both layers",
-            root_text(_number(figures["randomised_estimate_mse"])),
+            root_text(_require_float(figures["randomised_estimate_mse"])),
         ),
     ]
 
 
-def _number(figure: object) -> float:
+def _require_float(figure: object) -> float:
     assert isinstance(figure, float)  # noqa: S101 - `adversaries` has made it
     return figure

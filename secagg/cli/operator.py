@@ -96,16 +96,16 @@ def operator_commands() -> dict[str, typer.Typer | Callable[..., None]]:
     for operation in OPERATIONS.values():
         word, *rest = operation.words
         if rest:
-            groups[word].command(*rest)(_command(operation))
+            groups[word].command(*rest)(_make_command(operation))
             commands[word] = groups[word]
         else:
-            commands[word] = _command(operation)
+            commands[word] = _make_command(operation)
     # It reads files, and needs no aggregator.
     groups["sessions"].command("verify")(verify)
     return commands
 
 
-def _command(operation: Operation[Any]) -> Callable[..., None]:
+def _make_command(operation: Operation[Any]) -> Callable[..., None]:
     """Return the command of an operation: a function with a parameter per option."""
 
     def command(
@@ -118,29 +118,29 @@ def _command(operation: Operation[Any]) -> Callable[..., None]:
     ) -> None:
         output = Output(as_json=as_json)
         arguments = {
-            field.name: _read(field, given[field.name], output, yes=yes)
+            field.name: _read_option(field, given[field.name], output, yes=yes)
             for field in fields(operation.arguments)
         }
         if operation.changes is not None:
-            _follow(config, operation, arguments, output)
+            _follow_changes(config, operation, arguments, output)
             return
         answer = (
             _answer_of_either(config, overrides, operation, arguments)
             if operation.name in _OF_CLIENTS
-            else _answer(config, operation, arguments)
+            else _answer_operation(config, operation, arguments)
         )
         if not as_json:
             operation.show(answer, output)
         output.result(answer)
 
-    parameters = list(_parameters(operation))
+    parameters = list(_command_parameters(operation))
     command.__doc__ = operation.help
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # read by typer
     return command
 
 
-def _parameters(operation: Operation[Any]) -> Iterator[Parameter]:
+def _command_parameters(operation: Operation[Any]) -> Iterator[Parameter]:
     """Yield the parameters of a command, in the order of its help."""
     hints = get_type_hints(operation.arguments)
     own = fields(operation.arguments)
@@ -161,31 +161,33 @@ def _parameters(operation: Operation[Any]) -> Iterator[Parameter]:
             else typer.Option(f"--{field.name.replace('_', '-')}", **shown)
         )
         annotation = Annotated[hint, option]  # type: ignore[valid-type] # read by typer
-        return _keyword(field.name, annotation, field.default)
+        return _keyword_parameter(field.name, annotation, field.default)
 
     yield from (of(field) for field in own if field.default is MISSING)
-    yield _keyword("config", ServerFileOption, None)
+    yield _keyword_parameter("config", ServerFileOption, None)
     if operation.name in _OF_CLIENTS:
-        yield _keyword("overrides", SetOption, None)
+        yield _keyword_parameter("overrides", SetOption, None)
     yield from (of(field) for field in own if field.default is not MISSING)
     if TaskFile in hints.values():
-        yield _keyword("yes", _YesOption, default=False)
-    yield _keyword("as_json", JSONOption, default=False)
+        yield _keyword_parameter("yes", _YesOption, default=False)
+    yield _keyword_parameter("as_json", JSONOption, default=False)
 
 
-def _keyword(name: str, annotation: object, default: object) -> Parameter:
+def _keyword_parameter(name: str, annotation: object, default: object) -> Parameter:
     default = Parameter.empty if default is MISSING else default
     return Parameter(
         name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default
     )
 
 
-def _read(field: Field[Any], given: object, output: Output, *, yes: bool) -> object:
+def _read_option(
+    field: Field[Any], given: object, output: Output, *, yes: bool
+) -> object:
     """Return what the socket is told of one option."""
     if isinstance(given, datetime):
         return int(given.replace(tzinfo=UTC).timestamp())
     if isinstance(given, Path):
-        return _confirmed(given, output, yes=yes)
+        return _confirm_task(given, output, yes=yes)
     choices = field.metadata["choices"]
     if given is not None and choices and given not in choices:
         close = difflib.get_close_matches(str(given), choices, n=1, cutoff=0.5)
@@ -197,7 +199,7 @@ def _read(field: Field[Any], given: object, output: Output, *, yes: bool) -> obj
     return given
 
 
-def _confirmed(file: Path, output: Output, *, yes: bool) -> dict[str, object]:
+def _confirm_task(file: Path, output: Output, *, yes: bool) -> dict[str, object]:
     """Read a task, and on a terminal show its plan and ask."""
     from secagg.config import load_task_settings
 
@@ -234,7 +236,7 @@ def _settings_of(given: Path | None) -> "HostSettings | PartySettings":
     return load_two_aggregator_settings(kind, path, environment=os.environ).settings
 
 
-def _answer(
+def _answer_operation(
     config: Path | None, operation: Operation[Any], arguments: Mapping[str, object]
 ) -> dict[str, Any]:
     """Have the aggregator answer an operation, or its store where that suffices.
@@ -258,7 +260,7 @@ def _answer(
     except NoAdminSocketError:
         if not operation.is_offline:
             raise
-    return asyncio.run(_stored(settings, socket, operation, arguments))
+    return asyncio.run(_answer_from_store(settings, socket, operation, arguments))
 
 
 def _answer_of_either(
@@ -276,10 +278,10 @@ def _answer_of_either(
         return client_budget(setup.settings, **arguments)
     if overrides:
         raise typer.BadParameter("--set goes with the settings file of a client")
-    return _answer(config, operation, arguments)
+    return _answer_operation(config, operation, arguments)
 
 
-def _follow(
+def _follow_changes(
     config: Path | None,
     operation: Operation[Any],
     arguments: Mapping[str, object],
@@ -302,7 +304,7 @@ def _follow(
     asyncio.run(follow())
 
 
-async def _stored(
+async def _answer_from_store(
     settings: "HostSettings | PartySettings",
     socket: Path,
     operation: Operation[Any],

@@ -78,11 +78,11 @@ def init(  # noqa: PLR0913 - one parameter per flag
     names = [f"client-{number}" for number in range(1, clients + 1)]
     written = [*IssuanceLedger.create(directory, trust_domain)]
     with IssuanceLedger.open(directory) as office:
-        written += _issue(
+        written += _issue_certificate(
             office, directory, "server/aggregator", hosts, days, stem="server"
         )
         for name in names:
-            written += _issue(office, directory, f"client/{name}", (), days)
+            written += _issue_certificate(office, directory, f"client/{name}", (), days)
     output.line(f"{directory}: an authority, a server for {', '.join(hosts)}")
     output.line(f"and {clients} clients, valid for {days} days.")
     output.line(
@@ -127,7 +127,7 @@ def ca(
     output = Output(as_json=as_json)
     written = IssuanceLedger.create(directory, trust_domain)
     output.line(f"{directory}: an authority for {trust_domain}. Keep ca.key offline.")
-    _report(output, written)
+    _report_files(output, written)
 
 
 @app.command("server")
@@ -149,11 +149,11 @@ def server(
 
     output = Output(as_json=as_json)
     with IssuanceLedger.open(directory) as office:
-        written = _issue(
+        written = _issue_certificate(
             office, directory, f"server/{name}", tuple(host or _LOOPBACK), days
         )
     output.line(f"{written[0]} and {written[1].name}, valid for {days} days.")
-    _report(output, written)
+    _report_files(output, written)
 
 
 @app.command("client")
@@ -178,9 +178,9 @@ def client(
     written: list[Path] = []
     with IssuanceLedger.open(directory) as office:
         for name in names:
-            written += _issue(office, directory, f"client/{name}", (), days)
+            written += _issue_certificate(office, directory, f"client/{name}", (), days)
     output.line(f"{directory}: {len(names)} clients, valid for {days} days.")
-    _report(output, written)
+    _report_files(output, written)
 
 
 @app.command("sign")
@@ -228,14 +228,14 @@ def sign(  # noqa: PLR0913 - one parameter per flag
             now=int(time.time()),
             hosts=hosts,
             days=days,
-            fingerprint=_confirmed(fingerprint, request),
+            fingerprint=_require_fingerprint(fingerprint, request),
         )
     path = destination or request.with_name(f"{identity.name}.pem")
     _write_certificate(path, certificate)
     output.line(f"{path}: for {holder}, valid for {days} days; send it with ca.pem.")
     if hosts:
         output.line(f"Clients reach it as {', '.join(hosts)}; change it with --host.")
-    _report(output, [path])
+    _report_files(output, [path])
 
 
 @app.command("renew")
@@ -293,7 +293,7 @@ def renew(  # noqa: PLR0913 - one parameter per flag
         for row in rows:
             holder = parse_holder(row.holder, office.trust_domain)
             if request is not None:
-                confirmed = _confirmed(fingerprint, request)
+                confirmed = _require_fingerprint(fingerprint, request)
                 certificate = office.renew(
                     holder, public, now=now, days=days, fingerprint=confirmed
                 )
@@ -308,7 +308,7 @@ def renew(  # noqa: PLR0913 - one parameter per flag
         output.line(f"no certificate ends within {within} days")
     for path in written:
         output.line(f"wrote {path}")
-    _report(output, written)
+    _report_files(output, written)
 
 
 @app.command("revoke")
@@ -395,7 +395,7 @@ def list_issued(*, directory: _DirectoryArgument, as_json: JSONOption = False) -
     )
 
 
-def _issue(  # noqa: PLR0913, PLR0917 - whom, with which hosts, where to
+def _issue_certificate(  # noqa: PLR0913, PLR0917 - whom, with which hosts, where to
     office: "IssuanceLedger",
     directory: Path,
     holder: str,
@@ -466,7 +466,7 @@ def _write_certificate(path: Path, certificate: bytes) -> None:
         replace_file(path, certificate)
 
 
-def _confirmed(fingerprint: str | None, request: Path) -> str:
+def _require_fingerprint(fingerprint: str | None, request: Path) -> str:
     """Return the fingerprint that its owner has confirmed; else name the one to ask."""
     from secagg.errors import ErrorCode
     from secagg.pki.certificate_authority import fingerprint_of, read_request
@@ -481,5 +481,5 @@ def _confirmed(fingerprint: str | None, request: Path) -> str:
     return fingerprint
 
 
-def _report(output: Output, written: "list[Path] | tuple[Path, ...]") -> None:
+def _report_files(output: Output, written: "list[Path] | tuple[Path, ...]") -> None:
     output.result({"files": [str(path) for path in written]})

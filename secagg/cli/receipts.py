@@ -63,7 +63,7 @@ def verify(  # noqa: PLR0913 - one parameter per flag
     """
     output = Output(as_json=as_json)
     keys = _Keys(enrolment_key, revocations, leader_key, helper_key)
-    results = [_checked(file, keys) for file in files]
+    results = [_verify_file(file, keys) for file in files]
     # The worse of two faults decides: two rosters matter more than a damaged file.
     contradiction = _equivocation(results)
     error = contradiction or next(
@@ -88,7 +88,7 @@ def verify(  # noqa: PLR0913 - one parameter per flag
         output.result(results[0].facts)
     else:
         output.result(
-            _ending(error)
+            _verdict_values(error)
             | {"receipts": [{"file": str(e.file)} | e.facts for e in results]}
         )
     if error is not None:
@@ -131,20 +131,20 @@ class _Checked:
     shown: "ShownSession | None" = None
 
 
-def _checked(file: Path, keys: _Keys) -> _Checked:
+def _verify_file(file: Path, keys: _Keys) -> _Checked:
     """Verify a receipt of one aggregator or of two."""
     from secagg.errors import RemoteProtocolError
 
-    data = _read(file)
+    data = _read_receipt(file)
     try:
         if _is_shared(data):
             return _checked_shared(file, data, keys)
         return _checked_single(file, data, keys)
     except RemoteProtocolError as error:
-        return _Checked(file, _ending(error), error=error)
+        return _Checked(file, _verdict_values(error), error=error)
 
 
-def _ending(error: "RemoteProtocolError | None") -> dict[str, object]:
+def _verdict_values(error: "RemoteProtocolError | None") -> dict[str, object]:
     if error is None:
         return {"valid": True, "reason": ""}
     return {"valid": False, "reason": str(error), "name": error.code.name}
@@ -172,12 +172,12 @@ def _checked_single(file: Path, data: bytes, keys: _Keys) -> _Checked:
     verdict = verify_receipt(
         data,
         enrolment_key=parse_key(keys.enrolment) if keys.enrolment else None,
-        revocations=None if listed is None else _read(listed),
+        revocations=None if listed is None else _read_receipt(listed),
         noise=TaskNoiseVerifier(),
     )
     return _Checked(
         file,
-        _facts(verdict),
+        _verdict_facts(verdict),
         _SENTENCES[str(verdict.finding)],
         shown=facts_in(verdict, source=str(file)),
     )
@@ -253,7 +253,7 @@ _SENTENCES = {
 }
 
 
-def _facts(verdict: "Verdict") -> dict[str, object]:
+def _verdict_facts(verdict: "Verdict") -> dict[str, object]:
     """Return what a verified receipt states, as JSON values."""
     descriptor, receipt = verdict.descriptor, verdict.receipt
     parameters, cost = descriptor.parameters, verdict.cost
@@ -283,7 +283,7 @@ def _facts(verdict: "Verdict") -> dict[str, object]:
     }
 
 
-def _read(path: Path) -> bytes:
+def _read_receipt(path: Path) -> bytes:
     """Read a receipt, and one byte more than the largest one has."""
     from secagg.protocol.receipts.receipt import MAX_RECEIPT_BYTES
 

@@ -58,13 +58,14 @@ class SessionView:
             if (progress.task_id, identity) not in self._excluded:
                 self._excluded.add((progress.task_id, identity))
                 self._output.line(
-                    f"{self._name(progress)}: {identity} is excluded, "
+                    f"{self._session_title(progress)}: {identity} is excluded, "
                     "after a dispute in an earlier session",
                     style="yellow",
                 )
         for lost in progress.dropped[self._lost.get(progress.session_id, 0) :]:
             self._output.line(
-                f"{self._name(progress)}: {lost.identity} is lost: {lost.reason}",
+                f"{self._session_title(progress)}: {lost.identity} is lost: "
+                f"{lost.reason}",
                 style="yellow",
             )
         self._lost[progress.session_id] = len(progress.dropped)
@@ -73,7 +74,7 @@ class SessionView:
         else:
             self._show_bar(self._live, progress)
 
-    def _name(self, progress: SessionProgress) -> str:
+    def _session_title(self, progress: SessionProgress) -> str:
         name = f"session {progress.session_number}"
         return f"{progress.task_id} {name}" if self._names_tasks else name
 
@@ -90,14 +91,14 @@ class SessionView:
             return
         self._lines[progress.session_id] = place
         self._output.line(
-            f"{self._name(progress)}: {_title(progress)}, {_detail(progress)}"
+            f"{self._session_title(progress)}: {_title(progress)}, {_detail(progress)}"
         )
 
     def _show_bar(self, live: Progress, progress: SessionProgress) -> None:
         """Move the progress bar of a session."""
         bar = self._bars.get(progress.session_id)
         if bar is None:
-            bar = live.add_task("", name=self._name(progress), detail="")
+            bar = live.add_task("", name=self._session_title(progress), detail="")
             self._bars[progress.session_id] = bar
         live.update(
             bar,

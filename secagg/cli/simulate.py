@@ -133,8 +133,8 @@ def simulate(  # noqa: PLR0913 - one parameter per flag
             entropy=entropy,
             on_progress=lambda which, done, of: show(ROUNDS[which].title, done, of),
         )
-    _print(session, output)
-    output.result(_payload(parameters, session, clients=clients, unseen=unseen))
+    _print_costs(session, output)
+    output.result(_result_values(parameters, session, clients=clients, unseen=unseen))
     if not session.is_exact:
         raise typer.Exit(code=exit_code_of(ErrorCode.INTERNAL))
 
@@ -215,7 +215,9 @@ def _parameters_for(  # noqa: PLR0913 - one argument per option
             max_losses=clients - shares,
         )
         if is_drawn:
-            parameters = _drawn(parameters, left=left, threshold=threshold)
+            parameters = _with_drawn_neighbours(
+                parameters, left=left, threshold=threshold
+            )
         parameters.validate()
         return _with_ladder(parameters) if xnoise else parameters
     except RemoteProtocolError as error:
@@ -226,7 +228,7 @@ def _parameters_for(  # noqa: PLR0913 - one argument per option
         ) from None
 
 
-def _print(session: "SimulatedSession", output: Output) -> None:
+def _print_costs(session: "SimulatedSession", output: Output) -> None:
     """Print what a session has cost, for people."""
     costs = session.costs
     output.pairs(
@@ -264,7 +266,7 @@ def _print(session: "SimulatedSession", output: Output) -> None:
     )
 
 
-def _payload(
+def _result_values(
     parameters: "ProtocolParameters",
     session: "SimulatedSession",
     *,
@@ -322,7 +324,7 @@ def _safe_degree(clients: int, *, left: int, threshold: int) -> int:
     return drawn_edges(demand, threshold=threshold or None).degree
 
 
-def _drawn(
+def _with_drawn_neighbours(
     parameters: "ProtocolParameters", *, left: int, threshold: int
 ) -> "ProtocolParameters":
     """Return parameters of a cohort in which clients draw their neighbours.

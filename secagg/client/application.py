@@ -79,7 +79,7 @@ class DaemonThreads(Executor):
             self._running += 1
         try:
             threading.Thread(
-                target=self._work, name="secagg-application", daemon=True
+                target=self._run_waiting_calls, name="secagg-application", daemon=True
             ).start()
         except RuntimeError:
             with self._lock:
@@ -91,7 +91,7 @@ class DaemonThreads(Executor):
             raise
         return future
 
-    def _work(self) -> None:
+    def _run_waiting_calls(self) -> None:
         """Run waiting calls until none is left."""
         while True:
             with self._lock:

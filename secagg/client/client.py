@@ -375,7 +375,7 @@ class Client:
                 state,
                 connection,
                 prepare=self._prepare,
-                accept=self._accept,
+                accept=self._accept_session,
                 aggregator=self._aggregator,
                 settings=self._settings,
                 clock=self._clock,
@@ -432,7 +432,7 @@ class Client:
             ServiceError: Storage, network, certificates, or no such task; the message
                 says what to do.
         """
-        runner, _ = self._parts()
+        runner, _ = self._require_open()
         if self._source is not None:
             raise ErrorCode.LOCAL_MISUSE.error(
                 "the client gives one vector at a time",
@@ -440,11 +440,11 @@ class Client:
             )
         self._source = _source_of(vector, accept)
         try:
-            await self._call(lambda client: client.purge_receipts())
+            await self._call_own_state(lambda client: client.purge_receipts())
             attempts = AttemptCounter(self._attempts, Backoff(SystemEntropy()))
             while True:
                 try:
-                    return await self._attempt(runner, self._source)
+                    return await self._take_part(runner, self._source)
                 except SecAggError as error:
                     pause = attempts.pause_after(error, runner.reach)
                     if pause is None:
@@ -503,7 +503,9 @@ class Client:
             LocalProtocolError: The client is not open.
             ServiceError: STORAGE_FAILED.
         """
-        return await self._call(lambda client: client.is_in_session(self._task))
+        return await self._call_own_state(
+            lambda client: client.is_in_session(self._task)
+        )
 
     @property
     def certificate(self) -> "TLSIdentity | None":
@@ -512,7 +514,7 @@ class Client:
         Raises:
             LocalProtocolError: The client is not open.
         """
-        self._parts()
+        self._require_open()
         return None if self._network is None else self._network.certificate
 
     async def last_part(self) -> Participation | None:
@@ -524,7 +526,9 @@ class Client:
             LocalProtocolError: The client is not open.
             ServiceError: STORAGE_FAILED.
         """
-        return await self._call(lambda client: last_part(client.store, self._task))
+        return await self._call_own_state(
+            lambda client: last_part(client.store, self._task)
+        )
 
     async def receipt(self, session_number: int) -> bytes | None:
         """Return this client's receipt of a session that is over for it.
@@ -538,7 +542,7 @@ class Client:
             LocalProtocolError: The client is not open.
             ServiceError: STORAGE_FAILED.
         """
-        return await self._call(
+        return await self._call_own_state(
             lambda client: receipt_of(client.store, self._task, session_number)
         )
 
@@ -551,12 +555,12 @@ class Client:
             LocalProtocolError: The client is not open.
             ServiceError: STORAGE_FAILED.
         """
-        return await self._call(lambda client: client.data_use())
+        return await self._call_own_state(lambda client: client.data_use())
 
-    async def _call(
+    async def _call_own_state(
         self, work: Callable[[OpenClient], Coroutine[Any, Any, _Answer]]
     ) -> _Answer:
-        _, state = self._parts()
+        _, state = self._require_open()
         return await call_state(state, work, self._workers)
 
     async def _open_state(
@@ -595,7 +599,7 @@ class Client:
             clock=self._clock.date,
         )
 
-    def _parts(self) -> tuple[ClientRunner, DurableClient]:
+    def _require_open(self) -> tuple[ClientRunner, DurableClient]:
         if self._opened is None:
             raise ErrorCode.LOCAL_MISUSE.error(
                 "the client is not open",
@@ -630,7 +634,7 @@ class Client:
         )
         return self._network
 
-    async def _attempt(
+    async def _take_part(
         self, runner: ClientRunner, source: _GivenVector | _MadeVectors
     ) -> Contribution:
         """Take part in one session, and return what was contributed."""
@@ -642,7 +646,7 @@ class Client:
             if error.code is ErrorCode.DEADLINE and not runner.has_been_answered:
                 raise self._unreachable_error(runner.failure) from None
             raise
-        given = await self._call(lambda client: client.contribution(outcome))
+        given = await self._call_own_state(lambda client: client.contribution(outcome))
         if given.sessions_left is not None:
             task = NoisyTask.from_parameters(outcome.descriptor.parameters)
             self._warn_if_short(given.sessions_left, task.budget.spare)
@@ -685,7 +689,7 @@ class Client:
             "links.",
         )
 
-    async def _accept(self, admitted: SessionInfo) -> None:
+    async def _accept_session(self, admitted: SessionInfo) -> None:
         await self._application.check(self._this_source().accept, admitted)
 
     async def _prepare(self, given: Preparation) -> object:

@@ -90,7 +90,7 @@ def extended(
             continue
         envelope = event.envelope
         if envelope.kind is Roster:
-            seen = replace(seen, view=_view(descriptor, envelope.data))
+            seen = replace(seen, view=_roster_view(descriptor, envelope.data))
         elif envelope.kind is EdgesPublished:
             shown = EdgesPublished.decode(envelope.data)
             seen = replace(seen, edge_root=shown.edge_root)
@@ -155,11 +155,16 @@ def certificate_of(
         clients = seen.view.clients
     else:
         clients = RosterFrame.decode(seen.view or b"").size
-    share_holders, survivors = _size(seen.share_holders), _size(seen.survivors)
+    share_holders, survivors = (
+        _count_members(seen.share_holders),
+        _count_members(seen.survivors),
+    )
     return certify(parameters, clients, share_holders, survivors)
 
 
-def _view(descriptor: SessionDescriptor, data: bytes) -> bytes | RosterCommitment:
+def _roster_view(
+    descriptor: SessionDescriptor, data: bytes
+) -> bytes | RosterCommitment:
     """Return what a roster is in a receipt, whole or as its reader knows it."""
     frame = RosterFrame.decode(data)
     if frame.reader is None:
@@ -169,7 +174,7 @@ def _view(descriptor: SessionDescriptor, data: bytes) -> bytes | RosterCommitmen
     return RosterCommitment(frame.size, top, frame.graph_seed)
 
 
-def _size(bitmap: bytes) -> int:
+def _count_members(bitmap: bytes) -> int:
     return int.from_bytes(bitmap, "big").bit_count()
 
 

@@ -202,7 +202,7 @@ class DurableClient:
             store = self.open_store()
             with ExitStack() as unless_opened:  # the store has a lock
                 unless_opened.callback(lambda: run_inline(store.close()))
-                opened = self._open(store)
+                opened = self._open_client(store)
                 is_named = aggregator is not None
                 opened.bind_to(aggregator or "", trust_domain, for_good=is_named)
                 run_inline(opened.begin())
@@ -272,10 +272,10 @@ class DurableClient:
                 if (isinstance(error, ServiceError) and is_unknown) or isinstance(
                     error, InternalError
                 ):
-                    self._fail(error)
+                    self._refuse_further_calls(error)
                 raise
             except BaseException as error:
-                self._fail(error)
+                self._refuse_further_calls(error)
                 raise
 
     @contextmanager
@@ -329,7 +329,7 @@ class DurableClient:
             limits=limits if isinstance(limits, PrivacyLimits) else limits.noised,
         )
 
-    def _open(self, store: ClientStore) -> OpenClient:
+    def _open_client(self, store: ClientStore) -> OpenClient:
         """Return the open client over a store."""
         storage = ClientStorage(store, store.directory, defers=True)
         return OpenClient(
@@ -349,7 +349,7 @@ class DurableClient:
             retention=self.retention,
         )
 
-    def _fail(self, why: BaseException) -> None:
+    def _refuse_further_calls(self, why: BaseException) -> None:
         """Refuse all further calls: what is on the disk is not known."""
         reason = f": {why}" if isinstance(why, SecAggError) else ""
         self._failed = ErrorCode.STORAGE_FAILED.error(

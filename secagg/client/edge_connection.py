@@ -167,11 +167,11 @@ class EdgeConnection:
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Send a request and return the aggregator's answer."""
         try:
-            return await self._call(request)
+            return await self._send_request(request)
         except ServiceError as error:
             if not self._accepts_correction(error):
                 raise
-        return await self._call(request)
+        return await self._send_request(request)
 
     async def watch(
         self, request: WatchSession
@@ -189,7 +189,7 @@ class EdgeConnection:
                 after = update.kind.ROUND
                 yield update
 
-    async def _call(self, request: Request[_Answer]) -> _Answer:
+    async def _send_request(self, request: Request[_Answer]) -> _Answer:
         """Sign a request, send it in time, and decode its answer."""
         row, body = CALLS[type(request)], request.encode()
         path = path_of(row.name)
@@ -255,7 +255,7 @@ class EdgeConnection:
             with suppress(OSError):
                 link.writer.write(message)
                 await link.writer.drain()
-            answer, lasts = await self._read(link.reader)
+            answer, lasts = await self._read_answer(link.reader)
         finally:
             if lasts:
                 self._return_to_pool(link)
@@ -263,7 +263,9 @@ class EdgeConnection:
                 link.close()
         return answer
 
-    async def _read(self, reader: asyncio.StreamReader) -> tuple[_HTTPAnswer, bool]:
+    async def _read_answer(
+        self, reader: asyncio.StreamReader
+    ) -> tuple[_HTTPAnswer, bool]:
         """Read one answer, and whether its connection stays open."""
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")

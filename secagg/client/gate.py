@@ -268,7 +268,7 @@ def check_claim(
             "is claimed already, and claims stay: give no more, or raise it again.",
         )
     room = required_change(loss_in(claim), losses, limit)
-    raise _refused(budget, claim, use_of(budget, rows, None), room)
+    raise _total_exceeded_error(budget, claim, use_of(budget, rows, None), room)
 
 
 def _refuse_weaker(rows: Sequence[ClaimRow], claim: Claim) -> None:
@@ -286,7 +286,7 @@ def _refuse_weaker(rows: Sequence[ClaimRow], claim: Claim) -> None:
             )
 
 
-def _refused(
+def _total_exceeded_error(
     budget: TotalBudget, claim: Claim, use: DataUsage, room: RequiredChange
 ) -> TotalBudgetExceededError:
     """Return the error for a task that the rest of the total does not cover."""
@@ -571,7 +571,7 @@ class GateCheck(Generic[_Request]):
     )
 
 
-def _form(request: GateRequest) -> None:
+def _check_form(request: GateRequest) -> None:
     request.offer.validate()
 
 
@@ -588,7 +588,7 @@ def _trust_domain(request: GateRequest) -> None:
         check_trust_domain(trust, own.identity.issued.trust_domain)
 
 
-def _number(request: GateRequest) -> None:
+def _check_session_number(request: GateRequest) -> None:
     check_number(request.offer, request.known.highest_number)
 
 
@@ -596,7 +596,7 @@ def _clock(request: GateRequest) -> None:
     check_clock(request.offer, request.now)
 
 
-def _end(request: GateRequest) -> None:
+def _check_session_end(request: GateRequest) -> None:
     if not request.known.is_bound:  # else only its outcome is asked for
         check_end(request.offer, request.now)
 
@@ -612,11 +612,11 @@ def _list_number(request: GateRequest) -> None:
         check_list_number(request.enrolled[0], request.known.newest_list)
 
 
-def _cohort(request: GateRequest) -> None:
+def _check_cohort(request: GateRequest) -> None:
     request.own.policy.check(request.offer)
 
 
-def _limits(request: GateRequest) -> None:
+def _check_privacy_limits(request: GateRequest) -> None:
     """Check what the task costs against the client's limits."""
     limits, task = request.own.noise_limits, request.task
     if task is None or limits is None:
@@ -628,13 +628,13 @@ def _limits(request: GateRequest) -> None:
     check_limits(task, limits, report_of=report)
 
 
-def _budget(request: GateRequest) -> None:
+def _check_task_budget(request: GateRequest) -> None:
     charge = charge_of(request.offer, trust_domain=request.trust_domain)
     if charge is not None:
         check_budget(charge, request.known.charges)
 
 
-def _total(request: GateRequest) -> None:
+def _check_total_budget(request: GateRequest) -> None:
     total = request.own.total
     if total is not None and request.claim is not None:
         check_claim(total.budget, request.known.claims, request.claim)
@@ -646,7 +646,7 @@ def is_claimed(request: GateRequest) -> bool:
     return claim is None or any(row.claim.is_of(claim) for row in request.known.claims)
 
 
-def _list(request: GateRequest) -> Need | None:
+def _check_revocation_list(request: GateRequest) -> Need | None:
     """Ask for the revocation list that the offer names, or check it."""
     if request.enrolled is None:
         return None
@@ -681,13 +681,13 @@ _AT_RESUME: Final = frozenset({GateStage.RESUME})
 
 # In the order of PROTOCOL §5.0, with the list last, since it may have to be fetched.
 GATE_CHECKS: Final[tuple[GateCheck[GateRequest], ...]] = (
-    GateCheck(name="form", rules=("R3.2-1",), run=_form),
+    GateCheck(name="form", rules=("R3.2-1",), run=_check_form),
     GateCheck(name="aggregator", rules=("R5.0-1",), run=_aggregator),
     GateCheck(name="trust domain", rules=("R5.0-1",), run=_trust_domain),
     GateCheck(
         name="number",
         rules=("R5.0-2",),
-        run=_number,
+        run=_check_session_number,
         at=_AT_OFFER,
         exempt={GateStage.RESUME: "the number is this session's own"},
     ),
@@ -703,20 +703,20 @@ GATE_CHECKS: Final[tuple[GateCheck[GateRequest], ...]] = (
     GateCheck(
         name="end",
         rules=("R5-7",),
-        run=_end,
+        run=_check_session_end,
         at=_AT_RESUME,
         exempt={GateStage.OFFER: "`clock` checks the end"},
     ),
     GateCheck(name="enrolment key", rules=("R5.0-3",), run=_enrolment_key),
     GateCheck(name="list number", rules=("R5.0-3",), run=_list_number),
-    GateCheck(name="cohort", rules=("R5.0-4",), run=_cohort),
-    GateCheck(name="limits", rules=("R5.0-4",), run=_limits),
-    GateCheck(name="budget", rules=("R5.0-4",), run=_budget),
-    GateCheck(name="total", rules=("R5.0-4",), run=_total),
+    GateCheck(name="cohort", rules=("R5.0-4",), run=_check_cohort),
+    GateCheck(name="limits", rules=("R5.0-4",), run=_check_privacy_limits),
+    GateCheck(name="budget", rules=("R5.0-4",), run=_check_task_budget),
+    GateCheck(name="total", rules=("R5.0-4",), run=_check_total_budget),
     GateCheck(
         name="list",
         rules=("R2.1-0",),
-        run=_list,
+        run=_check_revocation_list,
         at=_AT_OFFER,
         exempt={GateStage.RESUME: "the record has what the list says"},
     ),

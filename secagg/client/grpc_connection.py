@@ -124,7 +124,7 @@ class GrpcConnection:
         try:
             return await self._channel.probe()
         except grpc.aio.UsageError:
-            raise self._closed() from None
+            raise self._closed_error() from None
 
     @property
     def trust_domain(self) -> str | None:
@@ -154,7 +154,7 @@ class GrpcConnection:
                 method = channel.unary_unary(f"/{SERVICE}/{row.name}")
                 self._unary[row.name] = method
             body = request.encode()
-            self._count(row, body)
+            self._count_traffic(row, body)
             data = await method(
                 body,
                 timeout=self._deadlines.of(type(request)),
@@ -163,7 +163,7 @@ class GrpcConnection:
         except grpc.aio.AioRpcError as error:
             raise await self._error(error) from None
         except grpc.aio.UsageError:
-            raise self._closed() from None
+            raise self._closed_error() from None
         self._channel.record_answered()
         self.traffic[row.name].bytes_received += len(data)
         return cast("_Answer", row.decode(data))
@@ -183,7 +183,7 @@ class GrpcConnection:
                 channel = await self._channel.open()
                 stream = channel.unary_stream(f"/{SERVICE}/{row.name}")
                 body = WatchSession(request.session_id, after).encode()
-                self._count(row, body)
+                self._count_traffic(row, body)
                 call = stream(
                     body,
                     timeout=self._deadlines.of(WatchSession),
@@ -199,14 +199,14 @@ class GrpcConnection:
                 if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
                     raise await self._error(error) from None
             except grpc.aio.UsageError:
-                raise self._closed() from None
+                raise self._closed_error() from None
             else:
                 return
             finally:
                 if call is not None:
                     call.cancel()
 
-    def _count(self, row: Call, body: bytes) -> None:
+    def _count_traffic(self, row: Call, body: bytes) -> None:
         traffic = self.traffic[row.name]
         traffic.calls += 1
         traffic.bytes_sent += len(body)
@@ -237,7 +237,7 @@ class GrpcConnection:
             )
         )
 
-    def _closed(self) -> SecAggError:
+    def _closed_error(self) -> SecAggError:
         return ErrorCode.CANCELLED.error(
             f"the connection to {self._address} is closed", fix="Open a new connection."
         )

@@ -97,7 +97,7 @@ class FileInput:
         """Say what the input is, in a few words."""
         if self._source.is_pattern:
             return f"one file per session, {self._source}"
-        vector = self._load(self._source.path)
+        vector = self._load_vector(self._source.path)
         return f"{len(vector)} entries of {vector.dtype}"
 
     def ready(self) -> None:
@@ -107,7 +107,7 @@ class FileInput:
             InputError: It cannot be used; see `load_vector`.
         """
         if not self._source.is_pattern:
-            self._load(self._source.path)
+            self._load_vector(self._source.path)
 
     def check(self, session: SessionInfo) -> None:
         """Refuse a session that cannot take its vector, before others wait for it.
@@ -117,7 +117,7 @@ class FileInput:
                 hold what the task adds up.
         """
         path = self._source.of(session.session_number)
-        check_encodable(self._load(path), session, name=str(path))
+        check_encodable(self._load_vector(path), session, name=str(path))
 
     def vector(self, session: SessionInfo) -> npt.NDArray[Any]:
         """Write the payload if it is wanted, and return the session's vector.
@@ -132,7 +132,7 @@ class FileInput:
             write_bytes(self._payload.of(session.session_number), session.payload)
         self.check(session)
         path = self._source.of(session.session_number)
-        vector = self._load(path)
+        vector = self._load_vector(path)
         if self._given is not None:
             self._given.record(session.task, session.session_number, self._marks[path])
         return vector
@@ -147,18 +147,20 @@ class FileInput:
             return False
         if self._source.is_pattern and not path.exists():
             return True
-        self._load(path)
+        self._load_vector(path)
         return self._given.has(task, session_number, self._marks[path])
 
-    def _load(self, path: Path) -> npt.NDArray[Any]:
+    def _load_vector(self, path: Path) -> npt.NDArray[Any]:
         if path not in self._vectors:
-            mark = _mark(path)  # before it is read: a later change gives another one
+            mark = _file_mark(
+                path
+            )  # before it is read: a later change gives another one
             self._vectors = {path: load_vector(path)}  # sessions follow one another
             self._marks = {path: mark}
         return self._vectors[path]
 
 
-def _mark(path: Path) -> str:
+def _file_mark(path: Path) -> str:
     try:
         return mark_of(path)
     except OSError:
@@ -186,7 +188,7 @@ class InputAssignments:
         Raises:
             ServiceError: STORAGE_FAILED; nothing may be given.
         """
-        known, key = self._read(), _key(task, session_number)
+        known, key = self._read_assignments(), _session_key(task, session_number)
         if known.pop(key, None) == mark:
             return
         newest = [*known.items(), (key, mark)][-_KEPT:]
@@ -194,9 +196,9 @@ class InputAssignments:
 
     def has(self, task: str, session_number: int, mark: str) -> bool:
         """Return whether this very file was given to a session."""
-        return self._read().get(_key(task, session_number)) == mark
+        return self._read_assignments().get(_session_key(task, session_number)) == mark
 
-    def _read(self) -> dict[str, str]:
+    def _read_assignments(self) -> dict[str, str]:
         try:
             found = json.loads(self._path.read_bytes())
         except (OSError, ValueError):
@@ -214,5 +216,5 @@ def mark_of(path: Path) -> str:
     return f"{about.st_ino}:{about.st_size}:{about.st_mtime_ns}"
 
 
-def _key(task: str, session_number: int) -> str:
+def _session_key(task: str, session_number: int) -> str:
     return f"{task}/{session_number}"

@@ -274,7 +274,7 @@ class OpenClient:
             if not is_record_key(row.key):  # of two aggregators: it is never resumed
                 await self.end_shared(row.key)
                 continue
-            stored = await self._record(row.key)
+            stored = await self._load_record(row.key)
             self._ends[row.key] = _end_of(stored)
             if bound_input_of(stored):
                 self._bound.add(offer_of(stored).session_id)
@@ -332,7 +332,7 @@ class OpenClient:
                 `conclude` does that, when the sum is there.
         """
         await self._begin_call(offered)
-        known = await self._find_joined(offered) or await self._join(
+        known = await self._find_joined(offered) or await self._join_session(
             offered, revocations
         )
         if isinstance(known, Need):
@@ -342,7 +342,7 @@ class OpenClient:
         try:
             return await self._apply(known, envelope, given, concludes=concludes)
         except (RemoteProtocolError, SessionAbortedError) as error:
-            await self._leave(known.session, error)
+            await self._end_session(known.session, error)
             raise
 
     async def check(
@@ -353,7 +353,7 @@ class OpenClient:
         known = await self._find_joined(offered)
         if isinstance(known, _Live):
             return known.info
-        admitted = await self._checked(offered, revocations)
+        admitted = await self._check_offer(offered, revocations)
         return admitted if isinstance(admitted, Need) else admitted.info
 
     @property
@@ -442,7 +442,7 @@ class OpenClient:
         if live is None:  # a call for another task has ended it meanwhile
             outcome = await self._completed_before(offered)
         else:
-            outcome = await self._completed(live)
+            outcome = await self._conclude_completed(live)
         return replace(outcome, residues=residues)
 
     async def _completed_before(self, offered: SessionDescriptor) -> SessionOutcome:
@@ -454,7 +454,7 @@ class OpenClient:
                 fix="Continue it: call contribute again, or step with its "
                 "updates until it is over.",
             )
-        return _outcome(offered, known)
+        return _outcome_of(offered, known)
 
     async def contribution(self, outcome: SessionOutcome) -> Contribution:
         """Return what the owner of the client gets for a session."""
@@ -499,7 +499,7 @@ class OpenClient:
         stored = await self.store.read(LoadSession(key))
         if stored is not None and not stored.ended:
             live = self._live.get(offered.session_id)
-            await self._leave(self._session_of(stored, live), error)
+            await self._end_session(self._session_of(stored, live), error)
         return stored is not None
 
     async def data_use(self) -> DataUsage | None:
@@ -585,7 +585,7 @@ class OpenClient:
             )
         if stored.receipt is not None:
             return decode_ending(stored.receipt)
-        session = self._resumed(stored)
+        session = self._resume_session(stored)
         if stored.restored:
             await self._end_unknown(session)
             raise UNKNOWN_PAST.code.error(UNKNOWN_PAST.reason, kind=SessionAbortedError)
@@ -596,14 +596,14 @@ class OpenClient:
                 session, aggregator=self._aggregator, trust_domain=self._trust_domain
             )
         except (RemoteProtocolError, SessionAbortedError) as error:
-            await self._leave(session, error)
+            await self._end_session(session, error)
             raise
         return self._track(session, admitted)
 
     def _session_of(self, stored: StoredSession, live: _Live | None) -> ClientSession:
-        return self._resumed(stored) if live is None else live.session
+        return self._resume_session(stored) if live is None else live.session
 
-    def _resumed(self, stored: StoredSession) -> ClientSession:
+    def _resume_session(self, stored: StoredSession) -> ClientSession:
         """Return a stored session, ready to continue."""
         return ClientSession.of_record(
             stored,
@@ -625,7 +625,7 @@ class OpenClient:
         self._live[session.session_id] = live
         return live
 
-    async def _checked(
+    async def _check_offer(
         self, offered: SessionDescriptor, revocations: bytes | None
     ) -> AdmittedSession | Need:
         """Have the gate check an offer."""
@@ -637,11 +637,11 @@ class OpenClient:
             revocations=revocations,
         )
 
-    async def _join(
+    async def _join_session(
         self, offered: SessionDescriptor, revocations: bytes | None
     ) -> _Live | Need:
         """Join a session that is offered, or say what is needed to decide."""
-        admitted = await self._checked(offered, revocations)
+        admitted = await self._check_offer(offered, revocations)
         if isinstance(admitted, Need):
             return admitted
         await self._end_earlier(offered)
@@ -660,7 +660,7 @@ class OpenClient:
         )
         key = record_key(self._identity, offered.session_id)
         self._ends[key] = offered.session_end
-        _log(telemetry.SESSION_OPENED, offered)
+        _log_session(telemetry.SESSION_OPENED, offered)
         return self._track(session, admitted)
 
     # --- what happens in it -----------------------------------------------------------
@@ -681,16 +681,16 @@ class OpenClient:
             before = session.state
             await session.apply(Received(envelope))
             if isinstance(session.state, client.Completed):
-                return await self._released(live, concludes=concludes)
+                return await self._conclude_released(live, concludes=concludes)
             if client_machine.is_over(session.state):
                 raise await self._concluded_error(session, envelope)
             if isinstance(session.state, client.Answered):
                 self._record_answer(live, before)
-        messages = self._messages(session, session.pending_outputs())
+        messages = self._encode_messages(session, session.pending_outputs())
         done = ClientStep(messages, session=live.info, round=session.round)
         if not session.needs_input:
             return done
-        return await self._input(live, done, given)
+        return await self._make_upload(live, done, given)
 
     def _record_answer(self, live: _Live, before: client.ClientState) -> None:
         """Forget the seed, and whether the graph of the answer is certainly safe."""
@@ -709,7 +709,7 @@ class OpenClient:
             is_safe = is_worst_case_safe(parameters, delivered.graph, answered)
             live.is_certain = live.is_certain if is_safe is None else is_safe
 
-    async def _input(
+    async def _make_upload(
         self, live: _Live, done: ClientStep, given: GivenVector | None
     ) -> ClientStep:
         """Return the upload of a session; what is bound already is not made again."""
@@ -725,7 +725,7 @@ class OpenClient:
         uploads: list[bytes] = []
 
         def store(state: client.ClientState, outputs: tuple[ClientOutput, ...]) -> None:
-            uploads.extend(self._messages(session, outputs))
+            uploads.extend(self._encode_messages(session, outputs))
             if self._keep_upload:
                 (upload,) = uploads
                 self.store.store_upload(session.session_id, _bound_input(state), upload)
@@ -776,9 +776,9 @@ class OpenClient:
             return False
         if kind is None and session.has_bound and late < HEARING_SECONDS:
             return True
-        raise _past(session.descriptor)
+        raise _past_end_error(session.descriptor)
 
-    def _messages(
+    def _encode_messages(
         self, session: ClientSession, outputs: tuple[ClientOutput, ...]
     ) -> tuple[bytes, ...]:
         """Return the messages of a step as bytes; a vector is masked and packed."""
@@ -795,11 +795,11 @@ class OpenClient:
 
     # --- its end ----------------------------------------------------------------------
 
-    async def _released(self, live: _Live, *, concludes: bool) -> ClientStep:
+    async def _conclude_released(self, live: _Live, *, concludes: bool) -> ClientStep:
         """Return the last step of a session with a sum."""
         contribution = None
         if concludes:
-            outcome = await self._completed(live)
+            outcome = await self._conclude_completed(live)
             # Never computed here: the call has changed something.
             privacy = live.info.privacy
             contribution = contribution_of(
@@ -813,18 +813,18 @@ class OpenClient:
             contribution=contribution,
         )
 
-    async def _completed(self, live: _Live) -> SessionOutcome:
+    async def _conclude_completed(self, live: _Live) -> SessionOutcome:
         """Erase a session that has completed, and return its outcome."""
         session = live.session
         if not isinstance(session.state, client.Completed):
             raise ErrorCode.INTERNAL.error(
                 "a session that has released a sum has completed"
             )
-        ending = Ending(session.state, await self._erased(session))
+        ending = Ending(session.state, await self._erase_session(session))
         self._discard_session(session.descriptor)
-        _log(telemetry.SESSION_COMPLETED, session.descriptor)
+        _log_session(telemetry.SESSION_COMPLETED, session.descriptor)
         return replace(
-            _outcome(session.descriptor, ending),
+            _outcome_of(session.descriptor, ending),
             is_certain=live.is_certain,
             shortened_by=live.shortened_by,
             replaced=live.replaced,
@@ -833,9 +833,9 @@ class OpenClient:
     def _report_end(self, offered: SessionDescriptor, ending: Ending) -> ClientStep:
         """Say how a session has ended, the same every time."""
         if isinstance(ending.state, client.Failed):
-            raise _aborted(ending.state.code, ending.state.reason)
+            raise _aborted_error(ending.state.code, ending.state.reason)
         contribution = contribution_of(
-            _outcome(offered, ending), report_of=self._admission.rules.report_of
+            _outcome_of(offered, ending), report_of=self._admission.rules.report_of
         )
         privacy = contribution.privacy
         noisy = None if privacy is None else NoisyTask.of_session(offered)
@@ -860,16 +860,18 @@ class OpenClient:
         state = session.state
         if not isinstance(state, client.Failed):
             raise ErrorCode.INTERNAL.error("a session that has not failed has no error")
-        await self._erased(session)
+        await self._erase_session(session)
         self._discard_session(session.descriptor)
-        _log(telemetry.SESSION_ABORTED, session.descriptor, code=state.code.name)
+        _log_session(
+            telemetry.SESSION_ABORTED, session.descriptor, code=state.code.name
+        )
         if state.code is ErrorCode.SESSION_OVER or _is_final(state, last):  # R5.6-4
-            return _aborted(state.code, state.reason)
+            return _aborted_error(state.code, state.reason)
         return state.code.error(
             state.reason, kind=RemoteProtocolError, fix=state.next_step
         )
 
-    async def _leave(
+    async def _end_session(
         self,
         session: ClientSession,
         error: RemoteProtocolError | SessionAbortedError | ServiceError,
@@ -879,9 +881,11 @@ class OpenClient:
             return
         if not client_machine.is_over(session.state):
             await session.apply(AbortRequested(error.code, str(error)))
-        await self._erased(session)
+        await self._erase_session(session)
         self._discard_session(session.descriptor)
-        _log(telemetry.SESSION_ABORTED, session.descriptor, code=error.code.name)
+        _log_session(
+            telemetry.SESSION_ABORTED, session.descriptor, code=error.code.name
+        )
 
     async def _end_earlier(self, offered: SessionDescriptor) -> None:
         """End the open session of a task whose next one is joined."""
@@ -902,8 +906,8 @@ class OpenClient:
         for key, end in tuple(self._ends.items()):
             if now < end or key == kept:
                 continue
-            stored = await self._record(key)
-            await self._end_stored(stored, _past(offer_of(stored)))
+            stored = await self._load_record(key)
+            await self._end_stored(stored, _past_end_error(offer_of(stored)))
 
     async def _end_stored(
         self, stored: StoredSession, why: SessionAbortedError
@@ -915,7 +919,7 @@ class OpenClient:
         offered = offer_of(stored)
         is_own = stored.key == record_key(self._identity, offered.session_id)
         if is_own and (live := self._live.get(offered.session_id)) is not None:
-            await self._leave(live.session, why)
+            await self._end_session(live.session, why)
             return
         ended = client.Failed(why.code, str(why), refund.ChargeOutcome.KEPT)
         session = ClientSession.of_ended(
@@ -925,19 +929,19 @@ class OpenClient:
             store=self.store,
             policy=self._admission.rules.policy,
         )
-        await self._erased(session)
+        await self._erase_session(session)
         self._ends.pop(stored.key, None)
         self._drop_upload(offered.session_id)
-        _log(telemetry.SESSION_ABORTED, offered, code=why.code.name)
+        _log_session(telemetry.SESSION_ABORTED, offered, code=why.code.name)
 
     @staticmethod
-    async def _erased(session: ClientSession) -> bytes:
+    async def _erase_session(session: ClientSession) -> bytes:
         """Erase a session that is over; return its receipt."""
         if not isinstance(session.state, client.Completed | client.Failed):
             raise ErrorCode.INTERNAL.error("a session that is not over is not erased")
         return await session.end_as(session.state)
 
-    async def _record(self, key: str) -> StoredSession:
+    async def _load_record(self, key: str) -> StoredSession:
         stored = await self.store.read(LoadSession(key))
         if stored is None or stored.ended:
             raise ErrorCode.INTERNAL.error("a session that is open has a record")
@@ -974,15 +978,15 @@ def _outcome_deadline(offered: SessionDescriptor) -> int:
     return offered.session_end + offered.parameters.deadlines.longest_session
 
 
-def _past(offered: SessionDescriptor) -> SessionAbortedError:
-    return _aborted(
+def _past_end_error(offered: SessionDescriptor) -> SessionAbortedError:
+    return _aborted_error(
         ErrorCode.DEADLINE,
         f"session {offered.session_number} of task {offered.task_id!r} is over by its "
         "own end",
     )
 
 
-def _aborted(code: ErrorCode, reason: str) -> SessionAbortedError:
+def _aborted_error(code: ErrorCode, reason: str) -> SessionAbortedError:
     fix = "Take part in the next session of the task."
     return code.error(reason, kind=SessionAbortedError, fix=fix)
 
@@ -1022,7 +1026,7 @@ def encode_input(
         return EncodedInput(vector)
     if found.replaced is None:
         return EncodedInput(vector, shortened_by=found.encoded.shortened_by)
-    _log(
+    _log_session(
         telemetry.ZEROS_GIVEN,
         descriptor,
         level=logging.WARNING,
@@ -1032,7 +1036,7 @@ def encode_input(
     return EncodedInput(vector, replaced=found.replaced.reason)
 
 
-def _outcome(offered: SessionDescriptor, ending: Ending) -> SessionOutcome:
+def _outcome_of(offered: SessionDescriptor, ending: Ending) -> SessionOutcome:
     """Return a session that has released a sum, as its receipt has it."""
     if not isinstance(ending.state, client.Completed):
         raise ErrorCode.INTERNAL.error("a session that has failed has released no sum")
@@ -1074,7 +1078,7 @@ def parse_update(update: bytes) -> Envelope | None:
     return Envelope(kind, update[1:])
 
 
-def _log(
+def _log_session(
     name: str,
     offered: SessionDescriptor,
     *,

@@ -49,7 +49,7 @@ def client_of(  # noqa: PLR0913 - what settings do not say
         Client,
         client.server,
         task=client.task,
-        identity=_certificate(settings),
+        identity=_load_certificate(settings),
         attempts=client.attempts,
         wait_seconds=None if is_service else client.wait_seconds,
         fetch_sum=fetch_sum,
@@ -87,7 +87,7 @@ def shared_state_of(
         ServiceError: BAD_CERTIFICATE, or BAD_SETTINGS; the aggregator has no name.
         SecAggError: BAD_CREDENTIAL, or what else is wrong with the enrolment.
     """
-    client, own = settings.client, _certificate(settings).identity
+    client, own = settings.client, _load_certificate(settings).identity
     if client.aggregator is None:
         raise ErrorCode.BAD_SETTINGS.error(
             "client.aggregator is empty, and the tasks of one state are of one "
@@ -117,7 +117,7 @@ def shared_state_of(
     )
 
 
-def _certificate(settings: ClientSettings) -> TLSIdentity:
+def _load_certificate(settings: ClientSettings) -> TLSIdentity:
     return TLSIdentity.load(
         certificate=settings.tls.certificate,
         private_key=settings.tls.key,

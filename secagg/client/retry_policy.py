@@ -64,27 +64,27 @@ class Backoff:
         """
         doublings = 2.0 ** min(self.attempts, 16)
         self.attempts += 1
-        asked = _clamped(hint_seconds)
+        asked = _clamp_hint(hint_seconds)
         if self.is_patient:
             most = min(PATIENT_LONGEST_SECONDS, _PATIENT_FIRST_SECONDS * doublings)
-            return max(asked, _SHORTEST_HINT_SECONDS, most * self._fraction())
-        return self._jittered(
+            return max(asked, _SHORTEST_HINT_SECONDS, most * self._random_fraction())
+        return self._with_jitter(
             max(min(LONGEST_SECONDS, FIRST_SECONDS * doublings), asked)
         )
 
     def poll_wait(self, hint_seconds: float) -> float:
         """Return how long to wait before asking for news again, in seconds."""
         self.attempts = 0
-        return self._jittered(_clamped(hint_seconds))
+        return self._with_jitter(_clamp_hint(hint_seconds))
 
-    def _jittered(self, seconds: float) -> float:
-        return seconds * (0.75 + 0.5 * self._fraction())
+    def _with_jitter(self, seconds: float) -> float:
+        return seconds * (0.75 + 0.5 * self._random_fraction())
 
-    def _fraction(self) -> float:
+    def _random_fraction(self) -> float:
         return int.from_bytes(self.entropy.token(2), "big") / 65536
 
 
-def _clamped(hint_seconds: float | None) -> float:
+def _clamp_hint(hint_seconds: float | None) -> float:
     if hint_seconds is None:
         return 0.0
     return min(_LONGEST_HINT_SECONDS, max(_SHORTEST_HINT_SECONDS, hint_seconds))

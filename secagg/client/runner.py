@@ -176,22 +176,24 @@ class ClientRunner:
 
     async def _run_session(self, task_id: str) -> SessionOutcome:
         """Resume a session or begin one, and drive it to its end."""
-        revocations, stored = None, await self._resumed(task_id)
+        revocations, stored = None, await self._find_interrupted(task_id)
         if stored is not None:
             offered = stored.offer
-            self._log(telemetry.SESSION_RESUMED, offered, round=stored.round.name)
+            self._log_session(
+                telemetry.SESSION_RESUMED, offered, round=stored.round.name
+            )
         else:
-            offered, revocations = await self._offered(task_id)
+            offered, revocations = await self._wait_for_offer(task_id)
         self.session_id = offered.session_id
         conductor = SessionDriver(self._parts, offered, stored)
-        async with self._ended(offered, conductor):
+        async with self._ending_on_error(offered, conductor):
             self._calls.check_transport(offered)
             outcome = await conductor.run(revocations)
         self._on_progress(ClientProgress(ClientPhase.COMPLETED, offered.session_number))
         return outcome
 
     @asynccontextmanager
-    async def _ended(
+    async def _ending_on_error(
         self, offered: SessionDescriptor, conductor: SessionDriver
     ) -> AsyncIterator[None]:
         """Leave the session on an error after which it cannot continue."""
@@ -201,13 +203,13 @@ class ClientRunner:
             if self._may_still_start(offered, conductor, error):
                 raise self._silent_error(offered) from None
             if not isinstance(error, ServiceError) or error.code in _FATAL:
-                await self._leave(offered, error)
+                await self._end_session(offered, error)
             raise
         finally:
             self.reach = conductor.reach
             await self._calls.close_stream()
 
-    async def _resumed(self, task_id: str) -> StoredPart | None:
+    async def _find_interrupted(self, task_id: str) -> StoredPart | None:
         """Return the interrupted session of the aggregator that answers (R5.0-6).
 
         One of another aggregator is left where no input is bound, and at its end.
@@ -226,7 +228,7 @@ class ClientRunner:
         conductor = SessionDriver(self._parts, first, stored[0])
         met, who = "", "another peer"
         try:
-            async with self._ended(first, conductor):
+            async with self._ending_on_error(first, conductor):
                 met = await self._calls.probe(conductor.deadline)
             who = repr(met)
         except AnotherAggregatorError:  # than the one that the settings name
@@ -245,7 +247,7 @@ class ClientRunner:
                     part.peer, f"{who} of trust domain {domain!r}"
                 )
             if self._is_past(part.offer) or not part.has_bound:
-                await self._leave(part.offer, error)
+                await self._end_session(part.offer, error)
             elif self._aggregator is None and not is_moved:
                 waiting.append((part, error))
         if waiting:
@@ -269,7 +271,9 @@ class ClientRunner:
 
         await self._ask(bind)
 
-    async def _offered(self, task_id: str) -> tuple[SessionDescriptor, bytes | None]:
+    async def _wait_for_offer(
+        self, task_id: str
+    ) -> tuple[SessionDescriptor, bytes | None]:
         """Wait for a session that gate and application admit.
 
         Returns:
@@ -372,7 +376,7 @@ class ClientRunner:
             "session is kept as long as that may begin.",
         )
 
-    async def _leave(
+    async def _end_session(
         self,
         offered: SessionDescriptor,
         error: RemoteProtocolError | SessionAbortedError | ServiceError,
@@ -393,7 +397,7 @@ class ClientRunner:
         )
         self._on_progress(ClientProgress(ClientPhase.UNREACHABLE, reason=reason))
 
-    def _log(self, name: str, offered: SessionDescriptor, **facts: str) -> None:
+    def _log_session(self, name: str, offered: SessionDescriptor, **facts: str) -> None:
         telemetry.log_event(
             _LOG, logging.INFO, name, session=offered.session_id.hex()[:16], **facts
         )

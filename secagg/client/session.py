@@ -230,7 +230,7 @@ class ClientSession:
             ServiceError: STORAGE_FAILED; BAD_CREDENTIAL when the session was begun with
                 another identity and is not over by its own end.
         """
-        begun, descriptor, state, seed = _rebuilt(stored, policy, enrolment, now)
+        begun, descriptor, state, seed = _rebuild_state(stored, policy, enrolment, now)
         return cls(
             descriptor,
             identity,
@@ -393,7 +393,7 @@ class ClientSession:
         if stored.receipt is not None:
             return decode_ending(stored.receipt).audit
         audit = completed(
-            self._receipt(stored),
+            self._stored_receipt(stored),
             self._descriptor,
             ended,
             has_answered=is_answered(stored.header),
@@ -407,7 +407,9 @@ class ClientSession:
         )
         return audit
 
-    def _receipt(self, stored: StoredSession, *newest: ClientEvent) -> AuditReceipt:
+    def _stored_receipt(
+        self, stored: StoredSession, *newest: ClientEvent
+    ) -> AuditReceipt:
         """Return what this client can show, from what is on its disk."""
         if is_answered(stored.header):
             return decode_evidence(stored.records[0])
@@ -429,7 +431,7 @@ class ClientSession:
             stored = await self._store.read(LoadSession(self._key))
             if stored is None:
                 raise ErrorCode.INTERNAL.error("a session that was begun has a record")
-            seen = self._receipt(stored, event)
+            seen = self._stored_receipt(stored, event)
             answered = RewrittenSession(
                 encode_answered(self.descriptor, state), (evidence_of(seen),)
             )
@@ -511,7 +513,7 @@ _IDENTITY_LOST: Final = client.Failed(
 )
 
 
-def _rebuilt(
+def _rebuild_state(
     stored: StoredSession,
     policy: ClientPolicy,
     enrolment: EnrolledClient | None,

@@ -269,10 +269,10 @@ class SessionDriver:
         Raises:
             SecAggError: Whatever ended it; the caller leaves the session.
         """
-        done = await self._step(revocations=revocations)
+        done = await self._take_step(revocations=revocations)
         self._joined()
         if self.round is Round.ADVERTISE_KEYS:
-            self._report(ClientPhase.JOINING)
+            self._report_progress(ClientPhase.JOINING)
             await self._load_payload()
         await self._execute_step(done)
         while True:
@@ -295,7 +295,7 @@ class SessionDriver:
     def _joined(self) -> None:
         self.reach = ErrorStage.INPUT_LEFT if self._has_bound else ErrorStage.JOINED
 
-    async def _step(
+    async def _take_step(
         self,
         update: Envelope | None = None,
         given: GivenVector | None = None,
@@ -329,7 +329,7 @@ class SessionDriver:
         """Apply an update; one of an earlier round must change nothing."""
         is_old = self.round >= update.kind.ROUND
         try:
-            done = await self._step(update)
+            done = await self._take_step(update)
         except (RemoteProtocolError, SessionAbortedError):
             if self._refusal is not None:
                 raise self._refusal from None
@@ -348,12 +348,14 @@ class SessionDriver:
             if kind is Upload:
                 await self._resume_upload(message)
             else:
-                await self._attempt(self._send(Envelope(kind, message[1:])))
+                await self._send_unless_late(
+                    self._send_message(Envelope(kind, message[1:]))
+                )
         if Need.VECTOR in done.needs:
             self._view = done.view
             await self._supply_input(done)
 
-    async def _attempt(self, saying: Awaitable[object]) -> None:
+    async def _send_unless_late(self, saying: Awaitable[object]) -> None:
         """Say something that may be too late."""
         try:
             await saying
@@ -369,10 +371,10 @@ class SessionDriver:
             if error.code not in TOO_LATE:
                 self._hold_refusal(error)
 
-    async def _send(self, envelope: Envelope) -> None:
+    async def _send_message(self, envelope: Envelope) -> None:
         phase = _PHASE_OF.get(envelope.kind)
         if phase is not None:
-            self._report(phase)
+            self._report_progress(phase)
         request = carrier_of(self._offered.session_id, envelope)
         await self._send_live(lambda until: self._parts.calls.send(request, until))
 
@@ -410,18 +412,18 @@ class SessionDriver:
         # Before anything is bound: a client that is odd is told so, and not charged.
         if await self._is_uploaded():
             return
-        self._report(ClientPhase.PREPARING)
-        settings, due = self._parts.settings, self._due()
+        self._report_progress(ClientPhase.PREPARING)
+        settings, due = self._parts.settings, self._vector_due_at()
         given = await self._request_vector(done, due)
         if settings.answer_at is not None and due != inf:
             await self._parts.clock.sleep_until(due)
         if self._is_past:
             return
-        masked = await self._step(given=given)
+        masked = await self._take_step(given=given)
         if not masked.messages:  # its end came while it waited for a thread (R5-7)
             return
         self._has_bound = True
-        await self._upload(masked.messages[-1])
+        await self._upload_vector(masked.messages[-1])
 
     async def _request_vector(self, done: ClientStep, due: float) -> GivenVector:
         """Return the vector that the application makes, or what stands for it."""
@@ -440,7 +442,7 @@ class SessionDriver:
         # Fetched by its hash, which was compared.
         return GivenVector(vector, offered.payload_hash, reveals_selection=is_spared)
 
-    def _due(self) -> float:
+    def _vector_due_at(self) -> float:
         """Return the instant at which the vector is due (R3.5-5)."""
         parameters = self._offered.parameters
         if not parameters.noise_block:
@@ -475,13 +477,13 @@ class SessionDriver:
         if not (is_collecting and self._has_bound) or await self._is_uploaded():
             return
         if self._sent is not None:
-            await self._attempt(self._send_upload(self._sent))
+            await self._send_unless_late(self._send_upload(self._sent))
             return
         # An earlier process has uploaded it.  The server gives the round its whole
         # time again: late by the time of before, the vector would be replaced and the
         # zeros refused.
         self._entered = self._parts.clock.now()
-        await self._execute_step(await self._step())
+        await self._execute_step(await self._take_step())
 
     def _hold_refusal(self, error: RemoteProtocolError) -> None:
         """Hold the refusal of a bound input until its session ends.
@@ -499,11 +501,11 @@ class SessionDriver:
         """Upload what was masked before, unless that is done."""
         self._view = Upload.decode(message[1:_NAME_BYTES]).view
         if not await self._is_uploaded():
-            await self._upload(message)
+            await self._upload_vector(message)
 
-    async def _upload(self, message: bytes) -> None:
+    async def _upload_vector(self, message: bytes) -> None:
         self._sent, self.reach = message, ErrorStage.INPUT_LEFT
-        await self._attempt(self._send_upload(message))
+        await self._send_unless_late(self._send_upload(message))
 
     async def _send_upload(self, message: bytes) -> None:
         """Upload the masked vector from where the server has it."""
@@ -516,12 +518,12 @@ class SessionDriver:
                 view=named.view,
                 offset=self._stored_bytes,
                 deadline=until,
-                on_chunk=lambda sent: self._report(
+                on_chunk=lambda sent: self._report_progress(
                     ClientPhase.UPLOADING, sent_bytes=sent, total_bytes=named.size
                 ),
             )
         )
-        self._report(
+        self._report_progress(
             ClientPhase.UPLOADED, sent_bytes=named.size, total_bytes=named.size
         )
 
@@ -584,7 +586,7 @@ class SessionDriver:
             self._wait = wait
         return self._deadline
 
-    def _report(
+    def _report_progress(
         self, phase: ClientPhase, *, sent_bytes: int = 0, total_bytes: int = 0
     ) -> None:
         number = self._offered.session_number

@@ -107,7 +107,7 @@ class TotalLedger:
         Raises:
             ServiceError: STORAGE_FAILED, STATE_DAMAGED or RESTORED_STATE.
         """
-        await self._on_claims(self._all)
+        await self._on_claims(self._read_claims)
 
     async def claims(self) -> tuple[ClaimRow, ...]:
         """Return all claims on the data.
@@ -115,7 +115,7 @@ class TotalLedger:
         Raises:
             ServiceError: As `open`.
         """
-        return await self._on_claims(self._all)
+        return await self._on_claims(self._read_claims)
 
     async def claim(
         self, offered: SessionDescriptor, *, trust_domain: str | None = None
@@ -140,7 +140,7 @@ class TotalLedger:
 
         async def add(store: ClientRecords) -> BudgetSpent | None:
             while True:
-                rows = await self._all(store)
+                rows = await self._read_claims(store)
                 use = check_claim(self._budget, rows, claim)
                 if any(row.claim.is_of(claim) for row in rows):
                     return None
@@ -168,11 +168,11 @@ class TotalLedger:
         Raises:
             ServiceError: As `open`.
         """
-        rows = await self._on_claims(self._all)
+        rows = await self._on_claims(self._read_claims)
         place = self._budget.directory or self._storage.directory
         return use_of(self._budget, rows, place)
 
-    async def _all(self, store: ClientRecords) -> tuple[ClaimRow, ...]:
+    async def _read_claims(self, store: ClientRecords) -> tuple[ClaimRow, ...]:
         return await store.read(ListClaims(self._budget.data))
 
     async def _on_claims(

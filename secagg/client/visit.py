@@ -196,14 +196,14 @@ class _Visitor:
         """Join a session, or continue the one that is open."""
         place = self._client.place(self._task)
         if not place.offer:
-            return await self._join(place.highest_number)
-        with self._ending(place.offer):
+            return await self._join_session(place.highest_number)
+        with self._ending_on_error(place.offer):
             offered = SessionDescriptor.decode(place.offer)
             self._calls.check_transport(offered)
             return await self._continue(place.offer, offered)
 
     @contextmanager
-    def _ending(self, offer: bytes) -> Iterator[None]:
+    def _ending_on_error(self, offer: bytes) -> Iterator[None]:
         """Leave the session on an error after which it cannot continue."""
         try:
             yield
@@ -215,7 +215,7 @@ class _Visitor:
 
     # --- the two questions ------------------------------------------------------------
 
-    async def _join(self, highest_number: int) -> Visit:
+    async def _join_session(self, highest_number: int) -> Visit:
         """Ask for a session, and advertise in the one that is offered."""
         asked = GetOffer(self._task, highest_number, self._held_ms)
         answer = await self._in_time(self._calls.send(asked, self._deadline))
@@ -239,7 +239,7 @@ class _Visitor:
                 answer, Blob.REVOCATIONS, MAX_REVOCATION_BYTES, trust.revocation_hash
             )
             done = self._client.step(offer, revocations=listed)
-        with self._ending(offer):
+        with self._ending_on_error(offer):
             await self._send_step(answer, done)
         return self._visit_until(answer, done.round)
 
@@ -263,7 +263,7 @@ class _Visitor:
                     deadline=self._deadline,
                 )
             )
-            packed = await self._sum(offered, envelope)
+            packed = await self._fetch_sum(offered, envelope)
             done = self._client.step(offer, envelope.tagged())
             if done.is_over:
                 found = done.contribution
@@ -342,7 +342,7 @@ class _Visitor:
         """Send what a step has returned; a round that is over takes no answer."""
         for message in done.messages:
             try:
-                await self._send(offered, message)
+                await self._send_message(offered, message)
             except RemoteProtocolError as error:
                 if error.code is ErrorCode.ROSTER_TOO_LARGE:
                     raise error.code.error(  # others were faster
@@ -355,7 +355,7 @@ class _Visitor:
             else:
                 self._has_sent = True
 
-    async def _send(self, offered: SessionDescriptor, message: bytes) -> None:
+    async def _send_message(self, offered: SessionDescriptor, message: bytes) -> None:
         """Send a message; a masked vector goes in chunks."""
         kind = KINDS[message[0]]
         if kind is not Upload:
@@ -388,7 +388,9 @@ class _Visitor:
 
     # --- what comes -------------------------------------------------------------------
 
-    async def _sum(self, offered: SessionDescriptor, update: Envelope) -> bytes | None:
+    async def _fetch_sum(
+        self, offered: SessionDescriptor, update: Envelope
+    ) -> bytes | None:
         """Fetch a released sum before the session ends here: a visit may be cut off.
 
         Returns:

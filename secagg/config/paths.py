@@ -89,10 +89,10 @@ def client_paths(
         outputs: Files that options have it write, by option.
     """
     return [
-        *_sections(file, settings),
-        *_state(settings.client, settings.client.state_dir, "client"),
-        *_claims(settings.policy),
-        *_options(inputs, outputs),
+        *_section_paths(file, settings),
+        *_state_paths(settings.client, settings.client.state_dir, "client"),
+        *_claim_paths(settings.policy),
+        *_option_paths(inputs, outputs),
     ]
 
 
@@ -118,22 +118,22 @@ def two_aggregator_paths(  # noqa: PLR0913 - settings, and what a part names bes
     if isinstance(settings, SharingClientSettings):
         own = settings.client
         state = [
-            *_state(own, own.state_dir, "client"),
-            *_claims(settings.policy),
+            *_state_paths(own, own.state_dir, "client"),
+            *_claim_paths(settings.policy),
         ]
     else:
         party = settings.server
         state = [
-            *_state(party, party.state_dir, "server"),
+            *_state_paths(party, party.state_dir, "server"),
             *_admin_socket(party),
         ]
         for directory, mark in states:
             name = f"server.rollback_mark of task {directory.name}"
-            state += _mark(name, mark, directory)
+            state += _mark_paths(name, mark, directory)
     if isinstance(settings, LeaderSettings):
         for directory in (settings.server.output_dir, *folders):
-            state += _sums("server.output_dir", directory)
-    return [*_sections(file, settings), *state, *_options(inputs, outputs)]
+            state += _sum_paths("server.output_dir", directory)
+    return [*_section_paths(file, settings), *state, *_option_paths(inputs, outputs)]
 
 
 def server_paths(
@@ -153,11 +153,11 @@ def server_paths(
     """
     server = settings.server
     paths = [
-        *_sections(file, settings),
-        *_state(server, server.state_dir, "server"),
+        *_section_paths(file, settings),
+        *_state_paths(server, server.state_dir, "server"),
     ]
     for directory in (server.output_dir, *folders):
-        paths += _sums("server.output_dir", directory)
+        paths += _sum_paths("server.output_dir", directory)
     if settings.enrolment.revocations is not None:
         lists = settings.enrolment.revocations
         paths.append(NamedPath("enrolment.revocations", lists, "revocations"))
@@ -182,7 +182,7 @@ def refuse_shared_paths(paths: Iterable[NamedPath]) -> str:
     places = [_Place.of(each) for each in paths]
     for one, other in combinations(places, 2):
         if not one.named.may_share(other.named) and one.may_be(other):
-            raise _shared(one.named, other.named)
+            raise _shared_file_error(one.named, other.named)
         for file, state in ((one, other), (other, one)):
             if state.holds(file):
                 inner, outer = file.named, state.named
@@ -197,7 +197,7 @@ def refuse_shared_paths(paths: Iterable[NamedPath]) -> str:
 # --- what a program names -------------------------------------------------------------
 
 
-def _sections(file: Path, settings: Any) -> Iterator[NamedPath]:  # noqa: ANN401 - of any program
+def _section_paths(file: Path, settings: Any) -> Iterator[NamedPath]:  # noqa: ANN401 - of any program
     """Yield the settings file, and the files that sections name as read."""
     yield NamedPath("--config", file)
     for part in dataclasses.fields(settings):
@@ -220,12 +220,12 @@ def _files_of(task: TaskSettings) -> Iterator[NamedPath]:
         yield NamedPath(f"{label}enrolment.revocations", lists, "revocations")
 
 
-def _state(
+def _state_paths(
     process: ProcessSection, directory: Path, section: str
 ) -> Iterator[NamedPath]:
     name = f"{section}.state_dir"
     yield NamedPath(name, directory, is_written=True, is_state=True)
-    yield from _mark(f"{section}.rollback_mark", process.rollback_mark, directory)
+    yield from _mark_paths(f"{section}.rollback_mark", process.rollback_mark, directory)
 
 
 def _admin_socket(server: HostSection) -> Iterator[NamedPath]:
@@ -234,28 +234,28 @@ def _admin_socket(server: HostSection) -> Iterator[NamedPath]:
         yield NamedPath("server.admin_socket", server.admin_socket)
 
 
-def _claims(data: DataSection) -> Iterator[NamedPath]:
+def _claim_paths(data: DataSection) -> Iterator[NamedPath]:
     if data.data_dir is None:
         return
     yield NamedPath("policy.data_dir", data.data_dir, is_written=True, is_state=True)
     given = data.data_rollback_mark
-    yield from _mark("policy.data_rollback_mark", given, data.data_dir)
+    yield from _mark_paths("policy.data_rollback_mark", given, data.data_dir)
 
 
-def _mark(name: str, given: Path | None, directory: Path) -> Iterator[NamedPath]:
+def _mark_paths(name: str, given: Path | None, directory: Path) -> Iterator[NamedPath]:
     mark = given or default_mark(directory)
     yield NamedPath(name, mark, is_written=True)
     yield NamedPath(name, lock_of(mark), is_written=True)
 
 
-def _sums(name: str, directory: Path) -> Iterator[NamedPath]:
+def _sum_paths(name: str, directory: Path) -> Iterator[NamedPath]:
     yield NamedPath(name, directory, is_written=True)
     for file in ("sum-{}.npy", "report-{}.json", "receipt-{}.bin"):
         path = directory / file.format(SESSION_PLACE)
         yield NamedPath(name, path, is_written=True)
 
 
-def _options(
+def _option_paths(
     inputs: Iterable[tuple[str, Path]], outputs: Iterable[tuple[str, Path]]
 ) -> Iterator[NamedPath]:
     for option, path in inputs:
@@ -411,7 +411,7 @@ def _matches(a: str, b: str) -> bool:
 # --- messages -------------------------------------------------------------------------
 
 
-def _shared(one: NamedPath, other: NamedPath) -> SecAggError:
+def _shared_file_error(one: NamedPath, other: NamedPath) -> SecAggError:
     """Return the error for two settings that may name one file."""
     # The one that is written is the one to change.
     is_first = one.is_written and not other.is_written

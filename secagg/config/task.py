@@ -288,7 +288,7 @@ class EnrolmentSection:
     )
 
 
-def _plain(value: object) -> object:
+def _plain_value(value: object) -> object:
     """Return a value in the words of TOML and JSON."""
     if isinstance(value, Path):
         return str(value)
@@ -313,7 +313,7 @@ class TaskSettings:
         """
         return {
             section.name: {
-                key: _plain(value)
+                key: _plain_value(value)
                 for key, value in dataclasses.asdict(
                     getattr(self, section.name)
                 ).items()

@@ -42,23 +42,23 @@ class Writer:
 
     def u8(self, value: int) -> Self:
         """Append an integer in [0, 2^8)."""
-        return self._integer(value, 1)
+        return self._write_integer(value, 1)
 
     def u16(self, value: int) -> Self:
         """Append an integer in [0, 2^16)."""
-        return self._integer(value, 2)
+        return self._write_integer(value, 2)
 
     def u32(self, value: int) -> Self:
         """Append an integer in [0, 2^32)."""
-        return self._integer(value, 4)
+        return self._write_integer(value, 4)
 
     def u64(self, value: int) -> Self:
         """Append an integer in [0, 2^64)."""
-        return self._integer(value, 8)
+        return self._write_integer(value, 8)
 
     def flag(self, value: bool) -> Self:  # noqa: FBT001 - the value is the content
         """Append a truth value: one byte, 0 or 1."""
-        return self._integer(1 if value else 0, 1)
+        return self._write_integer(1 if value else 0, 1)
 
     def fixed(self, value: bytes) -> Self:
         """Append bytes whose length the reader knows."""
@@ -67,7 +67,7 @@ class Writer:
 
     def blob(self, value: bytes) -> Self:
         """Append bytes of variable length, preceded by their length."""
-        return self._integer(len(value), _LENGTH_BYTES).fixed(value)
+        return self._write_integer(len(value), _LENGTH_BYTES).fixed(value)
 
     def text(self, value: str) -> Self:
         """Append a string as a length-prefixed UTF-8 blob.
@@ -83,7 +83,7 @@ class Writer:
         """Return the bytes written so far."""
         return b"".join(self._parts)
 
-    def _integer(self, value: int, size: int) -> Self:
+    def _write_integer(self, value: int, size: int) -> Self:
         try:
             self._parts.append(value.to_bytes(size, "big"))
         except OverflowError:
@@ -117,23 +117,23 @@ class Reader:
 
     def u8(self) -> int:
         """Read an integer of one byte."""
-        return self._integer(1)
+        return self._read_integer(1)
 
     def u16(self) -> int:
         """Read an integer of two bytes."""
-        return self._integer(2)
+        return self._read_integer(2)
 
     def u32(self) -> int:
         """Read an integer of four bytes."""
-        return self._integer(4)
+        return self._read_integer(4)
 
     def u64(self) -> int:
         """Read an integer of eight bytes."""
-        return self._integer(8)
+        return self._read_integer(8)
 
     def flag(self) -> bool:
         """Read a truth value; any byte but 0 and 1 is refused."""
-        value = self._integer(1)
+        value = self._read_integer(1)
         if value > 1:
             raise CanonicalEncodingError(
                 f"{self._what}: a flag at byte {self._position - 1} is neither 0 nor 1"
@@ -163,7 +163,7 @@ class Reader:
         Raises:
             CanonicalEncodingError: It is longer, or cut off; refuse the message.
         """
-        size = self._integer(_LENGTH_BYTES)
+        size = self._read_integer(_LENGTH_BYTES)
         if size > max_bytes:
             raise CanonicalEncodingError(
                 f"{self._what}: a field of {size} bytes at byte {self._position},"
@@ -202,7 +202,7 @@ class Reader:
                 f"{self._what}: {self.remaining} bytes follow the end"
             )
 
-    def _integer(self, size: int) -> int:
+    def _read_integer(self, size: int) -> int:
         return int.from_bytes(self.fixed(size), "big")
 
 

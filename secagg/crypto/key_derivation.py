@@ -103,7 +103,7 @@ def share_channel_key(  # noqa: PLR0913 - the context of one derivation
     Source:
         PROTOCOL §6.1.
     """
-    info = _info(_SHARE_CHANNEL, suite, context, sender, receiver)
+    info = _encode_info(_SHARE_CHANNEL, suite, context, sender, receiver)
     return expand(extract(session_id, shared_secret), info, _AEAD_KEY_SIZE)
 
 
@@ -139,7 +139,7 @@ def pair_mask_key(  # noqa: PLR0913 - the context of one derivation
     """
     if low >= high:
         raise ValueError("expected the pair's roster indices in ascending order")
-    info = _info(_PAIR_MASK, suite, context, low, high, vector_id)
+    info = _encode_info(_PAIR_MASK, suite, context, low, high, vector_id)
     return _mask_key(extract(session_id, shared_secret), info, suite)
 
 
@@ -168,7 +168,7 @@ def self_mask_key(  # noqa: PLR0913 - the context of one derivation
     Source:
         PROTOCOL §6.3.
     """
-    info = _info(_SELF_MASK, suite, context, client, vector_id)
+    info = _encode_info(_SELF_MASK, suite, context, client, vector_id)
     return _mask_key(extract(session_id, self_mask_seed), info, suite)
 
 
@@ -193,7 +193,7 @@ def noise_seed(
 
     Source: PROTOCOL §6.7.
     """
-    info = _info(_NOISE_STREAM, suite, context, component)
+    info = _encode_info(_NOISE_STREAM, suite, context, component)
     return expand(seed, info, _HASH_SIZE)
 
 
@@ -213,7 +213,7 @@ def additive_share_key(
     Source:
         protos/TWO_AGGREGATORS.md.
     """
-    info = _info(_ADDITIVE_SHARE, suite, session_id)
+    info = _encode_info(_ADDITIVE_SHARE, suite, session_id)
     return _mask_key(extract(session_id, seed), info, suite)
 
 
@@ -224,7 +224,7 @@ def entropy_stream_key(seed: SecretBytes, label: bytes) -> SecretBytes:
     return expand(extract(b"", seed), tag + Writer().blob(label).getvalue(), 32)
 
 
-def _info(
+def _encode_info(
     purpose: tuple[str, str], suite: CipherSuite, context: bytes, *numbers: int
 ) -> bytes:
     """Return the info of a key: tag and context, and numbers of four bytes."""

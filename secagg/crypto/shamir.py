@@ -413,7 +413,7 @@ def decode_shares(encoded: npt.NDArray[np.uint8]) -> FieldArray:
             limb that is not 0.  Use `check_shares` first where one bad share must
             not spoil a batch.
     """
-    words = _words(encoded)
+    words = _share_words(encoded)
     values = words[..., :_LIMBS].astype(np.int64)
     # One limb in 65537 is flagged: handle the few alone.
     flat = encoded.reshape(-1, 1, SHARE_SIZE)
@@ -436,7 +436,7 @@ def flagged_limbs(
     Raises:
         BadShareError: As of `decode_shares`.
     """
-    words = _words(encoded)
+    words = _share_words(encoded)
     rows, columns = np.nonzero(words[..., _LIMBS])
     flags = _flag_matrix(words[rows, columns, _LIMBS])
     which, limbs = np.nonzero(flags)
@@ -458,7 +458,7 @@ def check_shares(encoded: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
     Raises:
         BadShareError: The last axis is not 34 bytes long.
     """
-    words = _words(encoded).reshape(-1, _LIMBS + 1)
+    words = _share_words(encoded).reshape(-1, _LIMBS + 1)
     canonical = np.ones(len(words), np.bool_)
     flagged = np.flatnonzero(words[:, _LIMBS])
     chosen = words[flagged]
@@ -467,7 +467,7 @@ def check_shares(encoded: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
     return canonical.reshape(encoded.shape[:-1])
 
 
-def _words(encoded: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+def _share_words(encoded: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
     """Return encoded shares as words of two bytes."""
     if (
         encoded.dtype != np.uint8
@@ -643,7 +643,7 @@ def reconstruct(
     rows, columns, places = flagged_limbs(shares[:, flagged])
     carry = weights[rows].astype(np.int64) * (PRIME - 1)
     np.add.at(limbs, (flagged[columns], places), carry)
-    return _join(limbs % PRIME)
+    return _join_limbs(limbs % PRIME)
 
 
 def reconstruct_sparse(
@@ -677,7 +677,7 @@ def reconstruct_sparse(
         values = decode_shares(shares[batch]).astype(np.float64)
         sums = np.matmul(weights[row_of[batch]][:, None, :], values)
         limbs[batch] = reduce_products(sums[:, 0, :])
-    return _join(limbs)
+    return _join_limbs(limbs)
 
 
 def decode_with_errors(
@@ -726,7 +726,7 @@ def _uniform(entropy: Entropy, rows: int, columns: int) -> FieldArray:
     return (accepted % PRIME).astype(np.int64).reshape(rows, columns)
 
 
-def _join(limbs: FieldArray) -> list[SecretBytes | None]:
+def _join_limbs(limbs: FieldArray) -> list[SecretBytes | None]:
     """Turn limbs (s, 16) into secrets; None where a limb has 17 bits."""
     possible = np.all(limbs < PRIME - 1, axis=1)
     rows = secrets_of(limbs)

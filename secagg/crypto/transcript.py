@@ -329,8 +329,8 @@ def proven_top(
             return next(rest)
         if end - start == 1:
             return leaves[start]
-        cut = _cut(start, end)
-        return _node(prefix, top(start, cut), top(cut, end))
+        cut = _split_index(start, end)
+        return _hash_node(prefix, top(start, cut), top(cut, end))
 
     return top(0, count)
 
@@ -354,14 +354,14 @@ def _unknown(count: int, places: Collection[int]) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-def _cut(start: int, end: int) -> int:
+def _split_index(start: int, end: int) -> int:
     """Return the place at which a subtree of two leaves or more is cut."""
     return start + (1 << ((end - start - 1).bit_length() - 1))
 
 
 def _next_level(level: Sequence[bytes], prefix: bytes) -> list[bytes]:
     pairs = zip(level[::2], level[1::2], strict=False)
-    above = [_node(prefix, left, right) for left, right in pairs]
+    above = [_hash_node(prefix, left, right) for left, right in pairs]
     return [*above, level[-1]] if len(level) % 2 else above
 
 
@@ -369,6 +369,6 @@ def _prefix(suite: CipherSuite, node: str) -> bytes:
     return domain_tag("hash", node, suite) + _LENGTH
 
 
-def _node(prefix: bytes, left: bytes, right: bytes) -> bytes:
+def _hash_node(prefix: bytes, left: bytes, right: bytes) -> bytes:
     """Return H(node; left, right); the constant bytes are joined once."""
     return hashlib.sha256(prefix + left + _LENGTH + right).digest()

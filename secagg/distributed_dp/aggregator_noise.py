@@ -99,11 +99,11 @@ class TwoAggregatorReport:
 
     def lines(self) -> tuple[str, str, str]:
         """Return what the whole task costs, one sentence for each adversary."""
-        one, both = self.aggregator, self.reader
+        one, both = _statement_text(self.aggregator), _statement_text(self.reader)
         return (
             "against both aggregators together: nothing is promised",
-            f"against either aggregator, if the other one adds its noise: {_text(one)}",
-            f"against readers of the sums, if both do: {_text(both)}",
+            f"against either aggregator, if the other one adds its noise: {one}",
+            f"against readers of the sums, if both do: {both}",
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -399,7 +399,7 @@ class AggregatorNoise:
         return hash_parts("rotation", session_id, suite=self.parameters.suite)
 
 
-def _text(stated: PrivacyStatement) -> str:
+def _statement_text(stated: PrivacyStatement) -> str:
     return f"{stated.figures()} ({stated.accountant}; {stated.grounds})"
 
 

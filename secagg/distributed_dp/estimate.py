@@ -113,7 +113,7 @@ class SumEstimate:
     def __str__(self) -> str:
         """Return the first entries with their standard error, and the task's cost."""
         head = f"sum of {self.inputs} vectors (session {self.session_number}): "
-        lines = [f"{head}{self._entries(_SHOWN)}; {self._cost()}"]
+        lines = [f"{head}{self._entries_text(_SHOWN)}; {self._cost()}"]
         lines += [f"no interval: {flaw}" for flaw in self.error.flaws]
         return "\n".join(lines)
 
@@ -122,7 +122,7 @@ class SumEstimate:
         rows = [
             ("session", str(self.session_number)),
             ("vectors", str(self.inputs)),
-            ("sum", self._entries(_SHOWN_IN_TABLES)),
+            ("sum", self._entries_text(_SHOWN_IN_TABLES)),
             ("privacy", self._cost()),
             *(("no interval", flaw) for flaw in self.error.flaws),
         ]
@@ -140,7 +140,7 @@ class SumEstimate:
             )
         return self.values
 
-    def _entries(self, most: int) -> str:
+    def _entries_text(self, most: int) -> str:
         if self.values is None:
             return "not fetched"
         shown = ", ".join(plus_minus(self.values[:most].tolist(), self.standard_error))

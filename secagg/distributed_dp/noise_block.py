@@ -188,8 +188,10 @@ def decode_block(block: bytes) -> NoiseBlock:
     budget = NoiseBudget(
         epsilon=_positive(entries["epsilon"], "epsilon", math.inf),
         delta=_positive(entries["delta"], "delta", 1.0),
-        participations=_whole(entries["participations"], "participations", lowest=1),
-        spare=_whole(entries["spare"], "spare", lowest=0),
+        participations=_read_integer(
+            entries["participations"], "participations", lowest=1
+        ),
+        spare=_read_integer(entries["spare"], "spare", lowest=0),
         accountant=str(entries["accountant"]),
         randomiser=_randomiser(entries.get("randomiser")),
     )
@@ -207,9 +209,9 @@ def decode_block(block: bytes) -> NoiseBlock:
     read = NoiseBlock(
         mechanism=mechanism,
         budget=budget,
-        selection_rate=_rate(entries["selection_rate"]),
+        selection_rate=_read_rate(entries["selection_rate"]),
         sampler=str(entries["noise_sampler"]),
-        units=_units(entries.get("unit"), mechanism, budget),
+        units=_read_units(entries.get("unit"), mechanism, budget),
     )
     # One description, one block: what is charged is charged to its bytes.
     if read.encode() != block:
@@ -266,7 +268,7 @@ def _randomiser(entries: object) -> LocalParameters | None:
         raise bad_block(str(error)) from None
 
 
-def _units(
+def _read_units(
     entries: object, mechanism: Mechanism, budget: NoiseBudget
 ) -> UnitBounds | None:
     """Read the bounds of a moving clip; None for a fixed one."""
@@ -300,7 +302,7 @@ def _positive(value: object, name: str, below: float) -> float:
     return float(value)
 
 
-def _rate(value: object) -> Fraction:
+def _read_rate(value: object) -> Fraction:
     if not isinstance(value, str) or _RATE.fullmatch(value) is None:
         raise bad_block("its selection_rate is not a rate")
     try:
@@ -309,7 +311,7 @@ def _rate(value: object) -> Fraction:
         raise bad_block(str(error)) from None
 
 
-def _whole(value: object, name: str, *, lowest: int) -> int:
+def _read_integer(value: object, name: str, *, lowest: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise bad_block(f"{name} must be an integer")
     if not lowest <= value <= MAX_STEPS:

@@ -46,7 +46,7 @@ def privacy_report(
     if b'"own-' in task.parameters.noise_block:
         return task.report()  # no digest covers a program's own code
     path, key = directory / _FILE, _key_of(task)
-    known = _read(path)
+    known = _read_reports(path)
     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
         # The graph is not part of the noise block, and costs nothing to check again.
         return replace(
@@ -61,7 +61,7 @@ def privacy_report(
     return report
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_reports(path: Path) -> dict[str, Any]:
     """Return the stored reports by key; none of a file that is missing or damaged."""
     try:
         document = json.loads(path.read_bytes())

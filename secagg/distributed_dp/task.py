@@ -359,7 +359,7 @@ class NoisyTask:
             InputError: As `encode`.
             RemoteProtocolError: BAD_CONFIG; the clip moves, and this is no session.
         """
-        sent = self._sent(vector)
+        sent = self._magnified_to_unit(vector)
         try:
             if (randomiser := self.randomiser) is not None:
                 randomiser.shortened_by(sent)
@@ -368,7 +368,7 @@ class NoisyTask:
         except NoiseInputError as error:
             raise _unfit(error) from None
 
-    def _sent(self, vector: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _magnified_to_unit(self, vector: npt.NDArray[Any]) -> npt.NDArray[Any]:
         sent = np.asarray(vector)
         return sent if self.units is None else _magnified(sent, self.magnification)
 
@@ -398,7 +398,7 @@ class NoisyTask:
                 noise.
         """
         noise = self.session_noise(secrets.share_holders)
-        sent, shortened_by = self._sent(vector), None
+        sent, shortened_by = self._magnified_to_unit(vector), None
         try:
             if (randomiser := self.randomiser) is not None:
                 shortened_by = randomiser.shortened_by(sent)

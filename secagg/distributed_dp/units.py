@@ -124,7 +124,7 @@ class UnitBounds:
         names = {"start", "lowest", "highest", "quantile"}
         if not isinstance(entries, Mapping) or set(entries) != names:
             raise ValueError("its units need start, lowest, highest and quantile")
-        return cls(**{name: _read(entries[name]) for name in names})
+        return cls(**{name: _read_rational(entries[name]) for name in names})
 
 
 def unit_terms(unit: Fraction) -> bytes:
@@ -144,13 +144,13 @@ def read_unit(terms: bytes) -> Fraction:
         raise ValueError("the noise terms of the offer are not JSON") from None
     if not isinstance(entries, dict) or set(entries) != {"unit"}:
         raise ValueError("the noise terms of the offer must state only a unit")
-    unit = _read(entries["unit"])
+    unit = _read_rational(entries["unit"])
     if unit_terms(unit) != terms:
         raise ValueError("the noise terms of the offer are not in canonical form")
     return unit
 
 
-def _read(value: object) -> Fraction:
+def _read_rational(value: object) -> Fraction:
     if not isinstance(value, str) or _RATIONAL.fullmatch(value) is None:
         raise ValueError('a unit must have the form "p/q"')
     return Fraction(value)

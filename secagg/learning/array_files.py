@@ -64,12 +64,12 @@ def read_arrays(data: bytes, *, max_bytes: int, what: str) -> dict[str, Array]:
             for member in members:
                 with archive.open(member) as stream:
                     name = member.filename.removesuffix(_SUFFIX)
-                    arrays[name] = _array(stream, member.file_size)
+                    arrays[name] = _read_array(stream, member.file_size)
             return arrays
     except InputError:
         raise
     except Exception:  # noqa: BLE001 - zipfile and numpy raise many kinds
-        raise _unreadable(what) from None
+        raise _unreadable_error(what) from None
 
 
 def read_arrays_in(path: Path, *, max_bytes: int, what: str) -> dict[str, Array]:
@@ -89,7 +89,7 @@ def read_array(data: bytes, *, what: str) -> Array:
         InputError: It is no such file.
     """
     try:
-        return _array(io.BytesIO(data), len(data))
+        return _read_array(io.BytesIO(data), len(data))
     except Exception:  # noqa: BLE001 - numpy parses the head as Python
         raise ErrorCode.BAD_INPUT.error(
             f"{what} is not a plain .npy file of numbers",
@@ -152,7 +152,7 @@ def _check_members(
         not member.filename.endswith(_SUFFIX) or member.compress_type not in _METHODS
         for member in members
     ):
-        raise _unreadable(what)
+        raise _unreadable_error(what)
     declared = sum(member.file_size for member in members)
     if declared > max_bytes + _HEAD_BYTES * len(members):
         raise ErrorCode.BAD_INPUT.error(
@@ -161,7 +161,7 @@ def _check_members(
         )
 
 
-def _array(stream: IO[bytes], size: int) -> Array:
+def _read_array(stream: IO[bytes], size: int) -> Array:
     """Read one array from a stream of `size` bytes.
 
     Raises:
@@ -183,7 +183,7 @@ def _array(stream: IO[bytes], size: int) -> Array:
     return array.reshape(shape[::-1]).T if is_fortran else array.reshape(shape)
 
 
-def _unreadable(what: str) -> InputError:
+def _unreadable_error(what: str) -> InputError:
     return ErrorCode.BAD_INPUT.error(
         f"{what} is not an .npz file of numbers",
         kind=InputError,

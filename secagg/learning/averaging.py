@@ -367,7 +367,7 @@ class FederatedAveraging:
         last = self._steps[-1] if self._steps else None
         if last is not None and total.session_number <= last.session_number:
             if told != self._sum_hash:
-                raise self._other("session " + str(total.session_number))
+                raise self._other_training_error("session " + str(total.session_number))
             return last
         mean, weight, is_enough = self._weighting.mean(
             np.asarray(total.values, np.float64),
@@ -377,9 +377,9 @@ class FederatedAveraging:
         error = total.standard_error / max(weight, 1.0)
         private, beside = self._private, self._plain
         if is_enough:
-            private = self._moved(private, mean, error)
+            private = self._move_model(private, mean, error)
         if beside is not None and plain is not None:
-            beside = self._moved(beside, self._plain_mean(plain), 0.0)
+            beside = self._move_model(beside, self._plain_mean(plain), 0.0)
         privacy = total.privacy
         step = TrainingStep(
             number=len(self._steps) + 1,
@@ -419,9 +419,9 @@ class FederatedAveraging:
             )
         task = total.receipt.descriptor.task_id
         if self._task is not None and task != self._task:
-            raise self._other(f"task {task!r}")
+            raise self._other_training_error(f"task {task!r}")
 
-    def _other(self, what: str) -> LocalProtocolError:
+    def _other_training_error(self, what: str) -> LocalProtocolError:
         return ErrorCode.LOCAL_MISUSE.error(
             f"the sum of {what} is not one of this training",
             kind=LocalProtocolError,
@@ -429,7 +429,7 @@ class FederatedAveraging:
             "checkpoint_dir; secagg.local continues one with the same ledger.",
         )
 
-    def _moved(self, moving: _Moving, mean: Flat, error: float) -> _Moving:
+    def _move_model(self, moving: _Moving, mean: Flat, error: float) -> _Moving:
         return _Moving(
             *self._optimizer.step(moving.model, mean, moving.state, error=error)
         )

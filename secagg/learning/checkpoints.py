@@ -68,7 +68,7 @@ class CheckpointDirectory:
         """
         with disk(self.path):
             names = sorted(one.name for one in self.path.glob(f"{_PREFIX}*"))
-            return self._read(self.path / names[-1]) if names else None
+            return self._read_checkpoint(self.path / names[-1]) if names else None
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, whole or not at all.
@@ -94,7 +94,7 @@ class CheckpointDirectory:
             os.replace(partial, final)  # noqa: PTH105 - the name says what it does
             sync_directory(self.path)
 
-    def _read(self, directory: Path) -> Checkpoint:
+    def _read_checkpoint(self, directory: Path) -> Checkpoint:
         """Return the checkpoint in a directory."""
         try:
             state = json.loads(

@@ -93,7 +93,7 @@ class LearningCurve:
         Raises:
             LocalProtocolError: No step has it.
         """
-        return [step.scores[name] for step in self._with(name)]
+        return [step.scores[name] for step in self._steps_with(name)]
 
     def plain_scores(self, name: str = SCORE) -> list[float]:
         """Return one score of every step of the training without privacy.
@@ -101,7 +101,7 @@ class LearningCurve:
         Raises:
             LocalProtocolError: There was none.
         """
-        steps = self._with(name)
+        steps = self._steps_with(name)
         plain = [one.plain_scores for one in steps if one.plain_scores is not None]
         if len(plain) != len(steps):
             raise ErrorCode.LOCAL_MISUSE.error(
@@ -136,7 +136,7 @@ class LearningCurve:
         names = {each for step in self.steps for each in step.scores}
         if name is None:
             name = names.pop() if len(names) == 1 else SCORE
-        steps = self._with(name)
+        steps = self._steps_with(name)
         numbers = [step.number for step in steps]
         label = f"epsilon {steps[-1].epsilon:.3g}"
         axes.plot(numbers, self.scores(name), marker="o", label=label)
@@ -149,7 +149,7 @@ class LearningCurve:
         axes.legend()
         return axes
 
-    def _with(self, name: str) -> tuple[TrainingStep, ...]:
+    def _steps_with(self, name: str) -> tuple[TrainingStep, ...]:
         """Return the steps, if all of them have this score."""
         if not self.steps or any(name not in step.scores for step in self.steps):
             known = sorted({each for step in self.steps for each in step.scores})

@@ -156,7 +156,7 @@ class ProgramInput:
         seconds, why = self._limit(session)
         self._program.run(
             places={_PAYLOAD: payload, self._result: result},
-            facts=_facts(session, step, payload, result),
+            facts=_environment_of(session, step, payload, result),
             directory=self._home,
             seconds=seconds,
             why=why,
@@ -176,11 +176,11 @@ class ProgramInput:
         check_session(session, step.spec, step.weighting)
         arrays = read_arrays(data, max_bytes=size, what=what)
         update, weight = difference(
-            step.spec, step.spec.flatten(step.arrays), self._update(step, arrays)
+            step.spec, step.spec.flatten(step.arrays), self._read_update(step, arrays)
         )
         return step.weighting.vector(update, weight, l2_clip=clip_of(session))
 
-    def _update(
+    def _read_update(
         self, step: StepPayload, arrays: Mapping[str, npt.NDArray[Any]]
     ) -> Update:
         """Return the arrays of the program as an update of the model."""
@@ -203,7 +203,7 @@ class ProgramInput:
         return due, "the vector is due then"
 
 
-def _facts(
+def _environment_of(
     session: SessionInfo, step: StepPayload | None, payload: Path, result: Path
 ) -> dict[str, str]:
     """Return the environment variables of the program."""

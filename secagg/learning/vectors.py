@@ -127,7 +127,7 @@ class VectorSpec:
         """
         wanted = {entry.name for entry in self.entries}
         if isinstance(tree, Mapping) and set(tree) == wanted:
-            leaves = {name: _leaf(name, leaf) for name, leaf in tree.items()}
+            leaves = {name: _float_leaf(name, leaf) for name, leaf in tree.items()}
         else:
             leaves = _leaves(tree, wanted.__contains__)
         if missing := wanted - leaves.keys():
@@ -164,7 +164,9 @@ class VectorSpec:
         with np.errstate(over="ignore"):
             arrays = {
                 entry.name: part.astype(entry.dtype).reshape(entry.shape)
-                for entry, part in zip(self.entries, self._parts(vector), strict=True)
+                for entry, part in zip(
+                    self.entries, self._split_entries(vector), strict=True
+                )
             }
         rounded = np.concatenate([array.ravel() for array in arrays.values()])
         self._check_finite(rounded, "is too large for its type")
@@ -179,9 +181,9 @@ class VectorSpec:
         Raises:
             InputError: As `unflatten`.
         """
-        return _rebuilt(like, "", self.unflatten(flat))
+        return _rebuild_tree(like, "", self.unflatten(flat))
 
-    def _parts(self, flat: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+    def _split_entries(self, flat: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
         ends = np.cumsum([entry.size for entry in self.entries])
         return np.split(flat, ends[:-1])
 
@@ -189,7 +191,7 @@ class VectorSpec:
         """Refuse a vector that is not finite, and name the array."""
         if np.isfinite(flat).all():
             return
-        for entry, part in zip(self.entries, self._parts(flat), strict=True):
+        for entry, part in zip(self.entries, self._split_entries(flat), strict=True):
             if not np.isfinite(part).all():
                 raise ErrorCode.BAD_INPUT.error(
                     f"the array {entry.name!r} {fault}",
@@ -200,7 +202,7 @@ class VectorSpec:
 def _leaves(tree: Tree, select: Callable[[str], bool]) -> dict[str, Array]:
     """Return the selected arrays of a tree by name."""
     found: dict[str, Array] = {}
-    for name, leaf in _named(tree, ""):
+    for name, leaf in _named_leaves(tree, ""):
         if not select(name):
             continue
         if name in found:
@@ -208,17 +210,17 @@ def _leaves(tree: Tree, select: Callable[[str], bool]) -> dict[str, Array]:
                 f"two arrays of the model have the name {name!r}",
                 fix="Rename one of them.",
             )
-        found[name] = _leaf(name, leaf)
+        found[name] = _float_leaf(name, leaf)
     return found
 
 
-def _named(tree: Tree, above: str) -> Iterator[tuple[str, Tree]]:
+def _named_leaves(tree: Tree, above: str) -> Iterator[tuple[str, Tree]]:
     children = _children(tree, above)
     if children is None:
         yield above, tree
         return
     for name, child in children:
-        yield from _named(child, name)
+        yield from _named_leaves(child, name)
 
 
 def _children(tree: Tree, above: str) -> list[tuple[str, Tree]] | None:
@@ -241,7 +243,7 @@ def _children(tree: Tree, above: str) -> list[tuple[str, Tree]] | None:
     return named
 
 
-def _leaf(name: str, leaf: Tree) -> Array:
+def _float_leaf(name: str, leaf: Tree) -> Array:
     """Return an array of floats."""
     is_bfloat16 = str(getattr(leaf, "dtype", "")).endswith("bfloat16")
     array: Array | None = None
@@ -278,12 +280,12 @@ def _no_floats(name: str, kind: str) -> InputError:
     )
 
 
-def _rebuilt(like: Tree, above: str, arrays: Mapping[str, Array]) -> Tree:
+def _rebuild_tree(like: Tree, above: str, arrays: Mapping[str, Array]) -> Tree:
     """Return a tree of the same form with other arrays."""
     children = _children(like, above)
     if children is None:
         return like if above not in arrays else _as_leaf(like, arrays[above])
-    rebuilt = [_rebuilt(child, name, arrays) for name, child in children]
+    rebuilt = [_rebuild_tree(child, name, arrays) for name, child in children]
     if isinstance(like, Mapping):
         return dict(zip(like, rebuilt, strict=True))
     if hasattr(like, "_fields"):  # a namedtuple

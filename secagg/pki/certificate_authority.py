@@ -136,7 +136,7 @@ class CertificateAuthority:
         )
         start = now or datetime.now(UTC)
         public = key.public_key()
-        certificate = _certificate(
+        certificate = _unsigned_certificate(
             name,
             name,
             public,
@@ -231,7 +231,7 @@ class CertificateAuthority:
         Raises:
             ServiceError: BAD_CERTIFICATE for a bad name or duration.
         """
-        return self._issue(
+        return self._issue_certificate(
             PeerIdentity(self.trust_domain, Role.CLIENT, name), [], days, now, entropy
         )
 
@@ -258,7 +258,7 @@ class CertificateAuthority:
             ServiceError: BAD_CERTIFICATE for a bad name, host or duration.
         """
         identity = PeerIdentity(self.trust_domain, Role.SERVER, name)
-        return self._issue(identity, hosts, days, now, entropy)
+        return self._issue_certificate(identity, hosts, days, now, entropy)
 
     def certify(  # noqa: PLR0913 - who, with what, for how long
         self,
@@ -288,17 +288,17 @@ class CertificateAuthority:
                 duration.
         """
         if identity.trust_domain != self.trust_domain:
-            raise _refused(f"this authority issues names of {self.trust_domain}")
+            raise _argument_error(f"this authority issues names of {self.trust_domain}")
         names: list[x509.GeneralName] = []
         if identity.role is Role.SERVER:
             if not 1 <= len(hosts) <= _MAX_HOSTS:
-                raise _refused(
+                raise _argument_error(
                     f"a server certificate needs 1 to {_MAX_HOSTS} hosts, not "
                     f"{len(hosts)}"
                 )
             names = [x509.DNSName(identity.dns_name), *(_host(host) for host in hosts)]
         elif hosts:
-            raise _refused("a client's certificate must have no hosts")
+            raise _argument_error("a client's certificate must have no hosts")
         entropy = entropy or SystemEntropy()
         start = now or datetime.now(UTC)
         end = self._end_after(start, days)
@@ -308,7 +308,7 @@ class CertificateAuthority:
             else ExtendedKeyUsageOID.SERVER_AUTH
         )
         certificate = (
-            _certificate(
+            _unsigned_certificate(
                 _common_name(identity.name),
                 self.certificate.subject,
                 public,
@@ -369,7 +369,7 @@ class CertificateAuthority:
         last = self.certificate.not_valid_after_utc
         end = min(start + _duration(days, _MAX_LEAF_DAYS), last)
         if end <= start:
-            raise _refused("the authority has expired")
+            raise _argument_error("the authority has expired")
         return end
 
     @property
@@ -377,7 +377,7 @@ class CertificateAuthority:
         public = self.private_key.public_key()
         return x509.AuthorityKeyIdentifier.from_issuer_public_key(public)
 
-    def _issue(
+    def _issue_certificate(
         self,
         identity: PeerIdentity,
         hosts: Sequence[str],
@@ -398,7 +398,7 @@ def _common_name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 
-def _certificate(  # noqa: PLR0913, PLR0917 - what every certificate states
+def _unsigned_certificate(  # noqa: PLR0913, PLR0917 - what every certificate states
     subject: x509.Name,
     issuer: x509.Name,
     public: PublicKey,
@@ -416,7 +416,7 @@ def _certificate(  # noqa: PLR0913, PLR0917 - what every certificate states
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(public)
-        .serial_number(_serial(entropy))
+        .serial_number(_new_serial(entropy))
         .not_valid_before(valid[0] - timedelta(seconds=CLOCK_TOLERANCE_SECONDS))
         .not_valid_after(valid[1])
         .add_extension(constraints, critical=True)
@@ -428,7 +428,7 @@ def _certificate(  # noqa: PLR0913, PLR0917 - what every certificate states
     )
 
 
-def _refused(complaint: str) -> SecAggError:
+def _argument_error(complaint: str) -> SecAggError:
     return ErrorCode.BAD_CERTIFICATE.error(
         complaint, fix="Correct the arguments of `secagg pki`."
     )
@@ -436,7 +436,9 @@ def _refused(complaint: str) -> SecAggError:
 
 def _duration(days: int, most: int) -> timedelta:
     if not 1 <= days <= most:
-        raise _refused(f"a certificate is valid for 1 to {most} days, not {days}")
+        raise _argument_error(
+            f"a certificate is valid for 1 to {most} days, not {days}"
+        )
     return timedelta(days=days)
 
 
@@ -455,9 +457,9 @@ def _host(host: str) -> x509.GeneralName:
         for label in labels
     )
     if not is_name:
-        raise _refused(f"{host[:60]!r} is neither a DNS name nor an IP address")
+        raise _argument_error(f"{host[:60]!r} is neither a DNS name nor an IP address")
     if host.lower().endswith(RESERVED_SUFFIX):
-        raise _refused(f"hosts that end in {RESERVED_SUFFIX} are reserved")
+        raise _argument_error(f"hosts that end in {RESERVED_SUFFIX} are reserved")
     return x509.DNSName(host)
 
 
@@ -468,7 +470,7 @@ def new_key(entropy: Entropy) -> ec.EllipticCurvePrivateKey:
     return ec.derive_private_key(number, ec.SECP256R1())
 
 
-def _serial(entropy: Entropy) -> int:
+def _new_serial(entropy: Entropy) -> int:
     return int.from_bytes(entropy.token(_SERIAL_BYTES), "big") | 1
 
 

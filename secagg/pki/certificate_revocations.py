@@ -201,9 +201,9 @@ class CertificateRevocations:
         self._warned = (logging.NOTSET, -math.inf)
         self._marks: dict[str, tuple[int, str]] = {}
         if file is not None:
-            self._marks = _marks(file.mark)
-            self._accept(file, _contents(file.path), authorities())
-            self._warn(file)
+            self._marks = _read_marks(file.mark)
+            self._accept_lists(file, _contents(file.path), authorities())
+            self._warn_before_end(file)
 
     def __contains__(self, number: object) -> bool:
         return number in self._numbers
@@ -226,7 +226,7 @@ class CertificateRevocations:
             # Other authorities may lack their list, or leave one that none has signed.
             found = _contents(self._file.path), self._authorities()
             if found != self._file_stamp:
-                self._accept(self._file, *found)
+                self._accept_lists(self._file, *found)
                 self._complaint = ""
         except ServiceError as error:
             # After every other failure the next look tries again.
@@ -240,7 +240,7 @@ class CertificateRevocations:
                     reason=error,
                     next_step=error.next_step,
                 )
-        self._warn(self._file)
+        self._warn_before_end(self._file)
         new, given_back = self._numbers - before, before - self._numbers
         if new or given_back:
             log_event(
@@ -253,10 +253,12 @@ class CertificateRevocations:
             )
         return bool(new)
 
-    def _accept(self, file: RevocationFile, data: bytes, authorities: bytes) -> None:
+    def _accept_lists(
+        self, file: RevocationFile, data: bytes, authorities: bytes
+    ) -> None:
         """Use the lists of a file, and store their numbers."""
         trusted = x509.load_pem_x509_certificates(authorities)
-        found = _checked(file, data, trusted, self._date(), self._marks)
+        found = _check_lists(file, data, trusted, self._date(), self._marks)
         # Before the mark is written: a full disk must not keep a revoked client in.
         self._lists = found
         self._marks |= {each.authority: (each.number, each.digest) for each in found}
@@ -269,7 +271,7 @@ class CertificateRevocations:
                 replace_file(file.mark, marks)
         self._file_stamp = (data, authorities)
 
-    def _warn(self, file: RevocationFile) -> None:
+    def _warn_before_end(self, file: RevocationFile) -> None:
         """Log once a day that a list ends soon, and at once that it has ended."""
         now, level = self._date(), logging.NOTSET
         first = min(self._lists, key=lambda each: each.ends)
@@ -305,8 +307,8 @@ def read_revocation_lists(
         ServiceError: BAD_CERTIFICATE; states why the file is refused. STATE_DAMAGED for
             the mark.
     """
-    marks = _marks(file.mark)
-    return _checked(file, _contents(file.path), trusted, now, marks)
+    marks = _read_marks(file.mark)
+    return _check_lists(file, _contents(file.path), trusted, now, marks)
 
 
 def _contents(path: Path) -> bytes:
@@ -321,7 +323,7 @@ def _contents(path: Path) -> bytes:
     )
 
 
-def _checked(
+def _check_lists(
     file: RevocationFile,
     data: bytes,
     trusted: Sequence[x509.Certificate],
@@ -333,22 +335,22 @@ def _checked(
     for crl in _parsed(file.path, data):
         checked = _check(file, crl, trusted, datetime.fromtimestamp(now, UTC))
         if checked.authority in found:
-            raise _refused(
-                f"{file.path} holds two lists of {_name(crl.issuer)}",
+            raise _list_error(
+                f"{file.path} holds two lists of {_shown_name(crl.issuer)}",
                 "Keep the newest list of each authority in it.",
             )
         number, digest = marks.get(checked.authority, (-1, ""))
         if checked.number < number:
-            raise _refused(
-                f"{file.path} is list {checked.number} of {_name(crl.issuer)}, and "
-                f"list {number} was used before: certificates revoked since would be "
-                "accepted again",
+            raise _list_error(
+                f"{file.path} is list {checked.number} of {_shown_name(crl.issuer)}, "
+                f"and list {number} was used before: certificates revoked since would "
+                "be accepted again",
                 _COPY_NEWEST,
             )
         if checked.number == number and checked.digest != digest:
-            raise _refused(
-                f"{file.path} is another list {number} of {_name(crl.issuer)} than the "
-                "one that was used before",
+            raise _list_error(
+                f"{file.path} is another list {number} of {_shown_name(crl.issuer)} "
+                "than the one that was used before",
                 "Publish a list with the next number; the authority was restored from "
                 "a backup, or signs two lists of one number.",
             )
@@ -356,9 +358,9 @@ def _checked(
     for authority in trusted:
         key = _key_digest(authority)
         if key in marks and key not in found:
-            raise _refused(
-                f"{file.path} lacks the list of {_name(authority.subject)}, which was "
-                "used before and is still trusted",
+            raise _list_error(
+                f"{file.path} lacks the list of {_shown_name(authority.subject)}, "
+                "which was used before and is still trusted",
                 "Put the newest list of each trusted authority into the file.",
             )
     return tuple(found.values())
@@ -370,7 +372,7 @@ def _parsed(path: Path, data: bytes) -> list[x509.CertificateRevocationList]:
     if not 1 <= len(blocks) <= _MAX_LISTS or (
         _PEM_BEGINS in data and data.count(_PEM_BEGINS) != len(blocks)
     ):
-        raise _refused(
+        raise _list_error(
             f"{path} holds {len(blocks)} whole revocation lists in PEM, 1 to "
             f"{_MAX_LISTS} and nothing else are needed",
             _COPY_NEWEST,
@@ -383,7 +385,7 @@ def _parsed(path: Path, data: bytes) -> list[x509.CertificateRevocationList]:
     try:
         return [load(block) for block in blocks]
     except _MALFORMED:
-        raise _refused(
+        raise _list_error(
             f"{path} is not an X.509 revocation list in PEM or DER", _COPY_NEWEST
         ) from None
 
@@ -400,37 +402,38 @@ def _check(
         issuer = crl.issuer  # parsed whenever it is asked for
         signers = [each for each in trusted if each.subject == issuer]
         if not signers:
-            raise _refused(
-                f"{path} is a list of {_name(issuer)}, which is not a trusted "
+            raise _list_error(
+                f"{path} is a list of {_shown_name(issuer)}, which is not a trusted "
                 "authority",
                 "Name the list of an authority in tls.ca.",
             )
         authority = next((each for each in signers if _has_signed(each, crl)), None)
         if authority is None:
-            raise _refused(
-                f"{path} is not signed by {_name(issuer)}, whose list it claims to be",
+            raise _list_error(
+                f"{path} is not signed by {_shown_name(issuer)}, whose list it claims "
+                "to be",
                 "Do not use this file; get the list from the authority's operator.",
             )
         _refuse_extensions(path, crl.extensions)
         number = crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
         if not 0 <= number <= _MAX_NUMBER:
             raise ValueError("its number is out of range")
-        begins, ends = _times(file, crl, now)
+        begins, ends = _validity_times(file, crl, now)
         return AcceptedCRL(
             authority=_key_digest(authority),
             number=number,
             digest=hashlib.sha256(crl.public_bytes(Encoding.DER)).hexdigest(),
             begins=begins.timestamp(),
             ends=ends.timestamp(),
-            revoked=frozenset(_entries(path, crl, issuer)),
+            revoked=frozenset(_revoked_entries(path, crl, issuer)),
         )
     except x509.ExtensionNotFound:
-        raise _refused(
+        raise _list_error(
             f"{path} has no CRL number, so an older list cannot be recognised",
             "Have the authority number its lists; `openssl ca` needs `crlnumber`.",
         ) from None
     except _MALFORMED as error:
-        raise _refused(f"{path} is malformed: {error}", _COPY_NEWEST) from None
+        raise _list_error(f"{path} is malformed: {error}", _COPY_NEWEST) from None
 
 
 def _has_signed(
@@ -447,7 +450,7 @@ def _has_signed(
     return crl.is_signature_valid(key)  # False for SHA-1, and what is weaker
 
 
-def _times(
+def _validity_times(
     file: RevocationFile, crl: x509.CertificateRevocationList, now: datetime
 ) -> tuple[datetime, datetime]:
     """Return when a list begins and ends; one that is not in force is refused."""
@@ -458,7 +461,7 @@ def _times(
             "Check the clocks of this host and of the authority.",
         )
     if ends is None:
-        raise _refused(
+        raise _list_error(
             f"{file.path} has no nextUpdate, so it would never end",
             "Have the authority state when its next list is due.",
         )
@@ -478,7 +481,7 @@ def _times(
     return begins, ends
 
 
-def _entries(
+def _revoked_entries(
     path: Path, crl: x509.CertificateRevocationList, issuer: x509.Name
 ) -> Iterator[CertificateNumber]:
     for entry in crl:
@@ -490,12 +493,12 @@ def _refuse_extensions(path: Path, extensions: x509.Extensions) -> None:
     """Refuse a partial list, and a critical extension that is not supported."""
     for each in extensions:
         if isinstance(each.value, _PARTIAL):
-            raise _refused(
+            raise _list_error(
                 f"{path} is about a part of the authority's certificates",
                 "Have the authority publish a complete list.",
             )
         if each.critical and not isinstance(each.value, _FOLLOWED):
-            raise _refused(
+            raise _list_error(
                 f"{path} has the critical extension {each.oid.dotted_string}, which is "
                 "not supported",
                 "Have the authority publish a list without it.",
@@ -509,7 +512,7 @@ def _key_digest(authority: x509.Certificate) -> str:
     return hashlib.sha256(spki).hexdigest()
 
 
-def _marks(path: Path | None) -> dict[str, tuple[int, str]]:
+def _read_marks(path: Path | None) -> dict[str, tuple[int, str]]:
     """Return the number and digest of the newest list of each authority."""
     if path is None or not path.exists():
         return {}
@@ -530,7 +533,7 @@ def _marks(path: Path | None) -> dict[str, tuple[int, str]]:
         ) from None
 
 
-def _name(name: x509.Name) -> str:
+def _shown_name(name: x509.Name) -> str:
     return repr(name.rfc4514_string()[:200])  # no control characters in a log
 
 
@@ -542,5 +545,5 @@ def _untimely(complaint: str, next_step: str) -> SecAggError:
     return ErrorCode.BAD_CERTIFICATE.error(complaint, fix=next_step)
 
 
-def _refused(complaint: str, next_step: str) -> ServiceError:
+def _list_error(complaint: str, next_step: str) -> ServiceError:
     return ErrorCode.BAD_CERTIFICATE.error(complaint, kind=_FinalError, fix=next_step)

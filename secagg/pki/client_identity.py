@@ -48,7 +48,7 @@ def new_identity(
     """
     for text in (trust_domain, name):
         if not is_name(text):
-            raise _refused(not_a_name(text), "Choose another name.")
+            raise _credential_error(not_a_name(text), "Choose another name.")
     key = IdentityKey.generate(entropy)
     with disk(directory):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def renew_request(directory: Path, *, now: int) -> CredentialRequest:
     old = read_request(directory / REQUEST)
     old.check()
     if old.identity_key != key.public_bytes:
-        raise _refused(
+        raise _credential_error(
             f"{directory / REQUEST} belongs to another key than {IDENTITY_SEED}",
             "Make a new identity in a directory of its own.",
         )
@@ -91,7 +91,7 @@ def read_request(path: Path) -> CredentialRequest:
     Raises:
         SecAggError: BAD_CREDENTIAL when the file cannot be read, BAD_ENCODING.
     """
-    return CredentialRequest.decode(_read(path))
+    return CredentialRequest.decode(_read_credential_file(path))
 
 
 def write_credential(path: Path, issued: IssuedCredential) -> None:
@@ -104,7 +104,7 @@ def write_credential(path: Path, issued: IssuedCredential) -> None:
         replace_file(path, issued.encode())
 
 
-def _read(path: Path) -> bytes:
+def _read_credential_file(path: Path) -> bytes:
     return read_small(
         path,
         most=_MAX_BYTES,
@@ -136,15 +136,15 @@ def load_client_identity(  # noqa: PLR0913 - two files and what they are held to
         SecAggError: BAD_CREDENTIAL, naming the file and the next step; BAD_ENCODING.
     """
     key = read_key(seed)
-    issued = IssuedCredential.decode(_read(credential))
+    issued = IssuedCredential.decode(_read_credential_file(credential))
     if trust_domain is not None and issued.trust_domain != trust_domain:
-        raise _refused(
+        raise _credential_error(
             f"{credential} is for the trust domain {issued.trust_domain!r}, the "
             f"certificate names {trust_domain!r}",
             "Name the credential of this deployment.",
         )
     if issued.credential.identity_key != key.public_bytes:
-        raise _refused(
+        raise _credential_error(
             f"{credential} was issued for another key than {seed}",
             f"Replace it by the issuer's answer to this key's {REQUEST}.",
         )
@@ -156,9 +156,9 @@ def load_client_identity(  # noqa: PLR0913 - two files and what they are held to
     try:
         check_credential(issued.credential, rules, identity=name)
     except RemoteProtocolError as error:
-        raise _refused(f"{credential}: {error}", error.next_step) from None
+        raise _credential_error(f"{credential}: {error}", error.next_step) from None
     return ClientIdentity(key, issued, enrolment_key)
 
 
-def _refused(complaint: str, next_step: str) -> SecAggError:
+def _credential_error(complaint: str, next_step: str) -> SecAggError:
     return ErrorCode.BAD_CREDENTIAL.error(complaint, fix=next_step)

@@ -95,7 +95,7 @@ class IssuerRecord:
         damaged = "Find out what changed this file; a guess could repeat a serial."
         with DurableLines.open(path, next_step=damaged) as lines:
             record = cls(enrolment_key, lines)
-            lines.read(record._read)
+            lines.read(record._apply_line)
             yield record
 
     def of_name(self, name: str) -> Sequence[Credential]:
@@ -112,8 +112,8 @@ class IssuerRecord:
         Raises:
             ServiceError: STORAGE_FAILED; it must not leave.
         """
-        self._lines.append(_row(credential))
-        self._add(credential)
+        self._lines.append(_row_of(credential))
+        self._index_credential(credential)
 
     def add_revocation(self, serials: Sequence[int], *, made_at: int) -> None:
         """Record the next revocation list before it leaves.
@@ -132,7 +132,7 @@ class IssuerRecord:
 
     # --- writing ----------------------------------------------------------------------
 
-    def _add(self, credential: Credential) -> None:
+    def _index_credential(self, credential: Credential) -> None:
         self.credentials.append(credential)
         self._of_name[credential.name].append(credential)
         self._of_key[credential.identity_key].append(credential)
@@ -144,7 +144,7 @@ class IssuerRecord:
 
     # --- reading ----------------------------------------------------------------------
 
-    def _read(self, number: int, row: dict[str, Any]) -> None:
+    def _apply_line(self, number: int, row: dict[str, Any]) -> None:
         """Apply one line of the record."""
         match row:
             case {"enrolment_key": key, "issuer": str() as trust_domain}:
@@ -170,7 +170,7 @@ class IssuerRecord:
             )
         signed = credential.signed_bytes(self.trust_domain)
         verify(self._enrolment_key, signed, credential.signature)
-        self._add(credential)
+        self._index_credential(credential)
 
     def _read_revocation(self, number: int, made_at: int, serials: list[int]) -> None:
         """Apply a revocation of the record, if it follows from the lines above."""
@@ -185,7 +185,7 @@ class IssuerRecord:
         self._revoke_serials(serials, made_at)
 
 
-def _row(credential: Credential) -> dict[str, object]:
+def _row_of(credential: Credential) -> dict[str, object]:
     """Return a credential as a line of the record."""
     return {
         "identity_key": key_text(credential.identity_key),
@@ -198,7 +198,7 @@ def _row(credential: Credential) -> dict[str, object]:
 
 
 def _credential(row: object) -> Credential:
-    """Read what `_row` wrote.
+    """Read what `_row_of` wrote.
 
     Raises:
         ValueError: A value is missing or of another type.
@@ -270,7 +270,7 @@ class Issuer:
                 there is an issuer already, or nothing can be written.
         """
         if not is_name(trust_domain):
-            raise _refused(
+            raise _credential_error(
                 f"the trust domain {not_a_name(trust_domain)}",
                 "Choose the one that the deployment's certificates name.",
             )
@@ -298,7 +298,7 @@ class Issuer:
         seed = directory / ISSUER_SEED
         key = read_key(seed)
         if is_readable_by_others(seed):
-            raise _refused(
+            raise _credential_error(
                 f"{seed} is readable by others than its owner",
                 "`chmod 600` it if no other user has read it. Otherwise begin a new "
                 "issuer: a reader of this key can enrol any client.",
@@ -362,24 +362,26 @@ class Issuer:
         """
         request.check()
         if request.trust_domain != self.trust_domain:
-            raise _refused(
+            raise _credential_error(
                 f"the request is for the trust domain {request.trust_domain!r}, this "
                 f"issuer's is {self.trust_domain!r}",
                 "Make it again with `--trust-domain`, or use the other issuer.",
             )
         if name is not None and name != request.name:
-            raise _refused(
+            raise _credential_error(
                 f"the request asks for the name {request.name!r}, not {name[:60]!r}",
                 "Find out who made this request: what is signed stays valid.",
             )
         if confirmed is not None and confirmed != request.identity_key:
-            raise _refused(
+            raise _credential_error(
                 f"the request asks for another key than the one that was confirmed, "
                 f"{key_text(request.identity_key)}",
                 "Find out who made this request: it was not the owner of the "
                 "confirmed key.",
             )
-        return self._issue(request.name, request.identity_key, now=now, days=days)
+        return self._issue_credential(
+            request.name, request.identity_key, now=now, days=days
+        )
 
     def renew(
         self, name: str, *, now: int, days: int = CREDENTIAL_DAYS
@@ -397,12 +399,12 @@ class Issuer:
         """
         known = self._record.of_name(name)
         if not known:
-            raise _refused(
+            raise _credential_error(
                 f"{name[:60]!r} has never had a credential",
                 "Sign a request instead; `secagg pki enrol list` shows the enrolled "
                 "clients.",
             )
-        return self._issue(name, known[-1].identity_key, now=now, days=days)
+        return self._issue_credential(name, known[-1].identity_key, now=now, days=days)
 
     def revoke(self, serials: Iterable[int], *, now: int) -> RevocationList:
         """Revoke credentials, with all others of the same keys.
@@ -421,12 +423,12 @@ class Issuer:
         taken_back: set[int] = set()
         for serial in set(serials):
             if not 1 <= serial <= len(self._record.credentials):
-                raise _refused(
+                raise _credential_error(
                     f"serial {serial} was never issued",
                     "`secagg pki enrol list` shows the serials.",
                 )
             if serial in self._record.revoked:
-                raise _refused(
+                raise _credential_error(
                     f"serial {serial} is revoked already",
                     "Omit it: the newest list names it.",
                 )
@@ -437,14 +439,14 @@ class Issuer:
 
     # --- issuing ----------------------------------------------------------------------
 
-    def _issue(
+    def _issue_credential(
         self, name: str, identity_key: bytes, *, now: int, days: int
     ) -> IssuedCredential:
         """Issue a credential and record it before it is returned."""
         if not is_name(name):  # decoded requests have one; others may be made by hand
-            raise _refused(not_a_name(name), "Make the request again.")
+            raise _credential_error(not_a_name(name), "Make the request again.")
         if not 1 <= days <= _MAX_CREDENTIAL_DAYS:
-            raise _refused(
+            raise _credential_error(
                 f"a credential is valid for 1 to {_MAX_CREDENTIAL_DAYS} days, not "
                 f"{days}",
                 "Correct `--days`.",
@@ -468,12 +470,12 @@ class Issuer:
         """Refuse a key that was revoked, or that another client has."""
         for other in self._record.of_key(identity_key):
             if other.serial in self._record.revoked:
-                raise _refused(
+                raise _credential_error(
                     f"the key of {name!r} was revoked with serial {other.serial}",
                     "Make a new identity: a revoked key stays revoked.",
                 )
             if other.name != name and self._issued(other).is_live(begins):
-                raise _refused(
+                raise _credential_error(
                     f"this key is enrolled as {other.name!r} (serial {other.serial}), "
                     f"it cannot be enrolled as {name!r} too",
                     "Make a new identity: a key belongs to one client.",
@@ -484,7 +486,7 @@ class Issuer:
         for other in self._record.of_name(name):
             is_same = other.identity_key == identity_key
             if not is_same and self._issued(other).is_live(begins):
-                raise _refused(
+                raise _credential_error(
                     f"{name!r} is enrolled with another key (serial {other.serial})",
                     "If the client has lost its key, revoke that serial first. If "
                     "not, another party is requesting its name.",
@@ -549,5 +551,5 @@ class Issuer:
         )
 
 
-def _refused(complaint: str, next_step: str) -> SecAggError:
+def _credential_error(complaint: str, next_step: str) -> SecAggError:
     return ErrorCode.BAD_CREDENTIAL.error(complaint, fix=next_step)

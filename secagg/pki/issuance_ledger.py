@@ -141,7 +141,7 @@ class IssuanceLedger:
         damaged = "Restore a whole copy, or begin a new authority."
         with DurableLines.open(directory / _INDEX, next_step=damaged) as lines:
             office = cls(directory, authority, lines)
-            lines.read(office._read)
+            lines.read(office._apply_line)
             office._check_list()
             yield office
 
@@ -208,9 +208,9 @@ class IssuanceLedger:
         Raises:
             ServiceError: BAD_CERTIFICATE; states which rule is violated.
         """
-        for row in self._of(holder):
+        for row in self._rows_of(holder):
             if row.key != spki_of(public) and self.state_of(row, now) == "live":
-                raise _refused(
+                raise _certificate_error(
                     f"{row.holder} has a live certificate of another key (serial "
                     f"{row.serial:x})",
                     "Use `secagg pki renew` for the same holder. If the key was "
@@ -243,15 +243,15 @@ class IssuanceLedger:
         Raises:
             ServiceError: BAD_CERTIFICATE; states which rule is violated.
         """
-        before = self._of(holder)
+        before = self._rows_of(holder)
         if not before:
-            raise _refused(
+            raise _certificate_error(
                 f"{_spelt(holder)} was never issued a certificate",
                 "Check the name with `secagg pki list`; sign a new one.",
             )
         last = before[-1]
         if last.serial in self._revoked:
-            raise _refused(
+            raise _certificate_error(
                 f"the last certificate of {last.holder} was revoked",
                 "To admit it again, sign a request with a new key: `secagg pki sign`.",
             )
@@ -273,7 +273,7 @@ class IssuanceLedger:
     ) -> None:
         """Refuse a key that was not confirmed, was revoked, or has another holder."""
         if fingerprint is not None and fingerprint.lower() != fingerprint_of(public):
-            raise _refused(
+            raise _certificate_error(
                 f"the request's key is {fingerprint_of(public)}, and not "
                 f"{fingerprint[:80]}",
                 "Ask the owner again for the output of `secagg enrol request`. If it "
@@ -281,12 +281,12 @@ class IssuanceLedger:
             )
         for row in self._of_key[spki_of(public)]:
             if row.serial in self._revoked:
-                raise _refused(
+                raise _certificate_error(
                     f"this key was revoked with serial {row.serial:x}",
                     "Make a new request: a revoked key stays revoked.",
                 )
             if row.holder != _spelt(holder):
-                raise _refused(
+                raise _certificate_error(
                     f"this key belongs to {row.holder} (serial {row.serial:x})",
                     "Make a new request: a key belongs to one holder.",
                 )
@@ -318,7 +318,7 @@ class IssuanceLedger:
             not_after=int(leaf.not_valid_after_utc.timestamp()),
         )
         self._lines.append(_encoded(row))
-        self._add(row)
+        self._index_row(row)
         return certificate
 
     # --- revocation -------------------------------------------------------------------
@@ -337,13 +337,13 @@ class IssuanceLedger:
                 if word in {row.holder, row.name} or _is_serial(word, row.serial)
             ]
             if not rows:
-                raise _refused(
+                raise _certificate_error(
                     f"{word[:80]!r} is neither a name nor a serial number of this "
                     "authority",
                     "Find it with `secagg pki list`.",
                 )
             if len({row.holder for row in rows}) > 1:
-                raise _refused(
+                raise _certificate_error(
                     f"{word[:80]!r} is the name of a client and of a server",
                     "Write client/NAME or server/NAME.",
                 )
@@ -376,7 +376,7 @@ class IssuanceLedger:
                 STORAGE_FAILED.
         """
         if reason not in REASONS:
-            raise _refused(
+            raise _certificate_error(
                 f"{reason[:80]!r} is not a reason of a revocation",
                 f"Choose one of {', '.join(REASONS)}.",
             )
@@ -417,7 +417,7 @@ class IssuanceLedger:
                 x509.CRLNumber
             )
         except (ValueError, x509.ExtensionNotFound):
-            raise _refused(
+            raise _certificate_error(
                 f"{path} is not a revocation list of this authority",
                 "Remove it; `secagg pki revoke` writes the next one.",
             ) from None
@@ -431,14 +431,14 @@ class IssuanceLedger:
 
     # --- the index --------------------------------------------------------------------
 
-    def _of(self, holder: PeerIdentity) -> list[IssuedRow]:
+    def _rows_of(self, holder: PeerIdentity) -> list[IssuedRow]:
         return [row for row in self._rows.values() if row.holder == _spelt(holder)]
 
-    def _add(self, row: IssuedRow) -> None:
+    def _index_row(self, row: IssuedRow) -> None:
         self._rows[row.serial] = row
         self._of_key[row.key].append(row)
 
-    def _read(self, number: int, line: dict[str, Any]) -> None:
+    def _apply_line(self, number: int, line: dict[str, Any]) -> None:
         """Apply one line of the ledger."""
         match line:
             case {"authority": str() as authority} if number == 1:
@@ -473,7 +473,7 @@ class IssuanceLedger:
                 )
                 if row.serial in self._rows:
                     raise ValueError(f"serial {serial} was issued before")
-                self._add(row)
+                self._index_row(row)
             case _:
                 raise ValueError("it is neither a certificate nor a revocation")
 
@@ -486,7 +486,7 @@ def parse_holder(text: str, trust_domain: str) -> PeerIdentity:
     """
     role, slash, name = text.partition("/")
     if not slash or role not in set(Role):
-        raise _refused(
+        raise _certificate_error(
             f"{text[:80]!r} is not of the form client/NAME or server/NAME",
             "Write for example client/hospital-a.",
         )
@@ -527,5 +527,5 @@ def _name_of(authority: CertificateAuthority) -> str:
     return authority.certificate.subject.rfc4514_string()
 
 
-def _refused(complaint: str, next_step: str) -> SecAggError:
+def _certificate_error(complaint: str, next_step: str) -> SecAggError:
     return ErrorCode.BAD_CERTIFICATE.error(complaint, fix=next_step)

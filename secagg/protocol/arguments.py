@@ -62,7 +62,7 @@ def check_whole(name: str, value: object, *, least: int, most: int = MAX_COUNT) 
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise ErrorCode.LOCAL_MISUSE.error(
-            f"{name} must be an integer, got {_kind(value)}",
+            f"{name} must be an integer, got {_type_name(value)}",
             fix=f"Give {name} as an int.",
         )
     number = int(value)
@@ -101,7 +101,7 @@ def check_real(
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ErrorCode.LOCAL_MISUSE.error(
-            f"{name} must be a number, got {_kind(value)}",
+            f"{name} must be a number, got {_type_name(value)}",
             fix=f"Give {name} as a float.",
         )
     try:
@@ -135,7 +135,7 @@ def check_kind(name: str, value: object, kind: type[_Kind], *, make: str) -> _Ki
     if isinstance(value, kind):
         return value
     raise ErrorCode.LOCAL_MISUSE.error(
-        f"{name} must be of class {kind.__name__}, got {_kind(value)}",
+        f"{name} must be of class {kind.__name__}, got {_type_name(value)}",
         fix=f"Give {name}={make}.",
     )
 
@@ -148,7 +148,7 @@ def check_member(name: str, value: object, kind: type[_Member]) -> _Member:
     """
     if isinstance(value, kind):
         return value
-    shown = repr(value) if isinstance(value, str) else _kind(value)
+    shown = repr(value) if isinstance(value, str) else _type_name(value)
     by_word = {each.name.lower().replace("_", "-"): each.name for each in kind}
     close = difflib.get_close_matches(
         str(value)[:_MAX_SHOWN].lower().replace("_", "-"), by_word, n=1
@@ -170,14 +170,14 @@ def check_names(name: str, value: object) -> frozenset[str]:
     """
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise ErrorCode.LOCAL_MISUSE.error(
-            f"{name} must be several names, got {_kind(value)}",
+            f"{name} must be several names, got {_type_name(value)}",
             fix=f"Give {name}=[...], with one text for each name.",
         )
     found = frozenset(value)
     for each in found:
         if not isinstance(each, str):
             raise ErrorCode.LOCAL_MISUSE.error(
-                f"{name} holds {_kind(each)}, expected text",
+                f"{name} holds {_type_name(each)}, expected text",
                 fix=f"Give {name}=[...], with one text for each name.",
             )
     return found
@@ -201,7 +201,7 @@ def check_name(whose: str, value: object, *, most: int) -> str:
             size = 0
         if 1 <= size <= most:
             return value
-    shown = repr(value[:_MAX_SHOWN]) if isinstance(value, str) else _kind(value)
+    shown = repr(value[:_MAX_SHOWN]) if isinstance(value, str) else _type_name(value)
     raise ErrorCode.LOCAL_MISUSE.error(
         f"{whose} has a name of 1 to {most} bytes of printable characters, got {shown}",
         fix='Choose a short name, such as "digits-1".',
@@ -219,7 +219,7 @@ def as_path(name: str, value: object) -> Path | None:
     if hasattr(value, "__fspath__") or (isinstance(value, str) and value):
         return Path(value)
     raise ErrorCode.LOCAL_MISUSE.error(
-        f"{name} must be a path, got {_kind(value)}",
+        f"{name} must be a path, got {_type_name(value)}",
         fix=f"Give {name}=pathlib.Path(...).",
     )
 
@@ -251,7 +251,7 @@ def validates_arguments(called: _Called) -> _Called:
             if unknown:
                 complaint = f"has no argument {unknown[0]!r}"
                 way_out = did_you_mean(unknown[0], keywords)
-            elif missing := _missing(signature, args, kwargs):
+            elif missing := _missing_arguments(signature, args, kwargs):
                 complaint = f"needs {' and '.join(missing)}"
                 way_out = f"Give {', '.join(f'{name}=...' for name in missing)}."
             raise ErrorCode.LOCAL_MISUSE.error(
@@ -314,7 +314,7 @@ def _check_object(name: str, kind: Any, value: object) -> None:  # noqa: ANN401 
     if get_origin(kind) is Callable:
         if not callable(value):
             raise ErrorCode.LOCAL_MISUSE.error(
-                f"{name} must be a function, got {_kind(value)}",
+                f"{name} must be a function, got {_type_name(value)}",
                 fix=f"Give {name} a function.",
             )
     elif isinstance(kind, type) and kind.__module__.startswith(_OWN):
@@ -324,12 +324,13 @@ def _check_object(name: str, kind: Any, value: object) -> None:  # noqa: ANN401 
             check_kind(name, value, kind, make=f"{kind.__name__}(...)")
         elif not all(hasattr(value, each) for each in vars(kind) if each[0] != "_"):
             raise ErrorCode.LOCAL_MISUSE.error(
-                f"{name} must have the methods of {kind.__name__}, got {_kind(value)}",
+                f"{name} must have the methods of {kind.__name__}, got "
+                f"{_type_name(value)}",
                 fix=f"Give {name} an object of a class that has them.",
             )
 
 
-def _missing(
+def _missing_arguments(
     signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> list[str]:
     """Return the required arguments that a call lacks; [] if it has another fault."""
@@ -344,7 +345,7 @@ def _missing(
     ]
 
 
-def _kind(value: object) -> str:
+def _type_name(value: object) -> str:
     return "None" if value is None else type(value).__name__
 
 

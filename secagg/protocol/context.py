@@ -26,7 +26,9 @@ def session_context(descriptor: SessionDescriptor) -> bytes:
 
 def roster_tree(ctx0: bytes, roster: RosterFrame, suite: CipherSuite) -> MerkleTree:
     """Return the tree of a whole roster; it makes the proofs of neighbourhoods."""
-    leaves = [_leaf(ctx0, i, advert, suite) for i, advert in roster.adverts.items()]
+    leaves = [
+        _hash_advert(ctx0, i, advert, suite) for i, advert in roster.adverts.items()
+    ]
     return MerkleTree(leaves, suite)
 
 
@@ -60,7 +62,7 @@ def roster_top(ctx0: bytes, roster: RosterFrame, suite: CipherSuite) -> bytes:
     """
     if roster.reader is None:
         return roster_tree(ctx0, roster, suite).top
-    leaves = {i: _leaf(ctx0, i, raw, suite) for i, raw in roster.adverts.items()}
+    leaves = {i: _hash_advert(ctx0, i, raw, suite) for i, raw in roster.adverts.items()}
     try:
         return proven_top(roster.size, leaves, roster.proof, suite)
     except ProofError as error:
@@ -86,7 +88,7 @@ def committed_roster(
     )
 
 
-def _leaf(ctx0: bytes, index: int, advert: bytes, suite: CipherSuite) -> bytes:
+def _hash_advert(ctx0: bytes, index: int, advert: bytes, suite: CipherSuite) -> bytes:
     """Hash one advert as it was received (R4.1-1)."""
     id_part, key_part, signature = advert_parts(advert)
     return hash_parts(

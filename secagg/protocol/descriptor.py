@@ -123,9 +123,9 @@ class SessionDescriptor:
         most = self.parameters.deadlines.longest_session + CLOCK_TOLERANCE_SECONDS
         if not 0 < left <= most:
             raise ErrorCode.BAD_CLOCK.error(
-                f"the session ends at {_time(self.session_end)}, and the clock of "
-                f"this host reads {_time(now)}: {left} seconds are left, between 1 "
-                f"and {most} are possible; one of the two clocks is wrong",
+                f"the session ends at {_time_text(self.session_end)}, and the clock "
+                f"of this host reads {_time_text(now)}: {left} seconds are left, "
+                f"between 1 and {most} are possible; one of the two clocks is wrong",
                 kind=RemoteProtocolError,
                 fix="Compare the clocks of this host and of the server.",
             )
@@ -211,7 +211,7 @@ def _read_payload_hash(reader: Reader) -> bytes:
     return payload_hash
 
 
-def _time(seconds: int) -> str:
+def _time_text(seconds: int) -> str:
     """Format a time of a peer, which may be out of the range of dates."""
     if not 0 <= seconds < _END_OF_TIME:
         return f"{seconds} Unix seconds"

@@ -246,11 +246,13 @@ class CredentialRequest(Decodable):
             identity_key=key.public_bytes,
             made_at=made_at,
         )
-        return replace(request, signature=key.sign(_REQUEST_TAG + request._body()))
+        return replace(
+            request, signature=key.sign(_REQUEST_TAG + request._signed_body())
+        )
 
     def encode(self) -> bytes:
         """Return the canonical encoding."""
-        return self._body() + self.signature
+        return self._signed_body() + self.signature
 
     @classmethod
     def _read(cls, reader: Reader) -> Self:
@@ -272,7 +274,9 @@ class CredentialRequest(Decodable):
         """
         try:
             check_identity(self.identity_key)
-            verify(self.identity_key, _REQUEST_TAG + self._body(), self.signature)
+            verify(
+                self.identity_key, _REQUEST_TAG + self._signed_body(), self.signature
+            )
         except SignatureError as error:
             raise ErrorCode.BAD_SIGNATURE.error(
                 f"the enrolment request of {self.name!r} is not signed by the key that "
@@ -280,7 +284,7 @@ class CredentialRequest(Decodable):
                 fix="Ask the client for a new request, sent whole.",
             ) from None
 
-    def _body(self) -> bytes:
+    def _signed_body(self) -> bytes:
         writer = Writer().u8(VERSION).text(self.trust_domain).text(self.name)
         return writer.fixed(self.identity_key).u64(self.made_at).getvalue()
 
@@ -368,7 +372,7 @@ def check_credential(
     Raises:
         RemoteProtocolError: BAD_CREDENTIAL, naming `identity` as the sender.
     """
-    digest = _checked(credential, rules, identity, verified, check_identity)
+    digest = _check_naming_client(credential, rules, identity, verified, check_identity)
     if verified is not None:
         verified.add(digest)
 
@@ -405,10 +409,10 @@ def check_signing_credential(
         check_identity_form(key)
         before_signature()
 
-    return _checked(credential, rules, identity, verified, check_key)
+    return _check_naming_client(credential, rules, identity, verified, check_key)
 
 
-def _checked(
+def _check_naming_client(
     credential: Credential | None,
     rules: EnrolmentRules,
     identity: str,
@@ -523,7 +527,9 @@ class RevocationList(Decodable):
 
     def signed_by(self, enrolment_key: IdentityKey) -> Self:
         """Return the same list with this key's signature."""
-        return replace(self, signature=enrolment_key.sign(_LIST_TAG + self._body()))
+        return replace(
+            self, signature=enrolment_key.sign(_LIST_TAG + self._signed_body())
+        )
 
     @property
     def digest(self) -> bytes:
@@ -532,7 +538,7 @@ class RevocationList(Decodable):
 
     def encode(self) -> bytes:
         """Return the canonical encoding."""
-        return self._body() + self.signature
+        return self._signed_body() + self.signature
 
     @classmethod
     def _read(cls, reader: Reader) -> Self:
@@ -570,11 +576,11 @@ class RevocationList(Decodable):
                 f"not to {trust_domain!r}"
             )
         try:
-            verify(enrolment_key, _LIST_TAG + self._body(), self.signature)
+            verify(enrolment_key, _LIST_TAG + self._signed_body(), self.signature)
         except SignatureError as error:
             raise _bad_list(f"it is not signed by the enrolment key: {error}") from None
 
-    def _body(self) -> bytes:
+    def _signed_body(self) -> bytes:
         writer = Writer().u8(VERSION).text(self.trust_domain).u32(self.number)
         writer.u64(self.made_at).u32(len(self.serials))
         for serial in self.serials:

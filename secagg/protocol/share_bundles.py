@@ -269,7 +269,7 @@ def collect(  # noqa: PLR0913 - everything that opening depends on
                 suite=suite,
             )
             try:
-                pair = _open(
+                pair = _open_bundle(
                     sealed,
                     key,
                     _associated_data(ctx1, dealer, index, suite),
@@ -306,7 +306,7 @@ class _UselessBundleError(Exception):
         self.code: Final = code
 
 
-def _open(
+def _open_bundle(
     sealed: bytes, key: SecretBytes, outside: bytes, *, inside: tuple[int, int, int]
 ) -> bytes:
     """Decrypt a bundle, and refuse one for another place."""

@@ -118,7 +118,9 @@ class ExternalProgram:
         """
         words = [self._filled(word, places) for word in self.words]
         if self._is_stopped.is_set():
-            raise self._failed("was not started, because this process stops", b"")
+            raise self._program_error(
+                "was not started, because this process stops", b""
+            )
         self._is_idle.clear()
         try:
             self._run(words, facts, directory, seconds, why)
@@ -126,7 +128,7 @@ class ExternalProgram:
             raise
         except (OSError, ValueError) as error:  # no process left, a NUL in a word
             fault = f"could not be started ({type(error).__name__})"
-            raise self._failed(fault, b"") from None
+            raise self._program_error(fault, b"") from None
         finally:
             self._is_idle.set()
 
@@ -165,11 +167,11 @@ class ExternalProgram:
                 _end_group(process, signal.SIGKILL)
             code = process.wait()
         if fault:
-            raise self._failed(fault, printed)
+            raise self._program_error(fault, printed)
         if code == program_guard.NOT_STARTED:
-            raise self._failed("could not be run", printed)
+            raise self._program_error("could not be run", printed)
         if code:
-            raise self._failed(f"ended with the code {code}", printed)
+            raise self._program_error(f"ended with the code {code}", printed)
 
     def _read_output(
         self, process: subprocess.Popen[bytes], seconds: float, why: str
@@ -184,7 +186,7 @@ class ExternalProgram:
             while not _has_ended(process):
                 if selector.get_map():
                     selector.select(_LOOK_SECONDS)
-                    if (chunk := _read(process.stdout)) is None:
+                    if (chunk := _read_pipe(process.stdout)) is None:
                         selector.unregister(process.stdout)
                     printed = (printed + (chunk or b""))[-_KEPT_BYTES:]
                 else:
@@ -200,9 +202,9 @@ class ExternalProgram:
                     )
                     limit = clock.now() + _GRACE_SECONDS
                     _end_group(process, signal.SIGTERM)
-            return (printed + (_read(process.stdout) or b""))[-_KEPT_BYTES:], fault
+            return (printed + (_read_pipe(process.stdout) or b""))[-_KEPT_BYTES:], fault
 
-    def _failed(self, fault: str, printed: bytes) -> InputError:
+    def _program_error(self, fault: str, printed: bytes) -> InputError:
         said = " ".join(printed.decode("utf-8", "replace").split())
         said = "".join(letter if letter.isprintable() else "?" for letter in said)
         return ErrorCode.BAD_INPUT.error(
@@ -231,7 +233,7 @@ def _end_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None
         return  # all have ended
 
 
-def _read(stream: IO[bytes]) -> bytes | None:
+def _read_pipe(stream: IO[bytes]) -> bytes | None:
     """Return what a pipe holds now, b"" for nothing, None at its end."""
     try:
         return os.read(stream.fileno(), _CHUNK) or None

@@ -127,7 +127,7 @@ def create_file(path: Path, data: bytes, *, mode: int) -> None:
     """
     # Linking a second name is the one way of naming a file that fails if the name
     # exists.
-    _write(path, lambda stream: stream.write(data), mode, os.link)
+    _write_then_name(path, lambda stream: stream.write(data), mode, os.link)
 
 
 def replace_file(path: Path, data: bytes, *, mode: int = PUBLIC) -> None:
@@ -152,7 +152,7 @@ def replace_with(
     Raises:
         OSError: It cannot be written; the old one still exists.
     """
-    _write(path, save, mode, os.replace)
+    _write_then_name(path, save, mode, os.replace)
 
 
 def sync_directory(directory: Path) -> None:
@@ -168,7 +168,7 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _write(
+def _write_then_name(
     path: Path,
     save: Callable[[IO[bytes]], object],
     mode: int,
@@ -211,7 +211,7 @@ class DurableLines:
             ServiceError: STORAGE_FAILED; there is one, or it cannot be written.
         """
         with disk(path):
-            create_file(path, _line(row), mode=0o600)
+            create_file(path, _encode_row(row), mode=0o600)
 
     @classmethod
     @contextmanager
@@ -243,7 +243,7 @@ class DurableLines:
         Raises:
             ServiceError: STORAGE_FAILED; what it records must not leave.
         """
-        line = _line(row)
+        line = _encode_row(row)
         with disk(self.path):
             end = self._stream.seek(0, os.SEEK_END)
             try:
@@ -281,7 +281,7 @@ class DurableLines:
             raise self._damaged(1, "it is missing")
         for number, line in enumerate(lines, 1):
             try:
-                take(number, _row(line))
+                take(number, _decode_row(line))
             except (LookupError, TypeError, ValueError) as error:
                 raise self._damaged(number, str(error)) from None
 
@@ -291,14 +291,14 @@ class DurableLines:
         )
 
 
-def _row(line: bytes) -> dict[str, Any]:
+def _decode_row(line: bytes) -> dict[str, Any]:
     row = json.loads(line)
-    if not isinstance(row, dict) or _line(row) != line + b"\n":
+    if not isinstance(row, dict) or _encode_row(row) != line + b"\n":
         raise ValueError("it is not in canonical form")
     return row
 
 
-def _line(row: Mapping[str, object]) -> bytes:
+def _encode_row(row: Mapping[str, object]) -> bytes:
     return json.dumps(row, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 

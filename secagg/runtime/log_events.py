@@ -98,7 +98,7 @@ def log_event(
         facts: Texts and numbers, nothing secret.  A peer's text may hold line ends: it
             is quoted.
     """
-    _log(logger, level, event, facts, with_traceback=False)
+    _write_event(logger, level, event, facts, with_traceback=False)
 
 
 def log_defect(logger: logging.Logger, event: str, /, **facts: object) -> None:
@@ -109,10 +109,10 @@ def log_defect(logger: logging.Logger, event: str, /, **facts: object) -> None:
         event: A constant of this file.
         facts: As for `log_event`.
     """
-    _log(logger, logging.ERROR, event, facts, with_traceback=True)
+    _write_event(logger, logging.ERROR, event, facts, with_traceback=True)
 
 
-def _log(
+def _write_event(
     logger: logging.Logger,
     level: int,
     event: str,

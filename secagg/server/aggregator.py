@@ -359,9 +359,9 @@ class Aggregator:
         with measured_call(self._context.meter, self._context.clock, request):
             self._check_caller(identity)
             request.check()  # for every transport and every caller
-            return cast("_Answer", await self._answered(identity, request))
+            return cast("_Answer", await self._answer_call(identity, request))
 
-    async def _answered(self, identity: str, request: Request[Any]) -> object:
+    async def _answer_call(self, identity: str, request: Request[Any]) -> object:
         """Answer a call; refresh the session first where this replica is behind."""
         answer = self._answers[type(request)]
         try:
@@ -525,12 +525,12 @@ class Aggregator:
     async def _chunk(self, identity: str, request: FetchChunk) -> BlobChunk:
         """Return a piece of an object that the client may read, and count its bytes."""
         session = await self._sessions.find_session(request.session_id)
-        piece = await self._piece(session, identity, request)
+        piece = await self._fetch_piece(session, identity, request)
         task_id, size = session.descriptor.task_id, len(piece.data)
         self._context.meter.add(metrics.DOWNLOAD_BYTES, size, task=task_id)
         return piece
 
-    async def _piece(
+    async def _fetch_piece(
         self, session: SessionRunner | EndedSession, identity: str, request: FetchChunk
     ) -> BlobChunk:
         """Return a piece of an object that the client may read.

@@ -81,7 +81,7 @@ class BodyReader:
             ServiceError: OVERLOADED; the message did not arrive in time, too many calls
                 wait, or too many of them are this caller's.
         """
-        with self._counted(caller, MESSAGES_OF_ONE_CALLER):
+        with self._count_message(caller, MESSAGES_OF_ONE_CALLER):
             await self._acquire_slot()
             try:
                 return await self._received(bodies)
@@ -103,7 +103,7 @@ class BodyReader:
             ServiceError: OVERLOADED; the message did not arrive in time, too many calls
                 wait, or too many of them are this caller's.
         """
-        with self._counted(caller, UPLOADS_OF_ONE_CALLER):
+        with self._count_message(caller, UPLOADS_OF_ONE_CALLER):
             await self._acquire_slot()
             try:
                 yield await self._received(bodies)
@@ -111,7 +111,7 @@ class BodyReader:
                 self._slots.release()
 
     @contextmanager
-    def _counted(self, caller: str, most: int) -> Iterator[None]:
+    def _count_message(self, caller: str, most: int) -> Iterator[None]:
         """Refuse a caller that has too many messages in transfer."""
         if caller and self._calls_of[caller] >= most:
             raise _overloaded_error("this caller has other messages in transfer", 1.0)

@@ -460,7 +460,7 @@ async def serve(  # noqa: PLR0913 - callbacks, and what is run
         async with background(ending):
             is_complete = await run_until_signalled(
                 server.transport,
-                _finish(server, task, deliver, observer),
+                _finish_task(server, task, deliver, observer),
                 drain=lambda: _drain(server),
                 grace_seconds=settings.server.drain_seconds,
             )
@@ -564,7 +564,7 @@ def _incomplete(key: str, value: str) -> SecAggError:
     )
 
 
-async def _finish(
+async def _finish_task(
     server: Server,
     task: RunningTask,
     on_sum: Callable[[ReleasedSum], Awaitable[None]],
@@ -735,7 +735,7 @@ async def run_process(
                         )
                     await run_until_signalled(
                         server.transport,
-                        _work(service, ending, open_to_clients),
+                        _serve_until_stopped(service, ending, open_to_clients),
                         drain=lambda: _drain(server),
                         grace_seconds=section.drain_seconds,
                     )
@@ -786,7 +786,7 @@ class _Ending:
             loop.remove_signal_handler(signal.SIGUSR1)
 
 
-async def _work(
+async def _serve_until_stopped(
     service: Service, ending: _Ending, listening: Callable[[Address], None]
 ) -> None:
     """Serve until a stop is asked for, then finish or drop the sessions."""

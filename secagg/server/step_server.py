@@ -224,12 +224,12 @@ class StepServer:
                 comes too late.  The error concerns this sender alone: the session
                 continues.
         """
-        envelope, packed = self._opened(message)
+        envelope, packed = self._decode_message(message)
         vector = None
         if envelope.kind is Upload:
-            vector = self._vector(envelope, packed)
+            vector = self._check_vector(envelope, packed)
         try:
-            is_new = self._step(Received(envelope, sender))
+            is_new = self._apply_event(Received(envelope, sender))
         except RemoteProtocolError as error:
             if error.code in _REPORTED and envelope.kind in (Upload, Consistency):
                 self._facts.record_refusal(RefusalNoted(sender, error.code))
@@ -293,7 +293,7 @@ class StepServer:
             )
         is_first = self._state.ROUND is Round.ADVERTISE_KEYS
         seed = self._entropy.token(_SEED_BYTES) if is_first else b""
-        self._step(RoundClosed(self._state.ROUND, seed))
+        self._apply_event(RoundClosed(self._state.ROUND, seed))
 
     def abort(self, code: ErrorCode, reason: str) -> None:
         """End the session without a sum; do nothing if it is over.
@@ -303,7 +303,7 @@ class StepServer:
             reason: One sentence for every client.
         """
         if not self.is_over:
-            self._step(AbortRequested(code, reason))
+            self._apply_event(AbortRequested(code, reason))
 
     @property
     def failure(self) -> SessionAbortedError | None:
@@ -319,7 +319,7 @@ class StepServer:
         state = self._state
         if not isinstance(state, server.Completed | server.Failed):
             return None
-        return self._receipt(state)
+        return self._make_receipt(state)
 
     @property
     def next_noise_terms(self) -> bytes:
@@ -333,10 +333,10 @@ class StepServer:
             self.descriptor, self.result.residues, inputs=self.result.inputs
         )
 
-    def _receipt(self, state: server.Completed | server.Failed) -> SessionReceipt:
+    def _make_receipt(self, state: server.Completed | server.Failed) -> SessionReceipt:
         return self._facts.receipt(state, was_restored=False)
 
-    def _step(self, event: ServerEvent) -> bool:
+    def _apply_event(self, event: ServerEvent) -> bool:
         """Apply an event; return whether it was new."""
         before = self._state
         step = server_machine.step(before, event)
@@ -356,18 +356,18 @@ class StepServer:
         subtract_layers(total, job.noise)
         residues = reduce_in_place(total, job.modulus)
         packed = pack(residues, self._parameters.bits)
-        self._step(SumComputed(sha256(packed).digest(), len(packed)))
+        self._apply_event(SumComputed(sha256(packed).digest(), len(packed)))
         if isinstance(self._state, server.Completed):
             self.packed_sum = packed
             self.result = released_sum(
                 self.descriptor,
                 residues,
                 privacy=self._task.report,
-                receipt=self._receipt(self._state),
+                receipt=self._make_receipt(self._state),
                 audit=self._facts.audit(self._state).encode(),
             )
 
-    def _opened(self, message: bytes) -> tuple[Envelope, bytes]:
+    def _decode_message(self, message: bytes) -> tuple[Envelope, bytes]:
         """Decode a message, and the vector that follows the name of an upload.
 
         Raises:
@@ -380,7 +380,7 @@ class StepServer:
             return Envelope(kind, message[1:]), b""
         return Envelope(kind, message[1:_NAME_BYTES]), message[_NAME_BYTES:]
 
-    def _vector(
+    def _check_vector(
         self, envelope: Envelope, packed: bytes
     ) -> npt.NDArray[np.unsignedinteger[Any]]:
         """Return the vector of an upload, checked against its name.

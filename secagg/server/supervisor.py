@@ -275,7 +275,7 @@ class TaskSupervisor:
             lambda: self._store,
             state_dir=state_dir,
             notify=notify,
-            on_row=self._record,
+            on_row=self._apply_row,
             check_task=check_task,
         )
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -469,7 +469,7 @@ class TaskSupervisor:
     def _store(self) -> Store:
         return self._server.storage.store
 
-    def _record(self, row: TaskRow) -> None:
+    def _apply_row(self, row: TaskRow) -> None:
         """Record a row and apply it to the schedule of its task."""
         kept = self._kept.get(row.task.task_id)
         if kept is not None:
@@ -534,7 +534,7 @@ class TaskSupervisor:
                     if self._kept.get(task_id) is kept:
                         await self._renew_list(task_id, used.trust)
             except SecAggError as error:
-                self._fail(error)
+                self._set_failure(error)
 
     async def _renew_list(self, task_id: str, used: Trust) -> None:
         """Run a task again under a newer list of its issuer."""
@@ -660,7 +660,7 @@ class TaskSupervisor:
             on_attempts_exhausted=lambda error: self._pause_exhausted(task_id, error),
         )
         running = await self._server.add_gated_task(task_id, prepared, options)
-        work = asyncio.create_task(self._work(settings, running, files))
+        work = asyncio.create_task(self._receive_sums(settings, running, files))
         work.add_done_callback(self._report_failure)
         self._kept[task_id] = _Kept(running, work, gate)
 
@@ -669,7 +669,7 @@ class TaskSupervisor:
             return self._output_dir
         return self._output_dir / folder_of(task_id)
 
-    async def _work(
+    async def _receive_sums(
         self, settings: TaskSettings, running: RunningTask, files: SumWriter
     ) -> None:
         """Receive the sums of a task until its end."""
@@ -725,7 +725,7 @@ class TaskSupervisor:
                     continue  # another server may have stopped it for the same reason
                 return
         except SecAggError as error:
-            self._fail(error)
+            self._set_failure(error)
 
     async def _pause_exhausted(self, task_id: str, error: SecAggError) -> None:
         """Pause a task that has used up its attempts at a sum."""
@@ -741,22 +741,22 @@ class TaskSupervisor:
         if error.code is ErrorCode.CANCELLED:
             return  # the server closes, or the task starts again
         if error.code is not ErrorCode.BAD_SETTINGS:
-            self._fail(error)
+            self._set_failure(error)
             return
         # Such as a missing payload: the other tasks continue without it.
         try:
             async with self._exclusive(task_id):
                 await self._retry_outages(lambda: self._rows.pause(task_id, str(error)))
         except SecAggError as failure:
-            self._fail(failure)
+            self._set_failure(failure)
 
     def _report_failure(self, work: "asyncio.Task[None]") -> None:
         """Report a failure of a task's work."""
         error = None if work.cancelled() else work.exception()
         if error is not None:
-            self._fail(error)
+            self._set_failure(error)
 
-    def _fail(self, error: BaseException) -> None:
+    def _set_failure(self, error: BaseException) -> None:
         if self._failure is not None and not self._failure.done():
             self._failure.set_exception(error)
 

@@ -95,13 +95,13 @@ _NOT_BEFORE: Final = 1_577_836_800
 _NOT_AFTER: Final = 4_102_444_800
 
 
-def _key(label: str) -> IdentityKey:
+def _simulated_key(label: str) -> IdentityKey:
     return IdentityKey.from_bytes(SecretBytes(sha256(label.encode()).digest()))
 
 
 @cache
 def _issuer() -> IdentityKey:
-    return _key("the issuer of simulations")
+    return _simulated_key("the issuer of simulations")
 
 
 def simulated_trust() -> Trust:
@@ -131,7 +131,7 @@ def published_in_simulation(
 def identity_in_simulation(name: str, serial: int) -> ClientIdentity:
     """Return a simulated client's key and credential, as from its own files."""
     return ClientIdentity(
-        _key(f"identity of {name}"),
+        _simulated_key(f"identity of {name}"),
         IssuedCredential(TRUST_DOMAIN, issued_to(name, serial)),
         _issuer().public_bytes,
     )
@@ -147,7 +147,7 @@ def issued_to(
     """Return the credential of a simulated client."""
     credential = Credential(
         name=name,
-        identity_key=_key(f"identity of {name}").public_bytes,
+        identity_key=_simulated_key(f"identity of {name}").public_bytes,
         not_before=not_before,
         not_after=not_after,
         serial=serial,
@@ -161,7 +161,7 @@ def membership_of(name: str, serial: int) -> Membership:
     return Membership(
         trust_domain=TRUST_DOMAIN,
         enrolment_key=_issuer().public_bytes,
-        key=_key(f"identity of {name}"),
+        key=_simulated_key(f"identity of {name}"),
         credential=issued_to(name, serial),
     )
 
@@ -647,7 +647,7 @@ class _MeasuredSession(InProcessSession):
             return super().supply_input(number)
         vector = np.zeros(self._task.dim)
         vector[number % vector.size] = 1.0
-        with self.meter.client(number, self._open):
+        with self.meter.client(number, self._open_round):
             secrets = client.noise_secrets(state, self._seeds[number])
             made = self._task.encode(
                 vector, session_id=self.descriptor.session_id, secrets=secrets
@@ -657,7 +657,7 @@ class _MeasuredSession(InProcessSession):
 
     def step_server(self, event: ServerEvent) -> tuple[ServerOutput, ...]:
         if isinstance(event, Received) and event.envelope.kind is not Upload:
-            self.meter.rounds[self._open].bytes_up += len(event.envelope.data)
+            self.meter.rounds[self._open_round].bytes_up += len(event.envelope.data)
         with self._charged():
             return super().step_server(event)
 
@@ -665,9 +665,9 @@ class _MeasuredSession(InProcessSession):
         """Hand an event to a client, and measure time, bytes and state."""
         if isinstance(event, SessionOffered):
             offer = event.descriptor.encode()
-            self.meter.rounds[self._open].bytes_down += len(offer)
+            self.meter.rounds[self._open_round].bytes_down += len(offer)
             self._seeds[number] = SecretBytes(event.seed.reveal())
-        with self.meter.client(number, self._open):
+        with self.meter.client(number, self._open_round):
             outputs = super().to_client(number, event)
         state = self.clients[number]
         if number == _WEIGHED:
@@ -688,16 +688,16 @@ class _MeasuredSession(InProcessSession):
         with self._charged():
             envelope = super().fetch(number)
         if envelope:
-            self.meter.rounds[self._open].bytes_down += len(envelope.data)
+            self.meter.rounds[self._open_round].bytes_down += len(envelope.data)
         return envelope
 
     def message(self, number: int, output: ClientOutput) -> Received | None:
         """Return a client's message, and add its upload to the running sum."""
-        with self.meter.client(number, self._open):
+        with self.meter.client(number, self._open_round):
             received = super().message(number, output)
         if isinstance(output, MaskAndUpload):
             _, packed = self.uploads.popitem()
-            self.meter.rounds[self._open].bytes_up += len(packed)
+            self.meter.rounds[self._open_round].bytes_up += len(packed)
             with self._charged():
                 add_into(self.sum, self.unpacked(packed), self.parameters.modulus)
             add_into(self.expected, output.vector.residues, self.parameters.modulus)
@@ -723,9 +723,9 @@ class _MeasuredSession(InProcessSession):
 
     def _charged(self) -> AbstractContextManager[None]:
         """Charge the block to the open round of the server."""
-        return self.meter.server(self._open)
+        return self.meter.server(self._open_round)
 
     @property
-    def _open(self) -> str:
+    def _open_round(self) -> str:
         """Name of the open round; after the last one, that of the last."""
         return ROUNDS[self.server_state.ROUND].deadline or _LAST

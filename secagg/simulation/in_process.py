@@ -174,7 +174,7 @@ class InProcessCohort:
                 clip that does not move. Its `total` is the sum, which a filter that
                 makes it an error cannot lose.
         """
-        given = self._checked(vectors)
+        given = self._check_vectors(vectors)
         _check_count(self.task.prepared, len(given), what="vectors")
         if not self.task.sums_left:
             raise _is_all_released()
@@ -195,9 +195,9 @@ class InProcessCohort:
         if total is None:
             raise _is_all_released()
         noised = self.task.prepared.noised
-        return _counted(total, [one.result() for one in contributing], noised)
+        return _shortened_warning(total, [one.result() for one in contributing], noised)
 
-    def _checked(
+    def _check_vectors(
         self, vectors: Iterable[npt.ArrayLike | VectorMaker | None]
     ) -> list[tuple[Client, npt.ArrayLike | VectorMaker]]:
         """Return each client that takes part, with its usable vector or function."""
@@ -249,7 +249,7 @@ def _checked_for(
     return vector
 
 
-def _counted(
+def _shortened_warning(
     total: ReleasedSum, given: list[Contribution], noised: NoisyTask | None
 ) -> ReleasedSum:
     """Return the warning of vectors that were changed before they were added."""

@@ -149,7 +149,7 @@ class FileBlobs:
 
     def __post_init__(self) -> None:
         """Make the directory."""
-        with self._failures():
+        with self._mapping_failures():
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def __reduce__(self) -> tuple[type["FileBlobs"], tuple[Path]]:
@@ -158,16 +158,16 @@ class FileBlobs:
 
     def create(self, name: str, data: bytes) -> bool:
         """Store an object under a name that is free."""
-        path = self._path(name)
+        path = self._blob_path(name)
         # Of this thread alone: two may store the same object at the same time.
         partial = path.with_name(
             f".{path.name}.{os.getpid()}.{threading.get_ident()}.partial"
         )
-        with self._failures():
+        with self._mapping_failures():
             descriptor = _new_file(partial)
             try:
                 try:
-                    _write(descriptor, data)
+                    _write_all(descriptor, data)
                     # This precedes its name: a power cut leaves no empty object.
                     os.fsync(descriptor)
                 finally:
@@ -183,8 +183,8 @@ class FileBlobs:
 
     def sync(self, prefix: str) -> None:
         """Wait until all objects below a prefix are on the disk."""
-        place = self._path(prefix)
-        with self._failures():
+        place = self._blob_path(prefix)
+        with self._mapping_failures():
             is_directory = place.is_dir()
             for directory, _, _ in os.walk(place) if is_directory else ():
                 _sync(directory)
@@ -199,37 +199,37 @@ class FileBlobs:
         self, name: str, offset: int = 0, max_bytes: int | None = None
     ) -> tuple[bytes, int] | None:
         """Return a piece of an object and the size of the whole, or None."""
-        with self._failures():
+        with self._mapping_failures():
             try:
-                descriptor = os.open(self._path(name), os.O_RDONLY)
+                descriptor = os.open(self._blob_path(name), os.O_RDONLY)
             except FileNotFoundError:
                 return None
             try:
                 size = os.fstat(descriptor).st_size
                 rest = max(0, size - offset)
                 wanted = rest if max_bytes is None else min(rest, max_bytes)
-                return _read(descriptor, offset, wanted), size
+                return _read_range(descriptor, offset, wanted), size
             finally:
                 os.close(descriptor)
 
     def list_prefix(self, prefix: str) -> tuple[StoredBlob, ...]:
         """Return the objects whose names begin with these parts, by name."""
-        with self._failures():
+        with self._mapping_failures():
             return tuple(sorted(self._below(prefix), key=lambda blob: blob.name))
 
     def first_parts(self) -> tuple[str, ...]:
         """Return the first parts of all names, in order."""
-        with self._failures():
+        with self._mapping_failures():
             return tuple(sorted(entry.name for entry in os.scandir(self.directory)))
 
     def age_seconds(self, home: str) -> float:
         """Return how long ago an object was stored in a home."""
-        with self._failures():
+        with self._mapping_failures():
             # A new file has a time of the same clock as the home.
             probe = self.directory / f".{os.getpid()}.{threading.get_ident()}.clock"
             try:
                 probe.write_bytes(b"")
-                return probe.stat().st_mtime - self._path(home).stat().st_mtime
+                return probe.stat().st_mtime - self._blob_path(home).stat().st_mtime
             except FileNotFoundError:
                 return 0.0
             finally:
@@ -237,11 +237,11 @@ class FileBlobs:
 
     def remove(self, prefix: str) -> None:
         """Remove the objects whose names begin with these parts."""
-        path = self._path(prefix)
+        path = self._blob_path(prefix)
         self._lasting.difference_update(
             [each for each in tuple(self._lasting) if each.startswith(str(path))]
         )
-        with self._failures(), suppress(FileNotFoundError):
+        with self._mapping_failures(), suppress(FileNotFoundError):
             if path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -249,13 +249,13 @@ class FileBlobs:
 
     def free_bytes(self) -> int | None:
         """Return how many bytes fit yet."""
-        with self._failures():
+        with self._mapping_failures():
             return shutil.disk_usage(self.directory).free
 
     def _below(self, prefix: str) -> Iterator[StoredBlob]:
         """Yield all files below a directory, at any depth."""
         try:
-            entries = list(os.scandir(self._path(prefix)))
+            entries = list(os.scandir(self._blob_path(prefix)))
         except FileNotFoundError:
             return
         for entry in entries:
@@ -264,11 +264,11 @@ class FileBlobs:
             elif not entry.name.startswith("."):
                 yield StoredBlob(f"{prefix}/{entry.name}", entry.stat().st_size)
 
-    def _path(self, name: str) -> Path:
+    def _blob_path(self, name: str) -> Path:
         return self.directory / checked_name(name)
 
     @contextmanager
-    def _failures(self) -> Iterator[None]:
+    def _mapping_failures(self) -> Iterator[None]:
         """Turn a failure of the disk into an error with the next step."""
         try:
             yield
@@ -307,7 +307,9 @@ class MemoryBlobs:
 
     def list_prefix(self, prefix: str) -> tuple[StoredBlob, ...]:
         """Return the objects whose names begin with these parts, by name."""
-        return tuple(StoredBlob(n, len(self._objects[n][0])) for n in self._of(prefix))
+        return tuple(
+            StoredBlob(n, len(self._objects[n][0])) for n in self._names_below(prefix)
+        )
 
     def first_parts(self) -> tuple[str, ...]:
         """Return the first parts of all names, in order."""
@@ -319,14 +321,14 @@ class MemoryBlobs:
 
     def remove(self, prefix: str) -> None:
         """Remove the objects whose names begin with these parts."""
-        for name in self._of(prefix):
+        for name in self._names_below(prefix):
             self._objects.pop(name, None)
 
     def free_bytes(self) -> int | None:
         """Return None: a bucket states no limit."""
         return None
 
-    def _of(self, prefix: str) -> list[str]:
+    def _names_below(self, prefix: str) -> list[str]:
         names = tuple(self._objects)
         return sorted(n for n in names if n == prefix or n.startswith(f"{prefix}/"))
 
@@ -344,13 +346,13 @@ def _new_file(path: Path) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _write(descriptor: int, data: bytes) -> None:
+def _write_all(descriptor: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def _read(descriptor: int, offset: int, size: int) -> bytes:
+def _read_range(descriptor: int, offset: int, size: int) -> bytes:
     pieces, end = [], offset + size
     while offset < end and (piece := os.pread(descriptor, end - offset, offset)):
         pieces.append(piece)

@@ -122,7 +122,7 @@ class BudgetSpentError(RemoteProtocolError):
 
     def __init__(self, charge: Charge, *, given: int) -> None:
         super().__init__(
-            f"this client has given {given} sessions to {_named(charge)}, whose "
+            f"this client has given {given} sessions to {_charge_title(charge)}, whose "
             f"budget covers {charge.allowed}",
             code=ErrorCode.POLICY_VIOLATION,
             next_step="The budget is spent. A new task id is a new budget, to be "
@@ -135,13 +135,14 @@ class NoiseChangedError(RemoteProtocolError):
 
     def __init__(self, charge: Charge) -> None:
         super().__init__(
-            f"{_named(charge)} has changed its noise since this client first took part",
+            f"{_charge_title(charge)} has changed its noise since this client first "
+            "took part",
             code=ErrorCode.POLICY_VIOLATION,
             next_step="Ask the operator to run the new parameters under a new task id.",
         )
 
 
-def _named(charge: Charge) -> str:
+def _charge_title(charge: Charge) -> str:
     return f"task {charge.budget.task!r} of aggregator {charge.budget.aggregator!r}"
 
 
@@ -169,7 +170,7 @@ def is_new_charge(charges: Iterable[ChargeRow], charge: Charge) -> bool:
             known = row.state
     if known is ChargeState.VOID:
         raise ErrorCode.INTERNAL.error(
-            f"a session of {_named(charge)} was given back and is charged again"
+            f"a session of {_charge_title(charge)} was given back and is charged again"
         )
     budget = budget_of(
         made, charge.budget, allowed=charge.allowed, refunds=charge.refunds

@@ -107,11 +107,11 @@ async def find_state_faults(
         for row in rows:
             is_asked = not row.ended or row.position == last
             if is_asked and (stored := await store.read(LoadSession(row.key))):
-                faults += _lost(stored, blobs, use)
+                faults += _find_lost_objects(stored, blobs, use)
     return faults + ([] if blobs is None else list(_spool_faults(blobs, known)))
 
 
-def _lost(
+def _find_lost_objects(
     stored: StoredSession, blobs: Blobs | None, use: SpoolUse
 ) -> Iterator[StateFault]:
     """Search the objects that a session states to be in the spool."""
@@ -194,7 +194,7 @@ def _spool_faults(blobs: Blobs, known: set[str]) -> Iterator[StateFault]:
 
 def _upload_faults(blobs: Blobs, home: str) -> Iterator[StateFault]:
     for digest, place, chunks in _uploads_of(blobs, home):
-        if _digest(blobs, chunks) != digest:
+        if _digest_of_chunks(blobs, chunks) != digest:
             complaint = "does not have its digest: its session ends without a sum"
             yield StateFault(f"spool/{place}", complaint, is_damage=True, place=place)
 
@@ -221,7 +221,7 @@ def _uploads_of(
         yield digest, place, tuple(chunks)
 
 
-def _digest(blobs: Blobs, chunks: tuple[StoredBlob, ...]) -> str:
+def _digest_of_chunks(blobs: Blobs, chunks: tuple[StoredBlob, ...]) -> str:
     digest = hashlib.sha256()
     for chunk in chunks:
         found = blobs.read(chunk.name)

@@ -163,7 +163,7 @@ def decode_server_event(record: Record) -> StoredEvent:
     Raises:
         ServiceError: STORAGE_FAILED; the journal is damaged or of another release.
     """
-    return _read(record, "event of a server", _SERVER_EVENTS)
+    return _decode_record(record, "event of a server", _SERVER_EVENTS)
 
 
 def sums_begun(events: Iterable[StoredEvent]) -> int:
@@ -179,7 +179,7 @@ def decode_client_event(record: Record) -> ClientEvent:
     Raises:
         ServiceError: STORAGE_FAILED; the journal is damaged or of another release.
     """
-    return _read(record, "event of a client", _CLIENT_EVENTS)
+    return _decode_record(record, "event of a client", _CLIENT_EVENTS)
 
 
 def encode_offer(offered: SessionOffered) -> bytes:
@@ -252,7 +252,7 @@ def decode_offer(header: bytes) -> StoredOffer:
     Raises:
         ServiceError: STORAGE_FAILED; the header is damaged or of another release.
     """
-    return _read(_tagged(header), "offer", _OFFERS)
+    return _decode_record(_tagged(header), "offer", _OFFERS)
 
 
 def encode_answered(descriptor: SessionDescriptor, state: Answered) -> bytes:
@@ -281,12 +281,15 @@ def decode_answered(header: bytes) -> tuple[SessionDescriptor, Answered]:
     Raises:
         ServiceError: STORAGE_FAILED; the header is damaged or of another release.
     """
-    return _read(_tagged(header), "answer", {_ANSWERED: _answered})
+    return _decode_record(_tagged(header), "answer", {_ANSWERED: _read_answered})
 
 
-def _answered(reader: Reader, _: str) -> tuple[SessionDescriptor, Answered]:
+def _read_answered(reader: Reader, _: str) -> tuple[SessionDescriptor, Answered]:
     """Read the state of a client that has answered the last round."""
-    descriptor, identity = SessionDescriptor.decode(_blob(reader)), _text(reader)
+    descriptor, identity = (
+        SessionDescriptor.decode(_read_blob(reader)),
+        _read_text(reader),
+    )
     accepted = {
         Round(reader.u8()): reader.fixed(DIGEST_BYTES) for _ in range(reader.u8())
     }
@@ -295,8 +298,8 @@ def _answered(reader: Reader, _: str) -> tuple[SessionDescriptor, Answered]:
         identity,
         accepted=accepted,
         share_holders=reader.u32(),
-        survivors=_blob(reader),
-        answer=_blob(reader),
+        survivors=_read_blob(reader),
+        answer=_read_blob(reader),
     )
 
 
@@ -311,10 +314,10 @@ def decode_evidence(record: Record) -> AuditReceipt:
     Raises:
         ServiceError: STORAGE_FAILED; the journal is damaged or of another release.
     """
-    return _read(record, "evidence", {_EVIDENCE: _evidence})
+    return _decode_record(record, "evidence", {_EVIDENCE: _read_evidence})
 
 
-def _evidence(reader: Reader, _: str) -> AuditReceipt:
+def _read_evidence(reader: Reader, _: str) -> AuditReceipt:
     return AuditReceipt.decode(reader.fixed(reader.remaining))
 
 
@@ -351,7 +354,7 @@ def decode_ending(receipt: bytes) -> Ending:
     Raises:
         ServiceError: STORAGE_FAILED; the journal is damaged or of another release.
     """
-    return _read(_tagged(receipt), "ending of a session", _ENDINGS)
+    return _decode_record(_tagged(receipt), "ending of a session", _ENDINGS)
 
 
 def _tagged(data: bytes) -> Record:
@@ -359,7 +362,7 @@ def _tagged(data: bytes) -> Record:
     return Record(int.from_bytes(data[:2], "big"), None, data[2:])
 
 
-def _read(record: Record, what: str, readers: _Readers[_Event]) -> _Event:
+def _decode_record(record: Record, what: str, readers: _Readers[_Event]) -> _Event:
     """Decode a record by the reader of its kind."""
     reader = Reader(record.body, "journal record")
     try:
@@ -377,11 +380,11 @@ def _printable_reason(reason: str) -> str:
     return printable(reason, max_bytes=MAX_REASON_BYTES)
 
 
-def _text(reader: Reader) -> str:
+def _read_text(reader: Reader) -> str:
     return reader.text(max_bytes=_MAX_FIELD_BYTES)
 
 
-def _blob(reader: Reader) -> bytes:
+def _read_blob(reader: Reader) -> bytes:
     return reader.blob(max_bytes=_MAX_FIELD_BYTES)
 
 
@@ -393,7 +396,7 @@ def _received(kind: type[Message]) -> Callable[[Reader, str], Received]:
 
 
 def _complaint(reader: Reader, _: str) -> Received:
-    sender = _text(reader)
+    sender = _read_text(reader)
     return Received(Envelope(Complaint, reader.fixed(reader.remaining)), sender)
 
 
@@ -406,37 +409,37 @@ def _refusal(code: ErrorCode) -> Callable[[Reader, str], RefusalNoted]:
     return read
 
 
-def _messages(kinds: frozenset[type[Message]]) -> _Readers[Received]:
+def _message_readers(kinds: frozenset[type[Message]]) -> _Readers[Received]:
     return {tag: _received(kind) for tag, kind in KINDS.items() if kind in kinds}
 
 
 # Arguments are evaluated from left to right, which is the order of the fields.
 _SERVER_EVENTS: Final[_Readers[StoredEvent]] = {
-    **_messages(FROM_CLIENTS),
+    **_message_readers(FROM_CLIENTS),
     Complaint.KIND: _complaint,
     _ROUND_CLOSED: lambda r, _: RoundClosed(
-        Round(r.u8()), _blob(r), tuple(r.u32() for _ in range(r.u32()))
+        Round(r.u8()), _read_blob(r), tuple(r.u32() for _ in range(r.u32()))
     ),
     _SUM_COMPUTED: lambda r, _: SumComputed(r.fixed(DIGEST_BYTES), r.u64(), r.u64()),
     _ABORT_REQUESTED: lambda r, _: AbortRequested(
-        ErrorCode(r.u16()), _text(r), r.flag()
+        ErrorCode(r.u16()), _read_text(r), r.flag()
     ),
     _SUM_ATTEMPT: lambda r, _: SumAttempt(r.flag()),
     **{tag: _refusal(code) for code, tag in _REFUSALS.items()},
 }
 
 _CLIENT_EVENTS: Final[_Readers[ClientEvent]] = {
-    **_messages(FROM_SERVER),
+    **_message_readers(FROM_SERVER),
     _INPUT_BOUND: lambda r, _: InputBound(r.fixed(DIGEST_BYTES)),
 }
 
 
-def _offer(reader: Reader, _: str) -> StoredOffer:
+def _read_offer(reader: Reader, _: str) -> StoredOffer:
     """Read the offer that a client has accepted, with its credential."""
     offered = SessionOffered(
-        SessionDescriptor.decode(_blob(reader)),
-        _text(reader),
-        _text(reader),
+        SessionDescriptor.decode(_read_blob(reader)),
+        _read_text(reader),
+        _read_text(reader),
         SecretBytes(reader.fixed(_SEED_BYTES)),
         reader.u64(),
     )
@@ -448,21 +451,23 @@ def _offer(reader: Reader, _: str) -> StoredOffer:
     return StoredOffer(offered, credential, revoked, list_made_at)
 
 
-_OFFERS: Final[_Readers[StoredOffer]] = {_SESSION_OFFERED: _offer}
+_OFFERS: Final[_Readers[StoredOffer]] = {_SESSION_OFFERED: _read_offer}
 
 
-def _completed(reader: Reader, _: str) -> Ending:
-    charge = ChargeOutcome(_text(reader))
-    return Ending(Completed(Released.decode(_blob(reader)), charge), _blob(reader))
+def _read_completed(reader: Reader, _: str) -> Ending:
+    charge = ChargeOutcome(_read_text(reader))
+    return Ending(
+        Completed(Released.decode(_read_blob(reader)), charge), _read_blob(reader)
+    )
 
 
-def _failed(reader: Reader, _: str) -> Ending:
-    charge = ChargeOutcome(_text(reader))
-    state = Failed(ErrorCode(reader.u16()), _text(reader), charge)
-    return Ending(state, _blob(reader))
+def _read_failed(reader: Reader, _: str) -> Ending:
+    charge = ChargeOutcome(_read_text(reader))
+    state = Failed(ErrorCode(reader.u16()), _read_text(reader), charge)
+    return Ending(state, _read_blob(reader))
 
 
 _ENDINGS: Final[_Readers[Ending]] = {
-    Released.KIND: _completed,
-    Aborted.KIND: _failed,
+    Released.KIND: _read_completed,
+    Aborted.KIND: _read_failed,
 }

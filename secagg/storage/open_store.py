@@ -295,13 +295,13 @@ def reading(path: Path) -> Iterator[StoreReader]:
             isolation_level=None,
         )
         try:
-            _begin(database, path)
+            _begin_reading(database, path)
             yield _SQLiteReader(database, name)
         finally:
             database.close()
 
 
-def _begin(database: sqlite3.Connection, path: Path) -> None:
+def _begin_reading(database: sqlite3.Connection, path: Path) -> None:
     """Begin to read a file, unless a process has it open."""
     database.text_factory = stored_text
     try:

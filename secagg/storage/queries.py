@@ -89,7 +89,7 @@ class LoadSession(Query[StoredSession | None]):
         session = await session_at(connection, self.key)
         if session is None:
             return None
-        return await _stored(connection, session, after=self.after)
+        return await _load_session(connection, session, after=self.after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +314,7 @@ class FindFaults(Query[tuple[IntegrityFault, ...]]):
                 for session in await SESSIONS.find(
                     connection, "position = $1", position
                 ):
-                    await _stored(connection, session, after=0)
+                    await _load_session(connection, session, after=0)
             except StateDamagedError as error:
                 faults.append(IntegrityFault(error.key, str(error)))
         return tuple(faults)
@@ -408,7 +408,7 @@ async def _chain_at(
     return row[0] if row is not None and isinstance(row[0], bytes) else None
 
 
-async def _stored(
+async def _load_session(
     connection: Connection, session: SessionColumns, *, after: int
 ) -> StoredSession:
     """Load a session with its records, all verified."""
@@ -482,7 +482,7 @@ def verified_records(
         )
     records = []
     for sequence, (stored, kind, sender, stored_chain, body) in enumerate(rows, after):
-        record = _record(kind, sender, body)
+        record = _checked_record(kind, sender, body)
         if stored != sequence or sequence >= session.sequence or chain is None:
             raise _broken(session, sequence, "missing, or has a wrong place")
         if record is not None:
@@ -520,7 +520,7 @@ def _verified_header(session: SessionColumns, stored: object) -> bytes:
     raise StateDamagedError("the checksum of its header is wrong", key=session.key)
 
 
-def _record(kind: object, sender: object, body: object) -> Record | None:
+def _checked_record(kind: object, sender: object, body: object) -> Record | None:
     """Return a record as it was stored, or None for invalid columns."""
     if (
         isinstance(kind, int)

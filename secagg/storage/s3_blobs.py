@@ -70,15 +70,15 @@ class S3Blobs:
             LocalProtocolError: BAD_SETTINGS; it lets an object be replaced.
         """
         name = f"{_PROBES}/{SystemEntropy().token(_PROBE_BYTES).hex()}"
-        with self._failures() as obstore:
+        with self._mapping_failures() as obstore:
             try:
-                obstore.put(self._store, name, b"1", mode="create")
+                obstore.put(self._bucket, name, b"1", mode="create")
                 try:
-                    obstore.put(self._store, name, b"2", mode="create")
+                    obstore.put(self._bucket, name, b"2", mode="create")
                 except obstore.exceptions.AlreadyExistsError:
                     return
             finally:
-                obstore.delete(self._store, [name])
+                obstore.delete(self._bucket, [name])
         raise _blobs_error(
             f"the store of {self.address} replaces objects that exist",
             "Choose one that supports If-None-Match, as Amazon's and MinIO do.",
@@ -86,9 +86,9 @@ class S3Blobs:
 
     def create(self, name: str, data: bytes) -> bool:
         """Store an object under a name that is free."""
-        with self._failures() as obstore:
+        with self._mapping_failures() as obstore:
             try:
-                obstore.put(self._store, _place(name), data, mode="create")
+                obstore.put(self._bucket, _object_name(name), data, mode="create")
             except obstore.exceptions.AlreadyExistsError:
                 return False
         return True
@@ -100,17 +100,17 @@ class S3Blobs:
         self, name: str, offset: int = 0, max_bytes: int | None = None
     ) -> tuple[bytes, int] | None:
         """Return a piece of an object and the size of the whole, or None."""
-        with self._failures() as obstore:
+        with self._mapping_failures() as obstore:
             try:
                 if max_bytes is None and not offset:
-                    found = obstore.get(self._store, _place(name))
+                    found = obstore.get(self._bucket, _object_name(name))
                     return bytes(found.bytes()), found.meta["size"]
-                size: int = obstore.head(self._store, _place(name))["size"]
+                size: int = obstore.head(self._bucket, _object_name(name))["size"]
                 end = size if max_bytes is None else min(size, offset + max_bytes)
                 if offset >= end:
                     return b"", size
                 piece = obstore.get_range(
-                    self._store, _place(name), start=offset, end=end
+                    self._bucket, _object_name(name), start=offset, end=end
                 )
                 return bytes(piece), size
             except FileNotFoundError:
@@ -126,8 +126,8 @@ class S3Blobs:
 
     def first_parts(self) -> tuple[str, ...]:
         """Return the first parts of all names, in order."""
-        with self._failures() as obstore:
-            found = obstore.list_with_delimiter(self._store, _OBJECTS)
+        with self._mapping_failures() as obstore:
+            found = obstore.list_with_delimiter(self._bucket, _OBJECTS)
             places = [*found["common_prefixes"], *(o["path"] for o in found["objects"])]
         return tuple(sorted(place.rpartition("/")[2] for place in places))
 
@@ -137,34 +137,37 @@ class S3Blobs:
         if not dates:
             return 0.0
         name = f"{_PROBES}/{SystemEntropy().token(_PROBE_BYTES).hex()}"
-        with self._failures() as obstore:
-            obstore.put(self._store, name, b"")  # its time is of the same clock
-            now = obstore.head(self._store, name)["last_modified"]
-            obstore.delete(self._store, [name])
+        with self._mapping_failures() as obstore:
+            obstore.put(self._bucket, name, b"")  # its time is of the same clock
+            now = obstore.head(self._bucket, name)["last_modified"]
+            obstore.delete(self._bucket, [name])
         age: timedelta = now - max(dates)
         return age.total_seconds()
 
     def remove(self, prefix: str) -> None:
         """Remove the objects whose names begin with these parts."""
-        places = [_place(prefix), *(each["path"] for each in self._listed(prefix))]
-        with self._failures() as obstore:
-            obstore.delete(self._store, places)
+        places = [
+            _object_name(prefix),
+            *(each["path"] for each in self._listed(prefix)),
+        ]
+        with self._mapping_failures() as obstore:
+            obstore.delete(self._bucket, places)
 
     def free_bytes(self) -> int | None:
         """Return None: a bucket has no end."""
         return None
 
     @property
-    def _store(self) -> Any:  # noqa: ANN401 - the library comes with an extra
-        return _opened(self.address, os.getpid())
+    def _bucket(self) -> Any:  # noqa: ANN401 - the library comes with an extra
+        return _open_bucket(self.address, os.getpid())
 
     def _listed(self, prefix: str) -> list[Mapping[str, Any]]:
-        with self._failures() as obstore:
-            pieces = obstore.list(self._store, _place(prefix))
+        with self._mapping_failures() as obstore:
+            pieces = obstore.list(self._bucket, _object_name(prefix))
             return [each for piece in pieces for each in piece]
 
     @contextmanager
-    def _failures(self) -> Iterator[Any]:
+    def _mapping_failures(self) -> Iterator[Any]:
         """Turn a failure of the bucket into an error with the next step."""
         obstore = _library()
         try:
@@ -178,7 +181,7 @@ class S3Blobs:
             ) from None
 
 
-def _place(name: str) -> str:
+def _object_name(name: str) -> str:
     return f"{_OBJECTS}/{checked_name(name)}"
 
 
@@ -207,7 +210,7 @@ def _library() -> Any:  # noqa: ANN401 - the library comes with an extra
 
 
 @lru_cache(maxsize=8)
-def _opened(address: str, _process: int) -> Any:  # noqa: ANN401 - as above
+def _open_bucket(address: str, _process: int) -> Any:  # noqa: ANN401 - as above
     """Return the store of an address: one in each process, never a parent's."""
     _library()
     from obstore.store import from_url  # noqa: PLC0415 - an extra

@@ -100,7 +100,7 @@ class UploadSpool:
 
     def received(self, session_id: bytes, sender: str) -> int:
         """Return how many bytes of a sender's unfinished upload have arrived."""
-        return _size(self._arrived(session_id, sender)[1])
+        return _end_of_chunks(self._arrived(session_id, sender)[1])
 
     def append(  # noqa: PLR0913 - one chunk of one upload
         self,
@@ -126,7 +126,7 @@ class UploadSpool:
                 the disk is full.
         """
         bound, chunks = self._arrived(session_id, sender)
-        received = _size(chunks)
+        received = _end_of_chunks(chunks)
         fresh = _fresh_bytes(received, offset, total_size, data)
         if self._brought.get(session_id, {}).get(sender, digest) != digest:
             raise _second_upload(sender)
@@ -142,7 +142,7 @@ class UploadSpool:
         is_last = received + len(fresh) == total_size
         if len(fresh) < MIN_CHUNK_BYTES and not is_last:
             _refuse_many_short(chunks, sender)
-        home = _of_upload(session_id, _named(sender), digest)
+        home = _of_upload(session_id, _sender_digest(sender), digest)
         name = f"{home}/{received:0{_OFFSET_DIGITS}}"
         if self._blobs.create(name, fresh):
             return received + len(fresh)
@@ -159,7 +159,7 @@ class UploadSpool:
         """
         brought = self._brought.get(session_id, {}).get(sender)
         if brought == digest and digest in self._chunks.get(session_id, {}):
-            self._blobs.sync(_whole(session_id, digest))
+            self._blobs.sync(_whole_upload_name(session_id, digest))
             return
         bound, chunks = self._arrived(session_id, sender)
         stored = self._object_name(session_id, digest) if bound is None else None
@@ -167,7 +167,10 @@ class UploadSpool:
             self._blobs.sync(stored)  # the storing process may not have synced it
             return
         # Also where equal bytes are stored: these may differ.
-        hasher, home = hashlib.sha256(), _of_upload(session_id, _named(sender), digest)
+        hasher, home = (
+            hashlib.sha256(),
+            _of_upload(session_id, _sender_digest(sender), digest),
+        )
         for chunk in chunks:
             hasher.update(_read_exactly(self._blobs.read(chunk.name), chunk.size))
         if bound is not None and bound != digest:
@@ -178,14 +181,14 @@ class UploadSpool:
         self._blobs.sync(home)
         place = _of_digest(session_id, digest)
         # Of two clients that sent the same bytes, the first is named.
-        self._blobs.create(place, _named(sender).encode("ascii"))
+        self._blobs.create(place, _sender_digest(sender).encode("ascii"))
         self._blobs.sync(place)
 
     def discard(self, session_id: bytes, sender: str, digest: bytes) -> None:
         """Delete an upload whose bytes are invalid; do nothing without one."""
-        self._blobs.remove(_whole(session_id, digest))
+        self._blobs.remove(_whole_upload_name(session_id, digest))
         self._blobs.remove(_of_digest(session_id, digest))
-        self._blobs.remove(_of_upload(session_id, _named(sender), digest))
+        self._blobs.remove(_of_upload(session_id, _sender_digest(sender), digest))
         self._chunks.get(session_id, {}).pop(digest, None)
         self._brought.get(session_id, {}).pop(sender, None)
 
@@ -211,7 +214,7 @@ class UploadSpool:
                 ends[home] += blob.size
 
         def is_stored(digest: bytes) -> bool:
-            if sizes.get(_whole(session_id, digest)) == size:
+            if sizes.get(_whole_upload_name(session_id, digest)) == size:
                 return True
             place = _of_digest(session_id, digest)
             found = self._blobs.read(place) if place in sizes else None
@@ -298,13 +301,15 @@ class UploadSpool:
         self, session_id: bytes, sender: str
     ) -> tuple[bytes | None, tuple["_Chunk", ...]]:
         """Return the digest that a sender announced, and its received bytes."""
-        home = f"{session_id.hex()}/{_UPLOADS}/{_named(sender)}"
+        home = f"{session_id.hex()}/{_UPLOADS}/{_sender_digest(sender)}"
         found = self._blobs.list_prefix(home)
         if not found:
             return None, ()
         # Of two digests that came at the same moment, the first by name counts.
         digest = bytes.fromhex(found[0].name.split("/")[-2])
-        return digest, self._chunks_in(_of_upload(session_id, _named(sender), digest))
+        return digest, self._chunks_in(
+            _of_upload(session_id, _sender_digest(sender), digest)
+        )
 
     def _store_whole(
         self, session_id: bytes, sender: str, digest: bytes, data: bytes
@@ -312,7 +317,7 @@ class UploadSpool:
         """Store an upload that came in one chunk, if its bytes have their digest."""
         if hashlib.sha256(data).digest() != digest:
             raise _digest_differs()
-        name = _whole(session_id, digest)
+        name = _whole_upload_name(session_id, digest)
         self._brought.setdefault(session_id, {})[sender] = digest
         self._blobs.create(name, data)  # a taken name has equal bytes
         chunks = (_Chunk(name, 0, len(data)),)
@@ -320,7 +325,10 @@ class UploadSpool:
 
     def _object_name(self, session_id: bytes, digest: bytes) -> str | None:
         """Return the name of the object that makes an upload visible."""
-        for name in (_whole(session_id, digest), _of_digest(session_id, digest)):
+        for name in (
+            _whole_upload_name(session_id, digest),
+            _of_digest(session_id, digest),
+        ):
             if self._blobs.read(name, 0, 0) is not None:
                 return name
         return None
@@ -333,7 +341,7 @@ class UploadSpool:
         """Return the stored chunks of an upload, in order."""
         known = self._chunks.setdefault(session_id, {})
         if digest not in known:
-            name = _whole(session_id, digest)
+            name = _whole_upload_name(session_id, digest)
             whole = self._blobs.read(name, 0, 0)
             if whole is not None:
                 known[digest] = (_Chunk(name, 0, whole[1]),)
@@ -381,11 +389,11 @@ class _Chunk:
         return self.start + self.size
 
 
-def _size(chunks: tuple[_Chunk, ...]) -> int:
+def _end_of_chunks(chunks: tuple[_Chunk, ...]) -> int:
     return chunks[-1].end if chunks else 0
 
 
-def _named(sender: str) -> str:
+def _sender_digest(sender: str) -> str:
     return hashlib.sha256(sender.encode()).hexdigest()
 
 
@@ -398,7 +406,7 @@ def _of_digest(session_id: bytes, digest: bytes) -> str:
     return f"{session_id.hex()}/{_UPLOADS}/{digest.hex()}{SENDER_SUFFIX}"
 
 
-def _whole(session_id: bytes, digest: bytes) -> str:
+def _whole_upload_name(session_id: bytes, digest: bytes) -> str:
     return f"{session_id.hex()}/{_UPLOADS}/{digest.hex()}{WHOLE_SUFFIX}"
 
 

@@ -144,25 +144,25 @@ class SpreadConnection(ConnectionAround):
 
     async def probe(self) -> str:
         """Return the aggregator that answers now."""
-        with self._attempt():
+        with self._counting_failures():
             return await super().probe()
 
     async def call(self, request: Request[_Answer]) -> _Answer:
         """Pass the call to the present aggregator."""
-        with self._attempt():
+        with self._counting_failures():
             answer = await super().call(request)
         self._failures = 0
         return answer
 
     async def watch(self, request: WatchSession) -> Updates:
         """Yield the updates of the present aggregator."""
-        with self._attempt():
+        with self._counting_failures():
             async for update in super().watch(request):
                 self._failures = 0
                 yield update
 
     @contextmanager
-    def _attempt(self) -> Iterator[None]:
+    def _counting_failures(self) -> Iterator[None]:
         """Change to the next aggregator when this one fails repeatedly."""
         try:
             yield

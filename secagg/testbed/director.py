@@ -208,7 +208,7 @@ class Director:
         try:
             await self._start(program)
         except SecAggError as error:
-            self._fail(program.name, str(error), error.code, error.next_step)
+            self._record_failure(program.name, str(error), error.code, error.next_step)
 
     async def _watch(self, child: ChildProcess) -> None:
         """Detect a process that ends with a fault that it has not reported."""
@@ -216,7 +216,9 @@ class Director:
         if code and not child.was_killed and child.name not in self.failures:
             how = f"signal {-code}" if code < 0 else f"status {code}"
             last = _last_line(self._folder.log(child.name))
-            self._fail(child.name, f"it ended with {how}{last}", ErrorCode.INTERNAL)
+            self._record_failure(
+                child.name, f"it ended with {how}{last}", ErrorCode.INTERNAL
+            )
 
     def _on_listener_end(self, watching: asyncio.Task[None]) -> None:
         """End the run where a listener has failed: a fault of this process."""
@@ -231,10 +233,10 @@ class Director:
             case "failed":
                 code, client = ErrorCode[said["code"]], said.get("name", "")
                 words = said["message"], code, said["next_step"]
-                self._fail(program.name, *words, client=client)
+                self._record_failure(program.name, *words, client=client)
         program.on_event(said)
 
-    def _fail(
+    def _record_failure(
         self,
         process: str,
         why: str,

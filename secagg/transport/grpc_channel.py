@@ -131,10 +131,10 @@ class AggregatorChannel:
             if self._is_closed:
                 raise grpc.aio.UsageError("the channel is closed")
             if self._channel is None:
-                self._channel = await self._opened()
+                self._channel = await self._open_channel()
             return self._channel
 
-    async def _opened(self) -> grpc.aio.Channel:
+    async def _open_channel(self) -> grpc.aio.Channel:
         """Open a channel to the aggregator that the handshake has shown."""
         if self._identity is None:
             return grpc.aio.insecure_channel(str(self._address), options=CLIENT_OPTIONS)

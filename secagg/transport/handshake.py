@@ -176,12 +176,12 @@ class _Conversation:
         client's certificate; a refusal appears only in the next message.
         """
         try:
-            await self._send()
+            await self._send_unsent()
             first = await self._run_step(lambda: self._tls.read(1))
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
             first = b""
         except ssl.SSLError:
-            raise _refused(
+            raise _certificate_error(
                 "the aggregator refuses this client's certificate",
                 "Ask its operator which authority and trust domain it accepts.",
             ) from None
@@ -202,14 +202,14 @@ class _Conversation:
             try:
                 return step()
             except ssl.SSLWantReadError:
-                await self._send()
+                await self._send_unsent()
             data = await loop.sock_recv(self._socket, _RECORD_BYTES)
             if data:
                 self._received.write(data)
             else:
                 self._received.write_eof()
 
-    async def _send(self) -> None:
+    async def _send_unsent(self) -> None:
         if self._unsent.pending:
             loop = asyncio.get_running_loop()
             await loop.sock_sendall(self._socket, self._unsent.read())
@@ -235,7 +235,7 @@ def _present(context: ssl.SSLContext, identity: TLSIdentity) -> None:
         # replaced by an encrypted one: without it, OpenSSL prompts at the terminal.
         context.load_cert_chain(files.certificate, files.private_key, password=b"")
     except OSError as error:
-        raise _refused(
+        raise _certificate_error(
             f"{files.certificate} and {files.private_key} can no longer be used: "
             f"{error.strerror}",
             "Restore the files, or start again with the new ones.",
@@ -306,11 +306,11 @@ def _why_no_handshake(address: Address, error: OSError) -> SecAggError:
         return _verification_error(error.verify_code)
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
         if "ALERT" in (error.reason or ""):
-            return _refused(
+            return _certificate_error(
                 f"{address} refuses the TLS handshake",
                 "Check that it is the aggregator's address; aggregators speak TLS 1.3.",
             )
-        return _refused(
+        return _certificate_error(
             f"what listens at {address} does not speak TLS",
             "Check the address and the port.",
         )
@@ -323,7 +323,7 @@ def _why_no_handshake(address: Address, error: OSError) -> SecAggError:
 def _verification_error(verify_code: int) -> SecAggError:
     """Return the error for a certificate that OpenSSL has refused."""
     if verify_code == _EXPIRED:
-        return _refused(
+        return _certificate_error(
             "the aggregator's certificate has expired",
             "Tell the operator to renew it; check the clock of this host.",
         )
@@ -333,17 +333,17 @@ def _verification_error(verify_code: int) -> SecAggError:
             fix="Check the clocks of both hosts.",
         )
     if verify_code == _WRONG_PURPOSE:
-        return _refused(
+        return _certificate_error(
             "the peer shows a certificate that is not for servers, such as a client's",
             "Check the address; the aggregator needs a certificate for servers.",
         )
     if verify_code in _OTHER_HOST:
-        return _refused(
+        return _certificate_error(
             "the aggregator's certificate was not issued for this address",
             "Connect to a host in its certificate, issue one for this address, or "
             "name the aggregator in client.aggregator.",
         )
-    return _refused(
+    return _certificate_error(
         "the aggregator's certificate comes from another authority",
         "Check that tls.ca is the authority that issued it.",
     )
@@ -365,7 +365,7 @@ def _named_in(certificate: bytes | None) -> PeerIdentity:
         ) from None
 
 
-def _refused(complaint: str, next_step: str) -> SecAggError:
+def _certificate_error(complaint: str, next_step: str) -> SecAggError:
     return ErrorCode.BAD_CERTIFICATE.error(complaint, fix=next_step)
 
 

@@ -346,7 +346,7 @@ class Relay:
         self._delay = LoopDelay(self._loop, self._dial_next)
         self._tasks: set[asyncio.Future[object]] = set()
         for listener in self._listeners:
-            self._loop.add_reader(listener, self._accept, listener)
+            self._loop.add_reader(listener, self._accept_connections, listener)
 
     @classmethod
     async def listen(
@@ -413,7 +413,7 @@ class Relay:
         own = self._of_identity.setdefault(identity, OrderedDict())
         own[visitor] = None
         while len(own) > self._admission.per_identity:
-            self._end(next(iter(own)), Rejection.PER_IDENTITY)
+            self._end_visitor(next(iter(own)), Rejection.PER_IDENTITY)
         self._dial_next()
 
     def address_of(self, peer: str) -> str | None:
@@ -436,7 +436,7 @@ class Relay:
         known = [each for own in self._of_identity.values() for each in own]
         for visitor in known:
             if is_unwelcome(visitor.identity, visitor.certificate):
-                self._end(visitor, Rejection.REVOKED)
+                self._end_visitor(visitor, Rejection.REVOKED)
 
     def stop_listening(self) -> None:
         """Close the port; open connections stay."""
@@ -465,7 +465,7 @@ class Relay:
 
     # --- accepting ------------------------------------------------------------------
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept_connections(self, listener: socket.socket) -> None:
         """Accept some connections of a listener that is ready."""
         for _ in range(_ACCEPTS_AT_ONCE):
             try:
@@ -488,7 +488,7 @@ class Relay:
 
     def _accept_again(self, listener: socket.socket) -> None:
         if listener.fileno() >= 0:
-            self._loop.add_reader(listener, self._accept, listener)
+            self._loop.add_reader(listener, self._accept_connections, listener)
 
     def _admit(self, accepted: socket.socket, address: str) -> None:
         """Admit a connection to the handshake, or refuse it by a limit."""
@@ -502,7 +502,7 @@ class Relay:
         if refusal is not None:
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
             accepted.close()
-            self._count(refusal, address, seconds=0.0, received=0)
+            self._count_refusal(refusal, address, seconds=0.0, received=0)
             return
         accepted.settimeout(0.0)
         visitor = _PendingConnection(self, address, group, self._loop.time())
@@ -512,23 +512,23 @@ class Relay:
         self._limit_time(visitor, Rejection.NO_HELLO)
         self._run(self._loop.connect_accepted_socket(lambda: visitor, accepted))
         if len(self._waiting) > self._admission.waiting:
-            self._end(next(iter(self._waiting)), Rejection.WAITING)
+            self._end_visitor(next(iter(self._waiting)), Rejection.WAITING)
 
     def _make_room(self, group: str) -> bool:
         """Close a silent connection for one from `group`, if there is any (rule 6)."""
         oldest = next(iter(self._waiting), None)
         if oldest is not None:
-            self._end(oldest, Rejection.WAITING)
+            self._end_visitor(oldest, Rejection.WAITING)
             return True
         for stalled in self._stalled_handshakes():
             if self._unproven[stalled.group] > self._unproven.get(group, 0) + 1:
-                self._end(stalled, Rejection.HANDSHAKE_TIMEOUT)
+                self._end_visitor(stalled, Rejection.HANDSHAKE_TIMEOUT)
                 return True
         return False
 
     def _limit_time(self, visitor: _PendingConnection, refusal: Rejection) -> None:
         visitor.timer = self._loop.call_later(
-            self._admission.handshake_seconds, self._end, visitor, refusal
+            self._admission.handshake_seconds, self._end_visitor, visitor, refusal
         )
 
     # --- passing on -----------------------------------------------------------------
@@ -548,7 +548,7 @@ class Relay:
             len(visitor.opening) > _MAX_OPENING_BYTES
             or visitor.stage is _HandshakeStage.WAITING
         ):
-            self._end(visitor, Rejection.BAD_HELLO)
+            self._end_visitor(visitor, Rejection.BAD_HELLO)
 
     def _dial_next(self) -> None:
         """Dial for the connections whose turn it is: one of each group, in turns."""
@@ -588,7 +588,7 @@ class Relay:
         for visitor in self._stalled_handshakes():
             most = self._unproven[visitor.group]
             if waiting and most > self._unproven[waiting[0]]:
-                self._end(visitor, Rejection.HANDSHAKE_TIMEOUT)
+                self._end_visitor(visitor, Rejection.HANDSHAKE_TIMEOUT)
                 self._dial_first_of(waiting.popleft())
         self._is_making_room = False
         self._dial_next()
@@ -615,9 +615,9 @@ class Relay:
                     FILE_DESCRIPTORS_EXHAUSTED,
                     reason=error.strerror,
                 )
-                self._end(visitor, Rejection.NO_FILES)
+                self._end_visitor(visitor, Rejection.NO_FILES)
             else:  # gRPC is about to stop
-                self._end(visitor, Rejection.STOPPING)
+                self._end_visitor(visitor, Rejection.STOPPING)
 
     def _unused_source(self) -> str:
         while True:
@@ -649,7 +649,7 @@ class Relay:
                 self._admission.handshake_seconds, visitor.transport.abort
             )
 
-    def _end(self, visitor: _PendingConnection, refusal: Rejection) -> None:
+    def _end_visitor(self, visitor: _PendingConnection, refusal: Rejection) -> None:
         if visitor.stage is _HandshakeStage.GONE:
             return
         self._count_visitor(visitor, refusal)
@@ -698,14 +698,14 @@ class Relay:
             del self._unproven[visitor.group]
 
     def _count_visitor(self, visitor: _PendingConnection, refusal: Rejection) -> None:
-        self._count(
+        self._count_refusal(
             refusal,
             visitor.address,
             seconds=self._loop.time() - visitor.accepted_at,
             received=visitor.received,
         )
 
-    def _count(
+    def _count_refusal(
         self, refusal: Rejection, address: str, *, seconds: float, received: int
     ) -> None:
         """Count a refused handshake, and log it while there are few."""

@@ -106,7 +106,7 @@ def read_held_credential(text: str) -> bytes | None:
     """Return the bytes in `Secagg-Credential`; None for another form."""
     if not 0 < len(text) <= MAX_CREDENTIAL_TEXT or "=" in text:
         return None
-    return _decoded(text + "=" * (-len(text) % 4), b"-_")
+    return _decode_base64(text + "=" * (-len(text) % 4), b"-_")
 
 
 def read_signature(value: str) -> bytes | None:
@@ -125,10 +125,10 @@ def _decode_between(value: str, start: str) -> bytes | None:
     """Return the bytes of strict base64 between a start and a colon."""
     if not value.startswith(start) or not value.endswith(":"):
         return None
-    return _decoded(value[len(start) : -1], b"+/")
+    return _decode_base64(value[len(start) : -1], b"+/")
 
 
-def _decoded(text: str, last: bytes) -> bytes | None:
+def _decode_base64(text: str, last: bytes) -> bytes | None:
     """Return the bytes of strict base64; `last` are its last two characters."""
     try:
         data = base64.b64decode(text.encode("ascii"), last, validate=True)

@@ -190,7 +190,7 @@ class TLSIdentity:
             ServiceError: BAD_CERTIFICATE.
         """
         if (now or datetime.now(UTC)) >= self.not_valid_after:
-            raise _expired(self.files.certificate, self.not_valid_after)
+            raise _expired_error(self.files.certificate, self.not_valid_after)
 
     def server_configuration(self) -> "grpc.ServerCertificateConfiguration":
         """Return a server's certificate and trusted authorities for one handshake."""
@@ -218,7 +218,7 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
     Raises:
         ServiceError: BAD_CERTIFICATE; the file cannot be read or holds none.
     """
-    data = _read(path)
+    data = _read_pem(path)
     try:
         found = x509.load_pem_x509_certificates(data)
     except ValueError:
@@ -258,7 +258,7 @@ def read_private_key(path: Path) -> PrivateKeyTypes:
         ServiceError: BAD_CERTIFICATE; the file cannot be read, holds no key, or
             holds one that needs a password.
     """
-    data = _read(path)
+    data = _read_pem(path)
     try:
         return serialization.load_pem_private_key(data, password=None)
     except TypeError:
@@ -382,7 +382,7 @@ def _check_key(
 def _check_validity(leaf: x509.Certificate, path: Path, now: datetime) -> None:
     """Refuse a certificate outside of its time of validity."""
     if now >= leaf.not_valid_after_utc:
-        raise _expired(path, leaf.not_valid_after_utc)
+        raise _expired_error(path, leaf.not_valid_after_utc)
     if now < leaf.not_valid_before_utc:
         raise ErrorCode.BAD_CLOCK.error(
             f"{path} is valid only from {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} "
@@ -433,7 +433,7 @@ def _warn_if_readable(path: Path) -> None:
         )
 
 
-def _read(path: Path) -> bytes:
+def _read_pem(path: Path) -> bytes:
     return read_small(
         path,
         most=MAX_PEM_BYTES,
@@ -457,7 +457,7 @@ def _all_pem(certificates: list[x509.Certificate]) -> bytes:
     )
 
 
-def _expired(path: Path, when: datetime) -> SecAggError:
+def _expired_error(path: Path, when: datetime) -> SecAggError:
     return _certificate_error(
         f"{path} expired on {when:%Y-%m-%d %H:%M} UTC",
         "Issue a new certificate, for example with `secagg pki`, and start again.",
@@ -499,7 +499,7 @@ class ReloadingIdentity:
             if dates != self._dates or self._complaint:
                 # before they are read, so that a later change is detected
                 self._dates = dates
-                found = self._digest()
+                found = self._digest_files()
                 if found != self._read or self._complaint:
                     self._read = found
                     self._load_changed()
@@ -508,7 +508,7 @@ class ReloadingIdentity:
     def _load_changed(self) -> None:
         """Use the certificate on the disk, or keep the present one and log why."""
         try:
-            renewed = self._load()
+            renewed = self._load_renewed()
         # A file that is not a certificate, or vanishes while it is read, is refused
         # too.
         except (ServiceError, OSError, ValueError, UnsupportedAlgorithm) as error:
@@ -527,7 +527,7 @@ class ReloadingIdentity:
                 not_valid_after=renewed.not_valid_after.isoformat(),
             )
 
-    def _load(self) -> TLSIdentity:
+    def _load_renewed(self) -> TLSIdentity:
         """Load the files again, and refuse another name."""
         present, files = self._identity, self._identity.files
         renewed = TLSIdentity.load(
@@ -562,7 +562,7 @@ class ReloadingIdentity:
                 dates.append((found.st_mtime_ns, found.st_ino, found.st_size))
         return dates
 
-    def _digest(self) -> bytes:
+    def _digest_files(self) -> bytes:
         """Return a digest of a file; one that cannot be read counts as empty."""
         digest = hashlib.sha256()
         for path in self._paths:

@@ -231,7 +231,7 @@ class TwoAggregatorClient:
         """Close the state; the connections are the caller's."""
         await self._workers.close_later(self._state.close)
 
-    async def _call(
+    async def _call_own_state(
         self, work: Callable[[OpenClient], Coroutine[Any, Any, _Answer]]
     ) -> _Answer:
         return await self._workers.run(self._state.call, work)
@@ -260,17 +260,17 @@ class TwoAggregatorClient:
         given = await self._workers.run(_copied, vector)
         with self._state.carried(self._task):
             try:
-                joined = await self._join()
+                joined = await self._join_session()
                 # Until the end, each way stays with the maker of its offer (R5.0-6).
                 self._leader.bind(joined.leader.aggregator)
                 self._helper.bind(joined.helper.aggregator)
                 as_vector(given, joined.noise.dim)  # the length is no secret
-                return await self._contribute(joined, given)
+                return await self._contribute_shares(joined, given)
             finally:
                 self._leader.bind(None)
                 self._helper.bind(None)
 
-    async def _contribute(
+    async def _contribute_shares(
         self, joined: _Joined, given: npt.NDArray[Any]
     ) -> SharedContribution:
         """Charge the session, send both shares, and wait for the sum."""
@@ -281,9 +281,9 @@ class TwoAggregatorClient:
             seed_share = HelperShare(seed, session_id).encode()
         finally:
             seed.wipe()
-        await self._call(lambda client: self._charge(client, joined))
+        await self._call_own_state(lambda client: self._charge(client, joined))
         try:
-            await self._send(joined, seed_share, share)
+            await self._send_shares(joined, seed_share, share)
             update = await self._leader.next_update(
                 session_id,
                 after=Round.MASKED_INPUT_COLLECTION,
@@ -291,16 +291,20 @@ class TwoAggregatorClient:
                 deadline=joined.deadline,
                 on_wait=lambda _: joined.deadline,
             )
-            return await self._outcome(joined, update)
+            return await self._fetch_outcome(joined, update)
         finally:
-            await self._call(lambda client: client.end_shared(session_id.hex()))
+            await self._call_own_state(
+                lambda client: client.end_shared(session_id.hex())
+            )
 
     # --- before anything is sent ------------------------------------------------------
 
-    async def _join(self) -> _Joined:
+    async def _join_session(self) -> _Joined:
         """Wait for two offers that belong together, and check them."""
         deadline = self._clock.now() + _OFFER_SECONDS
-        highest = await self._call(lambda client: client.highest_number(self._task))
+        highest = await self._call_own_state(
+            lambda client: client.highest_number(self._task)
+        )
         while True:
             leader = await self._leader.next_offer(
                 self._task, after_session=highest, deadline=deadline
@@ -327,7 +331,9 @@ class TwoAggregatorClient:
         # One proxy in front of both would read both shares (R10.3-4).
         self._leader.check_transport(leader)
         self._helper.check_transport(helper)
-        known, total = await self._call(lambda client: _facts_of(client, leader))
+        known, total = await self._call_own_state(
+            lambda client: _facts_of(client, leader)
+        )
         request = PairRequest(
             leader=leader,
             helper=helper,
@@ -391,18 +397,24 @@ class TwoAggregatorClient:
 
     # --- what is sent -----------------------------------------------------------------
 
-    async def _send(self, joined: _Joined, seed_share: bytes, share: bytes) -> None:
+    async def _send_shares(
+        self, joined: _Joined, seed_share: bytes, share: bytes
+    ) -> None:
         """Send the seed to the helper first, then the share to the leader."""
-        await self._upload(self._helper, joined.helper, seed_share, joined.deadline)
+        await self._upload_share(
+            self._helper, joined.helper, seed_share, joined.deadline
+        )
         try:
-            await self._upload(self._leader, joined.leader, share, joined.deadline)
+            await self._upload_share(
+                self._leader, joined.leader, share, joined.deadline
+            )
         except ServiceError as error:
             # The last acknowledgement may be lost, and the sum released before the
             # retry. The outcome then says whether it includes this client.
             if error.code is not ErrorCode.UNKNOWN_SESSION:
                 raise
 
-    async def _upload(
+    async def _upload_share(
         self, calls: ClientCalls, offer: SessionDescriptor, data: bytes, deadline: float
     ) -> None:
         """Upload a share from its beginning."""
@@ -417,7 +429,9 @@ class TwoAggregatorClient:
             on_chunk=lambda _: None,
         )
 
-    async def _outcome(self, joined: _Joined, update: Envelope) -> SharedContribution:
+    async def _fetch_outcome(
+        self, joined: _Joined, update: Envelope
+    ) -> SharedContribution:
         """Fetch sum and receipt, verify both, and return the contribution."""
         parameters, session_id = joined.leader.parameters, joined.leader.session_id
         if update.kind is Aborted:
@@ -450,7 +464,7 @@ class TwoAggregatorClient:
             deadline=joined.deadline,
         )
         await self._workers.run(self._check_receipt, joined, released, receipt)
-        values = await self._workers.run(partial(_decoded, joined, packed))
+        values = await self._workers.run(partial(_decode_sum, joined, packed))
         return SharedContribution(
             session_number=joined.leader.session_number,
             inputs=released.survivors,
@@ -524,7 +538,7 @@ def _loss_of(offered: SessionDescriptor) -> TaskLoss:
     return loss_between_two(offered.parameters.noise_block, noise.report())
 
 
-def _decoded(joined: _Joined, packed: bytes) -> npt.NDArray[np.float64]:
+def _decode_sum(joined: _Joined, packed: bytes) -> npt.NDArray[np.float64]:
     given = joined.leader.parameters
     residues = unpack(packed, given.dimension, given.bits, given.modulus)
     return joined.noise.decode(residues, session_id=joined.leader.session_id)

@@ -124,11 +124,11 @@ def charge_of_pair(request: PairRequest) -> Charge:
     )
 
 
-def _pair(request: PairRequest) -> None:
+def _check_pair_of_offers(request: PairRequest) -> None:
     check_pair(request.leader, request.helper)
 
 
-def _names(request: PairRequest) -> None:
+def _check_names(request: PairRequest) -> None:
     """Refuse an offer of another aggregator than the expected one."""
     for offer, proven, expected in zip(
         (request.leader, request.helper),
@@ -138,15 +138,15 @@ def _names(request: PairRequest) -> None:
     ):
         check_aggregator(offer, proven)
         if proven != expected:
-            raise _refused(f"{proven!r} offers it, and {expected!r} is expected")
+            raise _policy_error(f"{proven!r} offers it, and {expected!r} is expected")
 
 
-def _task(request: PairRequest) -> None:
+def _check_task(request: PairRequest) -> None:
     if request.leader.task_id != request.own.task:
-        raise _refused("it belongs to another task")
+        raise _policy_error("it belongs to another task")
 
 
-def _number(request: PairRequest) -> None:
+def _check_session_number(request: PairRequest) -> None:
     check_number(request.leader, request.known.highest_number)
 
 
@@ -155,39 +155,39 @@ def _clocks(request: PairRequest) -> None:
         check_clock(offer, request.now)
 
 
-def _cohort(request: PairRequest) -> None:
+def _check_cohort(request: PairRequest) -> None:
     """Refuse parameters outside of the client's rules for cohorts."""
     cohort, proposed = request.own.cohort, request.leader.parameters
     accepted = cohort.aggregators
     for name in request.aggregators:
         if accepted is not None and name not in accepted:
-            raise _refused(f"aggregator {name!r} is not accepted")
+            raise _policy_error(f"aggregator {name!r} is not accepted")
     if proposed.suite not in cohort.suites:
-        raise _refused(f"suite {proposed.suite:#06x} is not accepted")
+        raise _policy_error(f"suite {proposed.suite:#06x} is not accepted")
     for what, given, least in (
         ("min_clients", proposed.min_clients, cohort.min_clients),
         ("min_survivors", proposed.min_survivors, cohort.min_survivors),
     ):
         if given < least:
-            raise _refused(f"{what} is {given}, at least {least} is required")
+            raise _policy_error(f"{what} is {given}, at least {least} is required")
     for what, given, most in (
         ("max_clients", proposed.max_clients, cohort.max_clients),
         ("dimension", proposed.dimension, cohort.max_dimension),
         ("bits of a coordinate", proposed.bits, cohort.max_modulus_bits),
     ):
         if given > most:
-            raise _refused(f"{what} is {given}, at most {most} is accepted")
+            raise _policy_error(f"{what} is {given}, at most {most} is accepted")
 
 
-def _limits(request: PairRequest) -> None:
+def _check_privacy_limits(request: PairRequest) -> None:
     request.noise.check(request.own.limits, report_of=lambda: request.report)
 
 
-def _budget(request: PairRequest) -> None:
+def _check_task_budget(request: PairRequest) -> None:
     check_budget(charge_of_pair(request), request.known.charges)
 
 
-def _total(request: PairRequest) -> None:
+def _check_total_budget(request: PairRequest) -> None:
     """Refuse a task that the rest of the data's total does not cover."""
     total = request.own.total
     if total is not None:
@@ -200,7 +200,7 @@ def _total(request: PairRequest) -> None:
         check_claim(total.budget, request.known.claims, claim)
 
 
-def _row(
+def _offer_check(
     name: str, rule: str, run: Callable[[PairRequest], None]
 ) -> GateCheck[PairRequest]:
     """Return a check of offers, which no resumed session repeats."""
@@ -214,15 +214,15 @@ def _row(
 
 
 PAIR_CHECKS: Final[tuple[GateCheck[PairRequest], ...]] = (
-    _row("pair", "R3.2-1", _pair),
-    _row("names", "R5.0-1", _names),
-    _row("task", "R5.0-1", _task),
-    _row("number", "R5.0-2", _number),
-    _row("clocks", "R5.0-2", _clocks),
-    _row("cohort", "R5.0-4", _cohort),
-    _row("limits", "R5.0-4", _limits),
-    _row("budget", "R5.0-4", _budget),
-    _row("total", "R5.0-4", _total),
+    _offer_check("pair", "R3.2-1", _check_pair_of_offers),
+    _offer_check("names", "R5.0-1", _check_names),
+    _offer_check("task", "R5.0-1", _check_task),
+    _offer_check("number", "R5.0-2", _check_session_number),
+    _offer_check("clocks", "R5.0-2", _clocks),
+    _offer_check("cohort", "R5.0-4", _check_cohort),
+    _offer_check("limits", "R5.0-4", _check_privacy_limits),
+    _offer_check("budget", "R5.0-4", _check_task_budget),
+    _offer_check("total", "R5.0-4", _check_total_budget),
 )
 
 
@@ -252,7 +252,7 @@ def admit_pair(
     )
 
 
-def _refused(complaint: str) -> SecAggError:
+def _policy_error(complaint: str) -> SecAggError:
     return ErrorCode.POLICY_VIOLATION.error(
         f"the session breaks this client's policy: {complaint}",
         fix="Ask the operators for other parameters, or change the client's "

@@ -147,12 +147,14 @@ class Helper(Party[_Session]):
         self._leader = leader
         self._in_work: set[asyncio.Future[Any]] = set()
 
-    async def _answer(self, identity: str, request: Request[Any]) -> object:
+    async def _answer_call(self, identity: str, request: Request[Any]) -> object:
         """Answer a call of the leader or of a client."""
         is_leader = identity == self._leader
         match request:
             case GetOffer():
-                return await self._complete(self._offer(request, is_leader=is_leader))
+                return await self._complete(
+                    self._answer_offer(request, is_leader=is_leader)
+                )
             case GetUploadStatus() if is_leader:
                 return await self._list_status(request.session_id)
             case GetUploadStatus():
@@ -176,16 +178,16 @@ class Helper(Party[_Session]):
 
     # --- sessions ---------------------------------------------------------------------
 
-    async def _offer(
+    async def _answer_offer(
         self, request: GetOffer, *, is_leader: bool
     ) -> SessionDescriptor | Wait:
         self._check_task(request)
         if is_leader:
             async with self._writing():
-                await self._open(request.after_session)
-        return self._offered(request.after_session)
+                await self._open_session(request.after_session)
+        return self._usable_offer(request.after_session)
 
-    async def _open(self, after_session: int) -> None:
+    async def _open_session(self, after_session: int) -> None:
         """Open a session, unless one is open that the leader has not used."""
         live, date = self._live, int(self._clock.date())
         if live is not None:
@@ -197,7 +199,7 @@ class Helper(Party[_Session]):
             )
             if is_usable and live.offer.session_number > after_session:
                 return
-            await self._end(live)
+            await self._end_session(live)
         if not self.may_open:
             return  # the leader is told to wait
         tally = await self._storage.store.read(ReadTally(Side.SERVER, self._task))
@@ -235,7 +237,7 @@ class Helper(Party[_Session]):
         )
         self._live = _Session(offer, self._noise, log)
         await self._purge()
-        self._log(SESSION_OPENED, offer)
+        self._log_session(SESSION_OPENED, offer)
 
     async def _abort_stale(self, session: _Session) -> None:
         self._log_aborted(session, ErrorCode.RESTORED_STATE, "the state was restored")
@@ -243,7 +245,7 @@ class Helper(Party[_Session]):
 
     async def _resume(self, session: _Session) -> None:
         if session.agreed is not None:
-            await self._end(session)
+            await self._end_session(session)
 
     def _load_session(self, stored: StoredSession) -> _Session:
         """Return a stored session with the shares that it has accepted."""
@@ -308,7 +310,7 @@ class Helper(Party[_Session]):
                 raise second_upload(self._leader)
             live = self._live
             if live is not None and live.agreed is not None:
-                await self._end(live)  # its answer could not be written
+                await self._end_session(live)  # its answer could not be written
             elif known is None:
                 session = self._collecting(session_id)
                 received = await self._workers.run(
@@ -323,7 +325,7 @@ class Helper(Party[_Session]):
                 if received < chunk.total_size:
                     return UploadStatus(received)
                 await self._agree(session, chunk.digest, chunk.total_size)
-                await self._end(session)
+                await self._end_session(session)
         return UploadStatus(chunk.total_size, complete=True)
 
     async def _agree(self, session: _Session, digest: bytes, size: int) -> None:
@@ -371,7 +373,7 @@ class Helper(Party[_Session]):
         await session.log.append(Record(_AGREED, None, agreed.encode()), spend=True)
         session.agreed = agreed
 
-    async def _end(self, session: _Session) -> None:
+    async def _end_session(self, session: _Session) -> None:
         """Compute the answer, if a set is fixed, and erase all seeds."""
         agreed = session.agreed
         if agreed is not None:
@@ -386,11 +388,15 @@ class Helper(Party[_Session]):
             reason = "the leader did not use it"
             self._log_aborted(session, ErrorCode.CANCELLED, reason)
         else:
-            self._log(SESSION_COMPLETED, session.offer, inputs=len(agreed.names))
+            self._log_session(
+                SESSION_COMPLETED, session.offer, inputs=len(agreed.names)
+            )
 
     def _log_aborted(self, session: _Session, code: ErrorCode, reason: str) -> None:
         level, offer = logging.WARNING, session.offer
-        self._log(SESSION_ABORTED, offer, level=level, code=code.name, reason=reason)
+        self._log_session(
+            SESSION_ABORTED, offer, level=level, code=code.name, reason=reason
+        )
 
     def _noisy_share(self, session: _Session, agreed: _Agreed) -> bytes:
         """Return the sum of the chosen shares with noise, signed."""

@@ -205,7 +205,7 @@ class Leader(Party[_Session]):
             if self._must_reload:
                 await self.recover()  # how far the last call came
             self._must_reload = True
-            session = self._live or await self._open()
+            session = self._live or await self._open_session()
             await self._collect(session)
             released = await self._release(session)
             self._must_reload = False
@@ -220,7 +220,7 @@ class Leader(Party[_Session]):
 
     # --- calls ------------------------------------------------------------------------
 
-    async def _answer(self, identity: str, request: Request[Any]) -> object:
+    async def _answer_call(self, identity: str, request: Request[Any]) -> object:
         """Answer a call of a client."""
         match request:
             case GetOffer():
@@ -228,7 +228,7 @@ class Leader(Party[_Session]):
                 if self._is_over:
                     raise budget_spent_error(self._task)
                 await self._check_participations(identity)
-                return self._offered(request.after_session)
+                return self._usable_offer(request.after_session)
             case GetUploadStatus():
                 session = self._collecting(request.session_id)
                 if identity in session.uploads:
@@ -237,9 +237,9 @@ class Leader(Party[_Session]):
             case UploadChunk():
                 return await self._receive_chunk(identity, request)
             case GetUpdate():
-                return await self._update(identity, request)
+                return await self._answer_update(identity, request)
             case FetchChunk() if request.blob in _FETCHED:
-                return await self._piece(identity, request)
+                return await self._fetch_piece(identity, request)
             case _:
                 raise unsupported(identity, request)
 
@@ -255,7 +255,9 @@ class Leader(Party[_Session]):
             raise no_such_session()
         return await session.receiver.receive(identity, chunk)
 
-    async def _accept(self, session: _Session, name: str, envelope: Envelope) -> None:
+    async def _accept_share(
+        self, session: _Session, name: str, envelope: Envelope
+    ) -> None:
         """Store a whole share, unless the list for the helper is closed."""
         upload = Upload.decode(envelope.data)
         async with self._lock:
@@ -267,19 +269,21 @@ class Leader(Party[_Session]):
             if len(session.uploads) == session.offer.parameters.max_clients:
                 session.is_full.set()
 
-    async def _update(self, identity: str, request: GetUpdate) -> Envelope | Wait:
+    async def _answer_update(
+        self, identity: str, request: GetUpdate
+    ) -> Envelope | Wait:
         """Return the outcome of a session, or tell the client to wait."""
         live = self._live
         if live is not None and live.offer.session_id == request.session_id:
             return Wait(POLL_SECONDS)
-        ended = await self._ended(request.session_id)
+        ended = await self._load_outcome(request.session_id)
         if identity not in ended.held:
             raise no_such_session()
         return ended.update_for(identity)
 
-    async def _piece(self, identity: str, request: FetchChunk) -> BlobChunk:
+    async def _fetch_piece(self, identity: str, request: FetchChunk) -> BlobChunk:
         """Return a piece of the released sum, or of the client's receipt."""
-        ended = await self._ended(request.session_id)
+        ended = await self._load_outcome(request.session_id)
         if identity not in ended.held:
             raise no_such_session()
         if request.blob is Blob.SUM:
@@ -292,7 +296,7 @@ class Leader(Party[_Session]):
         end = min(len(receipt), start + request.max_bytes)
         return BlobChunk(receipt[start:end], len(receipt))
 
-    async def _ended(self, session_id: bytes) -> LeaderOutcome:
+    async def _load_outcome(self, session_id: bytes) -> LeaderOutcome:
         """Return the outcome of a session; the last one is kept in memory."""
         if self._last is None or self._last[0] != session_id:
             receipt = await self._receipt_of(session_id)
@@ -302,7 +306,7 @@ class Leader(Party[_Session]):
 
     # --- a session --------------------------------------------------------------------
 
-    async def _open(self) -> _Session:
+    async def _open_session(self) -> _Session:
         """Open a session on the helper's next offer, and store both offers."""
         tally = await self._storage.store.read(ReadTally(Side.SERVER, self._task))
         facts = await self._task_history()
@@ -324,7 +328,7 @@ class Leader(Party[_Session]):
                 deadline=self._clock.now() + parameters.deadlines.unmasking,
             )
         except (RemoteProtocolError, ServiceError, SessionAbortedError) as error:
-            refused = self._refused(error)
+            refused = self._helper_error(error)
             if self._calls.has_been_answered and self._calls.failure is None:
                 self._helper_answers = True  # with "wait"
                 refused = no_offer_error(self._helper.aggregator)
@@ -362,13 +366,13 @@ class Leader(Party[_Session]):
                     ),
                     self._measures,
                     # A session of the helper is used only once.
-                    facts=_stored(helper.session_number, facts),
+                    facts=_encode_history(helper.session_number, facts),
                 )
         if log is None:
-            return await self._open()
-        session = self._session(offer, helper, log)
+            return await self._open_session()
+        session = self._new_session(offer, helper, log)
         self._live = session
-        self._log(SESSION_OPENED, offer, helper_number=helper.session_number)
+        self._log_session(SESSION_OPENED, offer, helper_number=helper.session_number)
         await self._purge()
         return session
 
@@ -402,7 +406,7 @@ class Leader(Party[_Session]):
             if session_id not in kept:
                 await self._workers.run(self._storage.spool.remove, session_id)
 
-    def _refused(self, error: SecAggError) -> SessionAbortedError:
+    def _helper_error(self, error: SecAggError) -> SessionAbortedError:
         """Record whether the helper answered, and return the error of the session."""
         self._helper_answers = error.code not in UNAVAILABLE_CODES
         if isinstance(error, SessionAbortedError):  # after repeated attempts
@@ -440,13 +444,13 @@ class Leader(Party[_Session]):
                 fix="Ask the helper's operator to check its state and its clock.",
             )
 
-    def _session(
+    def _new_session(
         self, offer: SessionDescriptor, helper: SessionDescriptor, log: SessionLog
     ) -> _Session:
         """Return a session that receives shares."""
 
         async def accept(name: str, envelope: Envelope) -> None:
-            await self._accept(session, name, envelope)
+            await self._accept_share(session, name, envelope)
 
         receiver = UploadReceiver(
             offer.session_id,
@@ -468,7 +472,7 @@ class Leader(Party[_Session]):
         offer = SessionDescriptor.decode(reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES))
         helper = SessionDescriptor.decode(reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES))
         log = SessionLog.resume(self._storage.store, stored, self._measures)
-        session = self._session(offer, helper, log)
+        session = self._new_session(offer, helper, log)
         session.uploads, session.named = _shares_in(stored)
         for record in stored.records:
             if record.kind == _AGREED:
@@ -559,7 +563,7 @@ class Leader(Party[_Session]):
                 raise ErrorCode.EQUIVOCATION.error(
                     reason, sender=self._helper.aggregator
                 )
-        return await self._finish(session, part, session.agreed)
+        return await self._release_sum(session, part, session.agreed)
 
     async def _request_helper(self, session: _Session) -> HelperAnswer:
         """Send the list of clients, and fetch the helper's part of their sum."""
@@ -576,7 +580,7 @@ class Leader(Party[_Session]):
                 on_chunk=lambda _: None,
             )
         except (RemoteProtocolError, ServiceError, SessionAbortedError) as error:
-            raise self._refused(error) from None
+            raise self._helper_error(error) from None
         vector_bytes = packed_size(parameters.dimension, parameters.bits)
         try:
             answer = await self._calls.fetch(
@@ -587,7 +591,7 @@ class Leader(Party[_Session]):
                 deadline=deadline,
             )
         except (ServiceError, SessionAbortedError) as error:
-            raise self._refused(error) from None
+            raise self._helper_error(error) from None
         self._helper_answers = True
         return await self._workers.run(
             HelperAnswer.checked,
@@ -598,13 +602,13 @@ class Leader(Party[_Session]):
             self._helper_key,
         )
 
-    async def _finish(
+    async def _release_sum(
         self, session: _Session, part: HelperAnswer, agreed: AgreedAnswer
     ) -> TwoAggregatorSum:
         """Add both parts and the leader's own noise, and release the sum."""
         session_id, spool = session.offer.session_id, self._storage.spool
         with self._measures.sum():
-            summing = self._workers.run(self._sum, session, part, agreed)
+            summing = self._workers.run(self._add_shares, session, part, agreed)
             residues = await self._read_shares(session, summing)
         packed = await self._workers.run(pack, residues, session.offer.parameters.bits)
         await self._workers.run(spool.put, session_id, SUM, packed)
@@ -616,8 +620,8 @@ class Leader(Party[_Session]):
             0,
         )
         await self._close(session, outcome, part)
-        self._log(SESSION_COMPLETED, session.offer, inputs=len(part.names))
-        return await self._read_sum(await self._ended(session_id))
+        self._log_session(SESSION_COMPLETED, session.offer, inputs=len(part.names))
+        return await self._read_sum(await self._load_outcome(session_id))
 
     async def last_sum(self) -> TwoAggregatorSum | None:
         """Return the sum of the last session again, if that released one.
@@ -648,7 +652,7 @@ class Leader(Party[_Session]):
 
     async def _last_ended(self) -> LeaderOutcome | None:
         for row in await self._ended_rows():
-            return await self._ended(bytes.fromhex(row.key))
+            return await self._load_outcome(bytes.fromhex(row.key))
         return None
 
     async def _ended_rows(self) -> tuple[SessionRow, ...]:
@@ -698,7 +702,7 @@ class Leader(Party[_Session]):
             residues=residues,
         )
 
-    def _sum(
+    def _add_shares(
         self, session: _Session, part: HelperAnswer, agreed: AgreedAnswer
     ) -> npt.NDArray[np.unsignedinteger[Any]]:
         """Add up the shares, the helper's vector and the leader's noise."""
@@ -727,7 +731,7 @@ class Leader(Party[_Session]):
 
     async def _abort(self, session: _Session, code: ErrorCode, reason: str) -> None:
         """Log why a session ends without a sum, and end it."""
-        self._log(
+        self._log_session(
             SESSION_ABORTED,
             session.offer,
             level=logging.WARNING,
@@ -747,7 +751,7 @@ class Leader(Party[_Session]):
         facts, stored = await self._task_history(), None
         if part is not None and isinstance(outcome, Released):
             facts = facts.with_sum(part.names)
-            stored = _stored(session.helper.session_number, facts)
+            stored = _encode_history(session.helper.session_number, facts)
         await session.log.end(ended.encode(), facts=stored)
         self._history = facts
         self._last = session.offer.session_id, ended
@@ -814,7 +818,7 @@ def _compare_clocks(offer: SessionDescriptor, date: int) -> None:
         ) from None
 
 
-def _stored(helper_number: int, facts: TaskHistory) -> bytes:
+def _encode_history(helper_number: int, facts: TaskHistory) -> bytes:
     """Encode the helper's last session number and the history of the task."""
     return helper_number.to_bytes(_COUNTER_BYTES, "big") + facts.encode()
 

@@ -269,14 +269,14 @@ class LeaderOutcome:
     @cached_property
     def held(self) -> NameList:
         """The clients whose shares the leader held."""
-        return self._list(self.receipt.roster)
+        return self._name_list(self.receipt.roster)
 
     @cached_property
     def included(self) -> NameList:
         """The clients whose vectors are in the sum."""
-        return self._list(self.receipt.survivors)
+        return self._name_list(self.receipt.survivors)
 
-    def _list(self, names: object) -> NameList:
+    def _name_list(self, names: object) -> NameList:
         assert isinstance(names, tuple)  # noqa: S101 - the operator's receipt has lists
         return NameList(names, self.offer.session_id, self.offer.parameters.suite)
 

@@ -303,7 +303,7 @@ class Party(ABC, Generic[_Session]):
                 newest = session
         self._live, self._must_reload = newest, False
         if newest is not None:
-            self._log(SESSION_RESUMED, newest.offer)
+            self._log_session(SESSION_RESUMED, newest.offer)
             await self._resume(newest)
 
     @asynccontextmanager
@@ -423,7 +423,7 @@ class Party(ABC, Generic[_Session]):
         """Answer one call of a client."""
         meter = self._measures.meter
         with measured_call(meter, self._clock, request):
-            given = await self._answer(identity, request)
+            given = await self._answer_call(identity, request)
         if isinstance(request, UploadChunk):
             meter.add(metrics.UPLOAD_BYTES, len(request.data), task=self._task)
         elif isinstance(given, BlobChunk):
@@ -483,7 +483,7 @@ class Party(ABC, Generic[_Session]):
         raise unsupported(identity, request)
 
     @abstractmethod
-    async def _answer(self, identity: str, request: Request[Any]) -> object:
+    async def _answer_call(self, identity: str, request: Request[Any]) -> object:
         """Answer a call."""
 
     @abstractmethod
@@ -498,7 +498,7 @@ class Party(ABC, Generic[_Session]):
     async def _resume(self, session: _Session) -> None:
         """Resume a session from its last record."""
 
-    def _log(
+    def _log_session(
         self,
         event: str,
         offer: SessionDescriptor,
@@ -527,7 +527,7 @@ class Party(ABC, Generic[_Session]):
         if request.task_id != self._task:
             raise no_such_task(request.task_id)
 
-    def _offered(self, after_session: int) -> SessionDescriptor | Wait:
+    def _usable_offer(self, after_session: int) -> SessionDescriptor | Wait:
         """Return the offer of the open session, if the caller may use it."""
         live = self._live
         if (

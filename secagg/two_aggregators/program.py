@@ -199,8 +199,8 @@ class ReleasingLeader:
         """
         await self._write_receipt()
         last = await self._leader.last_sum()
-        if last is not None and not self._path(last).exists():
-            written(await self._write(last))
+        if last is not None and not self._sum_path(last).exists():
+            written(await self._write_sum(last))
         while True:
             self._is_writing = False
             try:
@@ -219,7 +219,7 @@ class ReleasingLeader:
             else:
                 self._is_writing = True
                 await self._write_receipt()
-                written(await self._write(released))
+                written(await self._write_sum(released))
                 continue
             await self._clock.sleep_until(self._clock.now() + _PAUSE_SECONDS)
 
@@ -229,12 +229,12 @@ class ReleasingLeader:
         if last is not None:
             store_receipt(self._folder, *last)
 
-    def _path(self, released: TwoAggregatorSum) -> Path:
+    def _sum_path(self, released: TwoAggregatorSum) -> Path:
         return self._folder / f"sum-{released.session_number}.npy"
 
-    async def _write(self, released: TwoAggregatorSum) -> WrittenSum:
+    async def _write_sum(self, released: TwoAggregatorSum) -> WrittenSum:
         """Write a sum, after its report: every sum on disk has a report."""
-        number, path = released.session_number, self._path(released)
+        number, path = released.session_number, self._sum_path(released)
         report = {
             **await self._leader.describe(released),
             "file": path.name,
@@ -384,7 +384,7 @@ async def opened_parties(  # noqa: PLR0913 - an aggregator, and callbacks for it
             ]
         else:
             helper_key = receipt_key_of("helper", settings.helper)
-            opening = _connect("helper", settings.helper)
+            opening = _connection_to("helper", settings.helper)
             connection = await stack.enter_async_context(opening)
             check_name(own, connection.identity, settings.helper.certificate)
             parties = [
@@ -543,8 +543,12 @@ async def contribute_vector(
     leader_key = receipt_key_of("leader", settings.leader)
     helper_key = receipt_key_of("helper", settings.helper)
     async with AsyncExitStack() as stack:
-        to_leader = await stack.enter_async_context(_connect("leader", settings.leader))
-        to_helper = await stack.enter_async_context(_connect("helper", settings.helper))
+        to_leader = await stack.enter_async_context(
+            _connection_to("leader", settings.leader)
+        )
+        to_helper = await stack.enter_async_context(
+            _connection_to("helper", settings.helper)
+        )
         client = TwoAggregatorClient(
             to_leader,
             to_helper,
@@ -580,7 +584,7 @@ def receipt_key_of(section: str, other: OtherSection) -> bytes:
         ) from None
 
 
-def _connect(section: str, other: OtherSection) -> GrpcConnection:
+def _connection_to(section: str, other: OtherSection) -> GrpcConnection:
     return GrpcConnection(
         Address.parse(other.address, name=f"{section}.address"),
         identity=_identity(other, Role.CLIENT),

@@ -93,7 +93,7 @@ class NameList:
     def _tree(self) -> MerkleTree | None:
         """The tree, hashed at its first use; 65,535 names take a tenth of a second."""
         leaves = [
-            _leaf(place, name, self._session_id, self._suite)
+            _hash_name(place, name, self._session_id, self._suite)
             for place, name in enumerate(self.names)
         ]
         return MerkleTree(leaves, self._suite, node=_NODE) if leaves else None
@@ -139,7 +139,7 @@ class NamePath:
             RemoteProtocolError: BAD_PROOF; the path does not prove the name.
         """
         if self.place is not None:
-            leaves = {self.place: _leaf(self.place, name, session_id, suite)}
+            leaves = {self.place: _hash_name(self.place, name, session_id, suite)}
             try:
                 top = proven_top(self.count, leaves, self.path, suite, node=_NODE)
             except ValueError as error:  # a ProofError, or an index beyond the end
@@ -259,7 +259,7 @@ class TwoAggregatorReceipt(Decodable):
         )
         writer.fixed(self.leader_key).blob(self.helper_key).text(self.reader)
         for names in (self.roster, self.survivors):
-            _write(writer, names)
+            _write_names(writer, names)
         writer.fixed(self.part_digest).blob(self.helper_signature)
         writer.u8(self.outcome).u16(self.code).fixed(self.sum_hash)
         writer.u64(self.size).u64(self.ended)
@@ -291,7 +291,7 @@ class TwoAggregatorReceipt(Decodable):
         )
 
 
-def _write(writer: Writer, names: Names) -> None:
+def _write_names(writer: Writer, names: Names) -> None:
     """Write names, or the proof that one name is among them."""
     if isinstance(names, tuple):
         write_names(writer, names)
@@ -314,7 +314,7 @@ def _read_path(reader: Reader) -> NamePath:
     return NamePath(count, top, place, path)
 
 
-def _leaf(place: int, name: str, session_id: bytes, suite: CipherSuite) -> bytes:
+def _hash_name(place: int, name: str, session_id: bytes, suite: CipherSuite) -> bytes:
     return hash_parts(
         "shared name", session_id, place.to_bytes(4, "big"), name.encode(), suite=suite
     )
@@ -376,7 +376,7 @@ def verify_shared_receipt(
         helper = SessionDescriptor.decode(receipt.helper_offer)
         check_pair(leader, helper)
     with naming_step(VerificationStep.VIEW):
-        statement, sizes = _stated(receipt, leader)
+        statement, sizes = _statement_of(receipt, leader)
     with naming_step(VerificationStep.CREDENTIALS):
         _require(leader_key != helper_key, "one key cannot sign for both aggregators")
         _check_keys(receipt, leader_key=leader_key, helper_key=helper_key)
@@ -421,7 +421,7 @@ def pair_facts(verdict: TwoAggregatorVerdict, *, source: str) -> ShownSession:
     )
 
 
-def _stated(
+def _statement_of(
     receipt: TwoAggregatorReceipt, leader: SessionDescriptor
 ) -> tuple[PartStatement, tuple[int, int]]:
     """Return the statement that both must have signed, and the sizes of both lists."""
@@ -436,7 +436,7 @@ def _stated(
         survivors,
         receipt.part_digest,
     )
-    return statement, (_count(receipt.roster), _count(receipt.survivors))
+    return statement, (_count_names(receipt.roster), _count_names(receipt.survivors))
 
 
 def _commitment(names: Names, reader: str, leader: SessionDescriptor) -> bytes:
@@ -446,7 +446,7 @@ def _commitment(names: Names, reader: str, leader: SessionDescriptor) -> bytes:
     return NameList(names, session_id, suite).commitment
 
 
-def _count(names: Names) -> int:
+def _count_names(names: Names) -> int:
     return names.count if isinstance(names, NamePath) else len(names)
 
 

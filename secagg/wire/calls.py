@@ -464,7 +464,7 @@ class Request(Generic[_Answer_co]):
 
     def encode(self) -> bytes:
         """Return the protobuf bytes."""
-        values = {each: getattr(self, each) for each in _names(type(self))}
+        values = {each: getattr(self, each) for each in _field_names(type(self))}
         if "after" in values:
             values["after"] = values["after"] or 0
         return cast("bytes", self.WIRE(**values).SerializeToString())
@@ -477,7 +477,7 @@ class Request(Generic[_Answer_co]):
             RemoteProtocolError: BAD_ENCODING, naming the field.
         """
         message = parse(cls.WIRE(), data)
-        values = {each: getattr(message, each) for each in _names(cls)}
+        values = {each: getattr(message, each) for each in _field_names(cls)}
         if "after" in values:
             number = in_range(values["after"], "round", at_most=Round.FINISHED)
             values["after"] = Round(number) if number else None
@@ -497,7 +497,7 @@ class Request(Generic[_Answer_co]):
         exact_bytes(getattr(self, "session_id", b""), SESSION_ID_BYTES, "session_id")
 
 
-def _names(request: type[Request[Any]]) -> tuple[str, ...]:
+def _field_names(request: type[Request[Any]]) -> tuple[str, ...]:
     return tuple(each.name for each in fields(cast("Any", request)))
 
 

@@ -123,7 +123,7 @@ def keys(label):
 
 def identity(label):
     """Return an identity key that the adversary has."""
-    return driver._key(label)
+    return driver._simulated_key(label)
 
 
 def resigned(session, advert, *, key=None, credential=None, **changes):

@@ -115,7 +115,7 @@ class Recording:
             self.stored += (change.create.header,)
         if self.failures and change.records:
             self.failures -= 1
-            with self._sqlite._failures():
+            with self._sqlite._mapping_failures():
                 raise OSError("database or disk is full")
         self.stored += tuple(change.records)
         return await super().commit(change)

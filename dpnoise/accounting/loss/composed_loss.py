@@ -303,7 +303,7 @@ class _TiltedCurve:
         if low < 0:
             return max(0.0, self._start)
         # Within the cell the bound is U − e^(x)·V + error, x the distance from `low`.
-        upper, lower = self._sums(low)
+        upper, lower = self._sum_larger_losses(low)
         allowed = delta - float(self._error[low]) - self._wrapped
         end = float(offset[high])
         if lower > 0.0 and allowed >= 0.0 and upper > allowed:
@@ -311,7 +311,7 @@ class _TiltedCurve:
             end = min(end, float(offset[low]) + inside + _INVERSE_ERROR * self._step)
         return max(0.0, self._start + end)
 
-    def _sums(self, position: int) -> tuple[float, float]:
+    def _sum_larger_losses(self, position: int) -> tuple[float, float]:
         """Sum the larger losses' masses, plainly and times e^(position − loss)."""
         larger = self._plain[position + 1 :]
         distances = self._offset[position + 1 :] - self._offset[position]

@@ -252,7 +252,7 @@ def power_pair(pair: DominatingPair, count: int) -> DominatingPair:
         )
     if count == 1 or not pair.upper.any():
         return pair
-    return _power(_Gridded.of(pair, _grid_step(pair, count)), count).pair
+    return _raise_to_power(_Gridded.of(pair, _grid_step(pair, count)), count).pair
 
 
 def envelope_pair(law: IntegerLaw, bounds: ShiftBounds) -> DominatingPair:
@@ -367,7 +367,7 @@ class _Gridded:
         )
 
 
-def _power(base: _Gridded, count: int) -> _Gridded:
+def _raise_to_power(base: _Gridded, count: int) -> _Gridded:
     """Multiply by repeated squaring."""
     whole: _Gridded | None = None
     while True:
@@ -390,7 +390,7 @@ def _product(law: IntegerLaw, entries: tuple[int, ...], step: float) -> _Gridded
 
 @functools.lru_cache(maxsize=512)
 def _entry_power(law: IntegerLaw, entry: int, count: int, step: float) -> _Gridded:
-    return _power(_Gridded.of(shift_pair(law, entry), step), count)
+    return _raise_to_power(_Gridded.of(shift_pair(law, entry), step), count)
 
 
 def _curve(pair: DominatingPair, epsilons: FloatArray) -> FloatArray:

@@ -235,7 +235,7 @@ class RenyiAccountant(Accountant):
         self._terms[key] = self._terms.get(key, 0) + count
 
     def _delta_of_exact_noise(self, epsilon: float) -> float:
-        log_delta = self._best(
+        log_delta = self._minimise_over_orders(
             lambda orders, total: renyi_log_deltas(orders, total, epsilon),
             # Minimises (α−1)(αρ−ε), the Gaussian form of the exponent.
             lambda rho: 0.5 * (epsilon / rho + 1.0),
@@ -244,14 +244,14 @@ class RenyiAccountant(Accountant):
         return math.exp(min(0.0, log_delta))
 
     def _epsilon_of_exact_noise(self, delta: float) -> float:
-        return self._best(
+        return self._minimise_over_orders(
             lambda orders, total: renyi_epsilons(orders, total, delta),
             # Minimises αρ + log(1/δ)/(α−1), the Gaussian form of epsilon.
             lambda rho: 1.0 + math.sqrt(-math.log(delta) / rho),
             most=_MAX_EPSILON,
         )
 
-    def _best(
+    def _minimise_over_orders(
         self,
         values: Callable[[FloatArray, FloatArray], FloatArray],
         gaussian_order: Callable[[float], float],

@@ -122,9 +122,11 @@ class MixtureGDPAccountant(Accountant):
             return 1.0
         # Where to clamp follows from δ itself, which is first estimated.
         best, worlds, place, found = 1.0, _cost(epsilon), 0, 1.0
-        expected = self._selected(self._place(_FIRST_SHARE / worlds)).estimate(epsilon)
+        expected = self._selected(self._nearest_clamp(_FIRST_SHARE / worlds)).estimate(
+            epsilon
+        )
         for _ in range(_PLACES_TRIED):
-            place = self._place(_SAMPLED_SHARE * expected / worlds)
+            place = self._nearest_clamp(_SAMPLED_SHARE * expected / worlds)
             found = self._selected(place).delta(epsilon)
             best = min(best, found + worlds * self._ladder()[place].distance)
             if expected <= _EXPECTED * found <= _EXPECTED**2 * expected:
@@ -143,7 +145,7 @@ class MixtureGDPAccountant(Accountant):
         now = self._ladder()[at]
         if now.gaussian_shift == 0.0:
             return at
-        digits = self._digits(found)
+        digits = self._twice_log_ratio(found)
         place, least = at, found + worlds * now.distance
         least *= 1.0 - _GAIN * digits
         for other, each in enumerate(self._ladder()):
@@ -155,7 +157,7 @@ class MixtureGDPAccountant(Accountant):
                     place, least = other, guess
         return place
 
-    def _digits(self, delta: float) -> float:
+    def _twice_log_ratio(self, delta: float) -> float:
         """Return 2·log(q/δ) with q the largest rate, at least 1.
 
         It estimates d log δ/d log μ of a Gaussian of shift μ, which is about (ε/μ)².
@@ -169,9 +171,11 @@ class MixtureGDPAccountant(Accountant):
         if not self._has_shift:
             return math.inf
         best, at, kept = math.inf, 0, (1.0 - _SAMPLED_SHARE) * delta
-        expected = self._selected(self._place(_FIRST_SHARE * delta)).estimate_loss(kept)
+        expected = self._selected(
+            self._nearest_clamp(_FIRST_SHARE * delta)
+        ).estimate_loss(kept)
         for _ in range(_PLACES_TRIED):
-            place = self._place(0.9 * _SAMPLED_SHARE * delta / _cost(expected))
+            place = self._nearest_clamp(0.9 * _SAMPLED_SHARE * delta / _cost(expected))
             found = self._selected(place).epsilon(kept)
             charge = _cost(found) * self._ladder()[place].distance
             if charge <= _SAMPLED_SHARE * delta:
@@ -197,7 +201,7 @@ class MixtureGDPAccountant(Accountant):
 
     def _better_point(self, loss: float, delta: float, *, at: int, kept: float) -> int:
         """Guess where clamping costs the least epsilon, no more than a loss."""
-        digits = self._digits(delta)
+        digits = self._twice_log_ratio(delta)
         now, worlds = self._ladder()[at].gaussian_shift, _cost(loss)
         place, most = at, _GAIN
         for other, each in enumerate(self._ladder()):
@@ -209,7 +213,7 @@ class MixtureGDPAccountant(Accountant):
                     place, most = other, gain
         return place
 
-    def _place(self, limit: float) -> int:
+    def _nearest_clamp(self, limit: float) -> int:
         """Return the nearest place to clamp whose distance is within a limit."""
         for place, each in enumerate(self._ladder()):
             if each.distance <= limit and math.isfinite(each.gaussian_shift):
@@ -226,11 +230,11 @@ class MixtureGDPAccountant(Accountant):
                 for (release, _), count in self._others.items()
             )
             self._sums = tuple(
-                self._sum(reach, squared_others * _MARGIN) for reach in REACHES
+                self._sum_shifts(reach, squared_others * _MARGIN) for reach in REACHES
             )
         return self._sums
 
-    def _sum(self, reach: float, squared_shift: float) -> RoundedShift:
+    def _sum_shifts(self, reach: float, squared_shift: float) -> RoundedShift:
         distance = 0.0
         for (release, _), count in self._mixtures.items():
             once = rounded_shift(release, reach)

@@ -105,7 +105,7 @@ def certify_unit_shift(
     inner = _first_beyond(variance, (_TAIL_BITS + 1) * math.log(2.0))
     last = inner + 2 * linf_sensitivity
     # The rate at `last` sets the precision that the smallest examined tail needs.
-    least_bits = math.ceil(_rate(variance, last + 1) / math.log(2.0)) + 16
+    least_bits = math.ceil(_chernoff_rate(variance, last + 1) / math.log(2.0)) + 16
     bits = least_bits + _SPARE_BITS + _GUARD_BITS
     size = _first_beyond(variance, (least_bits + _SPARE_BITS) * math.log(2.0))
     low, high = tail_enclosures(noise_variance, size=size, bits=bits)
@@ -354,7 +354,7 @@ def _pi(bits: int) -> int:
     return (16 * arctan_of_inverse(5) - 4 * arctan_of_inverse(239)) >> guard
 
 
-def _rate(variance: float, threshold: float) -> float:
+def _chernoff_rate(variance: float, threshold: float) -> float:
     """Return Chernoff's exponent: P(noise ≥ t) ≤ exp(−rate)."""
     return (
         threshold * math.asinh(threshold / variance)
@@ -366,9 +366,11 @@ def _rate(variance: float, threshold: float) -> float:
 def _first_beyond(variance: float, exponent: float) -> int:
     """Return an integer threshold whose Chernoff exponent is at least `exponent`."""
     high = 1
-    while _rate(variance, high) < exponent:
+    while _chernoff_rate(variance, high) < exponent:
         high *= 2
-    return bisect_left(range(high), exponent, high // 2, key=partial(_rate, variance))
+    return bisect_left(
+        range(high), exponent, high // 2, key=partial(_chernoff_rate, variance)
+    )
 
 
 def _float_above(units: int, bits: int) -> float:

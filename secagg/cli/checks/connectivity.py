@@ -55,29 +55,29 @@ class ConnectivityCheck:
         self._aggregator: str | None = None
 
     @property
-    def _to(self) -> Address:
+    def _server_address(self) -> Address:
         if self._address is None:
             self._address = Address.parse(self._settings.client.server)
         return self._address
 
     async def resolve(self) -> str:
         """Resolve the host name of the aggregator."""
-        found = await resolve(self._to)
+        found = await resolve(self._server_address)
         places = sorted({str(each[4][0]) for each in found})
-        return f"{self._to.host} has the address {', '.join(places)}"
+        return f"{self._server_address.host} has the address {', '.join(places)}"
 
     async def connect(self) -> str:
         """Open a connection and close it."""
         try:
-            with await connect(self._to, SystemClock()):
+            with await connect(self._server_address, SystemClock()):
                 pass
         except TimeoutError:
             raise unreachable(
-                f"{self._to} does not answer within {HANDSHAKE_SECONDS:g} seconds: "
-                "packets are lost or filtered on the way",
+                f"{self._server_address} does not answer within {HANDSHAKE_SECONDS:g} "
+                "seconds: packets are lost or filtered on the way",
                 "Check firewalls, port forwarding and VPN between the two machines.",
             ) from None
-        return f"{self._to} accepts connections"
+        return f"{self._server_address} accepts connections"
 
     async def speaks_tls(self) -> str:
         """Perform a TLS handshake without verification; the next step verifies."""
@@ -91,11 +91,11 @@ class ConnectivityCheck:
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 _, writer = await asyncio.open_connection(
-                    self._to.host, self._to.port, ssl=context
+                    self._server_address.host, self._server_address.port, ssl=context
                 )
         except (OSError, TimeoutError):  # an ssl.SSLError is an OSError
             raise ErrorCode.BAD_CERTIFICATE.error(
-                f"what listens at {self._to} does not speak TLS 1.3",
+                f"what listens at {self._server_address} does not speak TLS 1.3",
                 fix="Check the address and the port; no proxy on the way may end TLS.",
             ) from None
         spoken = writer.get_extra_info("ssl_object")
@@ -103,7 +103,7 @@ class ConnectivityCheck:
         writer.transport.abort()
         if protocol != "h2":
             raise ErrorCode.BAD_CERTIFICATE.error(
-                f"what listens at {self._to} speaks TLS, but not HTTP/2",
+                f"what listens at {self._server_address} speaks TLS, but not HTTP/2",
                 fix="Check the address; a proxy on the way must pass TLS on.",
             )
         return f"{spoken.version()} with HTTP/2"
@@ -115,7 +115,7 @@ class ConnectivityCheck:
             identity.identity.trust_domain, self._settings.client.aggregator
         )
         peer = await probe(
-            self._to, identity, expected, SystemClock(), as_ourselves=True
+            self._server_address, identity, expected, SystemClock(), as_ourselves=True
         )
         return f"{peer.uri}, and it accepts this client's certificate"
 
@@ -124,7 +124,7 @@ class ConnectivityCheck:
         client = self._settings.client
         identity = identity_of(self._settings.tls, Role.CLIENT)
         async with GrpcConnection(
-            self._to, identity=identity, aggregator=client.aggregator
+            self._server_address, identity=identity, aggregator=client.aggregator
         ) as connection:
             # Between two sessions a task has no offer for a moment.
             clock = SystemClock()
@@ -168,7 +168,7 @@ class ConnectivityCheck:
                 own=OwnRules(
                     limits=privacy_limits_of(self._settings.policy),
                     cohort=client_policy(self._settings),
-                    enrolment=self._enrolment(identity),
+                    enrolment=self._read_enrolment(identity),
                 ),
                 # Other checks read the state; the client may have it open.
                 known=KnownFacts(),
@@ -183,7 +183,7 @@ class ConnectivityCheck:
         spent = session.privacy.server.figures()
         return f"takes part in {task!r}: {spent} for the whole task"
 
-    def _enrolment(self, identity: PeerIdentity) -> OwnEnrolment | None:
+    def _read_enrolment(self, identity: PeerIdentity) -> OwnEnrolment | None:
         files = client_enrolment(self._settings)
         if files is None:
             return None

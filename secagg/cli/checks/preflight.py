@@ -369,7 +369,7 @@ def check_state_dir(path: Path, task: TaskSettings | None) -> str:
         # The planner may choose more bits, and a rotation a longer vector; never fewer.
         one = packed_size(task.vector.dimension, task.vector.modulus_bits or 1)
         needed += task.cohort.min_clients * one
-    needed -= _size(path)  # what a session has stored already has its room
+    needed -= _directory_size(path)  # what a session has stored already has its room
     free = shutil.disk_usage(nearest_existing(path)).free
     if free < needed:
         raise ErrorCode.STORAGE_FAILED.error(
@@ -380,7 +380,7 @@ def check_state_dir(path: Path, task: TaskSettings | None) -> str:
     return f"{found}, {free / 2**30:.1f} GiB free"
 
 
-def _size(directory: Path) -> int:
+def _directory_size(directory: Path) -> int:
     total = 0
     for path in directory.rglob("*"):
         with contextlib.suppress(OSError):  # gone since it was listed

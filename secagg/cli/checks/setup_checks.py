@@ -376,10 +376,10 @@ def _party_packages(setup: PartySetup) -> str:
 
 
 def _server_mark(setup: ServerSetup) -> str | None:
-    return None if setup.host.server.store is not None else _mark(setup)
+    return None if setup.host.server.store is not None else _check_rollback_marks(setup)
 
 
-def _mark(setup: Setup) -> str | None:
+def _check_rollback_marks(setup: Setup) -> str | None:
     for directory, given in setup.places:
         check_writable((given or default_mark(directory)).parent)
         check_mark_alone(directory, given, accepts_restored=setup.accepts_restored)
@@ -422,7 +422,7 @@ def _party_addresses(setup: PartySetup) -> str:
     return own.listen
 
 
-def _input(setup: ClientSetup | SharingSetup) -> str | None:
+def _describe_input(setup: ClientSetup | SharingSetup) -> str | None:
     return None if setup.describe_input is None else setup.describe_input()
 
 
@@ -440,7 +440,7 @@ def _party_name(setup: PartySetup) -> str:
     return own.name
 
 
-def _shared(setup: Setup) -> list[tuple[Path, Path | None]]:
+def _shared_state_directory(setup: Setup) -> list[tuple[Path, Path | None]]:
     """Return the directory that holds the states of a party's tasks, and its key."""
     if isinstance(setup, PartySetup):
         return [(setup.settings.server.state_dir, None)]
@@ -465,7 +465,7 @@ def _sharing_addresses(setup: SharingSetup) -> str:
     )
 
 
-def _total(setup: SharingSetup) -> str | None:
+def _describe_total(setup: SharingSetup) -> str | None:
     total = total_budget(setup.settings.policy)
     return None if total is None else f"of {total.data!r}, epsilon {total.epsilon:g}"
 
@@ -525,11 +525,11 @@ def _state_checks(
             modes,
             "modes",
             lambda s: first_warning(
-                check_modes(*each) for each in (*_shared(s), *s.places)
+                check_modes(*each) for each in (*_shared_state_directory(s), *s.places)
             ),
         ),
         SetupCheck(store, "store", _stores),
-        _starts(mark, "mark", _mark),
+        _starts(mark, "mark", _check_rollback_marks),
     )
 
 
@@ -636,7 +636,7 @@ _CLIENT: Final[tuple[Branch[ClientSetup], ...]] = (
         *_state_checks("D240", "D245", "D250", "D252"),
         SetupCheck("D255", "claims on data", lambda s: check_claims(s.settings)),
     ),
-    (SetupCheck("D242", "--input", _input),),
+    (SetupCheck("D242", "--input", _describe_input),),
     (_starts("D243", "--output", _outputs),),
     (
         *_certificate_checks("D210", "D220"),
@@ -715,9 +715,9 @@ _SHARING: Final[tuple[Branch[SharingSetup], ...]] = (
         *_state_checks("D240", "D245", "D250", "D252"),
         SetupCheck("D255", "claims on data", lambda s: check_claims(s.settings)),
     ),
-    (SetupCheck("D242", "--input", _input),),
+    (SetupCheck("D242", "--input", _describe_input),),
     (_starts("D243", "--output", _outputs),),
-    (_starts("D232", "total of the data", _total),),
+    (_starts("D232", "total of the data", _describe_total),),
     (_starts("D295", "receipt keys", _receipt_keys),),
 )
 

@@ -126,16 +126,16 @@ def payload_hash(message_type: str, records: Mapping[str, object]) -> bytes:
         LocalProtocolError: A value is of a type that no record of Flower has.
     """
     digest = sha256(_DOMAIN)
-    digest.update(_field(message_type.encode()))
+    digest.update(_length_prefixed(message_type.encode()))
     for name, record in records.items():
         if not isinstance(record, Mapping):
             raise ErrorCode.LOCAL_MISUSE.error(f"record {name!r} has no entries")
-        digest.update(_field(name.encode()) + _LENGTH.pack(len(record)))
+        digest.update(_length_prefixed(name.encode()) + _LENGTH.pack(len(record)))
         for key, value in record.items():
-            digest.update(_field(key.encode()))
+            digest.update(_length_prefixed(key.encode()))
             if hasattr(value, "stype"):
                 head = f"{value.dtype} {tuple(value.shape)} {value.stype}"
-                digest.update(b"a" + _field(head.encode()))
+                digest.update(b"a" + _length_prefixed(head.encode()))
                 digest.update(_LENGTH.pack(len(value.data)))
                 digest.update(value.data)
             else:
@@ -149,13 +149,13 @@ def _scalar(value: object) -> bytes:
         case bool():
             return b"b" + bytes([value])
         case int():
-            return b"i" + _field(str(value).encode())
+            return b"i" + _length_prefixed(str(value).encode())
         case float():
             return b"f" + struct.pack(">d", value)
         case str():
-            return b"s" + _field(value.encode())
+            return b"s" + _length_prefixed(value.encode())
         case bytes():
-            return b"y" + _field(value)
+            return b"y" + _length_prefixed(value)
         case list():
             return b"l" + _LENGTH.pack(len(value)) + b"".join(map(_scalar, value))
     raise ErrorCode.LOCAL_MISUSE.error(
@@ -164,5 +164,5 @@ def _scalar(value: object) -> bytes:
     )
 
 
-def _field(data: bytes) -> bytes:
+def _length_prefixed(data: bytes) -> bytes:
     return _LENGTH.pack(len(data)) + data

@@ -199,7 +199,7 @@ class SecureGrid(Grid):
         nodes = {node_name(m.metadata.dst_node_id): m for m in messages}
         if len(nodes) < len(messages):
             raise ErrorCode.LOCAL_MISUSE.error("a node is asked twice in one round")
-        server = self._opened(payload, nodes)
+        server = self._open_session(payload, nodes)
         session = CarriedSession(server, nodes)
         ends = None if timeout is None else self._clock.now() + timeout
         while not session.is_over:
@@ -208,7 +208,7 @@ class SecureGrid(Grid):
         self._run_stage(server.offer, session, nodes, ends)  # tells how it has ended
         return self._reported(server, session, first)
 
-    def _opened(self, payload: bytes, nodes: Iterable[str]) -> StepServer:
+    def _open_session(self, payload: bytes, nodes: Iterable[str]) -> StepServer:
         """Open a session for the nodes of a round."""
         self._last_number = next_session_number(self._last_number)
         log_event(
@@ -242,7 +242,7 @@ class SecureGrid(Grid):
         closes = now() + session.stage_seconds
         if ends is not None:
             closes = min(closes, ends)
-        waiting = self._sent(offer, session.requests(), nodes, closes - now())
+        waiting = self._push_requests(offer, session.requests(), nodes, closes - now())
         if session.is_over:  # they are told, and not waited for
             waiting = {k: v for k, v in waiting.items() if v not in session.silent}
         pause = _FIRST_PAUSE
@@ -251,10 +251,10 @@ class SecureGrid(Grid):
             replies = list(self._grid.pull_messages(list(waiting)))
             for reply in replies:
                 name = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if name is not None and (asked := _accept(session, name, reply)):
+                if name is not None and (asked := _accept_reply(session, name, reply)):
                     further.append(asked)
             if further:
-                waiting |= self._sent(offer, further, nodes, closes - now())
+                waiting |= self._push_requests(offer, further, nodes, closes - now())
             if now() >= closes:
                 break
             if waiting and not replies:
@@ -264,7 +264,7 @@ class SecureGrid(Grid):
                 pause = _FIRST_PAUSE
         session.silent.update(waiting.values())
 
-    def _sent(
+    def _push_requests(
         self,
         offer: bytes,
         requests: Iterable[NodeRequest],
@@ -308,18 +308,18 @@ class SecureGrid(Grid):
                 "there is no sum", kind=SessionAbortedError
             )
             self.failures.append(failure)
-            self._log(logging.WARNING, SESSION_ABORTED, code=failure.code.name)
+            self._log_session(logging.WARNING, SESSION_ABORTED, code=failure.code.name)
             return []
         self.sums.append(server.result)
-        self._log(logging.INFO, SESSION_COMPLETED, inputs=server.result.inputs)
-        return [self._mean(server.result, first)]
+        self._log_session(logging.INFO, SESSION_COMPLETED, inputs=server.result.inputs)
+        return [self._apply_mean(server.result, first)]
 
-    def _log(self, level: int, event: str, **facts: object) -> None:
+    def _log_session(self, level: int, event: str, **facts: object) -> None:
         refused = ", ".join(f"{name}: {why}" for name, why in self.refused.items())
         facts |= {"task": self._task.name, "number": self._last_number}
         log_event(_LOG, level, event, **facts, refused=refused)
 
-    def _mean(self, result: ReleasedSum, first: Message) -> Message:
+    def _apply_mean(self, result: ReleasedSum, first: Message) -> Message:
         ((key, before),) = first.content.array_records.items()
         after = restored(flatten(before) + result.mean, before)
         arrays = ArrayRecord({name: Array(each) for name, each in after.items()})
@@ -327,7 +327,9 @@ class SecureGrid(Grid):
         return Message(RecordDict({key: arrays, "metrics": metrics}), reply_to=first)
 
 
-def _accept(session: CarriedSession, name: str, reply: Message) -> NodeRequest | None:
+def _accept_reply(
+    session: CarriedSession, name: str, reply: Message
+) -> NodeRequest | None:
     """Take a reply of Flower; return what its node is sent next."""
     if reply.has_error():
         reason = printable(str(reply.error.reason), max_bytes=_MOST_REASON_BYTES)

@@ -102,12 +102,12 @@ class SecAggMod:
             Messages of the protocol, or an error with a code and no text of the node.
         """
         try:
-            terms = self._terms(context)
+            terms = self._terms_of(context)
             kind = message.metadata.message_type.partition(".")[0]
             if kind == "evaluate" and terms.evaluate:
                 return call_next(message, context)
             _check_kind(kind)
-            reply = self._answered(message, context, call_next, terms)
+            reply = self._answer_instruction(message, context, call_next, terms)
         except SecAggError as error:
             log_event(
                 _LOG,
@@ -116,13 +116,15 @@ class SecAggMod:
                 code=error.code.name,
                 reason=str(error),
             )
-            return _refused(message, error)
+            return _refusal_message(message, error)
         except Exception:  # noqa: BLE001 - its text would be sent to the server
             log_defect(_LOG, MESSAGE_REFUSED, code=ErrorCode.INTERNAL.name)
-            return _refused(message, ErrorCode.INTERNAL.error("a message has failed"))
+            return _refusal_message(
+                message, ErrorCode.INTERNAL.error("a message has failed")
+            )
         return Message(RecordDict({RECORD: reply_record(reply)}), reply_to=message)
 
-    def _terms(self, context: Context) -> NodeTerms:
+    def _terms_of(self, context: Context) -> NodeTerms:
         """Return the terms of the node, or those of a simulation."""
         if self.simulation is None:
             return terms_of_node(context.node_config)
@@ -133,7 +135,7 @@ class SecAggMod:
             )
         return terms_of_simulation(self.simulation, node_name(context.node_id))
 
-    def _answered(
+    def _answer_instruction(
         self,
         message: Message,
         context: Context,
@@ -145,7 +147,7 @@ class SecAggMod:
         records = {k: v for k, v in message.content.items() if k != RECORD}
         announced = None
         if records:
-            before, dimension = _model(records)
+            before, dimension = _find_model(records)
             announced = Announced(
                 dimension,
                 payload_hash(message.metadata.message_type, records),
@@ -178,7 +180,7 @@ def _check_kind(kind: str) -> None:
     )
 
 
-def _model(records: Mapping[str, Any]) -> tuple[Any, int]:
+def _find_model(records: Mapping[str, Any]) -> tuple[Any, int]:
     """Return the arrays of an instruction, and how many numbers they have.
 
     Raises:
@@ -254,7 +256,7 @@ def _warn_owner(reply: NodeReply) -> None:
         log_event(_LOG, logging.WARNING, INPUT_SHORTENED, by=f"{by:.3g}")
 
 
-def _refused(message: Message, error: SecAggError) -> Message:
+def _refusal_message(message: Message, error: SecAggError) -> Message:
     return Message(
         Error(code=refusal_code(error.code), reason=error.code.name), reply_to=message
     )

@@ -91,7 +91,7 @@ def answer(
     done = client.step(offer, update)
     if Need.VECTOR not in done.needs or announced is None:
         return NodeReply(done.messages, done.view, done)
-    offered = _checked(client, offer, done, announced)
+    offered = _check_announced_model(client, offer, done, announced)
     try:
         vector = _trained(announced, offered, begin or _start_training)
     except TrainingFailedError as error:
@@ -144,7 +144,7 @@ def _trained(
     raise TrainingFailedError(f"the training has raised {type(error).__name__}")
 
 
-def _checked(
+def _check_announced_model(
     client: StepClient, offer: bytes, done: ClientStep, announced: Announced
 ) -> SessionDescriptor:
     """Refuse a model of another size or content than the session announced."""

@@ -36,7 +36,7 @@ class OpenClients:
         Raises:
             ServiceError: STORAGE_FAILED or RESTORED_STATE, as `StepClient`.
         """
-        client = self._opened(terms, identity)
+        client = self._open_client(terms, identity)
         try:
             yield client
         except (ServiceError, InternalError):
@@ -54,7 +54,7 @@ class OpenClients:
         for *_, client in entries:
             client.close()
 
-    def _opened(self, terms: NodeTerms, identity: str) -> StepClient:
+    def _open_client(self, terms: NodeTerms, identity: str) -> StepClient:
         """Return the open client of a state directory."""
         with self._lock:
             self._discard_inherited()

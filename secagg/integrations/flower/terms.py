@@ -151,7 +151,7 @@ def _terms_in(named: str, _version: tuple[int, ...]) -> NodeTerms:
             "what it has answered and spent",
             fix="Name a directory of this node alone.",
         )
-    return _terms(settings, settings.node.state_dir, settings.node.rollback_mark)
+    return _terms_from(settings, settings.node.state_dir, settings.node.rollback_mark)
 
 
 def terms_of_simulation(directory: Path, identity: str) -> NodeTerms:
@@ -166,7 +166,7 @@ def terms_of_simulation(directory: Path, identity: str) -> NodeTerms:
         ServiceError: BAD_SETTINGS, as `terms_of_node`.
     """
     place = directory.absolute()
-    terms = _terms(
+    terms = _terms_from(
         _settings(place / _FILE_OF_SIMULATION),
         place / "state" / identity,
         place / "marks" / identity,
@@ -181,7 +181,9 @@ def _settings(path: Path) -> NodeSettings:
     return load_settings(NodeSettings, path=path, environment={}).settings
 
 
-def _terms(settings: NodeSettings, state_dir: Path, mark: Path | None) -> NodeTerms:
+def _terms_from(
+    settings: NodeSettings, state_dir: Path, mark: Path | None
+) -> NodeTerms:
     """Return the terms that settings state."""
     policy, node = settings.policy, settings.node
     return NodeTerms(

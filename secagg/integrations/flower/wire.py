@@ -56,7 +56,7 @@ class Said:
 
 def instruction_record(instruction: Instruction) -> ArrayRecord:
     """Return an instruction as a record."""
-    return _written({"offer": instruction.offer, "update": instruction.update})
+    return _as_record({"offer": instruction.offer, "update": instruction.update})
 
 
 def read_instruction(content: Mapping[str, Any]) -> Instruction:
@@ -72,16 +72,16 @@ def read_instruction(content: Mapping[str, Any]) -> Instruction:
             "a message of training without a session would be answered in the clear",
             fix="Give the strategy SecureGrid(grid, task, strategy) as its grid.",
         )
-    offer = _bytes(record, "offer")
+    offer = _bytes_in(record, "offer")
     if not offer:
         raise ErrorCode.BAD_ENCODING.error("a message of Flower has no offer")
-    return Instruction(offer, _bytes(record, "update"))
+    return Instruction(offer, _bytes_in(record, "update"))
 
 
 def reply_record(reply: NodeReply) -> ArrayRecord:
     """Return what a node says as a record."""
     said = {str(number): each for number, each in enumerate(reply.messages)}
-    return _written({_VIEW: reply.view, **said})
+    return _as_record({_VIEW: reply.view, **said})
 
 
 def read_reply(content: Mapping[str, Any]) -> Said:
@@ -93,8 +93,8 @@ def read_reply(content: Mapping[str, Any]) -> Said:
     record = content.get(RECORD)
     if record is None or len(record) > 1 + _MOST_MESSAGES:
         raise ErrorCode.BAD_ENCODING.error("a reply is not one of a secagg node")
-    parts = (_bytes(record, str(number)) for number in range(_MOST_MESSAGES))
-    return Said(tuple(filter(None, parts)), _bytes(record, _VIEW))
+    parts = (_bytes_in(record, str(number)) for number in range(_MOST_MESSAGES))
+    return Said(tuple(filter(None, parts)), _bytes_in(record, _VIEW))
 
 
 def refusal_code(code: ErrorCode) -> int:
@@ -102,7 +102,7 @@ def refusal_code(code: ErrorCode) -> int:
     return _FIRST_CODE + int(code)
 
 
-def _written(parts: Mapping[str, bytes]) -> ArrayRecord:
+def _as_record(parts: Mapping[str, bytes]) -> ArrayRecord:
     """Return parts of bytes as a record of arrays."""
     return ArrayRecord(
         {
@@ -113,7 +113,7 @@ def _written(parts: Mapping[str, bytes]) -> ArrayRecord:
     )
 
 
-def _bytes(record: Any, name: str) -> bytes:  # noqa: ANN401 - a record of a peer
+def _bytes_in(record: Any, name: str) -> bytes:  # noqa: ANN401 - a record of a peer
     """Return one byte string of a record; b"" where it has none."""
     part = record.get(name) if isinstance(record, Mapping) else None
     if part is None:

@@ -241,7 +241,7 @@ def choose_edges(
     return Step(
         EdgesChosen(
             facts,
-            _with({}, event),
+            _with_accepted({}, event),
             seed=state.seed,
             roster=roster,
             edges=edges,
@@ -267,7 +267,7 @@ def share_along_edges(
     )
     return _deal_shares(
         state.facts,
-        _with(state.accepted, event),
+        _with_accepted(state.accepted, event),
         seed=state.seed,
         roster=state.roster.along(graph, shown.edge_root),
         agreement=state.agreement,
@@ -282,7 +282,7 @@ def share_keys(state: Advertised, event: Received, policy: ClientPolicy) -> Clie
     roster, agreement = _checked_roster(state, event, policy)
     return _deal_shares(
         state.facts,
-        _with({}, event),
+        _with_accepted({}, event),
         seed=state.seed,
         roster=roster,
         agreement=agreement,
@@ -391,7 +391,7 @@ def open_bundles(state: Shared, event: Received, _: ClientPolicy) -> ClientStep:
     return Step(
         ready(
             facts,
-            _with(state.accepted, event),
+            _with_accepted(state.accepted, event),
             Delivered(
                 roster_size=roster.size,
                 graph=roster.graph,
@@ -519,7 +519,7 @@ def agree(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
     return Step(
         Signed(
             state.facts,
-            _with(state.accepted, event),
+            _with_accepted(state.accepted, event),
             survivors=bitmap,
             members=survivors,
             ctx1=delivered.agreement.ctx1,
@@ -541,7 +541,7 @@ def agree(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
 def reveal(state: Masked, event: Received, _: ClientPolicy) -> ClientStep:
     """Check U3 and reveal one share for each dealer (PROTOCOL §5.5)."""
     survivors = _checked_survivors(state, event)
-    return _answered(
+    return _answer_unmasking(
         state,
         event,
         state.delivered,
@@ -563,7 +563,7 @@ def reveal_agreed(state: Signed, event: Received, _: ClientPolicy) -> ClientStep
         ctx3=state.ctx3,
         suite=parameters.suite,
     )
-    return _answered(
+    return _answer_unmasking(
         state,
         event,
         state,
@@ -573,7 +573,7 @@ def reveal_agreed(state: Signed, event: Received, _: ClientPolicy) -> ClientStep
     )
 
 
-def _answered(  # noqa: PLR0913 - the sets of a session, each named
+def _answer_unmasking(  # noqa: PLR0913 - the sets of a session, each named
     state: Masked | Signed,
     event: Received,
     holding: Delivered | Signed,
@@ -591,7 +591,7 @@ def _answered(  # noqa: PLR0913 - the sets of a session, each named
     return Step(
         Answered(
             state.facts,
-            _with(state.accepted, event),
+            _with_accepted(state.accepted, event),
             share_holders=share_holders,
             survivors=bitmap,
             answer=answer,
@@ -603,7 +603,7 @@ def _answered(  # noqa: PLR0913 - the sets of a session, each named
 # --- repeats ------------------------------------------------------------------------
 
 
-def _with(accepted: Accepted, event: Received) -> Accepted:
+def _with_accepted(accepted: Accepted, event: Received) -> Accepted:
     return {**accepted, event.envelope.kind.ROUND: event.envelope.digest}
 
 

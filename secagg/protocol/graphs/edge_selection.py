@@ -144,7 +144,11 @@ class _Hashes:
 
     def in_leaf(self, drawn: int, drawer: int) -> bytes:
         return hash_parts(
-            "in leaf", self.ctx1, _u32(drawn), _u32(drawer), suite=self.suite
+            "in leaf",
+            self.ctx1,
+            _encode_u32(drawn),
+            _encode_u32(drawer),
+            suite=self.suite,
         )
 
     def in_tree(self, drawn: int, drawers: Sequence[int]) -> MerkleTree | None:
@@ -156,21 +160,26 @@ class _Hashes:
 
     def in_list(self, size: int, top: bytes) -> bytes:
         """Hash the number of drawers with their tree, which does not bind it."""
-        return hash_parts("in list", _u32(size), top, suite=self.suite)
+        return hash_parts("in list", _encode_u32(size), top, suite=self.suite)
 
     def in_list_of(self, size: int, tree: MerkleTree | None) -> bytes:
         return self.in_list(size, b"" if tree is None else tree.top)
 
     def leaf(self, index: int, drawn_hash: bytes, in_list: bytes) -> bytes:
         return hash_parts(
-            "edge leaf", self.ctx1, _u32(index), drawn_hash, in_list, suite=self.suite
+            "edge leaf",
+            self.ctx1,
+            _encode_u32(index),
+            drawn_hash,
+            in_list,
+            suite=self.suite,
         )
 
     def empty_leaf(self, index: int) -> bytes:
         return self.leaf(index, self.drawn(b""), self.in_list(0, b""))
 
     def root(self, size: int, top: bytes) -> bytes:
-        return hash_parts("edge root", _u32(size), top, suite=self.suite)
+        return hash_parts("edge root", _encode_u32(size), top, suite=self.suite)
 
     def proven_root(
         self, size: int, leaves: Mapping[int, bytes], proof: Sequence[bytes]
@@ -179,7 +188,7 @@ class _Hashes:
         return self.root(size, top)
 
 
-def _u32(number: int) -> bytes:
+def _encode_u32(number: int) -> bytes:
     return number.to_bytes(4, "big")
 
 

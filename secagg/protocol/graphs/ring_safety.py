@@ -143,7 +143,7 @@ def ring_risk(
         colluders: c, of the whole roster; not reduced by dropouts.
         threshold: t.
     """
-    living = _places(graph, survivors)
+    living = _members_by_place(graph, survivors)
     uncuttable = is_uncuttable(living, degree=graph.degree, colluders=colluders)
     return RingRisk(
         holder_bits=holder_bits(graph, colluders=colluders, threshold=threshold),
@@ -197,7 +197,9 @@ def graph_shortcoming(
     colluders, threshold = parameters.colluders, parameters.threshold
     reach = graph.degree // 2
     cut = _log_pairs_cut(
-        _pairs_of_all(_living_per_window(_places(graph, survivors), reach), reach),
+        _pairs_of_all(
+            _living_per_window(_members_by_place(graph, survivors), reach), reach
+        ),
         alive=len(survivors),
         colluders=colluders,
     )
@@ -218,13 +220,13 @@ def is_worst_case_safe(
     """Return `RingRisk.worst_case_safe` alone; None on other graphs than the ring."""
     if not isinstance(graph, HararyRing):
         return None
-    colluders, living = parameters.colluders, _places(graph, survivors)
+    colluders, living = parameters.colluders, _members_by_place(graph, survivors)
     return colluders < parameters.threshold and is_uncuttable(
         living, degree=graph.degree, colluders=colluders
     )
 
 
-def _places(graph: HararyRing, survivors: AbstractSet[int]) -> _Living:
+def _members_by_place(graph: HararyRing, survivors: AbstractSet[int]) -> _Living:
     """Return the members of U3 by the places of the ring, shape (n,)."""
     if isinstance(survivors, ClientBitmap):
         return survivors.places()

@@ -194,11 +194,11 @@ def start(  # noqa: PLR0913 - what a session of any profile depends on
         excluded=excluded,
         adverts={},
         keys=set(),
-        enrolment=_enrolment(descriptor, revoked, verified),
+        enrolment=_enrolment_rules(descriptor, revoked, verified),
     )
 
 
-def _enrolment(
+def _enrolment_rules(
     descriptor: SessionDescriptor,
     revoked: frozenset[int],
     verified: VerifiedCredentials,
@@ -415,7 +415,7 @@ def ending_for(
     if identity in survivors:
         return replace(outcome, fate=Fate.INCLUDED)
     if isinstance(outcome, Released):
-        return _over("the sum was released without this client's input")
+        return _session_over("the sum was released without this client's input")
     return outcome
 
 
@@ -454,10 +454,10 @@ def _shared_among(state: ShareKeys, index: int) -> Envelope:
 
 
 def _excluded(reason: str) -> Envelope:
-    return Envelope.of(_over(reason))
+    return Envelope.of(_session_over(reason))
 
 
-def _over(reason: str) -> Aborted:
+def _session_over(reason: str) -> Aborted:
     return Aborted(Fate.NOT_INCLUDED, ErrorCode.SESSION_OVER, reason)
 
 

@@ -212,7 +212,9 @@ def rebuild(  # noqa: PLR0913 - the public sets of a session, each named
         {
             dealer: secrets[dealer]
             for liar in suspects
-            for dealer in _rebuilt(graph.dealers(liar), secrets)[: colluders + 2]
+            for dealer in _reconstructed_dealers(graph.dealers(liar), secrets)[
+                : colluders + 2
+            ]
         },
         threshold=parameters.threshold,
         colluders=colluders,
@@ -312,7 +314,9 @@ class _ShareTable:
         return sorted(by_trust[:threshold])
 
 
-def _rebuilt(dealers: Sequence[int], secrets: Mapping[int, SecretBytes]) -> list[int]:
+def _reconstructed_dealers(
+    dealers: Sequence[int], secrets: Mapping[int, SecretBytes]
+) -> list[int]:
     return [dealer for dealer in dealers if dealer in secrets]
 
 

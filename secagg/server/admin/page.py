@@ -103,7 +103,7 @@ async def operator_page(sources: Sources, complaint: str) -> bytes:
     budgets = cast("list[View]", answer["budgets"])
     refused = cast("dict[str, int]", process["refused_last_hour"])
     sections = [
-        _head(process, complaint),
+        _page_heading(process, complaint),
         _warnings(process, tasks, budgets),
         *_replicas(cast("list[View]", process["replicas"])),
         _table(
@@ -154,7 +154,7 @@ async def operator_page(sources: Sources, complaint: str) -> bytes:
     return _document("".join(sections)).encode()
 
 
-def _head(process: View, complaint: str) -> str:
+def _page_heading(process: View, complaint: str) -> str:
     """Return the heading of the page: the aggregator, its state and its facts."""
     days = process["certificate_days"]
     free = cast("int", process["free_bytes"]) / 2**30
@@ -243,10 +243,10 @@ def _running_row(task: str, session: View) -> tuple[_Cell, ...]:
     return (
         *head,
         # The needed number differs in every later round.
-        _part(live["joined"], live["needed"])
+        _progress_cell(live["joined"], live["needed"])
         if session["round"] == "joining"
         else live["joined"],
-        _part(live["answered"], live["expected"]),
+        _progress_cell(live["answered"], live["expected"]),
         "" if live["seconds_left"] is None else _duration_text(live["seconds_left"]),
         _Markup(
             escape(named(live["missing"], _NAMED_AT_MOST))
@@ -262,7 +262,7 @@ def _task_row(task: View) -> tuple[_Cell, ...]:
     return (
         str(task["task"]),
         _badge(state, kind.get(state, "")),
-        _part(cast("int", task["sums"]), cast("int", task["sums_wanted"])),
+        _progress_cell(cast("int", task["sums"]), cast("int", task["sums_wanted"])),
         cast("int | None", task["sessions_left"]),
         str(task["schedule"]),
         str(task["profile"]),
@@ -302,7 +302,7 @@ def _badge(word: str, kind: str) -> _Markup:
     return _Markup(f'<b class="{kind}">{escape(word)}</b>')
 
 
-def _part(count: int, whole: int) -> _Markup:
+def _progress_cell(count: int, whole: int) -> _Markup:
     bar = f'<progress max="{max(1, whole)}" value="{min(count, whole)}"></progress>'
     return _Markup(f"{count} of {whole}{bar}")
 

@@ -33,16 +33,17 @@ class Printer(Protocol):
 def print_pairs(answer: _Answer, to: Printer) -> None:
     """Print what an answer says, name by name."""
     to.pairs(
-        (name.replace("_", " "), _shown(value))
+        (name.replace("_", " "), _value_text(value))
         for name, value in answer.items()
         if value not in (None, "", [])
     )
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, list):
         return "; ".join(
-            _running(each) if isinstance(each, dict) else str(each) for each in value
+            _session_line(each) if isinstance(each, dict) else str(each)
+            for each in value
         )
     return "" if value is None else str(value)
 
@@ -96,23 +97,23 @@ def task_rows(tasks: list[_Answer]) -> list[tuple[str, ...]]:
             each["state"],
             f"{each['sums']} of {each['sums_wanted']}",
             "" if each["sessions_left"] is None else str(each["sessions_left"]),
-            each["unwritten"] or _now(each),
+            each["unwritten"] or _task_activity(each),
         )
         for each in tasks
     ]
 
 
-def _now(task: _Answer) -> str:
+def _task_activity(task: _Answer) -> str:
     """Return what a task does, and whether too few clients are left for it."""
     words = (
-        "; ".join(_running(session) for session in task["running"])
+        "; ".join(_session_line(session) for session in task["running"])
         or task["reason"]
-        or _waiting(task)
+        or _next_slot_text(task)
     )
     return "; ".join(each for each in (task["short_of_clients"], words) if each)
 
 
-def _waiting(task: _Answer) -> str:
+def _next_slot_text(task: _Answer) -> str:
     """Return when the next session of a task may open, if that is known."""
     from secagg.config.task import Schedule
 
@@ -125,7 +126,7 @@ def _waiting(task: _Answer) -> str:
     return f"the next slot begins at {opens:{shown}} UTC"
 
 
-def _running(session: _Answer) -> str:
+def _session_line(session: _Answer) -> str:
     """Return one line about a running session."""
     live = session.get("live")
     words = f"session {session['number']}: {session['round']}"

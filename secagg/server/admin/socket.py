@@ -94,7 +94,9 @@ class AdminSocket:
                 bound.bind(place)
             # No client can connect before the socket listens.
             self._path.chmod(0o600)
-            self._listener = await asyncio.start_unix_server(self._open, sock=bound)
+            self._listener = await asyncio.start_unix_server(
+                self._begin_connection, sock=bound
+            )
         except OSError as error:
             raise ErrorCode.STORAGE_FAILED.error(
                 f"the socket {self._path} cannot be made: {error.strerror}",
@@ -112,10 +114,12 @@ class AdminSocket:
 
     # --- callers ----------------------------------------------------------------------
 
-    def _open(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._callers.begin(self._serve(reader, writer))
+    def _begin_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._callers.begin(self._serve_connection(reader, writer))
 
-    async def _serve(
+    async def _serve_connection(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Read one request of a connection and answer it."""
@@ -138,15 +142,15 @@ class AdminSocket:
             async with asyncio.timeout(_REQUEST_SECONDS):
                 request = await read_message(reader)
             if request is not None:
-                await self._answer(request, reader, writer)
+                await self._answer_request(request, reader, writer)
         except SecAggError as error:
-            await _refuse(writer, None, error)
+            await _send_error(writer, None, error)
         except (OSError, TimeoutError):
             pass  # the caller has gone, or sends nothing
         finally:
             writer.close()
 
-    async def _answer(
+    async def _answer_request(
         self,
         request: dict[str, Any],
         reader: asyncio.StreamReader,
@@ -159,17 +163,17 @@ class AdminSocket:
             if operation.changes is not None:
                 arguments = read_arguments(operation.arguments, given)
                 changes = operation.changes(self._sources, arguments)
-                await self._follow(number, changes, reader, writer)
+                await self._follow_changes(number, changes, reader, writer)
                 return
             data = await operation.call(self._sources, given)
-            await _send(writer, {"id": number, "ok": True, "data": data})
+            await _send_answer(writer, {"id": number, "ok": True, "data": data})
         except SecAggError as error:
-            await _refuse(writer, number, error)
+            await _send_error(writer, number, error)
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001 - a defect of the aggregator ends no session
             telemetry.log_defect(_LOG, telemetry.CALL_FAILED, verb=verb)
-            await _refuse(
+            await _send_error(
                 writer,
                 number,
                 ErrorCode.INTERNAL.error(
@@ -178,7 +182,7 @@ class AdminSocket:
                 ),
             )
 
-    async def _follow(
+    async def _follow_changes(
         self,
         number: object,
         changes: AsyncIterator[View],
@@ -189,9 +193,11 @@ class AdminSocket:
 
         async def tell() -> None:
             # The first change may take hours; the caller gets an answer at once.
-            await _send(writer, {"id": number, "ok": True, "more": True, "data": {}})
+            await _send_answer(
+                writer, {"id": number, "ok": True, "more": True, "data": {}}
+            )
             async for change in changes:
-                await _send(
+                await _send_answer(
                     writer, {"id": number, "ok": True, "more": True, "data": change}
                 )
 
@@ -232,7 +238,7 @@ def _may_call(caller: socket.socket) -> bool:
     return user in (_ROOT, os.geteuid())
 
 
-async def _send(writer: asyncio.StreamWriter, message: View) -> None:
+async def _send_answer(writer: asyncio.StreamWriter, message: View) -> None:
     """Write an answer.
 
     Raises:
@@ -247,12 +253,12 @@ async def _send(writer: asyncio.StreamWriter, message: View) -> None:
         raise
 
 
-async def _refuse(
+async def _send_error(
     writer: asyncio.StreamWriter, number: object, error: SecAggError
 ) -> None:
     """Send an error as the answer; a caller that is gone gets none."""
     with suppress(OSError):
-        await _send(
+        await _send_answer(
             writer,
             {
                 "id": number,

@@ -455,7 +455,7 @@ async def sessions_view(
     for row in rows:
         if len(found) == limit or (since is not None and row.born < since):
             break
-        view = await _session(store, row, by_id, ended or _receipt_view)
+        view = await _session_view(store, row, by_id, ended or _receipt_view)
         if outcome is None or view["outcome"] == outcome:
             found.append(view)
     return found
@@ -486,7 +486,7 @@ async def found_session(
     for row in rows:
         if row.number == number:
             by_id = {each.progress.session_id.hex(): each for each in live()}
-            view = await _session(store, row, by_id, ended)
+            view = await _session_view(store, row, by_id, ended)
             stored = await store.read(LoadSession(row.key))
             return view, None if stored is None else stored.receipt
     raise ErrorCode.UNKNOWN_SESSION.error(
@@ -504,7 +504,7 @@ def unknown_task(task_id: str, known: Iterable[str]) -> SecAggError:
     )
 
 
-async def _session(
+async def _session_view(
     store: StoreReader,
     row: SessionRow,
     live: Mapping[str, LiveSession],

@@ -73,7 +73,7 @@ class Engine:
         Raises:
             EngineLostError: The workers cannot be opened.
         """
-        return (await self._opened()).parts
+        return (await self._open_workers()).parts
 
     async def run(
         self,
@@ -87,12 +87,12 @@ class Engine:
             EngineLostError: The workers have failed.
             SecAggError: The error that the call itself raised.
         """
-        pool = await self._opened()
+        pool = await self._open_workers()
         try:
             future = pool.executor.submit(call, *args, **kwargs)
         except Exception as error:  # noqa: BLE001 - each engine has errors of its own
             self._discard_pool(pool)
-            raise self._lost(error) from None
+            raise self._workers_error(error) from None
         try:
             async with asyncio.timeout(_CALL_SECONDS):
                 return await asyncio.wrap_future(future)
@@ -106,16 +106,16 @@ class Engine:
         except Exception as error:  # noqa: BLE001 - each engine has errors of its own
             failure = error
         self._discard_pool(pool)
-        raise self._lost(failure)
+        raise self._workers_error(failure)
 
-    async def _opened(self) -> Pool:
+    async def _open_workers(self) -> Pool:
         """Return the pool of workers, opened at the first call."""
         async with self._opening:
             if self._pool is None:
                 try:
                     self._pool = await self._open_pool()
                 except Exception as error:  # noqa: BLE001 - as in `run`
-                    raise self._lost(error) from None
+                    raise self._workers_error(error) from None
             return self._pool
 
     def _discard_pool(self, pool: Pool) -> None:
@@ -125,7 +125,7 @@ class Engine:
                 None, lambda: pool.executor.shutdown(wait=False, cancel_futures=True)
             )
 
-    def _lost(self, error: BaseException) -> EngineLostError:
+    def _workers_error(self, error: BaseException) -> EngineLostError:
         """Return the error for workers that have failed."""
         # An engine's message may show its arguments; this message does not.
         told = isinstance(error, SecAggError)

@@ -108,17 +108,17 @@ class MaskExecutor:
             ServiceError: STORAGE_FAILED when an upload cannot be read.
         """
         masks = await self._workers.run(removal_masks, job)
-        parts = await self._parts(job, len(masks))
+        parts = await self._count_parts(job, len(masks))
         self._meter.add(MASK_COORDINATES, len(masks) * job.dimension)
         partial_sums = await asyncio.gather(
             *(
-                self._add_up(_plain(job, masks, part, parts), uploads, parts)
+                self._add_up(_part_of_job(job, masks, part, parts), uploads, parts)
                 for part in range(parts)
             )
         )
         return await self._workers.run(_merge, partial_sums, job.dimension, job.modulus)
 
-    async def _parts(self, job: ComputeSum, masks: int) -> int:
+    async def _count_parts(self, job: ComputeSum, masks: int) -> int:
         """Return the number of parts of a job."""
         layers = len(job.noise.seeds) if job.noise else 0
         work = (masks + len(job.uploads) + layers * _MASKS_PER_LAYER) * job.dimension
@@ -128,7 +128,7 @@ class MaskExecutor:
         try:
             return min(await self._engine.parts(), most)
         except EngineLostError as error:
-            self._warn(error)
+            self._warn_of_lost_workers(error)
             return 1
 
     async def _add_up(
@@ -141,13 +141,13 @@ class MaskExecutor:
                 partial = await self._engine.run(_partial_sum, work, uploads)
             except EngineLostError as error:
                 self._meter.add(ENGINE_JOBS, engine=kind, result="lost")
-                self._warn(error)
+                self._warn_of_lost_workers(error)
             else:
                 self._meter.add(ENGINE_JOBS, engine=kind, result="done")
                 return partial
         return await self._workers.run(_partial_sum, work, uploads)
 
-    def _warn(self, error: EngineLostError) -> None:
+    def _warn_of_lost_workers(self, error: EngineLostError) -> None:
         """Log that the engine's workers have failed."""
         telemetry.log_event(
             _LOG,
@@ -180,7 +180,7 @@ def check_packed_vector(
         unpack(read(chunk.offset, chunk.nbytes), chunk.values, bits, modulus)
 
 
-def _plain(job: ComputeSum, masks: list[Mask], part: int, parts: int) -> _SumPart:
+def _part_of_job(job: ComputeSum, masks: list[Mask], part: int, parts: int) -> _SumPart:
     """Return one part: its uploads, and the keys of its masks, no others."""
     return _SumPart(
         session_id=job.session_id,

@@ -89,7 +89,10 @@ class HTTPListener:
         """
         try:
             self._listener = await asyncio.start_server(
-                self._open, self.address.host, self.address.port, limit=_HEAD_BYTES
+                self._begin_connection,
+                self.address.host,
+                self.address.port,
+                limit=_HEAD_BYTES,
             )
         except OSError:
             raise self.address.bind_error() from None
@@ -103,13 +106,15 @@ class HTTPListener:
             self._listener.close()
         await self._callers.cancel_all()
 
-    def _open(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _begin_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         if len(self._callers) >= _CALLERS_AT_MOST:
             writer.transport.abort()
             return
-        self._callers.begin(self._serve(reader, writer))
+        self._callers.begin(self._serve_connection(reader, writer))
 
-    async def _serve(
+    async def _serve_connection(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Answer the one request of a connection, and close it."""
@@ -117,19 +122,21 @@ class HTTPListener:
             async with asyncio.timeout(_REQUEST_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
             async with asyncio.timeout(_ANSWER_SECONDS):
-                method, answer = await self._answer(head)
-                writer.write(_written(method, answer))
+                method, answer = await self._answer_head(head)
+                writer.write(_encode_response(method, answer))
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # the caller has gone, or sends nothing
         except asyncio.LimitOverrunError:
-            writer.write(_written("GET", text("too long", HTTPStatus.BAD_REQUEST)))
+            writer.write(
+                _encode_response("GET", text("too long", HTTPStatus.BAD_REQUEST))
+            )
         finally:
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()
 
-    async def _answer(self, head: bytes) -> tuple[str, HTTPAnswer]:
+    async def _answer_head(self, head: bytes) -> tuple[str, HTTPAnswer]:
         """Return the method of a request, and its response."""
         lines = head.decode("latin-1").split("\r\n")
         words = lines[0].split(" ")
@@ -170,7 +177,7 @@ def _asks_for_this_machine(headers: list[str]) -> bool:
         return False
 
 
-def _written(method: str, answer: HTTPAnswer) -> bytes:
+def _encode_response(method: str, answer: HTTPAnswer) -> bytes:
     head = (
         f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
         f"Content-Type: {answer.content_type}\r\n"

@@ -76,7 +76,7 @@ class CertificateWatch:
         self._clock = clock
         self._end_unwelcome = end_unwelcome
         self._warnings = ExpiryWarnings()
-        self._warn()
+        self._warn_before_expiry()
 
     async def run(self) -> None:
         """Check once a minute, until cancelled."""
@@ -91,8 +91,8 @@ class CertificateWatch:
         self._followed.refresh()  # first: it says whose lists are accepted
         self._revoked.refresh()
         self._end_unwelcome()
-        self._warn()
+        self._warn_before_expiry()
 
-    def _warn(self) -> None:
+    def _warn_before_expiry(self) -> None:
         now = datetime.fromtimestamp(self._clock.date(), UTC)
         self._warnings.warn(self._followed.identity, now)

@@ -133,16 +133,16 @@ def guarded_service(
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for name, answer in answers.items():
         for guard in reversed(guards):
-            answer = guard.guarded(_known(service, name), answer)  # noqa: PLW2901 - layers
+            answer = guard.guarded(_full_method_name(service, name), answer)  # noqa: PLW2901 - layers
         handlers[name] = grpc.stream_unary_rpc_method_handler(answer)
     for name, stream in (streams or {}).items():
         for guard in reversed(guards):
-            stream = guard.guarded_stream(_known(service, name), stream)  # noqa: PLW2901 - layers
+            stream = guard.guarded_stream(_full_method_name(service, name), stream)  # noqa: PLW2901 - layers
         handlers[name] = grpc.stream_stream_rpc_method_handler(stream)
     return grpc.method_handlers_generic_handler(service, handlers)
 
 
-def _known(service: str, name: str) -> str:
+def _full_method_name(service: str, name: str) -> str:
     """Return the full name of a method."""
     method = f"/{service}/{name}"
     if method not in ACCESS:

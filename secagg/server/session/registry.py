@@ -119,7 +119,7 @@ class SessionCloser:
         clock, outcome = self._context.clock, runner.outcome()
         if isinstance(outcome, Released) and give is not None:
             await self._deliver_once(runner, outcome, give)
-        await retrying(clock, lambda: self._report(runner))
+        await retrying(clock, lambda: self._report_end(runner))
         known, facts = await retrying(clock, lambda: self._erase(runner))
         self._record_end(runner, known, facts)
         spool = self._context.spool
@@ -138,7 +138,7 @@ class SessionCloser:
             await give(total)
             runner.is_delivered = True
 
-    async def _report(self, runner: SessionRunner) -> None:
+    async def _report_end(self, runner: SessionRunner) -> None:
         """Report how a session ended."""
         if self._on_aborted is not None and not isinstance(runner.outcome(), Released):
             await self._on_aborted(runner.descriptor, runner.audit().encode())
@@ -189,7 +189,7 @@ class SessionCloser:
         """Return the sum of a session, if it released one."""
         descriptor = runner.descriptor
         parameters = descriptor.parameters
-        packed = await self._load(descriptor.session_id, SUM, outcome.sum_hash)
+        packed = await self._load_blob(descriptor.session_id, SUM, outcome.sum_hash)
         residues = await self._workers.run(
             unpack, packed, parameters.dimension, parameters.bits, parameters.modulus
         )
@@ -201,7 +201,7 @@ class SessionCloser:
             runner.audit().encode(),
         )
 
-    async def _load(self, session_id: bytes, name: str, digest: bytes) -> bytes:
+    async def _load_blob(self, session_id: bytes, name: str, digest: bytes) -> bytes:
         """Return a blob of a session, if it has its digest."""
         found = await self._workers.run(self._context.spool.read, session_id, name, 0)
         data = b"" if found is None else found[0]
@@ -300,11 +300,11 @@ class SessionRegistry:
             if runner is None:
                 await self._load_session(row.key)
             elif runner.sequence != row.sequence:
-                await _update(runner)
+                await _refresh_session(runner)
         running = {_id_of(row.key) for row in rows}
         for session_id, runner in tuple(self._running.items()):
             if session_id not in running:
-                await _update(runner)
+                await _refresh_session(runner)
                 await self.retire(runner)
 
     async def _load_session(self, key: str) -> EndedSession | None:
@@ -330,7 +330,7 @@ class SessionRegistry:
             return None
         ended = EndedSession(SessionReceipt.decode(stored.receipt))
         last = ended.descriptor.session_end + self._context.keep_seconds
-        if await self._date() > last:
+        if await self._store_date() > last:
             return ended
         await self._cache(ended)
         return None
@@ -621,9 +621,9 @@ class SessionRegistry:
 
     async def _latest_session_end(self, task: TaskDefinition) -> int:
         rounds = task.parameters.deadlines.longest_session
-        return int(await self._date()) + rounds + WAITING_SECONDS
+        return int(await self._store_date()) + rounds + WAITING_SECONDS
 
-    async def _date(self) -> float:
+    async def _store_date(self) -> float:
         """Return this moment in Unix seconds, by the clock of a shared store."""
         if self._store.is_shared:
             return await self._store.read(ReadClock())
@@ -643,7 +643,7 @@ class SessionRegistry:
             stands: The session's position in the store.
             instead_of: The runner that answered them before.
         """
-        date, session_id = await self._date(), record.descriptor.session_id
+        date, session_id = await self._store_date(), record.descriptor.session_id
         known = self._running.get(session_id)
         if known is not None and known is not instead_of:
             return known  # another call has loaded it meanwhile
@@ -759,7 +759,7 @@ class SessionRegistry:
         try:
             while await runner.lease.hold():
                 try:
-                    await self._end(runner, give)
+                    await self._complete_session(runner, give)
                 except DeliveryDeferredError as error:
                     put_off = error
                     # Another replica may be able to, and takes the lease.
@@ -775,7 +775,9 @@ class SessionRegistry:
                 put_off.settle()
             await runner.lease.release()
 
-    async def _end(self, runner: SessionRunner, give: OnSum | None) -> None:
+    async def _complete_session(
+        self, runner: SessionRunner, give: OnSum | None
+    ) -> None:
         """Complete a session that is over; see `close`.
 
         Raises:
@@ -807,7 +809,7 @@ def _id_of(key: str) -> bytes:
     return bytes.fromhex(key.rpartition("/")[2])
 
 
-async def _update(runner: SessionRunner) -> None:
+async def _refresh_session(runner: SessionRunner) -> None:
     """Apply what others have stored of a session; a failure delays no other session."""
     try:
         await runner.refresh()

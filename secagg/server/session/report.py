@@ -693,7 +693,7 @@ class SessionReports:
             running = await store.read(ListSessions(role=Side.SERVER, task=task_id))
             opened = min((r.born for r in running if r.number == number), default=ended)
             report = report_of(receipt, progress, opened=opened, ended=ended)
-            await asyncio.to_thread(self._write, task_id, number, report)
+            await asyncio.to_thread(self._write_report, task_id, number, report)
         except StoreUnavailableError:
             raise  # the session's end needs the store, too
         except Exception as error:  # noqa: BLE001 - no sum waits for a report
@@ -709,7 +709,7 @@ class SessionReports:
     def read(self, task_id: str, number: int) -> dict[str, object] | None:
         """Return a report, or None if no readable one exists."""
         try:
-            with self._path(task_id, number).open("rb") as stream:
+            with self._report_path(task_id, number).open("rb") as stream:
                 report = json.loads(stream.read(_MAX_BYTES))
         except (OSError, ValueError, RecursionError):
             return None
@@ -742,14 +742,16 @@ class SessionReports:
         if self._directory.is_dir():
             yield from self._directory.glob("*/[0-9]*.json")
 
-    def _write(self, task_id: str, number: int, report: Mapping[str, object]) -> None:
-        path = self._path(task_id, number)
+    def _write_report(
+        self, task_id: str, number: int, report: Mapping[str, object]
+    ) -> None:
+        path = self._report_path(task_id, number)
         for folder in (self._directory, path.parent):
             folder.mkdir(mode=0o700, exist_ok=True)
         data = json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n"
         replace_file(path, data, mode=_PRIVATE)
 
-    def _path(self, task_id: str, number: int) -> Path:
+    def _report_path(self, task_id: str, number: int) -> Path:
         return self._directory / folder_of(task_id) / f"{number}.json"
 
 

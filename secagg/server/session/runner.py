@@ -158,7 +158,7 @@ class SumRelease:
         if not await self._lease.hold():
             return
         try:
-            if await self._begin():
+            if await self._begin_sum():
                 await self._compute(job)
         except LeaseLostError:
             await self._lease.release()
@@ -166,7 +166,7 @@ class SumRelease:
             await self._withdraw_start()
             raise
 
-    async def _begin(self) -> bool:
+    async def _begin_sum(self) -> bool:
         """Store that the sum is begun; return False if it was begun too often.
 
         Raises:
@@ -182,7 +182,7 @@ class SumRelease:
                 "computed it ended before it was done",
                 discard_unmasked=True,
             )
-            await self._end(lambda _: failed)
+            await self._end_session(lambda _: failed)
             return False
         if begun:
             self._log.write(
@@ -213,7 +213,7 @@ class SumRelease:
             # It is gone for good, or for longer than clients wait: the budget is spent.
             reason = f"the sum could not be computed: {error}"
             failed = AbortRequested(error.code, reason, discard_unmasked=True)
-            await self._end(lambda _: failed)
+            await self._end_session(lambda _: failed)
             return
         await retrying(
             context.clock,
@@ -222,9 +222,9 @@ class SumRelease:
             ),
         )
         digest = await context.workers.sha256(packed)
-        await self._end(lambda kept: SumComputed(digest, len(packed), kept))
+        await self._end_session(lambda kept: SumComputed(digest, len(packed), kept))
 
-    async def _end(
+    async def _end_session(
         self, event_of: Callable[[int], SumComputed | AbortRequested]
     ) -> None:
         """End the session by its sum or without; do nothing if it has ended.
@@ -634,7 +634,7 @@ class SessionRunner:
 
     def wait_answer(self, identity: str, retry_after_seconds: float) -> Wait:
         """Return the answer for a client that no update exists for yet."""
-        if identity in self._lost():
+        if identity in self._lost_uploads():
             return Wait(retry_after_seconds)  # its upload was lost: it sends it again
         return wait_answer(
             self._state,
@@ -851,19 +851,19 @@ class SessionRunner:
         """Return how the session ended; only after its end."""
         if self._ended_by_other is not None:
             return self._ended_by_other.receipt.outcome
-        return self._ended().outcome
+        return self._ended_state().outcome
 
     def receipt(self) -> SessionReceipt:
         """Return the receipt of the session; only after its end."""
         if self._ended_by_other is not None:
             return self._ended_by_other.receipt
-        return self._facts.receipt(self._ended(), was_restored=self._is_restored)
+        return self._facts.receipt(self._ended_state(), was_restored=self._is_restored)
 
     def audit(self) -> AuditReceipt:
         """Return what any party can verify of the session; only after its end."""
-        return self._facts.audit(self._ended())
+        return self._facts.audit(self._ended_state())
 
-    def _ended(self) -> server.Completed | server.Failed:
+    def _ended_state(self) -> server.Completed | server.Failed:
         if isinstance(self._state, server.Completed | server.Failed):
             return self._state
         raise ErrorCode.INTERNAL.error("the session is not over")
@@ -880,9 +880,9 @@ class SessionRunner:
 
     def missing(self) -> tuple[str, ...]:
         """Names of clients that may still answer in the open round, if known."""
-        return tuple(sorted({*missing_in(self._state), *self._lost()}))
+        return tuple(sorted({*missing_in(self._state), *self._lost_uploads()}))
 
-    def _lost(self) -> AbstractSet[str]:
+    def _lost_uploads(self) -> AbstractSet[str]:
         """Return whose stored upload is missing while the round for it is open."""
         is_open = isinstance(self._state, server.MaskedInputCollection)
         return self._uploads.missing if is_open else frozenset()

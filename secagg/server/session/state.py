@@ -443,7 +443,7 @@ class DurableState:
                 telemetry.log_event(
                     _LOG, logging.CRITICAL, telemetry.DUPLICATE_RECORD, reason=error
                 )
-                _refuse(batch, error)
+                _refuse_message(batch, error)
         self._state = state
         if accepted:
             self._on_messages(accepted)
@@ -685,7 +685,7 @@ def late_message_error(sender: str) -> SecAggError:
     )
 
 
-def _refuse(batch: list[_Waiting], error: DuplicateRecordError) -> None:
+def _refuse_message(batch: list[_Waiting], error: DuplicateRecordError) -> None:
     for message in batch:
         record: Record = record_of(message.event)
         if (record.kind, record.sender) == (error.record.kind, error.record.sender):
@@ -771,7 +771,7 @@ class SessionRecord:
         try:
             version = reader.u16()
             if version != _VERSION:
-                raise _unreadable(f"version {version} is unknown")
+                raise _unreadable_error(f"version {version} is unknown")
             descriptor = SessionDescriptor.decode(
                 reader.blob(max_bytes=_MAX_DESCRIPTOR_BYTES)
             )
@@ -781,7 +781,7 @@ class SessionRecord:
             revocations = reader.blob(max_bytes=MAX_REVOCATION_BYTES)
             reader.end()
         except (ValueError, RemoteProtocolError) as error:
-            raise _unreadable(str(error)) from None
+            raise _unreadable_error(str(error)) from None
         events = tuple(decode_server_event(record) for record in stored.records)
         invited = names if restricted else None
         return cls(
@@ -795,7 +795,7 @@ def _read_names(reader: Reader) -> frozenset[str]:
     )
 
 
-def _unreadable(complaint: str) -> SecAggError:
+def _unreadable_error(complaint: str) -> SecAggError:
     return ErrorCode.STORAGE_FAILED.error(
         f"a stored session cannot be read: {complaint}",
         fix="Use the release that wrote it, or delete the session's state.",

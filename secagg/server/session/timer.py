@@ -338,10 +338,10 @@ class RoundTimer:
         """Wait until the open round may close; False if another replica closed it."""
         if self._is_shared:
             return await self._wait_to_close_in_store()
-        await self._answered()
+        await self._wait_for_answers()
         return True
 
-    async def _answered(self) -> None:
+    async def _wait_for_answers(self) -> None:
         """Wait until the round is full, its deadline has passed or it was aborted."""
         clock = self._clock
         if isinstance(self._state, server.AdvertiseKeys):

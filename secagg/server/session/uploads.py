@@ -109,12 +109,12 @@ class UploadReceiver:
                 f"{self._size}",
                 sender=sender,
             )
-        work = asyncio.ensure_future(self._write(sender, chunk))
+        work = asyncio.ensure_future(self._write_chunk(sender, chunk))
         self._in_work.add(work)
-        work.add_done_callback(self._done)
+        work.add_done_callback(self._discard_work)
         return await asyncio.shield(work)
 
-    def _done(self, work: "asyncio.Future[UploadStatus]") -> None:
+    def _discard_work(self, work: "asyncio.Future[UploadStatus]") -> None:
         self._in_work.discard(work)
         if not work.cancelled():
             work.exception()  # the sender of the chunk may have hung up
@@ -155,7 +155,7 @@ class UploadReceiver:
                 _check_digest, self._spool, self._session_id, digest, self._size
             )
 
-    async def _write(self, sender: str, chunk: UploadChunk) -> UploadStatus:
+    async def _write_chunk(self, sender: str, chunk: UploadChunk) -> UploadStatus:
         """Store one chunk; with the last one, submit the upload as a message."""
         with self._exclusive_chunk(sender):
             async with self._slots.slot(len(chunk.data)):
@@ -176,7 +176,7 @@ class UploadReceiver:
         self._arrived()
         spool, session_id = self._spool, self._session_id
         try:
-            return await self._workers.run(self._store, sender, chunk)
+            return await self._workers.run(self._append_chunk, sender, chunk)
         except BadVectorError as error:
             await self._workers.run(spool.discard, session_id, sender, chunk.digest)
             raise ErrorCode.BAD_VECTOR.error(
@@ -184,7 +184,7 @@ class UploadReceiver:
                 sender=sender,
             ) from None
 
-    def _store(self, sender: str, chunk: UploadChunk) -> int:
+    def _append_chunk(self, sender: str, chunk: UploadChunk) -> int:
         """Add a chunk and return how many bytes have arrived; called on a worker.
 
         After the last chunk the upload is made durable and its entries are checked.

@@ -163,7 +163,7 @@ class TaskHistory:
         try:
             version, sums, told = reader.u16(), reader.u64(), reader.u64()
             if version != _VERSION:
-                raise _unreadable(f"version {version} is unknown")
+                raise _unreadable_error(f"version {version} is unknown")
             names = _read_names(reader)
             disputes = frozenset(zip(names[::2], names[1::2], strict=True))
             out, suspended = _read_names(reader), _read_names(reader)
@@ -173,7 +173,7 @@ class TaskHistory:
                 given[name] = reader.u32()
             reader.end()
         except (ValueError, RemoteProtocolError) as error:
-            raise _unreadable(str(error)) from None
+            raise _unreadable_error(str(error)) from None
         return cls(
             sums,
             told,
@@ -196,7 +196,7 @@ def _read_names(reader: Reader) -> tuple[str, ...]:
     return tuple(reader.text(max_bytes=MAX_IDENTITY_BYTES) for _ in range(reader.u32()))
 
 
-def _unreadable(complaint: str) -> SecAggError:
+def _unreadable_error(complaint: str) -> SecAggError:
     return ErrorCode.STORAGE_FAILED.error(
         f"the history of the task cannot be read: {complaint}",
         fix="Use the release that wrote it.",

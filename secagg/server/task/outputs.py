@@ -183,7 +183,7 @@ class SumWriter:
         Raises:
             ServiceError: STORAGE_FAILED; the session stays open in the store.
         """
-        await asyncio.to_thread(self._write, released)
+        await asyncio.to_thread(self._write_sum, released)
 
     async def write_aborted(self, session: SessionDescriptor, audit: bytes) -> None:
         """Write the receipt of a session that released no sum.
@@ -193,7 +193,7 @@ class SumWriter:
         """
         self._notify(await write_receipt(self._directory, session, audit))
 
-    def _write(self, released: ReleasedSum) -> None:
+    def _write_sum(self, released: ReleasedSum) -> None:
         """Write the files of one released sum, the report last."""
         number, values = released.session_number, released.values
         sum_path = self._directory / f"sum-{number}.npy"

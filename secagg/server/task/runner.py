@@ -122,7 +122,7 @@ class TaskRunner:
         task = self.task
         runner = await self._retrying(lambda: self._sessions.resumable(task))
         while True:
-            sums = await self._sums()
+            sums = await self._sums_released()
             if task.sessions is not None and sums >= task.sessions:
                 break
             if runner is None:
@@ -133,10 +133,10 @@ class TaskRunner:
                 payload = await self._next_payload(sums)
                 if payload is None or self._stopping.is_set():
                     break
-                if await self._sums() != sums:
+                if await self._sums_released() != sums:
                     await self._retrying(self._load_missed_sum)
                     continue
-                runner = await self._open(payload, attempt=1)
+                runner = await self._open_session(payload, attempt=1)
             if runner is not None:
                 payload_again = partial(self._next_payload, sums)
                 await self._sum_from(runner, payload_again)
@@ -167,13 +167,15 @@ class TaskRunner:
             self.task.gate.record_opened(latest[0].born)
             self.task.gate.record_sum()
 
-    async def _sums(self) -> int:
+    async def _sums_released(self) -> int:
         """Return how many sums the task has released, at all replicas."""
         task_id = self.task.task_id
         facts = await self._retrying(lambda: self._sessions.facts(task_id, newest=True))
         return facts.sums
 
-    async def _open(self, payload: bytes, *, attempt: int) -> SessionRunner | None:
+    async def _open_session(
+        self, payload: bytes, *, attempt: int
+    ) -> SessionRunner | None:
         """Open a session, or find the one that another aggregator has opened.
 
         Returns:
@@ -252,7 +254,7 @@ class TaskRunner:
             payload = await payload_again()
             if payload is None:
                 raise error
-            if (another := await self._open(payload, attempt=attempt)) is None:
+            if (another := await self._open_session(payload, attempt=attempt)) is None:
                 return
             runner = another
 

@@ -494,14 +494,14 @@ def prepare_task(
     return PreparedTask(
         parameters=parameters,
         noised=noised,
-        report=_report(noised, reports, keep=keep),
+        report=_report_of(noised, reports, keep=keep),
         payload=payload,
         enrolment=enrolment,
         steps=settings.task.steps,
     )
 
 
-def _report(
+def _report_of(
     noised: NoisyTask | None, reports: Path | None, *, keep: bool
 ) -> PrivacyReport | None:
     if noised is None or reports is None:

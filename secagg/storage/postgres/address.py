@@ -33,29 +33,31 @@ def checked_address(url: str) -> str:
         query = parts.query
         options = parse_qs(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
-        raise _refused("cannot be read", _EXAMPLE) from None
+        raise _address_error("cannot be read", _EXAMPLE) from None
     if parts.scheme != "postgresql":
-        raise _refused("names another kind of database", _EXAMPLE)
+        raise _address_error("names another kind of database", _EXAMPLE)
     # The driver takes all behind the first @ for hosts, and no host has one.
     user, is_behind, rest = parts.netloc.partition("@")
     named = (rest if is_behind else user, *options.get("host", ()))
     hosts = [host for names in named for host in names.split(",") if host]
     if parts.password:
-        raise _refused("holds a password", "Write it into a file for passfile=.")
+        raise _address_error("holds a password", "Write it into a file for passfile=.")
     if any("@" in host for host in hosts):
-        raise _refused("has more than one @", "Write %40 for an @ in the user's name.")
+        raise _address_error(
+            "has more than one @", "Write %40 for an @ in the user's name."
+        )
     unknown = sorted(set(options) - _OPTIONS)
     if unknown:
-        raise _refused(
+        raise _address_error(
             f"has options that are not known here: {', '.join(unknown)}",
             f"Use {', '.join(sorted(_OPTIONS))} only.",
         )
     if len(parts.path) < len("/x"):
-        raise _refused("names no database", _EXAMPLE)
+        raise _address_error("names no database", _EXAMPLE)
     if not hosts:
-        raise _refused("names no host", _EXAMPLE)
+        raise _address_error("names no host", _EXAMPLE)
     if options.get("sslmode") != [_CHECKED] and not all(map(_is_local_host, hosts)):
-        raise _refused(
+        raise _address_error(
             "leads to another machine without a check of its certificate",
             f"Add sslmode={_CHECKED}, and sslrootcert= for an authority of your own.",
         )
@@ -79,7 +81,7 @@ def _is_local_host(host: str) -> bool:
         return name == "localhost"
 
 
-def _refused(complaint: str, next_step: str) -> LocalProtocolError:
+def _address_error(complaint: str, next_step: str) -> LocalProtocolError:
     # The address itself is never repeated: it may hold what it should not.
     return ErrorCode.BAD_SETTINGS.error(
         f"the address of the PostgreSQL store {complaint}",

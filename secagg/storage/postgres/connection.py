@@ -185,7 +185,7 @@ class PostgresLink:
         while True:
             link = cls(address, mark, is_shared=is_shared)
             try:
-                await link._open(
+                await link._open_once(
                     entropy, instant=instant, accept_restored=accept_restored
                 )
             except StoreUnavailableError as error:
@@ -207,7 +207,7 @@ class PostgresLink:
                 return link
             await asyncio.sleep(STORE_RETRY_SECONDS)
 
-    async def _open(
+    async def _open_once(
         self, entropy: Entropy, *, instant: int | None, accept_restored: bool
     ) -> None:
         """Open the store once; see `open`."""
@@ -224,7 +224,7 @@ class PostgresLink:
                 is_known = (
                     self.is_shared and await self._sharing(instant).was_attended()
                 )
-                await self._begin(
+                await self._check_mark(
                     entropy,
                     accept_restored=accept_restored,
                     is_alone=is_alone,
@@ -445,7 +445,7 @@ class PostgresLink:
 
     # --- generation and mark ----------------------------------------------------------
 
-    async def _begin(
+    async def _check_mark(
         self,
         entropy: Entropy,
         *,

@@ -36,7 +36,7 @@ async def migrate(database: Database) -> None:
         "applied timestamptz NOT NULL DEFAULT clock_timestamp())"
     )
     steps = _steps()
-    done = await _done(database)
+    done = await _last_applied(database)
     if done > len(steps):
         raise _other_schema(done, len(steps))
     for number, step in enumerate(steps[done:], done + 1):
@@ -51,12 +51,12 @@ async def refuse_other_schema(database: Database) -> None:
     Raises:
         ServiceError: STORAGE_FAILED.
     """
-    done, known = await _done(database), len(_steps())
+    done, known = await _last_applied(database), len(_steps())
     if done != known:
         raise _other_schema(done, known)
 
 
-async def _done(database: Database) -> int:
+async def _last_applied(database: Database) -> int:
     query = "SELECT coalesce(max(number), 0) FROM migration"
     return int(await database.fetchval(query))
 

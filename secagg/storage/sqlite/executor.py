@@ -163,7 +163,7 @@ class SQLiteExecutor:
     # --- the writer -------------------------------------------------------------------
 
     def _write_batch(self, all_written: asyncio.Future[None]) -> None:
-        """Let the thread write the pending changes; `_answer` continues after it."""
+        """Let the thread write the pending changes; `_answer_callers` continues."""
         batch, self._pending = self._pending, []
         changes = tuple(change for change, _ in batch)
         loop = all_written.get_loop()
@@ -172,13 +172,15 @@ class SQLiteExecutor:
                 self._thread, self.transactions.apply, changes
             )
         except RuntimeError:  # the thread has ended, and nothing was written
-            self._answer(batch, [_not_known()] * len(batch), all_written)
+            self._answer_callers(batch, [_not_known()] * len(batch), all_written)
             return
         written.add_done_callback(
-            lambda done: self._answer(batch, _outcomes(done, len(batch)), all_written)
+            lambda done: self._answer_callers(
+                batch, _outcomes(done, len(batch)), all_written
+            )
         )
 
-    def _answer(
+    def _answer_callers(
         self,
         batch: _Batch,
         outcomes: Sequence[Outcome | Exception],

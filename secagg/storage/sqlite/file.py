@@ -283,7 +283,7 @@ class SQLiteFile:
                 # descriptor drops the locks of the first.
                 mark.hold(wait_seconds=LOCK_TIMEOUT_SECONDS)
                 undo.callback(mark.release)
-            with self._failures():
+            with self._mapping_failures():
                 if path is not None:
                     # SQLite gives its log the mode of the database: this covers both.
                     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -311,7 +311,7 @@ class SQLiteFile:
                 might send what it reads.
         """
         self._refuse_fork()
-        with self._failures():
+        with self._mapping_failures():
             self._write_mark()
             yield self.database
 
@@ -324,7 +324,7 @@ class SQLiteFile:
                 the disk.
         """
         self._refuse_fork()
-        with self._failures():
+        with self._mapping_failures():
             self._write_mark()
             self.database.execute("BEGIN IMMEDIATE")
             try:
@@ -348,12 +348,12 @@ class SQLiteFile:
             ServiceError: STORAGE_FAILED; the next erasure tries again.
         """
         self._refuse_fork()
-        with self._failures():
+        with self._mapping_failures():
             self._checkpoint()
 
     def close(self) -> None:
         """Merge the log into the file and release the locks; a fork does neither."""
-        with self._failures():
+        with self._mapping_failures():
             self._release()
 
     def _release(self) -> None:
@@ -367,7 +367,7 @@ class SQLiteFile:
     def _refuse_fork(self) -> None:
         """Refuse a process other than the one that opened the file."""
         if os.getpid() != self._process:
-            raise _refused(
+            raise _file_error(
                 self._name,
                 f"process {self._process} has opened it, and this one is a fork of it",
                 "Use it in the process that opened it, or start the other process "
@@ -425,7 +425,7 @@ class SQLiteFile:
             found = self._pragma(name)
             wanted = "memory" if (self._name, name) == (_MEMORY, _JOURNAL) else needed
             if found != wanted:
-                raise _refused(
+                raise _file_error(
                     self._name,
                     f"SQLite runs with {name} = {found}, and durable commits need "
                     f"{wanted}",
@@ -443,12 +443,14 @@ class SQLiteFile:
         """Raise the generation and return it."""
         raised = "UPDATE store SET generation = generation + 1"
         found = self.database.execute(f"{raised} RETURNING store_id, generation")
-        return self._stated(mark_in(found))
+        return self._require_mark(mark_in(found))
 
     def _read_state(self) -> Mark:
-        return self._stated(run_inline(ReadMark().run(SQLiteConnection(self.database))))
+        return self._require_mark(
+            run_inline(ReadMark().run(SQLiteConnection(self.database)))
+        )
 
-    def _stated(self, mark: Mark | None) -> Mark:
+    def _require_mark(self, mark: Mark | None) -> Mark:
         if mark is None:
             raise StateDamagedError(f"{self._name} does not say which store it is")
         return mark
@@ -481,7 +483,7 @@ class SQLiteFile:
         self._pragma("wal_checkpoint(TRUNCATE)")
 
     @contextmanager
-    def _failures(self) -> Iterator[None]:
+    def _mapping_failures(self) -> Iterator[None]:
         with mapped_errors(self._name):
             yield
 
@@ -535,7 +537,7 @@ def mapped_errors(name: str) -> Iterator[None]:
         # SQLite's own message about a name that is not valid text.
         raise StateDamagedError(f"{name} contains invalid UTF-8") from None
     except OSError as error:
-        raise _refused(name, error.strerror or str(error), _CHECK_OWNER) from None
+        raise _file_error(name, error.strerror or str(error), _CHECK_OWNER) from None
 
 
 def _failure(name: str, error: sqlite3.Error) -> SecAggError:
@@ -543,10 +545,10 @@ def _failure(name: str, error: sqlite3.Error) -> SecAggError:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code == sqlite3.SQLITE_CORRUPT:
         return StateDamagedError(f"{name}: {error}")
-    return _refused(name, str(error), _NEXT_STEPS.get(code, _CHECK_OWNER))
+    return _file_error(name, str(error), _NEXT_STEPS.get(code, _CHECK_OWNER))
 
 
-def _refused(name: str, complaint: str, next_step: str) -> SecAggError:
+def _file_error(name: str, complaint: str, next_step: str) -> SecAggError:
     return ErrorCode.STORAGE_FAILED.error(
         f"the state file {name} cannot be used: {complaint}", fix=next_step
     )

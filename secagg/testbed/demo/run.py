@@ -298,14 +298,16 @@ def accuracy_picture(
         part = (100.0 * accuracy - floor) / (100.0 - floor)
         return across, _TOP + _HIGH * (1.0 - part)
 
-    parts = [_text(_WIDTH / 2, 20, title, "text-anchor='middle' font-weight='bold'")]
+    parts = [
+        _svg_text(_WIDTH / 2, 20, title, "text-anchor='middle' font-weight='bold'")
+    ]
     for percent in range(floor, 101, 20):
         _, y = place(0, percent / 100)
         parts.append(
             f"<line x1='{_LEFT:g}' x2='{_LEFT + _WIDE:g}' y1='{y:.1f}' y2='{y:.1f}' "
             "stroke='#ddd'/>"
         )
-        parts.append(_text(_LEFT - 8, y + 4, f"{percent} %", "text-anchor='end'"))
+        parts.append(_svg_text(_LEFT - 8, y + 4, f"{percent} %", "text-anchor='end'"))
     for (_, colour), curve in zip(_LINES, curves, strict=True):
         points = [place(step, each) for step, each in enumerate(curve)]
         drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
@@ -320,11 +322,11 @@ def accuracy_picture(
     last = 0.0
     for y, name, colour in labels:
         last = max(y, last + _LABEL_HEIGHT)  # no label hides another one
-        parts.append(_text(_LEFT + _WIDE + 10, last, name, f"fill='{colour}'"))
+        parts.append(_svg_text(_LEFT + _WIDE + 10, last, name, f"fill='{colour}'"))
     for step in range(len(private)):
         x, _ = place(step, 1.0)
         label = f"step {step + 1}" if len(private) <= 8 else str(step + 1)  # noqa: PLR2004 - what the width holds
-        parts.append(_text(x, _TOP + _HIGH + 18, label, "text-anchor='middle'"))
+        parts.append(_svg_text(x, _TOP + _HIGH + 18, label, "text-anchor='middle'"))
     body = "\n".join(parts)
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {_WIDTH} {_HEIGHT}' "
@@ -334,5 +336,5 @@ def accuracy_picture(
     )
 
 
-def _text(x: float, y: float, text: str, look: str) -> str:
+def _svg_text(x: float, y: float, text: str, look: str) -> str:
     return f"<text x='{x:.1f}' y='{y:.1f}' {look}>{escape(text)}</text>"

@@ -224,7 +224,7 @@ class ReportCollector:
         """Take what an aggregator says."""
         match said["event"]:
             case "progress":
-                self._report(said)
+                self._report_progress(said)
             case "closed":
                 facts = {key: value for key, value in said.items() if key != "event"}
                 closed = ClosedRound(**facts)
@@ -251,14 +251,14 @@ class ReportCollector:
                 start_cpu_seconds=said["listening"]["start_cpu_seconds"],
                 cpu_seconds=said["done"]["cpu_seconds"],
                 peak_rss_bytes=said["done"]["peak_rss_bytes"],
-                bytes_up=self._bytes(index, 1),
-                bytes_down=self._bytes(index, 2),
+                bytes_up=self._traffic_bytes(index, 1),
+                bytes_down=self._traffic_bytes(index, 2),
             )
             for index, said in enumerate(self.servers)
             if "done" in said
         )
 
-    def _bytes(self, server: int, column: int) -> int:
+    def _traffic_bytes(self, server: int, column: int) -> int:
         """Return the bytes that clients sent to an aggregator (1), or received (2)."""
         return sum(
             counted[column]
@@ -266,7 +266,7 @@ class ReportCollector:
             for counted in client["traffic"][server].values()
         )
 
-    def _report(self, said: Event) -> None:
+    def _report_progress(self, said: Event) -> None:
         """Report a new round, and every tenth part of a cohort that gathers.
 
         Aggregators that share a store report both one after the other: it is shown

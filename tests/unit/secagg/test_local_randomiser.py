@@ -206,7 +206,7 @@ async def test_a_total_takes_the_figure_of_the_adversary_that_is_named(
             privacy_limits=privacy_limits,
             total=total,
         ) as one:
-            _, state = one._parts()
+            _, state = one._require_open()
             if not fits:
                 with pytest.raises(TotalBudgetExceededError):
                     state.call(lambda opened: opened.total.claim(offer))

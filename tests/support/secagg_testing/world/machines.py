@@ -413,11 +413,11 @@ class _Blobs(MemoryBlobs):
 
     def sync(self, prefix: str) -> None:
         """Keep what was created below a prefix, whatever happens."""
-        self._unsynced.difference_update(self._of(prefix))
+        self._unsynced.difference_update(self._names_below(prefix))
 
     def lose_power(self) -> frozenset[str]:
         """Drop every object that was not synced; return their names."""
-        dropped = frozenset(name for name in self._unsynced if self._of(name))
+        dropped = frozenset(name for name in self._unsynced if self._names_below(name))
         for name in dropped:
             self.remove(name)
         self._unsynced.clear()

@@ -73,7 +73,7 @@ class Command:
         given, last = await command._contribute(
             settings, source, files, output, self._client
         )
-        return command._payload(given, last, files, output)["sessions"]
+        return command._result_values(given, last, files, output)["sessions"]
 
     async def serve(self, name):
         client = partial(self._client, is_service=True)

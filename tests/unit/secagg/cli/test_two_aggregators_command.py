@@ -52,7 +52,7 @@ from secagg.transport.channel_options import HEALTH_SERVICE
 from secagg.two_aggregators import SharedContribution
 from secagg.two_aggregators.program import (
     ReleasingLeader,
-    _connect,
+    _connection_to,
     contribute_vector,
     noise_of,
     opened_parties,
@@ -352,7 +352,7 @@ def test_certificates_can_be_taken_back_and_health_needs_none(deployment):
             ports = {"leader": "127.0.0.1:1", "helper": str(helper.transport.address)}
             for name in "ab":
                 settings = deployment.settings(name, deployment.client(name, ports))
-                async with _connect("helper", settings.helper) as way:
+                async with _connection_to("helper", settings.helper) as way:
                     if name == "a":
                         with pytest.raises(ServiceError, match="revoked"):
                             await way.call(GetOffer("between-two"))
@@ -783,7 +783,8 @@ def test_a_revoked_client_loses_its_access_within_a_minute(deployment, part):
                 for name in "ab"
             }
             ways = {
-                name: _connect(part, getattr(settings[name], part)) for name in "ab"
+                name: _connection_to(part, getattr(settings[name], part))
+                for name in "ab"
             }
             async with ways["a"] as gone, ways["b"] as stays:
                 call = GetOffer("between-two")

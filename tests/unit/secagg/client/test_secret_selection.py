@@ -166,7 +166,7 @@ async def test_only_a_client_with_a_fixed_time_may_skip_the_making(
     coins = iter([False, True, True, True])
     monkeypatch.setattr(NoisyTask, "is_selected", lambda *_: next(coins))
     # Uploads leave at the beginning of the round, without a wait.
-    monkeypatch.setattr(SessionDriver, "_due", lambda _: 0.0)
+    monkeypatch.setattr(SessionDriver, "_vector_due_at", lambda _: 0.0)
     monkeypatch.setattr(Application, "vector", at_once)
     made = []
 

@@ -410,13 +410,13 @@ def takes_a_second_message_after_a_restart(found):
 def counts_a_repeated_upload_after_a_restart(found):
     class Faulty(ServerDriver):
         def restart(self) -> dict[str, Any]:
-            right = StepServer._step
+            right = StepServer._apply_event
 
             def always_new(server, event):
                 found.fired += not right(server, event)
                 return True
 
-            with patch.object(StepServer, "_step", always_new):
+            with patch.object(StepServer, "_apply_event", always_new):
                 return super().restart()
 
     found.driver = Faulty

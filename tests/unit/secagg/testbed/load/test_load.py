@@ -17,7 +17,7 @@ from secagg.advanced import (
     ClientPhase,
     ClientProgress,
 )
-from secagg.cli.load import _payload
+from secagg.cli.load import _result_values
 from secagg.errors import (
     ErrorCode,
     LocalProtocolError,
@@ -183,7 +183,7 @@ def test_waiting_is_counted_in_the_round_that_waits_for_lost_clients(json_answer
     assert result.server_peak_rss_bytes == 7
     assert dataclasses.replace(result, clients_lost=0).waiting_cpu_ms is None
     assert (result.bytes_up_per_client, result.bytes_down_per_client) == (5.0, 5.0)
-    json_answer("load", _payload(10, result))
+    json_answer("load", _result_values(10, result))
 
 
 def test_traffic_is_that_of_the_mean_client_call_by_call():
@@ -348,12 +348,12 @@ async def test_a_client_that_cannot_join_ends_its_process(
             raise ServiceError("no room", code=ErrorCode.STORAGE_FAILED)
         if not joined:
             await asyncio.Event().wait()
-        pool._completed += 1
+        pool._conclude_completed += 1
 
     monkeypatch.setattr(pool, "_contribute", contribute)
     with nullcontext() if joined else pytest.raises(ServiceError, match="no room"):
         await pool.run_clients(range(1, 4))
-    assert pool._completed == 2 * joined
+    assert pool._conclude_completed == 2 * joined
     assert '"name": "client-1"' in capsys.readouterr().out
 
 
