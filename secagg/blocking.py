@@ -214,6 +214,7 @@ class _Blocking(Generic[_Opened]):
             loop.close()
 
     def _require_open(self) -> tuple[_Loop, _Opened]:
+        """Return the parts of the open object."""
         if self._running is None:
             raise ErrorCode.LOCAL_MISUSE.error(
                 "it is not open", fix="Use it as a context manager."

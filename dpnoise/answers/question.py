@@ -223,6 +223,7 @@ def read_number(value: object) -> float:
 
 
 def _checked(total: object, dimension: int) -> NDArray[np.float64]:
+    """Return a released sum as floats; its form must be that of the question."""
     counts = np.asarray(total, dtype=np.float64)
     if counts.shape != (dimension,) or not bool(np.all(np.isfinite(counts))):
         raise InputError(

@@ -204,6 +204,7 @@ def _squares(vectors: Vectors) -> tuple[float, float]:
 
 
 def _infeasible_row(cell: _Cell, refusal: DPNoiseError) -> Row:
+    """Return the row of a setting for which no plan exists."""
     return Row(
         mechanism=cell.mechanism,
         bits=cell.bits,

@@ -220,6 +220,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _cell_text(value: object) -> str:
+    """Return a value as text."""
     if value is None:
         return "–"
     return f"{value:.5g}" if isinstance(value, float) else str(value)

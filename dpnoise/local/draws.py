@@ -127,6 +127,7 @@ class Draws:
         return taken & ((1 << count) - 1)
 
     def _read_bytes(self, size: int) -> bytes:
+        """Return the next bytes of the source."""
         if len(self._buffer) < size:
             fresh = self._source.bytes_at(self._offset, _READ_BYTES + size)
             self._offset += len(fresh)

@@ -453,8 +453,10 @@ def packed_bytes(length: int, bits: int) -> int:
 
 
 def _percent(part: Fraction) -> str:
+    """Return a part in per cent."""
     return f"{100.0 * float(part):.4g} %"
 
 
 def _json_number(number: float) -> float | str:
+    """Return a number as JSON has it; infinity is a text."""
     return number if math.isfinite(number) else "inf"

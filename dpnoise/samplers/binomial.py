@@ -66,6 +66,7 @@ def even_trials(num_trials: int, most: int) -> int:
 
 @functools.lru_cache(maxsize=CACHED_TABLES)
 def _build(num_trials: int) -> InversionTable:
+    """Return the table of the law."""
     return InversionTable.from_law(
         "binomial",
         (Fraction(num_trials),),

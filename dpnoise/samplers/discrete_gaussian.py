@@ -60,6 +60,7 @@ def discrete_gaussian_table(variance_parameter: Fraction | int) -> InversionTabl
 
 @functools.lru_cache(maxsize=CACHED_TABLES)
 def _build(variance_parameter: Fraction) -> InversionTable:
+    """Return the table of the law."""
     return InversionTable.from_law(
         "discrete-gaussian",
         (variance_parameter,),

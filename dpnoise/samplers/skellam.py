@@ -66,6 +66,7 @@ def skellam_table(noise_variance: Fraction | int) -> InversionTable:
 
 @functools.lru_cache(maxsize=CACHED_TABLES)
 def _build(noise_variance: Fraction) -> InversionTable:
+    """Return the table of the law."""
     return InversionTable.from_law(
         "skellam",
         (noise_variance,),

@@ -42,6 +42,7 @@ _SYNONYMS: Final = {"remove": "stop", "rm": "stop", "delete": "stop", "ls": "lis
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001 - typer's callback protocol
+    """Print the version of this program and end it."""
     if value:
         # Imported here: it loads the parsers of electronic mail.
         from importlib import metadata

@@ -143,6 +143,7 @@ def _no_offer(path: Path, complaint: str) -> SecAggError:
 
 
 def _exact_sums_error(path: Path) -> SecAggError:
+    """Return the error of a task without noise."""
     return ErrorCode.BAD_SETTINGS.error(
         f"{path} describes exact sums: there is no noise to approve",
         fix="Approve a task with noise.",

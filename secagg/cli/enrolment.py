@@ -334,12 +334,14 @@ def _write_credential(output: Output, issued: "IssuedCredential", path: Path) ->
 
 
 def _credential_state(issued: "Issued", now: int) -> str:
+    """Return the state of a credential in a word."""
     if issued.is_revoked:
         return "revoked"
     return "live" if issued.is_live(now) else "expired"
 
 
 def _unix_seconds() -> int:
+    """Return this moment."""
     return int(time.time())
 
 

@@ -141,5 +141,6 @@ def layer_table(figures: dict[str, object]) -> list[tuple[str, str]]:
 
 
 def _require_float(figure: object) -> float:
+    """Return a figure that is a float."""
     assert isinstance(figure, float)  # noqa: S101 - `adversaries` has made it
     return figure

@@ -174,6 +174,7 @@ def _command_parameters(operation: Operation[Any]) -> Iterator[Parameter]:
 
 
 def _keyword_parameter(name: str, annotation: object, default: object) -> Parameter:
+    """Return a parameter that is given by name."""
     default = Parameter.empty if default is MISSING else default
     return Parameter(
         name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default

@@ -460,6 +460,7 @@ def _stem_of(directory: Path, holder: "PeerIdentity") -> str:
 
 
 def _write_certificate(path: Path, certificate: bytes) -> None:
+    """Write a certificate, whole or not at all."""
     from secagg.runtime.files import disk, replace_file
 
     with disk(path):
@@ -482,4 +483,5 @@ def _require_fingerprint(fingerprint: str | None, request: Path) -> str:
 
 
 def _report_files(output: Output, written: "list[Path] | tuple[Path, ...]") -> None:
+    """Report the files that were written."""
     output.result({"files": [str(path) for path in written]})

@@ -145,6 +145,7 @@ def _verify_file(file: Path, keys: _Keys) -> _Checked:
 
 
 def _verdict_values(error: "RemoteProtocolError | None") -> dict[str, object]:
+    """Return the verdict on a receipt as JSON values."""
     if error is None:
         return {"valid": True, "reason": ""}
     return {"valid": False, "reason": str(error), "name": error.code.name}

@@ -289,9 +289,10 @@ def _run_until_stopped(
     import os
     from functools import partial
 
-    from secagg.cli.checks.preflight import check_task_rules, identity_of
+    from secagg.cli.checks.preflight import check_task_rules
     from secagg.cli.checks.setups import tasks_in_folder
     from secagg.cli.session_view import SessionView
+    from secagg.config.files import identity_of
     from secagg.server.service import ServiceManager, run_service
     from secagg.transport.peer_identity import Role
 

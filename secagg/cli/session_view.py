@@ -75,6 +75,7 @@ class SessionView:
             self._show_bar(self._live, progress)
 
     def _session_title(self, progress: SessionProgress) -> str:
+        """Return the name of a session on a line."""
         name = f"session {progress.session_number}"
         return f"{progress.task_id} {name}" if self._names_tasks else name
 
@@ -110,6 +111,7 @@ class SessionView:
 
 
 def _title(progress: SessionProgress) -> str:
+    """Return the phase or the round of a session."""
     if progress.phase in (SessionPhase.SUMMING, SessionPhase.ABORTED):
         return str(progress.phase)
     return ROUNDS[progress.round].title

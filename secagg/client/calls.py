@@ -570,6 +570,7 @@ class ClientCalls:
         await self._clock.sleep_until(self._clock.now() + seconds)
 
     def _too_late(self, reason: str) -> SecAggError:
+        """Return the error of a call that was not answered before its deadline."""
         if isinstance(self.failure, AnotherAggregatorError):
             return self.failure  # its own aggregator was never asked: nothing is over
         return ErrorCode.DEADLINE.error(

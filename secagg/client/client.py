@@ -560,6 +560,7 @@ class Client:
     async def _call_own_state(
         self, work: Callable[[OpenClient], Coroutine[Any, Any, _Answer]]
     ) -> _Answer:
+        """Run a call on the client's state."""
         _, state = self._require_open()
         return await call_state(state, work, self._workers)
 
@@ -600,6 +601,7 @@ class Client:
         )
 
     def _require_open(self) -> tuple[ClientRunner, DurableClient]:
+        """Return the parts of the open client."""
         if self._opened is None:
             raise ErrorCode.LOCAL_MISUSE.error(
                 "the client is not open",
@@ -690,6 +692,7 @@ class Client:
         )
 
     async def _accept_session(self, admitted: SessionInfo) -> None:
+        """Let the application refuse a session."""
         await self._application.check(self._this_source().accept, admitted)
 
     async def _prepare(self, given: Preparation) -> object:

@@ -175,6 +175,7 @@ def _roster_view(
 
 
 def _count_members(bitmap: bytes) -> int:
+    """Return how many bits of a bitmap are set."""
     return int.from_bytes(bitmap, "big").bit_count()
 
 

@@ -361,6 +361,7 @@ class DurableClient:
 
 
 def _require_open(opened: OpenClient | None) -> OpenClient:
+    """Return the state that is open."""
     if opened is None:
         raise ErrorCode.INTERNAL.error("a client that is open has a state")
     return opened

@@ -338,6 +338,7 @@ class EdgeConnection:
         )
 
     def _unreachable(self, reason: str) -> SecAggError:
+        """Return the error of an edge that cannot be reached."""
         return ErrorCode.UNREACHABLE.error(
             f"{self._authority} cannot be reached: {reason}",
             fix="Check the address, the network and that the aggregator runs; "

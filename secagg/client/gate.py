@@ -572,6 +572,7 @@ class GateCheck(Generic[_Request]):
 
 
 def _check_form(request: GateRequest) -> None:
+    """Check that an offer is well formed."""
     request.offer.validate()
 
 
@@ -580,6 +581,7 @@ def _aggregator(request: GateRequest) -> None:
 
 
 def _trust_domain(request: GateRequest) -> None:
+    """Check that server, offer and credential are of one trust domain."""
     trust = request.offer.parameters.trust
     if trust is not None and request.trust_domain is not None:
         check_trust_domain(trust, request.trust_domain)
@@ -589,6 +591,7 @@ def _trust_domain(request: GateRequest) -> None:
 
 
 def _check_session_number(request: GateRequest) -> None:
+    """Refuse a session that is not newer than those seen."""
     check_number(request.offer, request.known.highest_number)
 
 
@@ -597,6 +600,7 @@ def _clock(request: GateRequest) -> None:
 
 
 def _check_session_end(request: GateRequest) -> None:
+    """Refuse a session at its end, unless an input is bound to it."""
     if not request.known.is_bound:  # else only its outcome is asked for
         check_end(request.offer, request.now)
 
@@ -613,6 +617,7 @@ def _list_number(request: GateRequest) -> None:
 
 
 def _check_cohort(request: GateRequest) -> None:
+    """Check the offer against the client's rules for cohorts."""
     request.own.policy.check(request.offer)
 
 
@@ -629,12 +634,14 @@ def _check_privacy_limits(request: GateRequest) -> None:
 
 
 def _check_task_budget(request: GateRequest) -> None:
+    """Refuse a session beyond those that the client may give."""
     charge = charge_of(request.offer, trust_domain=request.trust_domain)
     if charge is not None:
         check_budget(charge, request.known.charges)
 
 
 def _check_total_budget(request: GateRequest) -> None:
+    """Refuse a task that the rest of the data's total does not cover."""
     total = request.own.total
     if total is not None and request.claim is not None:
         check_claim(total.budget, request.known.claims, request.claim)

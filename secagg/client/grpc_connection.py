@@ -207,6 +207,7 @@ class GrpcConnection:
                     call.cancel()
 
     def _count_traffic(self, row: Call, body: bytes) -> None:
+        """Count a call and the bytes that it sends."""
         traffic = self.traffic[row.name]
         traffic.calls += 1
         traffic.bytes_sent += len(body)
@@ -238,6 +239,7 @@ class GrpcConnection:
         )
 
     def _closed_error(self) -> SecAggError:
+        """Return the error of a call on a closed connection."""
         return ErrorCode.CANCELLED.error(
             f"the connection to {self._address} is closed", fix="Open a new connection."
         )

@@ -151,6 +151,7 @@ class FileInput:
         return self._given.has(task, session_number, self._marks[path])
 
     def _load_vector(self, path: Path) -> npt.NDArray[Any]:
+        """Return the vector of a file; the last one read stays in memory."""
         if path not in self._vectors:
             mark = _file_mark(
                 path
@@ -161,6 +162,7 @@ class FileInput:
 
 
 def _file_mark(path: Path) -> str:
+    """Return what tells a changed file; "" for one that cannot be read."""
     try:
         return mark_of(path)
     except OSError:
@@ -199,6 +201,7 @@ class InputAssignments:
         return self._read_assignments().get(_session_key(task, session_number)) == mark
 
     def _read_assignments(self) -> dict[str, str]:
+        """Return the recorded files; none where the record is missing or damaged."""
         try:
             found = json.loads(self._path.read_bytes())
         except (OSError, ValueError):
@@ -217,4 +220,5 @@ def mark_of(path: Path) -> str:
 
 
 def _session_key(task: str, session_number: int) -> str:
+    """Return the key of a session in the record."""
     return f"{task}/{session_number}"

@@ -942,6 +942,7 @@ class OpenClient:
         return await session.end_as(session.state)
 
     async def _load_record(self, key: str) -> StoredSession:
+        """Return the stored session of a key, which has not ended."""
         stored = await self.store.read(LoadSession(key))
         if stored is None or stored.ended:
             raise ErrorCode.INTERNAL.error("a session that is open has a record")
@@ -979,6 +980,7 @@ def _outcome_deadline(offered: SessionDescriptor) -> int:
 
 
 def _past_end_error(offered: SessionDescriptor) -> SessionAbortedError:
+    """Return the error of a session that is over by its own end."""
     return _aborted_error(
         ErrorCode.DEADLINE,
         f"session {offered.session_number} of task {offered.task_id!r} is over by its "
@@ -1085,6 +1087,7 @@ def _log_session(
     level: int = logging.INFO,
     **facts: str,
 ) -> None:
+    """Log one event of a session."""
     telemetry.log_event(
         _LOG, level, name, session=offered.session_id.hex()[:16], **facts
     )

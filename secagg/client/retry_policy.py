@@ -78,13 +78,16 @@ class Backoff:
         return self._with_jitter(_clamp_hint(hint_seconds))
 
     def _with_jitter(self, seconds: float) -> float:
+        """Return a wait, longer or shorter by up to a quarter."""
         return seconds * (0.75 + 0.5 * self._random_fraction())
 
     def _random_fraction(self) -> float:
+        """Draw a fraction from [0, 1)."""
         return int.from_bytes(self.entropy.token(2), "big") / 65536
 
 
 def _clamp_hint(hint_seconds: float | None) -> float:
+    """Return what a server asked for, within limits; 0 for no hint."""
     if hint_seconds is None:
         return 0.0
     return min(_LONGEST_HINT_SECONDS, max(_SHORTEST_HINT_SECONDS, hint_seconds))

@@ -398,6 +398,7 @@ class ClientRunner:
         self._on_progress(ClientProgress(ClientPhase.UNREACHABLE, reason=reason))
 
     def _log_session(self, name: str, offered: SessionDescriptor, **facts: str) -> None:
+        """Log one event of a session."""
         telemetry.log_event(
             _LOG, logging.INFO, name, session=offered.session_id.hex()[:16], **facts
         )

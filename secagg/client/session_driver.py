@@ -372,6 +372,7 @@ class SessionDriver:
                 self._hold_refusal(error)
 
     async def _send_message(self, envelope: Envelope) -> None:
+        """Send a message of the session, and report its phase."""
         phase = _PHASE_OF.get(envelope.kind)
         if phase is not None:
             self._report_progress(phase)
@@ -504,6 +505,7 @@ class SessionDriver:
             await self._upload_vector(message)
 
     async def _upload_vector(self, message: bytes) -> None:
+        """Send a masked vector, unless the session is over."""
         self._sent, self.reach = message, ErrorStage.INPUT_LEFT
         await self._send_unless_late(self._send_upload(message))
 
@@ -589,5 +591,6 @@ class SessionDriver:
     def _report_progress(
         self, phase: ClientPhase, *, sent_bytes: int = 0, total_bytes: int = 0
     ) -> None:
+        """Report the phase of the session."""
         number = self._offered.session_number
         self._parts.on_progress(ClientProgress(phase, number, sent_bytes, total_bytes))

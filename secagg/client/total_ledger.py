@@ -173,6 +173,7 @@ class TotalLedger:
         return use_of(self._budget, rows, place)
 
     async def _read_claims(self, store: ClientRecords) -> tuple[ClaimRow, ...]:
+        """Return all claims on the data."""
         return await store.read(ListClaims(self._budget.data))
 
     async def _on_claims(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from secagg.config.client import ClientSettings, check_client
+from secagg.config.common import TLSSection
 from secagg.config.loader import (
     LoadedSettings,
     load_settings,
@@ -20,6 +21,8 @@ from secagg.config.loader import (
 from secagg.config.server import HostSettings, ServerSettings
 from secagg.config.task import TaskSettings, check_task
 from secagg.config.two_aggregators import HelperSettings, LeaderSettings
+from secagg.transport.peer_identity import Role
+from secagg.transport.tls import TLSIdentity
 
 _TASK_SECTIONS: Final = tuple(each.name for each in dataclasses.fields(TaskSettings))
 # The task's section, which the aggregator also reads for its HTTP edge.
@@ -155,3 +158,18 @@ def is_client_file(path: Path) -> bool:
         ServiceError: BAD_SETTINGS; it cannot be read.
     """
     return "client" in sections_in(path)
+
+
+def identity_of(files: TLSSection, role: Role, *, quiet: bool = False) -> TLSIdentity:
+    """Load the files that [tls] names; see `TLSIdentity.load`.
+
+    Raises:
+        ServiceError: BAD_CERTIFICATE; names the file and what is wrong.
+    """
+    return TLSIdentity.load(
+        certificate=files.certificate,
+        private_key=files.key,
+        authority=files.ca,
+        role=role,
+        quiet=quiet,
+    )

@@ -223,18 +223,21 @@ def _files_of(task: TaskSettings) -> Iterator[NamedPath]:
 def _state_paths(
     process: ProcessSection, directory: Path, section: str
 ) -> Iterator[NamedPath]:
+    """Yield a state directory and its rollback mark."""
     name = f"{section}.state_dir"
     yield NamedPath(name, directory, is_written=True, is_state=True)
     yield from _mark_paths(f"{section}.rollback_mark", process.rollback_mark, directory)
 
 
 def _admin_socket(server: HostSection) -> Iterator[NamedPath]:
+    """Yield the socket of the operator, if it is set."""
     if server.admin_socket is not None:
         # It may lie beside the store, as it does by default; it replaces no file.
         yield NamedPath("server.admin_socket", server.admin_socket)
 
 
 def _claim_paths(data: DataSection) -> Iterator[NamedPath]:
+    """Yield the directory of shared claims and its mark."""
     if data.data_dir is None:
         return
     yield NamedPath("policy.data_dir", data.data_dir, is_written=True, is_state=True)
@@ -243,12 +246,14 @@ def _claim_paths(data: DataSection) -> Iterator[NamedPath]:
 
 
 def _mark_paths(name: str, given: Path | None, directory: Path) -> Iterator[NamedPath]:
+    """Yield a rollback mark and its lock."""
     mark = given or default_mark(directory)
     yield NamedPath(name, mark, is_written=True)
     yield NamedPath(name, lock_of(mark), is_written=True)
 
 
 def _sum_paths(name: str, directory: Path) -> Iterator[NamedPath]:
+    """Yield an output directory and its files of each session."""
     yield NamedPath(name, directory, is_written=True)
     for file in ("sum-{}.npy", "report-{}.json", "receipt-{}.bin"):
         path = directory / file.format(SESSION_PLACE)
@@ -258,6 +263,7 @@ def _sum_paths(name: str, directory: Path) -> Iterator[NamedPath]:
 def _option_paths(
     inputs: Iterable[tuple[str, Path]], outputs: Iterable[tuple[str, Path]]
 ) -> Iterator[NamedPath]:
+    """Yield the files that options name."""
     for option, path in inputs:
         yield NamedPath(option, path, "input", is_sent=True)
     for option, path in outputs:
@@ -324,6 +330,7 @@ class _Place:
 
 
 def _resolved(path: Path) -> Path:
+    """Return a path without links; links in a circle lead nowhere."""
     try:
         return path.absolute().resolve()
     except (OSError, RuntimeError):  # links in a circle lead nowhere
@@ -344,6 +351,7 @@ def _existing(path: Path) -> list[Path]:
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
+    """Return device and number of a file; None for one that does not exist."""
     try:
         about = path.stat()
     except OSError:
@@ -402,6 +410,7 @@ def _next_states(
 
 
 def _matches(a: str, b: str) -> bool:
+    """Return whether two symbols may stand for one character."""
     places = (_DIGIT, _DIGITS)
     if a in places:
         return b in places or b.isdecimal()

@@ -84,6 +84,7 @@ class Writer:
         return b"".join(self._parts)
 
     def _write_integer(self, value: int, size: int) -> Self:
+        """Append an integer of some bytes."""
         try:
             self._parts.append(value.to_bytes(size, "big"))
         except OverflowError:
@@ -203,6 +204,7 @@ class Reader:
             )
 
     def _read_integer(self, size: int) -> int:
+        """Read an integer of some bytes."""
         return int.from_bytes(self.fixed(size), "big")
 
 

@@ -400,10 +400,12 @@ class AggregatorNoise:
 
 
 def _statement_text(stated: PrivacyStatement) -> str:
+    """Return figures, accountant and status of the proof of a statement."""
     return f"{stated.figures()} ({stated.accountant}; {stated.grounds})"
 
 
 def _require(holds: bool, complaint: str) -> None:  # noqa: FBT001 - the value asked about
+    """Raise POLICY_VIOLATION unless a rule holds."""
     if not holds:
         raise ErrorCode.POLICY_VIOLATION.error(
             f"the task breaks this client's privacy policy: {complaint}",

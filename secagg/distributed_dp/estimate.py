@@ -133,6 +133,7 @@ class SumEstimate:
         return f"<table>{cells}</table>"
 
     def _fetched(self) -> _Array:
+        """Return the values, which must have been fetched."""
         if self.values is None:
             raise ErrorCode.LOCAL_MISUSE.error(
                 "this client has not fetched the sum",
@@ -141,6 +142,7 @@ class SumEstimate:
         return self.values
 
     def _entries_text(self, most: int) -> str:
+        """Return the first entries with their error."""
         if self.values is None:
             return "not fetched"
         shown = ", ".join(plus_minus(self.values[:most].tolist(), self.standard_error))

@@ -294,6 +294,7 @@ def _read_units(
 
 
 def _positive(value: object, name: str, below: float) -> float:
+    """Return a number of a block within (0, below)."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise bad_block(f"{name} is not a number")
     # Compared before it is converted: a server's integer may exceed all floats.
@@ -303,6 +304,7 @@ def _positive(value: object, name: str, below: float) -> float:
 
 
 def _read_rate(value: object) -> Fraction:
+    """Return the selection rate of a block."""
     if not isinstance(value, str) or _RATE.fullmatch(value) is None:
         raise bad_block("its selection_rate is not a rate")
     try:
@@ -312,6 +314,7 @@ def _read_rate(value: object) -> Fraction:
 
 
 def _read_integer(value: object, name: str, *, lowest: int) -> int:
+    """Return an integer of a block, within its limits."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise bad_block(f"{name} must be an integer")
     if not lowest <= value <= MAX_STEPS:

@@ -151,6 +151,7 @@ def read_unit(terms: bytes) -> Fraction:
 
 
 def _read_rational(value: object) -> Fraction:
+    """Return the number of a text "p/q"."""
     if not isinstance(value, str) or _RATIONAL.fullmatch(value) is None:
         raise ValueError('a unit must have the form "p/q"')
     return Fraction(value)

@@ -184,6 +184,7 @@ def _read_array(stream: IO[bytes], size: int) -> Array:
 
 
 def _unreadable_error(what: str) -> InputError:
+    """Return the error of a file without numbers."""
     return ErrorCode.BAD_INPUT.error(
         f"{what} is not an .npz file of numbers",
         kind=InputError,

@@ -422,6 +422,7 @@ class FederatedAveraging:
             raise self._other_training_error(f"task {task!r}")
 
     def _other_training_error(self, what: str) -> LocalProtocolError:
+        """Return the error of a sum of another training."""
         return ErrorCode.LOCAL_MISUSE.error(
             f"the sum of {what} is not one of this training",
             kind=LocalProtocolError,
@@ -430,6 +431,7 @@ class FederatedAveraging:
         )
 
     def _move_model(self, moving: _Moving, mean: Flat, error: float) -> _Moving:
+        """Return the model one step of the optimizer further."""
         return _Moving(
             *self._optimizer.step(moving.model, mean, moving.state, error=error)
         )
@@ -483,6 +485,7 @@ class FederatedAveraging:
 
 
 def _both_excluded() -> LocalProtocolError:
+    """Return the error of two arguments that exclude each other."""
     return ErrorCode.LOCAL_MISUSE.error(
         "max_weight and clip_quantile exclude each other: the weight is measured by "
         "the clip",
@@ -514,6 +517,7 @@ def _arrays(private: _Moving, plain: _Moving | None) -> dict[str, Flat]:
 
 
 def _read_moving(arrays: Mapping[str, Flat], title: str) -> _Moving:
+    """Return a model and its optimizer's state, of the arrays with its title."""
     state = {
         name.removeprefix(f"{title}/"): array
         for name, array in arrays.items()

@@ -191,6 +191,7 @@ class ServedTraining:
             self._optimizer.stop()
 
     def _apply_and_write(self, total: ReleasedSum) -> tuple[TrainingStep, Path]:
+        """Apply a sum to the model, and write the model."""
         step = self._averaging.apply_sum(total)
         spec = self._averaging.spec
         arrays = spec.unflatten(spec.flatten(self._averaging.model))

@@ -184,6 +184,7 @@ class VectorSpec:
         return _rebuild_tree(like, "", self.unflatten(flat))
 
     def _split_entries(self, flat: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+        """Return the part of a flat vector that each entry has."""
         ends = np.cumsum([entry.size for entry in self.entries])
         return np.split(flat, ends[:-1])
 
@@ -215,6 +216,7 @@ def _leaves(tree: Tree, select: Callable[[str], bool]) -> dict[str, Array]:
 
 
 def _named_leaves(tree: Tree, above: str) -> Iterator[tuple[str, Tree]]:
+    """Yield the leaves of a tree with their names, in order."""
     children = _children(tree, above)
     if children is None:
         yield above, tree

@@ -385,6 +385,7 @@ class CertificateAuthority:
         now: datetime | None,
         entropy: Entropy | None,
     ) -> IssuedCertificate:
+        """Make a key and issue its certificate."""
         entropy = entropy or SystemEntropy()
         key = new_key(entropy)
         certificate = self.certify(
@@ -429,6 +430,7 @@ def _unsigned_certificate(  # noqa: PLR0913, PLR0917 - what every certificate st
 
 
 def _argument_error(complaint: str) -> SecAggError:
+    """Return the error of an argument that no certificate can have."""
     return ErrorCode.BAD_CERTIFICATE.error(
         complaint, fix="Correct the arguments of `secagg pki`."
     )

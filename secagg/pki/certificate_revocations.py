@@ -484,6 +484,7 @@ def _validity_times(
 def _revoked_entries(
     path: Path, crl: x509.CertificateRevocationList, issuer: x509.Name
 ) -> Iterator[CertificateNumber]:
+    """Yield the numbers of the certificates that a list revokes."""
     for entry in crl:
         _refuse_extensions(path, entry.extensions)
         yield CertificateNumber(issuer, entry.serial_number)
@@ -534,6 +535,7 @@ def _read_marks(path: Path | None) -> dict[str, tuple[int, str]]:
 
 
 def _shown_name(name: x509.Name) -> str:
+    """Return a name for an error, cut to a length that fits a line."""
     return repr(name.rfc4514_string()[:200])  # no control characters in a log
 
 
@@ -546,4 +548,5 @@ def _untimely(complaint: str, next_step: str) -> SecAggError:
 
 
 def _list_error(complaint: str, next_step: str) -> ServiceError:
+    """Return the error of a list that is refused."""
     return ErrorCode.BAD_CERTIFICATE.error(complaint, kind=_FinalError, fix=next_step)

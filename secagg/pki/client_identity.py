@@ -77,6 +77,7 @@ def renew_request(directory: Path, *, now: int) -> CredentialRequest:
 def _write_request(
     directory: Path, key: IdentityKey, trust_domain: str, name: str, now: int
 ) -> CredentialRequest:
+    """Sign a request for a credential, and write it."""
     request = CredentialRequest.make(
         key, trust_domain=trust_domain, name=name, made_at=now
     )
@@ -105,6 +106,7 @@ def write_credential(path: Path, issued: IssuedCredential) -> None:
 
 
 def _read_credential_file(path: Path) -> bytes:
+    """Read a small file of a credential."""
     return read_small(
         path,
         most=_MAX_BYTES,
@@ -161,4 +163,5 @@ def load_client_identity(  # noqa: PLR0913 - two files and what they are held to
 
 
 def _credential_error(complaint: str, next_step: str) -> SecAggError:
+    """Return the error of a credential that cannot be used."""
     return ErrorCode.BAD_CREDENTIAL.error(complaint, fix=next_step)

@@ -133,6 +133,7 @@ class IssuerRecord:
     # --- writing ----------------------------------------------------------------------
 
     def _index_credential(self, credential: Credential) -> None:
+        """Add a credential to all views of the record."""
         self.credentials.append(credential)
         self._of_name[credential.name].append(credential)
         self._of_key[credential.identity_key].append(credential)
@@ -552,4 +553,5 @@ class Issuer:
 
 
 def _credential_error(complaint: str, next_step: str) -> SecAggError:
+    """Return the error of a credential that is not issued."""
     return ErrorCode.BAD_CREDENTIAL.error(complaint, fix=next_step)

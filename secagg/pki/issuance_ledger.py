@@ -432,9 +432,11 @@ class IssuanceLedger:
     # --- the index --------------------------------------------------------------------
 
     def _rows_of(self, holder: PeerIdentity) -> list[IssuedRow]:
+        """Return the rows of one holder."""
         return [row for row in self._rows.values() if row.holder == _spelt(holder)]
 
     def _index_row(self, row: IssuedRow) -> None:
+        """Add a row to all views of the ledger."""
         self._rows[row.serial] = row
         self._of_key[row.key].append(row)
 
@@ -528,4 +530,5 @@ def _name_of(authority: CertificateAuthority) -> str:
 
 
 def _certificate_error(complaint: str, next_step: str) -> SecAggError:
+    """Return the error of a certificate that is not issued."""
     return ErrorCode.BAD_CERTIFICATE.error(complaint, fix=next_step)

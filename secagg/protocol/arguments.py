@@ -311,6 +311,7 @@ def _check_annotation(name: str, annotation: object, value: object) -> None:
 
 
 def _check_object(name: str, kind: Any, value: object) -> None:  # noqa: ANN401 - any kind
+    """Check that an argument has the methods that its type names."""
     if get_origin(kind) is Callable:
         if not callable(value):
             raise ErrorCode.LOCAL_MISUSE.error(
@@ -346,6 +347,7 @@ def _missing_arguments(
 
 
 def _type_name(value: object) -> str:
+    """Return the name of a value's type; "None" for None."""
     return "None" if value is None else type(value).__name__
 
 

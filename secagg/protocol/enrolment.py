@@ -285,6 +285,7 @@ class CredentialRequest(Decodable):
             ) from None
 
     def _signed_body(self) -> bytes:
+        """Return the bytes that the signature covers."""
         writer = Writer().u8(VERSION).text(self.trust_domain).text(self.name)
         return writer.fixed(self.identity_key).u64(self.made_at).getvalue()
 
@@ -581,6 +582,7 @@ class RevocationList(Decodable):
             raise _bad_list(f"it is not signed by the enrolment key: {error}") from None
 
     def _signed_body(self) -> bytes:
+        """Return the bytes that the signature covers."""
         writer = Writer().u8(VERSION).text(self.trust_domain).u32(self.number)
         writer.u64(self.made_at).u32(len(self.serials))
         for serial in self.serials:

@@ -189,6 +189,7 @@ def advert_parts(data: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _read_parts(reader: Reader) -> tuple[bytes, bytes, bytes]:
+    """Read the three parts of an advert, still encoded."""
     id_part = reader.blob(max_bytes=MAX_ADVERT_BYTES)
     key_part = reader.blob(max_bytes=MAX_ADVERT_BYTES)
     signature = reader.blob(max_bytes=SIGNATURE_BYTES)
@@ -266,6 +267,7 @@ class RosterFrame(Decodable):
 
 
 def _read_seed(reader: Reader) -> bytes:
+    """Read the seed of a graph: 32 bytes, or none."""
     graph_seed = reader.blob(max_bytes=32)
     if len(graph_seed) not in {0, 32}:
         raise ValueError(f"a graph seed has 0 or 32 bytes, not {len(graph_seed)}")
@@ -806,6 +808,7 @@ class Fate(IntEnum):
 
 
 def _read_fate(reader: Reader) -> Fate:
+    """Read a client's fate."""
     return Fate(reader.u8())  # a ValueError for any other number
 
 

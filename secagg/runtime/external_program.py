@@ -205,6 +205,7 @@ class ExternalProgram:
             return (printed + (_read_pipe(process.stdout) or b""))[-_KEPT_BYTES:], fault
 
     def _program_error(self, fault: str, printed: bytes) -> InputError:
+        """Return the error of a program that failed, with what it printed."""
         said = " ".join(printed.decode("utf-8", "replace").split())
         said = "".join(letter if letter.isprintable() else "?" for letter in said)
         return ErrorCode.BAD_INPUT.error(

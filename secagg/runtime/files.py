@@ -292,6 +292,7 @@ class DurableLines:
 
 
 def _decode_row(line: bytes) -> dict[str, Any]:
+    """Return the row of a line that is in canonical form."""
     row = json.loads(line)
     if not isinstance(row, dict) or _encode_row(row) != line + b"\n":
         raise ValueError("it is not in canonical form")
@@ -299,6 +300,7 @@ def _decode_row(line: bytes) -> dict[str, Any]:
 
 
 def _encode_row(row: Mapping[str, object]) -> bytes:
+    """Return a row as its canonical line."""
     return json.dumps(row, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 

@@ -709,6 +709,7 @@ class Server:
         )
 
     def _opened(self) -> _Parts:
+        """Return the parts of the open server."""
         if self._parts is None:
             raise ErrorCode.LOCAL_MISUSE.error(
                 "the server is not open",

@@ -54,6 +54,7 @@ from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from secagg.config import HostSettings, ServerSettings, TaskSettings
+from secagg.config.files import identity_of
 from secagg.config.server import HostSection
 from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.pki.key_files import parse_key
@@ -90,7 +91,6 @@ from secagg.server.telemetry.open_telemetry import OpenTelemetry
 from secagg.storage.rows import Retention
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
-from secagg.transport.tls import TLSIdentity
 
 # Two checks may be late before the manager's watchdog expires.
 _MIN_WATCHDOG_SECONDS: Final = 3 * PROBE_EVERY_SECONDS
@@ -493,12 +493,7 @@ def server_of(
     """
     return OperatedServer(
         settings.server.listen,
-        identity=TLSIdentity.load(
-            certificate=settings.tls.certificate,
-            private_key=settings.tls.key,
-            authority=settings.tls.ca,
-            role=Role.SERVER,
-        ),
+        identity=identity_of(settings.tls, Role.SERVER),
         state_dir=settings.server.state_dir,
         store=settings.server.store,
         engine=settings.server.engine,

@@ -334,6 +334,7 @@ class StepServer:
         )
 
     def _make_receipt(self, state: server.Completed | server.Failed) -> SessionReceipt:
+        """Return the receipt of the session."""
         return self._facts.receipt(state, was_restored=False)
 
     def _apply_event(self, event: ServerEvent) -> bool:

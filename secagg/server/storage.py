@@ -102,6 +102,7 @@ async def open_storage(
 
 
 async def _bind_blobs(store: Store, name: bytes | None) -> bytes | None:
+    """Bind the store to its blobs by name."""
     return await store.commit(BindBlobs(name))
 
 

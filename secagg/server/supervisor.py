@@ -757,6 +757,7 @@ class TaskSupervisor:
             self._set_failure(error)
 
     def _set_failure(self, error: BaseException) -> None:
+        """End the supervisor with an error."""
         if self._failure is not None and not self._failure.done():
             self._failure.set_exception(error)
 

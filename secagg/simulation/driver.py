@@ -96,6 +96,7 @@ _NOT_AFTER: Final = 4_102_444_800
 
 
 def _simulated_key(label: str) -> IdentityKey:
+    """Return the key of a label, the same in every run."""
     return IdentityKey.from_bytes(SecretBytes(sha256(label.encode()).digest()))
 
 

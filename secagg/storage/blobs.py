@@ -265,6 +265,7 @@ class FileBlobs:
                 yield StoredBlob(f"{prefix}/{entry.name}", entry.stat().st_size)
 
     def _blob_path(self, name: str) -> Path:
+        """Return the file of a blob."""
         return self.directory / checked_name(name)
 
     @contextmanager
@@ -329,6 +330,7 @@ class MemoryBlobs:
         return None
 
     def _names_below(self, prefix: str) -> list[str]:
+        """Return the objects of a prefix, in order."""
         names = tuple(self._objects)
         return sorted(n for n in names if n == prefix or n.startswith(f"{prefix}/"))
 
@@ -347,12 +349,14 @@ def _new_file(path: Path) -> int:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
+    """Write all bytes, in as many calls as that takes."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 def _read_range(descriptor: int, offset: int, size: int) -> bytes:
+    """Read a range of a file, as far as it exists."""
     pieces, end = [], offset + size
     while offset < end and (piece := os.pread(descriptor, end - offset, offset)):
         pieces.append(piece)

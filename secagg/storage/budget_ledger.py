@@ -143,6 +143,7 @@ class NoiseChangedError(RemoteProtocolError):
 
 
 def _charge_title(charge: Charge) -> str:
+    """Return task and aggregator of a charge, for errors."""
     return f"task {charge.budget.task!r} of aggregator {charge.budget.aggregator!r}"
 
 

@@ -216,6 +216,7 @@ def claims_lock(directory: Path) -> Path:
 
 
 def _directory_error(path: Path, complaint: str) -> SecAggError:
+    """Return the error of a directory that cannot hold a state."""
     return ErrorCode.STORAGE_FAILED.error(
         f"{path} {complaint}",
         fix="Check that the directory is on a disk of this machine, that its "

@@ -222,6 +222,7 @@ def _uploads_of(
 
 
 def _digest_of_chunks(blobs: Blobs, chunks: tuple[StoredBlob, ...]) -> str:
+    """Return the digest of an upload in pieces."""
     digest = hashlib.sha256()
     for chunk in chunks:
         found = blobs.read(chunk.name)

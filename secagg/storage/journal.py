@@ -318,6 +318,7 @@ def decode_evidence(record: Record) -> AuditReceipt:
 
 
 def _read_evidence(reader: Reader, _: str) -> AuditReceipt:
+    """Read the receipt that a client keeps."""
     return AuditReceipt.decode(reader.fixed(reader.remaining))
 
 
@@ -381,10 +382,12 @@ def _printable_reason(reason: str) -> str:
 
 
 def _read_text(reader: Reader) -> str:
+    """Read a text of a record."""
     return reader.text(max_bytes=_MAX_FIELD_BYTES)
 
 
 def _read_blob(reader: Reader) -> bytes:
+    """Read a byte string of a record."""
     return reader.blob(max_bytes=_MAX_FIELD_BYTES)
 
 
@@ -401,6 +404,8 @@ def _complaint(reader: Reader, _: str) -> Received:
 
 
 def _refusal(code: ErrorCode) -> Callable[[Reader, str], RefusalNoted]:
+    """Return the reader of a refusal with a code."""
+
     def read(_: Reader, client: str) -> RefusalNoted:
         if not client:
             raise ValueError("it names no client")
@@ -410,6 +415,7 @@ def _refusal(code: ErrorCode) -> Callable[[Reader, str], RefusalNoted]:
 
 
 def _message_readers(kinds: frozenset[type[Message]]) -> _Readers[Received]:
+    """Return the readers of messages of some kinds, by tag."""
     return {tag: _received(kind) for tag, kind in KINDS.items() if kind in kinds}
 
 
@@ -455,6 +461,7 @@ _OFFERS: Final[_Readers[StoredOffer]] = {_SESSION_OFFERED: _read_offer}
 
 
 def _read_completed(reader: Reader, _: str) -> Ending:
+    """Read the state of a client whose session released a sum."""
     charge = ChargeOutcome(_read_text(reader))
     return Ending(
         Completed(Released.decode(_read_blob(reader)), charge), _read_blob(reader)
@@ -462,6 +469,7 @@ def _read_completed(reader: Reader, _: str) -> Ending:
 
 
 def _read_failed(reader: Reader, _: str) -> Ending:
+    """Read the state of a client whose session ended without a sum."""
     charge = ChargeOutcome(_read_text(reader))
     state = Failed(ErrorCode(reader.u16()), _read_text(reader), charge)
     return Ending(state, _read_blob(reader))

@@ -423,6 +423,7 @@ def _slots_in(descriptor: int) -> _Slots:
 
 
 def _read_slot(descriptor: int, place: int) -> Mark | None:
+    """Read one of the two slots of a mark; None for one that is damaged."""
     try:
         return Mark.decode(os.pread(descriptor, _RECORD_BYTES, place * SLOT_BYTES))
     except OSError as error:

@@ -182,6 +182,7 @@ class S3Blobs:
 
 
 def _object_name(name: str) -> str:
+    """Return the key of a blob in its bucket."""
     return f"{_OBJECTS}/{checked_name(name)}"
 
 

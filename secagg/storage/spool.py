@@ -390,10 +390,12 @@ class _Chunk:
 
 
 def _end_of_chunks(chunks: tuple[_Chunk, ...]) -> int:
+    """Return how many bytes the chunks of an upload have."""
     return chunks[-1].end if chunks else 0
 
 
 def _sender_digest(sender: str) -> str:
+    """Return the name under which a sender's chunks lie."""
     return hashlib.sha256(sender.encode()).hexdigest()
 
 
@@ -407,6 +409,7 @@ def _of_digest(session_id: bytes, digest: bytes) -> str:
 
 
 def _whole_upload_name(session_id: bytes, digest: bytes) -> str:
+    """Return the name of a whole upload."""
     return f"{session_id.hex()}/{_UPLOADS}/{digest.hex()}{WHOLE_SUFFIX}"
 
 

@@ -282,6 +282,7 @@ class ChecksummedTable(Generic[_Row]):
         return f"SELECT {', '.join(names)} FROM {self._name} WHERE {where}"  # noqa: S608 - our names
 
     def _put_text(self, names: tuple[str, ...]) -> str:
+        """Return the statement that writes a row, or replaces it."""
         places = ", ".join(f"${place}" for place in range(1, len(names) + 1))
         return (
             f"INSERT INTO {self._name} ({', '.join(names)}) VALUES ({places}) "  # noqa: S608 - our names

@@ -245,4 +245,5 @@ class AggregatorChannel:
 
 
 def _today(clock: Clock) -> datetime:
+    """Return the present date."""
     return datetime.fromtimestamp(clock.date(), UTC)

@@ -366,6 +366,7 @@ def _named_in(certificate: bytes | None) -> PeerIdentity:
 
 
 def _certificate_error(complaint: str, next_step: str) -> SecAggError:
+    """Return the error of a certificate that is not believed."""
     return ErrorCode.BAD_CERTIFICATE.error(complaint, fix=next_step)
 
 

@@ -199,6 +199,7 @@ class _PendingConnection(asyncio.Protocol):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        """Pass bytes on, or collect those of the handshake."""
         self.received += len(data)
         if self.inside is not None:
             self.inside.transport.write(data)
@@ -246,6 +247,7 @@ class _RelayedConnection(asyncio.Protocol):
         self.visitor.opening.clear()
 
     def data_received(self, data: bytes) -> None:
+        """Pass answers on to the peer."""
         if self.visitor.transport is not None:
             self.visitor.transport.write(data)
 
@@ -650,6 +652,7 @@ class Relay:
             )
 
     def _end_visitor(self, visitor: _PendingConnection, refusal: Rejection) -> None:
+        """Count, remove and close a connection, once."""
         if visitor.stage is _HandshakeStage.GONE:
             return
         self._count_visitor(visitor, refusal)
@@ -698,6 +701,7 @@ class Relay:
             del self._unproven[visitor.group]
 
     def _count_visitor(self, visitor: _PendingConnection, refusal: Rejection) -> None:
+        """Count the refused handshake of a connection."""
         self._count_refusal(
             refusal,
             visitor.address,

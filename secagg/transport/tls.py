@@ -434,6 +434,7 @@ def _warn_if_readable(path: Path) -> None:
 
 
 def _read_pem(path: Path) -> bytes:
+    """Read a small PEM file."""
     return read_small(
         path,
         most=MAX_PEM_BYTES,
@@ -458,6 +459,7 @@ def _all_pem(certificates: list[x509.Certificate]) -> bytes:
 
 
 def _expired_error(path: Path, when: datetime) -> SecAggError:
+    """Return the error of a certificate that has expired."""
     return _certificate_error(
         f"{path} expired on {when:%Y-%m-%d %H:%M} UTC",
         "Issue a new certificate, for example with `secagg pki`, and start again.",
@@ -465,6 +467,7 @@ def _expired_error(path: Path, when: datetime) -> SecAggError:
 
 
 def _certificate_error(complaint: str, next_step: str) -> SecAggError:
+    """Return the error of a certificate that cannot be used."""
     return ErrorCode.BAD_CERTIFICATE.error(complaint, fix=next_step)
 
 

@@ -364,6 +364,7 @@ class TwoAggregatorClient:
     def _leader_share(
         self, joined: _Joined, vector: npt.NDArray[Any], seed: SecretBytes
     ) -> bytes:
+        """Encode a vector, and return the share for the leader."""
         session_id, parameters = joined.leader.session_id, joined.leader.parameters
         residues = joined.noise.encode(vector, session_id=session_id, seed=seed)
         share = leader_share(
@@ -539,6 +540,7 @@ def _loss_of(offered: SessionDescriptor) -> TaskLoss:
 
 
 def _decode_sum(joined: _Joined, packed: bytes) -> npt.NDArray[np.float64]:
+    """Return a released sum in the unit of the task."""
     given = joined.leader.parameters
     residues = unpack(packed, given.dimension, given.bits, given.modulus)
     return joined.noise.decode(residues, session_id=joined.leader.session_id)

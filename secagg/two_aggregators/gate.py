@@ -125,6 +125,7 @@ def charge_of_pair(request: PairRequest) -> Charge:
 
 
 def _check_pair_of_offers(request: PairRequest) -> None:
+    """Check that the two offers belong together."""
     check_pair(request.leader, request.helper)
 
 
@@ -142,11 +143,13 @@ def _check_names(request: PairRequest) -> None:
 
 
 def _check_task(request: PairRequest) -> None:
+    """Refuse an offer of another task than the one asked for."""
     if request.leader.task_id != request.own.task:
         raise _policy_error("it belongs to another task")
 
 
 def _check_session_number(request: PairRequest) -> None:
+    """Refuse a session that is not newer than those seen."""
     check_number(request.leader, request.known.highest_number)
 
 
@@ -180,10 +183,12 @@ def _check_cohort(request: PairRequest) -> None:
 
 
 def _check_privacy_limits(request: PairRequest) -> None:
+    """Check what the task costs against the client's limits."""
     request.noise.check(request.own.limits, report_of=lambda: request.report)
 
 
 def _check_task_budget(request: PairRequest) -> None:
+    """Refuse a session beyond those that the client may give."""
     check_budget(charge_of_pair(request), request.known.charges)
 
 
@@ -253,6 +258,7 @@ def admit_pair(
 
 
 def _policy_error(complaint: str) -> SecAggError:
+    """Return the error of a session that the client's policy forbids."""
     return ErrorCode.POLICY_VIOLATION.error(
         f"the session breaks this client's policy: {complaint}",
         fix="Ask the operators for other parameters, or change the client's "

@@ -91,6 +91,7 @@ class _Agreed:
 
     @classmethod
     def decode(cls, data: bytes) -> "_Agreed":
+        """Read what `encode` wrote."""
         reader = Reader(data, "set agreed on")
         digest = reader.fixed(32)
         offer = reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES)

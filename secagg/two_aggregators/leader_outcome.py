@@ -165,6 +165,7 @@ def _invalid(
     code: ErrorCode = ErrorCode.U3_INVALID,
     next_step: str = "Ask the helper's operator; further sessions would fail the same.",
 ) -> RemoteProtocolError:
+    """Return the error of an invalid answer of the helper."""
     return code.error(
         f"the helper's answer is invalid: {complaint}",
         kind=RemoteProtocolError,
@@ -277,6 +278,7 @@ class LeaderOutcome:
         return self._name_list(self.receipt.survivors)
 
     def _name_list(self, names: object) -> NameList:
+        """Return names as the leader has them, whole."""
         assert isinstance(names, tuple)  # noqa: S101 - the operator's receipt has lists
         return NameList(names, self.offer.session_id, self.offer.parameters.suite)
 

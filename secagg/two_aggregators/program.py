@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.config.common import TLSSection, total_budget
+from secagg.config.files import identity_of
 from secagg.config.policy import suites_of
 from secagg.config.two_aggregators import (
     HelperSettings,
@@ -230,6 +231,7 @@ class ReleasingLeader:
             store_receipt(self._folder, *last)
 
     def _sum_path(self, released: TwoAggregatorSum) -> Path:
+        """Return the file of a released sum."""
         return self._folder / f"sum-{released.session_number}.npy"
 
     async def _write_sum(self, released: TwoAggregatorSum) -> WrittenSum:
@@ -585,16 +587,17 @@ def receipt_key_of(section: str, other: OtherSection) -> bytes:
 
 
 def _connection_to(section: str, other: OtherSection) -> GrpcConnection:
+    """Return the connection to the other aggregator."""
     return GrpcConnection(
         Address.parse(other.address, name=f"{section}.address"),
-        identity=_identity(other, Role.CLIENT),
+        identity=identity_of(other, Role.CLIENT),
         aggregator=other.name,
     )
 
 
 def _own_identity(own: PartySection, files: TLSSection) -> TLSIdentity:
     """Load the certificate of an aggregator, which must have its name."""
-    identity = _identity(files, Role.SERVER)
+    identity = identity_of(files, Role.SERVER)
     check_name(own, identity.identity.name, files.certificate)
     return identity
 
@@ -612,12 +615,3 @@ def check_name(own: PartySection, found: str, certificate: Path) -> None:
             fix="Use a certificate for server.name: the helper accepts no other "
             "leader, and clients accept no other offer.",
         )
-
-
-def _identity(files: TLSSection, role: Role) -> TLSIdentity:
-    return TLSIdentity.load(
-        certificate=files.certificate,
-        private_key=files.key,
-        authority=files.ca,
-        role=role,
-    )

@@ -315,6 +315,7 @@ def _read_path(reader: Reader) -> NamePath:
 
 
 def _hash_name(place: int, name: str, session_id: bytes, suite: CipherSuite) -> bytes:
+    """Return the leaf of a name in the tree of names."""
     return hash_parts(
         "shared name", session_id, place.to_bytes(4, "big"), name.encode(), suite=suite
     )
@@ -447,6 +448,7 @@ def _commitment(names: Names, reader: str, leader: SessionDescriptor) -> bytes:
 
 
 def _count_names(names: Names) -> int:
+    """Return how many names a list has."""
     return names.count if isinstance(names, NamePath) else len(names)
 
 

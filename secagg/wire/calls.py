@@ -498,6 +498,7 @@ class Request(Generic[_Answer_co]):
 
 
 def _field_names(request: type[Request[Any]]) -> tuple[str, ...]:
+    """Return the names of a request's fields."""
     return tuple(each.name for each in fields(cast("Any", request)))
 
 
@@ -769,6 +770,7 @@ def _decode_wait(message: messages_pb2.Wait) -> Wait:
 
 
 def _encode_offer(answer: SessionDescriptor | Wait) -> bytes:
+    """Encode an offer, or the wait for one."""
     message = secagg_service_pb2.GetOfferResponse()
     if isinstance(answer, Wait):
         message.wait.CopyFrom(_encode_wait(answer))
@@ -874,6 +876,7 @@ def _read_update(message: messages_pb2.ServerUpdate) -> Envelope | Reference:
 
 
 def _encode_update(answer: Envelope | Reference | Wait) -> bytes:
+    """Encode an update, or the wait for one."""
     # GetUpdateResponse and WatchSessionResponse are alike.
     message = secagg_service_pb2.GetUpdateResponse()
     if isinstance(answer, Wait):

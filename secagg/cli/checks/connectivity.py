@@ -5,7 +5,7 @@ import ssl
 import time
 from typing import Final
 
-from secagg.cli.checks.preflight import Caution, identity_of
+from secagg.cli.checks.preflight import Caution
 from secagg.client.enrolment_files import read_enrolled
 from secagg.client.gate import (
     GateRequest,
@@ -19,6 +19,7 @@ from secagg.client.gate import (
 from secagg.client.grpc_connection import GrpcConnection
 from secagg.client.program import client_enrolment, client_policy
 from secagg.config import ClientSettings
+from secagg.config.files import identity_of
 from secagg.config.policy import privacy_limits_of
 from secagg.errors import ErrorCode, printable
 from secagg.protocol.descriptor import SessionDescriptor
@@ -110,7 +111,7 @@ class ConnectivityCheck:
 
     async def perform_handshake(self) -> str:
         """Perform the mutual TLS handshake as this client."""
-        identity = identity_of(self._settings.tls, Role.CLIENT)
+        identity = identity_of(self._settings.tls, Role.CLIENT, quiet=True)
         expected = Expected(
             identity.identity.trust_domain, self._settings.client.aggregator
         )
@@ -122,7 +123,7 @@ class ConnectivityCheck:
     async def request_offer(self) -> str | Caution:
         """Request an offer of the task."""
         client = self._settings.client
-        identity = identity_of(self._settings.tls, Role.CLIENT)
+        identity = identity_of(self._settings.tls, Role.CLIENT, quiet=True)
         async with GrpcConnection(
             self._server_address, identity=identity, aggregator=client.aggregator
         ) as connection:
@@ -157,7 +158,7 @@ class ConnectivityCheck:
         if not isinstance(self._offer, SessionDescriptor):
             return "cannot be compared without an offer"
         offer = self._offer
-        identity = identity_of(self._settings.tls, Role.CLIENT).identity
+        identity = identity_of(self._settings.tls, Role.CLIENT, quiet=True).identity
         admitted = admit(
             GateRequest(
                 offer=offer,
@@ -184,6 +185,7 @@ class ConnectivityCheck:
         return f"takes part in {task!r}: {spent} for the whole task"
 
     def _read_enrolment(self, identity: PeerIdentity) -> OwnEnrolment | None:
+        """Return the rules of the client's enrolment; None for a client without one."""
         files = client_enrolment(self._settings)
         if files is None:
             return None

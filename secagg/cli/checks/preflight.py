@@ -29,6 +29,7 @@ from secagg.client.enrolment_files import read_enrolled
 from secagg.client.program import client_enrolment
 from secagg.config import ClientSettings, HostSettings, TaskSettings
 from secagg.config.common import TLSSection
+from secagg.config.files import identity_of
 from secagg.config.paths import refuse_shared_paths, server_paths
 from secagg.config.server import HostSection
 from secagg.errors import ErrorCode, SecAggError, ServiceError
@@ -39,7 +40,7 @@ from secagg.protocol.packing import packed_size
 from secagg.runtime.files import SESSION_PLACE, nearest_existing
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
-from secagg.transport.tls import TLSIdentity, read_certificates
+from secagg.transport.tls import read_certificates
 
 S = TypeVar("S")
 
@@ -249,21 +250,6 @@ def require_all(findings: Iterable[CheckResult], *, may_be_full: str = "") -> li
     return said
 
 
-def identity_of(files: TLSSection, role: Role) -> TLSIdentity:
-    """Load the files that [tls] names, without logging.
-
-    Raises:
-        ServiceError: BAD_CERTIFICATE.
-    """
-    return TLSIdentity.load(
-        certificate=files.certificate,
-        private_key=files.key,
-        authority=files.ca,
-        role=role,
-        quiet=True,
-    )
-
-
 def check_task_rules(
     settings: HostSettings, file: Path, trust_domain: str, task: TaskSettings
 ) -> None:
@@ -309,7 +295,7 @@ def check_server_enrolment(tls: TLSSection, settings: TaskSettings) -> str | Non
     section, key = settings.enrolment, settings.enrolment.enrolment_key
     if key is None:
         return None
-    own = identity_of(tls, Role.SERVER).identity.trust_domain
+    own = identity_of(tls, Role.SERVER, quiet=True).identity.trust_domain
     _refuse_other_domain(settings, own)
     published = PublishedEnrolment.load(
         trust_domain=own,
@@ -324,6 +310,7 @@ def check_server_enrolment(tls: TLSSection, settings: TaskSettings) -> str | Non
 
 
 def _issuer_beside(revocations: Path | None) -> str:
+    """Return a warning where the issuer's seed lies beside its list; "" elsewhere."""
     # An operator who can read it can enrol clients that do not exist.
     from secagg.pki.credential_issuer import ISSUER_SEED
 
@@ -342,7 +329,7 @@ def check_client_enrolment(settings: ClientSettings) -> str | None:
     files = client_enrolment(settings)
     if files is None:
         return None
-    own = identity_of(settings.tls, Role.CLIENT).identity
+    own = identity_of(settings.tls, Role.CLIENT, quiet=True).identity
     loaded = read_enrolled(files, name=own.name, trust_domain=own.trust_domain)
     credential = loaded.identity.issued.credential
     return (
@@ -381,6 +368,7 @@ def check_state_dir(path: Path, task: TaskSettings | None) -> str:
 
 
 def _directory_size(directory: Path) -> int:
+    """Return the bytes of all files below a directory."""
     total = 0
     for path in directory.rglob("*"):
         with contextlib.suppress(OSError):  # gone since it was listed
@@ -501,7 +489,7 @@ def check_tls_files(tls: TLSSection) -> str | Caution:
 
 def check_certificate(tls: TLSSection, role: Role) -> str | Caution:
     """Check a certificate's identity and expiry."""
-    identity, now = identity_of(tls, role), datetime.now(UTC)
+    identity, now = identity_of(tls, role, quiet=True), datetime.now(UTC)
     first = min(expiries_of(identity), key=lambda each: each.moment)
     until = identity.not_valid_after
     found = f"{identity.identity.uri}, valid until {until:%Y-%m-%d %H:%M} UTC"

@@ -36,7 +36,6 @@ from secagg.cli.checks.preflight import (
     check_state_dir,
     check_tls_files,
     check_writable,
-    identity_of,
     require_all,
     results_of,
     written_files,
@@ -66,6 +65,7 @@ from secagg.cli.output import Output
 from secagg.client.program import client_policy
 from secagg.config import HostSettings, TaskSettings, is_client_file
 from secagg.config.common import total_budget
+from secagg.config.files import identity_of
 from secagg.config.paths import (
     NamedPath,
     client_paths,
@@ -242,6 +242,7 @@ def _server_paths(setup: ServerSetup) -> str:
 
 
 def _client_paths(setup: ClientSetup) -> str:
+    """Check that no file of a client is written over another."""
     paths: dict[NamedPath, None] = {}  # what several clients share is there once
     if setup.task_file is not None:
         paths[NamedPath("--tasks", setup.task_file)] = None
@@ -258,6 +259,7 @@ def _client_paths(setup: ClientSetup) -> str:
 
 
 def _sharing_paths(setup: SharingSetup) -> str:
+    """Check the same for a client of two aggregators."""
     outputs = setup.outputs.items()
     return refuse_shared_paths(
         two_aggregator_paths(
@@ -327,7 +329,7 @@ def _edge(setup: ServerSetup) -> str | Caution | None:
     options = edge_options(host)
     if options is None:
         return None
-    own = identity_of(host.tls, Role.SERVER).identity.trust_domain
+    own = identity_of(host.tls, Role.SERVER, quiet=True).identity.trust_domain
     options.check_trust_domain(own)
     options.published()
     for task in setup.tasks:
@@ -380,6 +382,7 @@ def _server_mark(setup: ServerSetup) -> str | None:
 
 
 def _check_rollback_marks(setup: Setup) -> str | None:
+    """Check that each rollback mark can be written and belongs to one state."""
     for directory, given in setup.places:
         check_writable((given or default_mark(directory)).parent)
         check_mark_alone(directory, given, accepts_restored=setup.accepts_restored)
@@ -392,6 +395,7 @@ def _listening(server: HostSection) -> dict[str, str | None]:
 
 
 def _parse_all(addresses: Mapping[str, str | None]) -> None:
+    """Parse the addresses that are set, by the names of their settings."""
     for name, given in addresses.items():
         if given is not None:
             Address.parse(given, name=name)
@@ -405,8 +409,6 @@ def _addresses(setup: ServerSetup) -> str:
     _parse_all(_listening(server))
     _parse_all({"edge.listen": setup.host.edge.listen})
     page_address(server)
-    if setup.host.edge.listen is not None:
-        Address.parse(setup.host.edge.listen, name="edge.listen")
     return server.listen
 
 
@@ -432,11 +434,13 @@ def _outputs(setup: ClientSetup | SharingSetup) -> str | None:
 
 
 def _party_name(setup: PartySetup) -> str:
+    """Check that the certificates of a leader or a helper bear its name."""
     from secagg.two_aggregators.program import check_name
 
     own = setup.settings.server
     for files, role in setup.certificates:
-        check_name(own, identity_of(files, role).identity.name, files.certificate)
+        found = identity_of(files, role, quiet=True).identity
+        check_name(own, found.name, files.certificate)
     return own.name
 
 
@@ -448,6 +452,7 @@ def _shared_state_directory(setup: Setup) -> list[tuple[Path, Path | None]]:
 
 
 async def _stores(setup: ClientSetup | SharingSetup | PartySetup) -> str | Caution:
+    """Check the stores of all state directories, unless a process has them open."""
     owner = setup.owner if isinstance(setup, PartySetup) else None
     if owner is not None:
         return owner
@@ -459,6 +464,7 @@ def _sections_of(setup: SharingSetup) -> tuple[tuple[str, OtherSection], ...]:
 
 
 def _sharing_addresses(setup: SharingSetup) -> str:
+    """Parse the addresses of leader and helper."""
     return ", ".join(
         str(Address.parse(each.address, name=f"{name}.address"))
         for name, each in _sections_of(setup)
@@ -471,6 +477,7 @@ def _describe_total(setup: SharingSetup) -> str | None:
 
 
 def _sums_dir(setup: PartySetup) -> str | None:
+    """Check that the leader can write its sums; None at the helper."""
     from secagg.two_aggregators.program import sums_of
 
     leader = setup.settings

@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from secagg.cli.checks.preflight import Caution, check_writable, identity_of
+from secagg.cli.checks.preflight import Caution, check_writable
 from secagg.client.total_ledger import claims_explained, exclusive_claims
 from secagg.config import ClientSettings, HostSettings
 from secagg.config.common import total_budget
+from secagg.config.files import identity_of
 from secagg.config.server import ServerSection
 from secagg.config.two_aggregators import SharingClientSettings
 from secagg.distributed_dp import text_above
@@ -192,7 +193,7 @@ async def check_replicas(host: HostSettings) -> str | None:
     server = host.server
     if server.store is None or server.blobs is None:
         return None
-    own = identity_of(host.tls, Role.SERVER).identity.name
+    own = identity_of(host.tls, Role.SERVER, quiet=True).identity.name
     try:
         async with open_reader(server.state_dir, store=server.store) as store:
             rows = await store.read(ListReplicas())

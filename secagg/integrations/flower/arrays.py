@@ -165,4 +165,5 @@ def _scalar(value: object) -> bytes:
 
 
 def _length_prefixed(data: bytes) -> bytes:
+    """Return bytes with their length before them."""
     return _LENGTH.pack(len(data)) + data

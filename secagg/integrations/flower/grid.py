@@ -315,11 +315,13 @@ class SecureGrid(Grid):
         return [self._apply_mean(server.result, first)]
 
     def _log_session(self, level: int, event: str, **facts: object) -> None:
+        """Log one event of a session, with the nodes that were refused."""
         refused = ", ".join(f"{name}: {why}" for name, why in self.refused.items())
         facts |= {"task": self._task.name, "number": self._last_number}
         log_event(_LOG, level, event, **facts, refused=refused)
 
     def _apply_mean(self, result: ReleasedSum, first: Message) -> Message:
+        """Return the arrays of the model after a round."""
         ((key, before),) = first.content.array_records.items()
         after = restored(flatten(before) + result.mean, before)
         arrays = ArrayRecord({name: Array(each) for name, each in after.items()})

@@ -257,6 +257,7 @@ def _warn_owner(reply: NodeReply) -> None:
 
 
 def _refusal_message(message: Message, error: SecAggError) -> Message:
+    """Return the reply of a node that refuses."""
     return Message(
         Error(code=refusal_code(error.code), reason=error.code.name), reply_to=message
     )

@@ -432,6 +432,7 @@ def check_ring_survivors(
 
 
 def _decode_bitmap(data: bytes, roster_size: int, name: str) -> ClientBitmap:
+    """Decode a set of clients of the roster."""
     try:
         return ClientBitmap(data, roster_size)
     except ValueError as error:

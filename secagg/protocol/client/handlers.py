@@ -604,6 +604,7 @@ def _answer_unmasking(  # noqa: PLR0913 - the sets of a session, each named
 
 
 def _with_accepted(accepted: Accepted, event: Received) -> Accepted:
+    """Return the accepted messages with one more."""
     return {**accepted, event.envelope.kind.ROUND: event.envelope.digest}
 
 

@@ -143,6 +143,7 @@ class _Hashes:
         return hash_parts("out", listed, suite=self.suite)
 
     def in_leaf(self, drawn: int, drawer: int) -> bytes:
+        """Return the leaf of one drawer of a client."""
         return hash_parts(
             "in leaf",
             self.ctx1,
@@ -166,6 +167,7 @@ class _Hashes:
         return self.in_list(size, b"" if tree is None else tree.top)
 
     def leaf(self, index: int, drawn_hash: bytes, in_list: bytes) -> bytes:
+        """Return the leaf of one client with its list and its drawers."""
         return hash_parts(
             "edge leaf",
             self.ctx1,
@@ -189,6 +191,7 @@ class _Hashes:
 
 
 def _encode_u32(number: int) -> bytes:
+    """Return a number as four bytes."""
     return number.to_bytes(4, "big")
 
 
@@ -282,6 +285,7 @@ class EdgeTrees:
 
 
 def _drawers(lists: Mapping[int, Edges]) -> dict[int, tuple[int, ...]]:
+    """Return by which clients each client was drawn."""
     found: dict[int, list[int]] = {index: [] for index in lists}
     for drawer, edges in lists.items():
         for each in edges.drawn:

@@ -203,6 +203,7 @@ def _enrolment_rules(
     revoked: frozenset[int],
     verified: VerifiedCredentials,
 ) -> Enrolment | None:
+    """Return the rules of credentials; None in the profile without identities."""
     tail = descriptor.parameters.tail
     if isinstance(tail, HonestCuriousParameters):
         return None
@@ -458,6 +459,7 @@ def _excluded(reason: str) -> Envelope:
 
 
 def _session_over(reason: str) -> Aborted:
+    """Return the end that is sent to a client of a session that is over."""
     return Aborted(Fate.NOT_INCLUDED, ErrorCode.SESSION_OVER, reason)
 
 

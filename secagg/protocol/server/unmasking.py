@@ -317,6 +317,7 @@ class _ShareTable:
 def _reconstructed_dealers(
     dealers: Sequence[int], secrets: Mapping[int, SecretBytes]
 ) -> list[int]:
+    """Return the dealers whose secret was reconstructed, in order."""
     return [dealer for dealer in dealers if dealer in secrets]
 
 

@@ -465,6 +465,7 @@ async def _apply(sources: Sources, given: _ChangedTask) -> View:
 
 
 def _settings_in(file: TaskFile) -> "TaskSettings":
+    """Return the settings of a task's file."""
     from secagg.config import task_from_document
 
     return task_from_document(file.settings, origin=file.origin)

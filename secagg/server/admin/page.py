@@ -299,10 +299,12 @@ def _budget_row(budget: View) -> tuple[_Cell, ...]:
 
 
 def _badge(word: str, kind: str) -> _Markup:
+    """Return a word with a colour."""
     return _Markup(f'<b class="{kind}">{escape(word)}</b>')
 
 
 def _progress_cell(count: int, whole: int) -> _Markup:
+    """Return a count of a whole, with a bar."""
     bar = f'<progress max="{max(1, whole)}" value="{min(count, whole)}"></progress>'
     return _Markup(f"{count} of {whole}{bar}")
 
@@ -313,6 +315,7 @@ def _moment(date: str) -> str:
 
 
 def _duration_text(seconds: float) -> str:
+    """Return a time span in its largest unit."""
     if seconds < _MINUTE:
         return f"{max(0.0, seconds):.0f} s"
     if seconds < _HOUR:
@@ -345,12 +348,14 @@ def _table(  # noqa: PLR0913 - the content of one table
 
 
 def _class(name: str) -> str:
+    """Return the attribute that aligns a column."""
     if name in _NUMBERS:
         return ' class="n"'
     return ' class="t"' if name in _TIMES else ""
 
 
 def _cell(name: str, value: _Cell) -> str:
+    """Return a cell of a table; a text is escaped."""
     if not isinstance(value, _Markup):
         value = _Markup("" if value is None else escape(str(value)))
     return f'<td{_class(name)} data-label="{escape(name)}">{value}</td>'

@@ -40,6 +40,7 @@ def print_pairs(answer: _Answer, to: Printer) -> None:
 
 
 def _value_text(value: object) -> str:
+    """Return a value of an answer as text."""
     if isinstance(value, list):
         return "; ".join(
             _session_line(each) if isinstance(each, dict) else str(each)

@@ -117,6 +117,7 @@ class AdminSocket:
     def _begin_connection(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        """Serve a connection beside the others."""
         self._callers.begin(self._serve_connection(reader, writer))
 
     async def _serve_connection(

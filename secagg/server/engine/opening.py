@@ -63,6 +63,7 @@ async def _processes() -> Pool:
 def _cluster(
     setting: str, open_pool: Callable[[], Pool], *, library: str, extra: str
 ) -> Engine:
+    """Return an engine of another library, which must be installed."""
     if find_spec(library) is None:
         raise ErrorCode.BAD_SETTINGS.error(
             f"server.engine is {setting!r}, and {library} is not installed",

@@ -109,6 +109,7 @@ class HTTPListener:
     def _begin_connection(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        """Serve a connection beside the others, up to a limit."""
         if len(self._callers) >= _CALLERS_AT_MOST:
             writer.transport.abort()
             return
@@ -178,6 +179,7 @@ def _asks_for_this_machine(headers: list[str]) -> bool:
 
 
 def _encode_response(method: str, answer: HTTPAnswer) -> bytes:
+    """Return the bytes of a response; no body for HEAD."""
     head = (
         f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
         f"Content-Type: {answer.content_type}\r\n"

@@ -129,6 +129,7 @@ class SessionLease:
         return self._is_at(place)
 
     def _is_at(self, place: int | None) -> bool:
+        """Return whether the session is in the round of a place."""
         return place is not None and self._place() == place
 
     async def _renew(self) -> None:

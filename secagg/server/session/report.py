@@ -745,6 +745,7 @@ class SessionReports:
     def _write_report(
         self, task_id: str, number: int, report: Mapping[str, object]
     ) -> None:
+        """Write a report below the folder of its task."""
         path = self._report_path(task_id, number)
         for folder in (self._directory, path.parent):
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -752,6 +753,7 @@ class SessionReports:
         replace_file(path, data, mode=_PRIVATE)
 
     def _report_path(self, task_id: str, number: int) -> Path:
+        """Return the file of a session's report."""
         return self._directory / folder_of(task_id) / f"{number}.json"
 
 

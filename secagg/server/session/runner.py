@@ -864,6 +864,7 @@ class SessionRunner:
         return self._facts.audit(self._ended_state())
 
     def _ended_state(self) -> server.Completed | server.Failed:
+        """Return the state of the session, which is over."""
         if isinstance(self._state, server.Completed | server.Failed):
             return self._state
         raise ErrorCode.INTERNAL.error("the session is not over")

@@ -577,6 +577,7 @@ class DurableState:
 
     @contextmanager
     def _detecting_failover(self) -> Iterator[None]:
+        """Record a fail-over of the store, and raise it."""
         try:
             yield
         except StoreFailoverError:
@@ -686,6 +687,7 @@ def late_message_error(sender: str) -> SecAggError:
 
 
 def _refuse_message(batch: list[_Waiting], error: DuplicateRecordError) -> None:
+    """Refuse the message that a record contradicts."""
     for message in batch:
         record: Record = record_of(message.event)
         if (record.kind, record.sender) == (error.record.kind, error.record.sender):
@@ -790,12 +792,14 @@ class SessionRecord:
 
 
 def _read_names(reader: Reader) -> frozenset[str]:
+    """Read a set of names."""
     return frozenset(
         reader.text(max_bytes=MAX_IDENTITY_BYTES) for _ in range(reader.u32())
     )
 
 
 def _unreadable_error(complaint: str) -> SecAggError:
+    """Return the error of a stored session that cannot be read."""
     return ErrorCode.STORAGE_FAILED.error(
         f"a stored session cannot be read: {complaint}",
         fix="Use the release that wrote it, or delete the session's state.",

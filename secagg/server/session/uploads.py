@@ -115,6 +115,7 @@ class UploadReceiver:
         return await asyncio.shield(work)
 
     def _discard_work(self, work: "asyncio.Future[UploadStatus]") -> None:
+        """Forget a write that has ended."""
         self._in_work.discard(work)
         if not work.cancelled():
             work.exception()  # the sender of the chunk may have hung up

@@ -197,6 +197,7 @@ def _read_names(reader: Reader) -> tuple[str, ...]:
 
 
 def _unreadable_error(complaint: str) -> SecAggError:
+    """Return the error of a history that cannot be read."""
     return ErrorCode.STORAGE_FAILED.error(
         f"the history of the task cannot be read: {complaint}",
         fix="Use the release that wrote it.",

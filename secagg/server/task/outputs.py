@@ -365,6 +365,7 @@ class PendingWrites:
             self._log_written(task_id, self._clock.now() - refusal.began)
 
     def _record_refusal(self, task_id: str, error: ServiceError) -> None:
+        """Record that the disk refuses a task's files, and log it now and then."""
         now = self._clock.now()
         self.refused[task_id] = str(error)
         refusal = self._refusals.setdefault(task_id, _Refusal(now, now))

@@ -152,6 +152,7 @@ class TaskSchedule:
             await asyncio.Event().wait()  # until the caller cancels it
 
     def _start_of(self, moment: float) -> float | None:
+        """Return when the slot of a moment began; None without slots."""
         slot = self._schedule.slot(moment)
         return None if slot is None else slot.start
 

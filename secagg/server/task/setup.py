@@ -504,6 +504,7 @@ def prepare_task(
 def _report_of(
     noised: NoisyTask | None, reports: Path | None, *, keep: bool
 ) -> PrivacyReport | None:
+    """Return the privacy report of a task, from the cache where there is one."""
     if noised is None or reports is None:
         return None if noised is None else noised.report()
     return privacy_report(noised, reports, keep=keep)

@@ -82,6 +82,7 @@ def _is_local_host(host: str) -> bool:
 
 
 def _address_error(complaint: str, next_step: str) -> LocalProtocolError:
+    """Return the error of an address that cannot be used."""
     # The address itself is never repeated: it may hold what it should not.
     return ErrorCode.BAD_SETTINGS.error(
         f"the address of the PostgreSQL store {complaint}",

@@ -57,11 +57,13 @@ async def refuse_other_schema(database: Database) -> None:
 
 
 async def _last_applied(database: Database) -> int:
+    """Return the number of the last migration of a database; 0 for none."""
     query = "SELECT coalesce(max(number), 0) FROM migration"
     return int(await database.fetchval(query))
 
 
 def _other_schema(found: int, known: int) -> SecAggError:
+    """Return the error of a store with another schema."""
     return ErrorCode.STORAGE_FAILED.error(
         f"the store has schema version {found}, this release reads version {known}",
         fix="Upgrade this side, or point it at another database."

@@ -357,6 +357,7 @@ class SQLiteFile:
             self._release()
 
     def _release(self) -> None:
+        """Close the file and release its mark, in the process that opened it."""
         try:
             if os.getpid() == self._process:  # its log is still the parent's
                 self.database.close()
@@ -451,6 +452,7 @@ class SQLiteFile:
         )
 
     def _require_mark(self, mark: Mark | None) -> Mark:
+        """Return a mark, which every store must have."""
         if mark is None:
             raise StateDamagedError(f"{self._name} does not say which store it is")
         return mark
@@ -484,6 +486,7 @@ class SQLiteFile:
 
     @contextmanager
     def _mapping_failures(self) -> Iterator[None]:
+        """Turn a failure of SQLite into an error with the next step."""
         with mapped_errors(self._name):
             yield
 
@@ -549,6 +552,7 @@ def _failure(name: str, error: sqlite3.Error) -> SecAggError:
 
 
 def _file_error(name: str, complaint: str, next_step: str) -> SecAggError:
+    """Return the error of a state file that cannot be used."""
     return ErrorCode.STORAGE_FAILED.error(
         f"the state file {name} cannot be used: {complaint}", fix=next_step
     )

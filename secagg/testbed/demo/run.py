@@ -337,4 +337,5 @@ def accuracy_picture(
 
 
 def _svg_text(x: float, y: float, text: str, look: str) -> str:
+    """Return a text of a picture."""
     return f"<text x='{x:.1f}' y='{y:.1f}' {look}>{escape(text)}</text>"
