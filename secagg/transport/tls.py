@@ -25,11 +25,12 @@ import stat
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     import grpc
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
+
+_Loaded = TypeVar("_Loaded")
 
 # A chain of this many certificates of 4096-bit keys stays below it.
 MAX_PEM_BYTES: Final = 64 * 1024
@@ -471,6 +474,75 @@ def _certificate_error(complaint: str, next_step: str) -> SecAggError:
     return ErrorCode.BAD_CERTIFICATE.error(complaint, fix=next_step)
 
 
+def log_renewal(path: Path, end: datetime) -> None:
+    """Log that another certificate is in use."""
+    log_event(
+        _LOG,
+        logging.INFO,
+        CERTIFICATE_RENEWED,
+        path=path,
+        not_valid_after=end.isoformat(),
+    )
+
+
+class FollowedFiles(Generic[_Loaded]):
+    """Loads files again when their content has changed.
+
+    Args:
+        paths: The files.
+        load: Loads and checks them. What is wrong with them is logged once.
+    """
+
+    def __init__(self, paths: tuple[Path, ...], load: Callable[[], _Loaded]) -> None:
+        self._paths = paths
+        self._load = load
+        # The first check reads: files may have changed since they were loaded.
+        self._read = b""
+        self._complaint = ""
+
+    @property
+    def is_invalid(self) -> bool:
+        """Whether the files were refused when they were last loaded."""
+        return bool(self._complaint)
+
+    def load_first(self) -> _Loaded:
+        """Load the files.
+
+        Raises:
+            ServiceError: BAD_CERTIFICATE; names the file and what is wrong.
+        """
+        self._read = self._digest()
+        return self._load()
+
+    def load_changed(self) -> _Loaded | None:
+        """Load changed files; None for unchanged ones, and for invalid ones."""
+        found = self._digest()
+        if found == self._read and not self._complaint:
+            return None
+        self._read = found
+        try:
+            loaded = self._load()
+        # A file that is not a certificate, or vanishes while it is read, is refused
+        # too.
+        except (ServiceError, OSError, ValueError, UnsupportedAlgorithm) as error:
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                log_event(_LOG, logging.WARNING, CERTIFICATE_REFUSED, reason=error)
+            return None
+        self._complaint = ""
+        return loaded
+
+    def _digest(self) -> bytes:
+        """Return a digest of the files; one that cannot be read counts as empty."""
+        digest = hashlib.sha256()
+        for path in self._paths:
+            data = b""
+            with suppress(OSError), path.open("rb") as stream:
+                data = stream.read(MAX_PEM_BYTES)
+            digest.update(len(data).to_bytes(8, "big") + data)
+        return digest.digest()
+
+
 class ReloadingIdentity:
     """Watches the files of one identity; any thread may check them.
 
@@ -485,10 +557,8 @@ class ReloadingIdentity:
         self._identity = identity
         self._date = date
         self._lock = threading.Lock()
-        # The first check reads: files may have changed since `identity` was loaded.
         self._dates: list[tuple[int, int, int]] = []
-        self._read = b""
-        self._complaint = ""
+        self._files = FollowedFiles(self._paths, self._load_renewed)
 
     @property
     def identity(self) -> TLSIdentity:
@@ -499,36 +569,14 @@ class ReloadingIdentity:
         """Read the files if their content has changed; return the identity in use."""
         with self._lock:
             dates = self._file_stamps()
-            if dates != self._dates or self._complaint:
+            if dates != self._dates or self._files.is_invalid:
                 # before they are read, so that a later change is detected
                 self._dates = dates
-                found = self._digest_files()
-                if found != self._read or self._complaint:
-                    self._read = found
-                    self._load_changed()
+                renewed = self._files.load_changed()
+                if renewed is not None and renewed != self._identity:
+                    self._identity = renewed
+                    log_renewal(renewed.files.certificate, renewed.not_valid_after)
             return self._identity
-
-    def _load_changed(self) -> None:
-        """Use the certificate on the disk, or keep the present one and log why."""
-        try:
-            renewed = self._load_renewed()
-        # A file that is not a certificate, or vanishes while it is read, is refused
-        # too.
-        except (ServiceError, OSError, ValueError, UnsupportedAlgorithm) as error:
-            if str(error) != self._complaint:
-                self._complaint = str(error)
-                log_event(_LOG, logging.WARNING, CERTIFICATE_REFUSED, reason=error)
-            return
-        self._complaint = ""
-        if renewed != self._identity:
-            self._identity = renewed
-            log_event(
-                _LOG,
-                logging.INFO,
-                CERTIFICATE_RENEWED,
-                path=renewed.files.certificate,
-                not_valid_after=renewed.not_valid_after.isoformat(),
-            )
 
     def _load_renewed(self) -> TLSIdentity:
         """Load the files again, and refuse another name."""
@@ -564,15 +612,3 @@ class ReloadingIdentity:
             else:
                 dates.append((found.st_mtime_ns, found.st_ino, found.st_size))
         return dates
-
-    def _digest_files(self) -> bytes:
-        """Return a digest of a file; one that cannot be read counts as empty."""
-        digest = hashlib.sha256()
-        for path in self._paths:
-            try:
-                with path.open("rb") as stream:
-                    data = stream.read(MAX_PEM_BYTES)
-            except OSError:
-                data = b""
-            digest.update(len(data).to_bytes(4, "big") + data)
-        return digest.digest()

@@ -21,18 +21,15 @@ from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Self
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 
 from secagg.errors import (
     ErrorCode,
     RemoteProtocolError,
     SecAggError,
-    ServiceError,
 )
 from secagg.pki.expiry import Expiry, ExpiryWarnings
 from secagg.pki.key_files import PublishedEnrolment
@@ -41,8 +38,6 @@ from secagg.protocol.enrolment import RevocationList
 from secagg.protocol.profiles import Profile, Trust
 from secagg.runtime.clock import Clock
 from secagg.runtime.log_events import (
-    CERTIFICATE_REFUSED,
-    CERTIFICATE_RENEWED,
     EDGE_CLIENT_SEEN,
     MONITORING_FAILED,
     REVOCATION_LIST_REJECTED,
@@ -64,7 +59,7 @@ from secagg.transport.address import Address
 from secagg.transport.connection import AggregatorService
 from secagg.transport.handshake_limits import AdmissionLimits, raise_file_limit
 from secagg.transport.relay import Relay, begins_tls
-from secagg.transport.tls import MAX_PEM_BYTES, read_certificate_pair
+from secagg.transport.tls import FollowedFiles, log_renewal, read_certificate_pair
 
 _LOG: Final = logging.getLogger(TRANSPORT_LOGGER)
 
@@ -193,9 +188,8 @@ class WebCertificate:
         self._private_key = private_key
         self._authority = authority
         self._date = date
-        self._complaint = ""
-        self._read = self._digest()
-        self._context, self.ends = self._load()
+        self._files = FollowedFiles((certificate, private_key), self._load)
+        self._context, self.ends = self._files.load_first()
         self.listening: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.listening.minimum_version = ssl.TLSVersion.TLSv1_3
         self.listening.set_alpn_protocols(["http/1.1"])
@@ -209,25 +203,10 @@ class WebCertificate:
 
     def refresh(self) -> None:
         """Load a changed pair of files; log the error of an invalid one."""
-        found = self._digest()
-        if found == self._read and not self._complaint:
-            return
-        self._read = found
-        try:
-            self._context, self.ends = self._load()
-        except (ServiceError, OSError, ValueError, UnsupportedAlgorithm) as error:
-            if str(error) != self._complaint:
-                self._complaint = str(error)
-                log_event(_LOG, logging.WARNING, CERTIFICATE_REFUSED, reason=error)
-            return
-        self._complaint = ""
-        log_event(
-            _LOG,
-            logging.INFO,
-            CERTIFICATE_RENEWED,
-            path=self._certificate,
-            not_valid_after=self.ends.isoformat(),
-        )
+        renewed = self._files.load_changed()
+        if renewed is not None:
+            self._context, self.ends = renewed
+            log_renewal(self._certificate, self.ends)
 
     def _choose(self, tls: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
         tls.context = self._context
@@ -241,16 +220,6 @@ class WebCertificate:
         )
         _check_host_name(leaf, self._authority, self._certificate)
         return _context_of(chain + key), leaf.not_valid_after_utc
-
-    def _digest(self) -> bytes:
-        """Return a hash of the files; an unreadable file counts as empty."""
-        digest = sha256()
-        for path in (self._certificate, self._private_key):
-            data = b""
-            with suppress(OSError), path.open("rb") as stream:
-                data = stream.read(MAX_PEM_BYTES)
-            digest.update(len(data).to_bytes(8, "big") + data)
-        return digest.digest()
 
 
 def _check_host_name(leaf: x509.Certificate, authority: str, path: Path) -> None:
