@@ -43,6 +43,26 @@ def check_number(parameter: str, value: object) -> float:
     return number
 
 
+def check_fraction(parameter: str, value: object) -> Fraction:
+    """Return an exact rational, or refuse another kind of number by name.
+
+    Args:
+        parameter: Name for the error.
+        value: What the caller passed.
+
+    Raises:
+        ParameterError: It is not a Fraction.
+    """
+    if isinstance(value, Fraction):
+        return value
+    raise ParameterError(
+        f"{parameter} must be an exact Fraction, got {type(value).__name__}",
+        parameter=parameter,
+        value=value,
+        nearest=f"Fraction({value!r})" if isinstance(value, int | float) else None,
+    )
+
+
 def check_positive(parameter: str, value: object) -> float:
     """Return a number greater than zero as a float, or refuse it by name.
 

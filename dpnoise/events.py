@@ -35,6 +35,7 @@ from fractions import Fraction
 from typing import ClassVar, Final, TypeAlias
 
 from dpnoise.checks import (
+    check_fraction,
     check_integer,
     check_non_negative,
     check_number,
@@ -48,16 +49,7 @@ MAX_EVENT_DIM: Final = 1 << 40
 
 def check_variance(parameter: str, value: object) -> None:
     """Refuse what is no exact rational above 0."""
-    if not isinstance(value, Fraction):
-        raise ParameterError(
-            f"{parameter} must be an exact Fraction, got {type(value).__name__}",
-            parameter=parameter,
-            value=value,
-            nearest=(
-                f"Fraction({value!r})" if isinstance(value, int | float) else None
-            ),
-        )
-    if value <= 0:
+    if check_fraction(parameter, value) <= 0:
         raise ParameterError(
             f"{parameter} must be greater than 0, got {value}",
             parameter=parameter,

@@ -5,8 +5,9 @@
 * A name means one class as long as the process lives.
 """
 
+import importlib
 import re
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from dpnoise.errors import ParameterError
 
@@ -20,6 +21,17 @@ _Part = TypeVar("_Part")
 def is_own(name: str) -> bool:
     """Return whether a name is that of a program's own mechanism or accountant."""
     return name.startswith(OWN_PREFIX)
+
+
+def load_class(package: str, place: str) -> Any:  # noqa: ANN401 - the caller names its kind
+    """Return a class of this package, and import its module.
+
+    Args:
+        package: The package of the module.
+        place: Module and class, as "module:Class".
+    """
+    module, _, class_name = place.partition(":")
+    return getattr(importlib.import_module(f"{package}.{module}"), class_name)
 
 
 def register_own(parts: dict[str, _Part], name: object, part: _Part) -> _Part:

@@ -14,7 +14,6 @@ It holds no theorem.
 """
 
 import difflib
-import importlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -42,7 +41,7 @@ from dpnoise.events import (
     SkellamMixtureEvent,
     flatten,
 )
-from dpnoise.own_parts import register_own
+from dpnoise.own_parts import load_class, register_own
 
 MAX_ACCOUNTING_COST: Final = 2e9
 """What a client spends on a description before it says no, table cells: two seconds."""
@@ -383,9 +382,7 @@ def accountant_class(name: str) -> type[Accountant]:
     entry = accountant_entry(name)
     if entry.name in _OWN:
         return _OWN[entry.name]
-    module, _, class_name = entry.place.partition(":")
-    imported = importlib.import_module(f"dpnoise.accounting.{module}")
-    found: type[Accountant] = getattr(imported, class_name)
+    found: type[Accountant] = load_class("dpnoise.accounting", entry.place)
     return found
 
 

@@ -14,11 +14,17 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from dpnoise.events import Adjacency, Adversary
 from dpnoise.floats import text_above
 from dpnoise.own_parts import is_own
+
+MIXTURE_ASSUMPTIONS: Final = (
+    "Clients enforce the bounds on the norm and on every coordinate.",
+    "Every coordinate is rounded by an independent draw.",
+)
+"""What every theorem on the Skellam mixture assumes."""
 
 
 class Status(enum.StrEnum):

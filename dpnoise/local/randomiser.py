@@ -15,7 +15,6 @@ for.
 """
 
 import abc
-import importlib
 import math
 import sys
 from fractions import Fraction
@@ -30,6 +29,7 @@ from dpnoise.encoding.clipping import check_vector
 from dpnoise.local.draws import Draws
 from dpnoise.local.parameters import RANDOMISER_NAMES, LocalParameters
 from dpnoise.local.sum_error import Scatter, largest_sum
+from dpnoise.own_parts import load_class
 
 LOCAL_LABEL: Final = b"dpnoise/v1/local"
 """Label of the stream that a local randomiser draws from."""
@@ -223,7 +223,7 @@ def make_randomiser(parameters: LocalParameters) -> LocalRandomiser:
     Args:
         parameters: They have been checked when built.
     """
-    module, _, class_name = _PLACES[parameters.randomiser].partition(":")
-    imported = importlib.import_module(f"dpnoise.local.{module}")
-    chosen: type[LocalRandomiser] = getattr(imported, class_name)
+    chosen: type[LocalRandomiser] = load_class(
+        "dpnoise.local", _PLACES[parameters.randomiser]
+    )
     return chosen(parameters)

@@ -33,7 +33,7 @@ from dpnoise.checks import check_integer
 from dpnoise.errors import ParameterError
 from dpnoise.floats import rational_text
 from dpnoise.mechanisms.parameter_checks import (
-    check_fraction,
+    check_bounded_fraction,
     read_fields,
     read_fraction,
 )
@@ -177,7 +177,7 @@ class NoiseRule:
     ladder: int = 0
 
     def __post_init__(self) -> None:
-        check_fraction(
+        check_bounded_fraction(
             "counted_variance", self.counted_variance, most=MAX_COUNTED_VARIANCE
         )
         check_integer("colluders", self.colluders, 0, MAX_CLIENTS - 2)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Final, cast
 
-from dpnoise.checks import check_number, check_positive
+from dpnoise.checks import check_fraction, check_number, check_positive
 from dpnoise.errors import ParameterError
 from dpnoise.own_parts import is_own
 
@@ -151,7 +151,7 @@ def check_length(parameter: str, value: object) -> float:
     return number
 
 
-def check_fraction(parameter: str, value: object, *, most: int) -> Fraction:
+def check_bounded_fraction(parameter: str, value: object, *, most: int) -> Fraction:
     """Return an exact number greater than zero, or refuse it by name.
 
     Args:
@@ -165,13 +165,7 @@ def check_fraction(parameter: str, value: object, *, most: int) -> Fraction:
     Raises:
         ParameterError: It is no Fraction, not in (0, most], or longer than 512 bits.
     """
-    if not isinstance(value, Fraction):
-        raise ParameterError(
-            f"{parameter} must be an exact Fraction, got {type(value).__name__}",
-            parameter=parameter,
-            value=value,
-            nearest=f"Fraction({value!r})" if isinstance(value, int | float) else None,
-        )
+    value = check_fraction(parameter, value)
     if not 0 < value <= most:
         raise ParameterError(
             f"{parameter} must be greater than 0 and at most "

@@ -10,13 +10,12 @@
 It holds no mathematics.
 """
 
-import importlib
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from dpnoise.errors import ParameterError
-from dpnoise.own_parts import register_own
+from dpnoise.own_parts import load_class, register_own
 
 if TYPE_CHECKING:
     from dpnoise.mechanisms.base import Mechanism
@@ -83,9 +82,8 @@ def mechanism_class(name: str) -> "type[Mechanism]":
 
 @cache  # a plan asks ten thousand times
 def _built_in(name: str) -> "type[Mechanism]":
-    module, _, class_name = _PLACES[name].partition(":")
-    imported = importlib.import_module(f"dpnoise.mechanisms.{module}")
-    found: type[Mechanism] = getattr(imported, class_name)
+    """Return the class behind a name of this package."""
+    found: type[Mechanism] = load_class("dpnoise.mechanisms", _PLACES[name])
     return found
 
 

@@ -34,7 +34,7 @@ from dpnoise.accounting.contour.integral import (
 )
 from dpnoise.accounting.contour.moment_table import CoordinateNorm
 from dpnoise.accounting.conversion import epsilon_before, epsilon_behind
-from dpnoise.accounting.statement import Proof, Status
+from dpnoise.accounting.statement import MIXTURE_ASSUMPTIONS, Proof, Status
 from dpnoise.errors import TheoremNotApplicableError
 from dpnoise.events import (
     Adjacency,
@@ -181,11 +181,7 @@ class MixtureContourAccountant(Accountant):
         return epsilon_before(found, self._rate)
 
     def _assumptions(self) -> tuple[str, ...]:
-        return (
-            "Clients enforce the bounds on the norm and on every coordinate.",
-            "Every coordinate is rounded by an independent draw.",
-            ARITHMETIC_ASSUMPTION,
-        )
+        return (*MIXTURE_ASSUMPTIONS, ARITHMETIC_ASSUMPTION)
 
     def _details(self) -> Mapping[str, str]:
         if self._bound is None:

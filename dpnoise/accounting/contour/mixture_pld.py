@@ -37,7 +37,7 @@ from dpnoise.accounting.contour.mixture_contour import (
 from dpnoise.accounting.loss.composed_loss import TRANSFORM_ASSUMPTION
 from dpnoise.accounting.loss.dominating_pair import DominatingPair
 from dpnoise.accounting.loss.gaussian_pld import ComposedLossAccountant
-from dpnoise.accounting.statement import Proof, Status
+from dpnoise.accounting.statement import MIXTURE_ASSUMPTIONS, Proof, Status
 from dpnoise.events import (
     Adjacency,
     NoiseEvent,
@@ -258,9 +258,4 @@ class MixturePLDAccountant(ComposedLossAccountant):
         )
 
     def _assumptions(self) -> tuple[str, ...]:
-        return (
-            "Clients enforce the bounds on the norm and on every coordinate.",
-            "Every coordinate is rounded by an independent draw.",
-            ARITHMETIC_ASSUMPTION,
-            TRANSFORM_ASSUMPTION,
-        )
+        return (*MIXTURE_ASSUMPTIONS, ARITHMETIC_ASSUMPTION, TRANSFORM_ASSUMPTION)

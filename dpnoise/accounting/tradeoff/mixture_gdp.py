@@ -25,7 +25,7 @@ from dpnoise.accounting.loss.gaussian_pld import (
     GaussianPLDAccountant,
     SampledGaussians,
 )
-from dpnoise.accounting.statement import Proof, Status, weakest
+from dpnoise.accounting.statement import MIXTURE_ASSUMPTIONS, Proof, Status, weakest
 from dpnoise.accounting.tradeoff.rounded_shift import (
     REACHES,
     RoundedShift,
@@ -255,10 +255,7 @@ class MixtureGDPAccountant(Accountant):
         return SampledGaussians.of(parts)
 
     def _assumptions(self) -> tuple[str, ...]:
-        return (
-            "Clients enforce the bounds on the norm and on every coordinate.",
-            "Every coordinate is rounded by an independent draw.",
-        )
+        return MIXTURE_ASSUMPTIONS
 
     def _details(self) -> Mapping[str, str]:
         nearest = self._ladder()[0].gaussian_shift

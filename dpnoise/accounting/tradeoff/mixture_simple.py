@@ -54,7 +54,7 @@ import numpy as np
 
 from dpnoise.accounting.accountant import Accountant
 from dpnoise.accounting.conversion import renyi_delta, renyi_epsilon
-from dpnoise.accounting.statement import Proof, Status
+from dpnoise.accounting.statement import MIXTURE_ASSUMPTIONS, Proof, Status
 from dpnoise.accounting.tradeoff.mixture_gdp import MixtureGDPAccountant
 from dpnoise.accounting.tradeoff.unit_shift import skellam_shift_closed_form
 from dpnoise.errors import TheoremNotApplicableError
@@ -221,10 +221,7 @@ class MixtureSimpleAccountant(Accountant):
         return least * _ROUNDED_UP
 
     def _assumptions(self) -> tuple[str, ...]:
-        return (
-            "Clients enforce the bounds on the norm and on every coordinate.",
-            "Every coordinate is rounded by an independent draw.",
-        )
+        return MIXTURE_ASSUMPTIONS
 
     def _details(self) -> Mapping[str, str]:
         return MappingProxyType({"orders": str(len(self._curve()[0]))})
