@@ -21,7 +21,9 @@ def test_a_package_stays_below_its_ceiling(package):
 
 
 def test_few_names_stand_at_the_root():
-    assert COUNTER["measure"](ROOT / "secagg").names <= 25
+    # Counting the lines of all modules for it would take a second.
+    names = {each.name for each in (ROOT / "secagg").iterdir()} - {"__pycache__"}
+    assert len(names) <= 25
 
 
 def test_what_counts_as_a_line_of_code():
