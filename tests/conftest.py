@@ -20,6 +20,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from _pytest.runner import runtestprotocol
 
 # A busy machine is no failure: nothing here checks how long an example takes.
 hypothesis.settings.register_profile("all", deadline=None)
@@ -197,6 +198,20 @@ def pytest_runtest_protocol(item):
         faulthandler.cancel_dump_traceback_later()
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(specname="pytest_runtest_protocol")
+def run_in_worker(item, nextitem):
+    """Let a worker report no setup and no teardown that went well: two of three."""
+    options = item.config.option
+    if "PYTEST_XDIST_WORKER" not in os.environ or options.durations or options.xmlpath:
+        return None  # as pytest does it
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    hook, place = item.ihook.pytest_runtest_logfinish, item.location
+    hook(nodeid=item.nodeid, location=place)  # for the percentages
+    return True
 
 
 @pytest.hookimpl(wrapper=True)
