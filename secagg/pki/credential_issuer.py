@@ -35,7 +35,12 @@ from typing import Any, Final, Self
 from secagg.crypto.entropy import Entropy
 from secagg.crypto.signature import IdentityKey, verify
 from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
-from secagg.pki.key_files import is_readable_by_others, key_text, read_key, write_key
+from secagg.pki.key_files import (
+    key_text,
+    read_key,
+    refuse_readable_by_others,
+    write_key,
+)
 from secagg.protocol.descriptor import CLOCK_TOLERANCE_SECONDS
 from secagg.protocol.enrolment import (
     Credential,
@@ -298,12 +303,7 @@ class Issuer:
         """
         seed = directory / ISSUER_SEED
         key = read_key(seed)
-        if is_readable_by_others(seed):
-            raise _credential_error(
-                f"{seed} is readable by others than its owner",
-                "`chmod 600` it if no other user has read it. Otherwise begin a new "
-                "issuer: a reader of this key can enrol any client.",
-            )
+        refuse_readable_by_others(seed, ErrorCode.BAD_CREDENTIAL, "issuer")
         opened = IssuerRecord.open(directory / RECORD, enrolment_key=key.public_bytes)
         with opened as record:
             issuer = cls(directory, key, record)

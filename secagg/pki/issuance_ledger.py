@@ -13,6 +13,7 @@ Rule 4: a renewed certificate has the name and the role of the one before, and i
         renewed.
 Rule 5: a record that is older than its own list was restored from a backup and is
         refused: its next list would have a number that aggregators have seen.
+Rule 6: the authority's key is in a file that its owner alone may read.
 
 The operator must find out whose key it is.
 """
@@ -43,6 +44,7 @@ from secagg.pki.certificate_authority import (
     new_key,
     spki_of,
 )
+from secagg.pki.key_files import refuse_readable_by_others
 from secagg.runtime.files import DurableLines, disk, replace_file
 from secagg.transport.peer_identity import PeerIdentity, Role
 
@@ -131,13 +133,14 @@ class IssuanceLedger:
         """Open the directory for this process alone, and read its index.
 
         Raises:
-            ServiceError: BAD_CERTIFICATE when there is no authority; STORAGE_FAILED
+            ServiceError: BAD_CERTIFICATE when there is no authority, or others may read
+                its key; STORAGE_FAILED
                 when its index is in use or cannot be read; STATE_DAMAGED;
                 RESTORED_STATE when the index is older than its revocation list.
         """
-        authority = CertificateAuthority.load(
-            directory / f"{_AUTHORITY_STEM}.pem", directory / f"{_AUTHORITY_STEM}.key"
-        )
+        key = directory / f"{_AUTHORITY_STEM}.key"
+        authority = CertificateAuthority.load(key.with_suffix(".pem"), key)
+        refuse_readable_by_others(key, ErrorCode.BAD_CERTIFICATE, "authority")
         damaged = "Restore a whole copy, or begin a new authority."
         with DurableLines.open(directory / _INDEX, next_step=damaged) as lines:
             office = cls(directory, authority, lines)

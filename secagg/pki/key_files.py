@@ -106,6 +106,25 @@ def is_readable_by_others(path: Path) -> bool:
     return bool(path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
 
 
+def refuse_readable_by_others(path: Path, code: ErrorCode, whose: str) -> None:
+    """Refuse a key that names clients, and that users other than its owner may read.
+
+    Args:
+        path: The key.
+        code: Code of the error.
+        whose: What would have to be made anew.
+
+    Raises:
+        SecAggError: `code`.
+    """
+    if is_readable_by_others(path):
+        raise code.error(
+            f"{path} is readable by others than its owner",
+            fix=f"`chmod 600` it if no other user has read it. Otherwise begin a new "
+            f"{whose}: a reader of this key can make any client.",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class PublishedEnrolment:
     """What the offers of a task state about enrolment.

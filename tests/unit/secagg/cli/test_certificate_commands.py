@@ -245,6 +245,15 @@ def test_a_record_older_than_its_revocation_list_is_refused(run):
     run("pki", "list", "pki", code=EXIT_BAD_CERTIFICATE)
 
 
+@pytest.mark.usefixtures("authority")
+def test_an_authority_whose_key_others_may_read_issues_nothing(run):
+    """As an issuer of credentials; a server's key may come from an orchestrator."""
+    Path("pki/ca.key").chmod(0o640)
+    run("pki", "client", "pki", NAME, code=EXIT_BAD_CERTIFICATE)
+    Path("pki/ca.key").chmod(0o600)
+    run("pki", "client", "pki", NAME)
+
+
 def test_a_name_of_a_client_and_of_a_server_is_spelt_out(run):
     run("pki", "ca", "pki")
     run("pki", "server", "pki", "both")
