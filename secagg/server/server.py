@@ -453,7 +453,7 @@ class Server:
                 else partial(self._reports.record, storage.store),
                 meter=self._meter,
                 replica=_new_replica(),
-                check_profile=self._check_profile,
+                check_profile=self.check_profile,
             )
             telling = asyncio.create_task(self._report_progress(aggregator))
             stack.push_async_callback(asyncio.wait, {telling})
@@ -562,7 +562,7 @@ class Server:
                 f"task {task_id!r} runs already",
                 fix="Read its sums, or choose another name.",
             )
-        self._check_profile(prepared.parameters.profile)
+        self.check_profile(prepared.parameters.profile)
         wanted = prepared.sums if options.steps is None else options.steps
         _check_steps(prepared, wanted, options.invited)
         released = await sums_released(parts.storage.store, task_id)
@@ -604,8 +604,12 @@ class Server:
         await asyncio.sleep(0)  # the task exists before any client can ask for it
         return running
 
-    def _check_profile(self, profile: Profile) -> None:
-        """Refuse what clients would give away at the HTTP edge; see `EdgeOptions`."""
+    def check_profile(self, profile: Profile) -> None:
+        """Refuse a profile whose inputs a proxy before the HTTP edge could read.
+
+        Raises:
+            ServiceError: BAD_SETTINGS (R10.3-4).
+        """
         if self._edge_options is not None:
             self._edge_options.check_profile(profile)
 

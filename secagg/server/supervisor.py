@@ -36,7 +36,7 @@ from secagg.errors import (
 )
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import MAX_REASON_BYTES
-from secagg.protocol.profiles import Trust
+from secagg.protocol.profiles import Profile, Trust
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import background
 from secagg.server.admin.views import find_task, short_of_budget, state_of
@@ -271,12 +271,13 @@ class TaskSupervisor:
         self._own_task = own_task
         self._notify = notify
         self._kept: dict[str, _Kept] = {}
+        self._check_rules = check_task
         self._rows = TaskRows(
             lambda: self._store,
             state_dir=state_dir,
             notify=notify,
             on_row=self._apply_row,
-            check_task=check_task,
+            check_task=self._check_task,
         )
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._started = asyncio.Event()
@@ -468,6 +469,11 @@ class TaskSupervisor:
     @property
     def _store(self) -> Store:
         return self._server.storage.store
+
+    def _check_task(self, settings: TaskSettings) -> None:
+        """Refuse a task that may not run here, before its row says that it does."""
+        self._check_rules(settings)
+        self._server.check_profile(Profile.from_label(settings.task.profile))
 
     def _apply_row(self, row: TaskRow) -> None:
         """Record a row and apply it to the schedule of its task."""

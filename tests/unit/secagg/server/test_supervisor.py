@@ -345,6 +345,27 @@ async def test_a_word_comes_before_a_session_that_is_being_prepared(world, monke
         assert await sessions_of(world) == ()
 
 
+async def test_a_profile_that_is_not_served_here_is_refused_before_it_is_stored(
+    world, monkeypatch
+):
+    """R10.3-4: a refusal that leaves a row would stop the task that was there."""
+
+    def refuse(_server, profile):
+        raise ServiceError(f"no {profile.label}", code=ErrorCode.BAD_SETTINGS)
+
+    async with world.running(world.settings()):
+        monkeypatch.setattr(OperatedServer, "check_profile", refuse)
+        for verb, changed in (
+            ("task.add", world.settings("u")),
+            ("task.apply", world.settings(steps=9)),
+        ):
+            asked = world.ask(verb, file={"settings": changed.document(), "origin": ""})
+            await refused(asked, ErrorCode.BAD_SETTINGS, "honest-curious-server")
+        assert await world.states() == {"t": "running"}
+        assert (await world.ask("task.show", task="t"))["version"] == 1
+        assert not world.keeper._kept["t"].running.is_done
+
+
 async def test_what_is_said_elsewhere_while_a_server_starts_is_heard(
     world, monkeypatch
 ):
