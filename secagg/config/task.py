@@ -412,15 +412,15 @@ def _check_invited(settings: TaskSettings, origins: Mapping[str, str]) -> None:
 def _check_participations(settings: TaskSettings, origins: Mapping[str, str]) -> None:
     """Refuse participations beyond the sums, or an invited list that is too short."""
     task, given = settings.task, settings.task.participations
-    if given is None:
-        return
     if settings.noise.none:
+        if given is None:
+            return
         raise ErrorCode.BAD_SETTINGS.error(
             "task.participations limits what noise has to cover, but the task has no "
             f"noise (from {origins['task.participations']})",
             fix="Remove task.participations, or set a budget under [noise].",
         )
-    if given > task.steps:
+    if given is not None and given > task.steps:
         raise ErrorCode.BAD_SETTINGS.error(
             f"task.participations is {given}, and the task releases {task.steps} sums: "
             f"noise would be paid for and not used (from "
@@ -429,7 +429,7 @@ def _check_participations(settings: TaskSettings, origins: Mapping[str, str]) ->
         )
     shortfall = shortfall_of(
         len(task.invited),
-        participations=given,
+        participations=task.sums_of_one_client,
         steps=task.steps,
         min_clients=settings.cohort.min_clients,
     )

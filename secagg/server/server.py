@@ -25,10 +25,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from secagg.config.task import shortfall_of
+from secagg.config.task import TaskSettings, shortfall_of
 from secagg.crypto.entropy import SystemEntropy
 from secagg.distributed_dp import Plan
-from secagg.errors import ErrorCode, ServiceError
+from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.pki.certificate_revocations import revocation_file
 from secagg.protocol.arguments import (
     as_path,
@@ -453,7 +453,7 @@ class Server:
                 else partial(self._reports.record, storage.store),
                 meter=self._meter,
                 replica=_new_replica(),
-                check_profile=self.check_profile,
+                check_profile=self._check_profile,
             )
             telling = asyncio.create_task(self._report_progress(aggregator))
             stack.push_async_callback(asyncio.wait, {telling})
@@ -562,9 +562,8 @@ class Server:
                 f"task {task_id!r} runs already",
                 fix="Read its sums, or choose another name.",
             )
-        self.check_profile(prepared.parameters.profile)
         wanted = prepared.sums if options.steps is None else options.steps
-        _check_steps(prepared, wanted, options.invited)
+        self._check_prepared(prepared, wanted, options.invited)
         released = await sums_released(parts.storage.store, task_id)
         missing = max(0, wanted - released)
         definition = TaskDefinition(
@@ -604,7 +603,14 @@ class Server:
         await asyncio.sleep(0)  # the task exists before any client can ask for it
         return running
 
-    def check_profile(self, profile: Profile) -> None:
+    def _check_prepared(
+        self, prepared: PreparedTask, steps: int, invited: frozenset[str] | None
+    ) -> None:
+        """Refuse a task that may not run here."""
+        self._check_profile(prepared.parameters.profile)
+        _check_steps(prepared, steps, invited)
+
+    def _check_profile(self, profile: Profile) -> None:
         """Refuse a profile whose inputs a proxy before the HTTP edge could read.
 
         Raises:
@@ -799,6 +805,20 @@ class OperatedServer(Server):
             ServiceError: STORAGE_FAILED.
         """
         return await self._add_task(task_id, prepared, options)
+
+    def check_task(self, settings: TaskSettings, prepared: PreparedTask) -> None:
+        """Refuse a task that `add_gated_task` would refuse.
+
+        Raises:
+            ServiceError: BAD_SETTINGS.
+        """
+        task = settings.task
+        try:
+            self._check_prepared(prepared, task.steps, frozenset(task.invited) or None)
+        except LocalProtocolError as error:  # the settings are no program's
+            raise ErrorCode.BAD_SETTINGS.error(
+                str(error), kind=ServiceError, fix=error.next_step
+            ) from None
 
     def end_clients(self, is_unwelcome: Callable[[str], bool]) -> None:
         """End open calls and connections of clients that are not welcome any more.

@@ -36,7 +36,7 @@ from secagg.errors import (
 )
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import MAX_REASON_BYTES
-from secagg.protocol.profiles import Profile, Trust
+from secagg.protocol.profiles import Trust
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import background
 from secagg.server.admin.views import find_task, short_of_budget, state_of
@@ -80,7 +80,7 @@ class TaskRows:
     """Reads and writes the rows of one server's tasks.
 
     Args:
-        store: Returns the store; only called once the server is open.
+        server: Returns the server; only called once it is open.
         state_dir: State directory of the server; it holds the privacy reports.
         notify: Receives a sentence about each change of a task.
         on_row: Receives every row that was recorded.
@@ -90,19 +90,23 @@ class TaskRows:
 
     def __init__(
         self,
-        store: Callable[[], Store],
+        server: Callable[[], OperatedServer],
         *,
         state_dir: Path,
         notify: Callable[[str], None],
         on_row: Callable[[TaskRow], None],
         check_task: Callable[[TaskSettings], object],
     ) -> None:
-        self._store = store
+        self._server = server
         self._state_dir = state_dir
         self._notify = notify
         self._on_row = on_row
         self._check_task = check_task
         self._known: dict[str, TaskRow] = {}
+
+    @property
+    def _store(self) -> Store:
+        return self._server().storage.store
 
     async def get(self, task_id: str) -> TaskRow | None:
         """Return a task's row, or None.
@@ -110,7 +114,7 @@ class TaskRows:
         Raises:
             ServiceError: STORAGE_FAILED.
         """
-        return await row_of(self._store(), task_id)
+        return await row_of(self._store, task_id)
 
     async def find(self, task_id: str) -> TaskRow:
         """Return a task's row.
@@ -118,7 +122,7 @@ class TaskRows:
         Raises:
             ServiceError: UNKNOWN_SESSION, STORAGE_FAILED.
         """
-        return await find_task(self._store(), task_id)
+        return await find_task(self._store, task_id)
 
     async def unchanged(self, task_id: str, expect_version: int | None) -> TaskRow:
         """Return a task's row, if it has the version that an operator has seen.
@@ -145,7 +149,7 @@ class TaskRows:
         # It is shown wherever the task is, and a peer may have chosen its text.
         reason = printable(reason, max_bytes=MAX_REASON_BYTES)
         task = replace(row.task, state=state, reason=reason)
-        if not await self._store().commit(PutTask(task, expect_version=row.version)):
+        if not await self._store.commit(PutTask(task, expect_version=row.version)):
             raise ChangedMeanwhileError(row.task.task_id)
         telemetry.log_event(
             _LOG,
@@ -226,8 +230,9 @@ class TaskRows:
         return await settle_row(
             row,
             settings,
-            self._store(),
+            self._store,
             reports=privacy_folder_of(self._state_dir, settings.task.id),
+            check=partial(self._server().check_task, settings),
         )
 
 
@@ -271,13 +276,12 @@ class TaskSupervisor:
         self._own_task = own_task
         self._notify = notify
         self._kept: dict[str, _Kept] = {}
-        self._check_rules = check_task
         self._rows = TaskRows(
-            lambda: self._store,
+            lambda: self._server,
             state_dir=state_dir,
             notify=notify,
             on_row=self._apply_row,
-            check_task=self._check_task,
+            check_task=check_task,
         )
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._started = asyncio.Event()
@@ -469,11 +473,6 @@ class TaskSupervisor:
     @property
     def _store(self) -> Store:
         return self._server.storage.store
-
-    def _check_task(self, settings: TaskSettings) -> None:
-        """Refuse a task that may not run here, before its row says that it does."""
-        self._check_rules(settings)
-        self._server.check_profile(Profile.from_label(settings.task.profile))
 
     def _apply_row(self, row: TaskRow) -> None:
         """Record a row and apply it to the schedule of its task."""

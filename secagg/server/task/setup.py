@@ -11,6 +11,7 @@ Rule 3: an empty setting gets the safest value that works: a majority as thresho
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -401,7 +402,12 @@ async def settle_task(
 
 
 async def settle_row(
-    row: TaskRow | None, settings: TaskSettings, store: Store, *, reports: Path | None
+    row: TaskRow | None,
+    settings: TaskSettings,
+    store: Store,
+    *,
+    reports: Path | None,
+    check: Callable[[PreparedTask], None] = lambda _: None,
 ) -> PreparedTask:
     """Return the task as it was first planned; plan and store it the first time.
 
@@ -414,6 +420,7 @@ async def settle_row(
         settings: The task's settings.
         store: The aggregator's store.
         reports: As for `prepare_task`.
+        check: Raises for a task that may not run; then its row stays as it is.
 
     Raises:
         ChangedMeanwhileError: The store has another row, with other settings.
@@ -425,6 +432,7 @@ async def settle_row(
         prepared = await asyncio.to_thread(
             prepare_task, settings, known=known, reports=reports
         )
+        check(prepared)
         if known is not None and row is not None and row.task.settings == text:
             return prepared
         planned = known or StoredTask(prepared.parameters)

@@ -297,9 +297,9 @@ def test_the_spelling_shown_for_a_variable_is_that_of_a_variable(tmp_path):
 def test_lists_and_bracketed_addresses_are_taken_as_they_are_meant(tmp_path):
     settings = server(
         tmp_path,
-        overrides=["task.invited=a, b", "server.listen=[::1]:7400", "task.id=2026"],
+        overrides=["task.invited=a, b,c", "server.listen=[::1]:7400", "task.id=2026"],
     ).settings
-    assert settings.task.invited == ("a", "b")
+    assert settings.task.invited == ("a", "b", "c")
     assert settings.server.listen == "[::1]:7400"
     assert settings.task.id == "2026"
     assert server(tmp_path, overrides=["task.invited="]).settings.task.invited == ()
@@ -309,6 +309,12 @@ def test_lists_and_bracketed_addresses_are_taken_as_they_are_meant(tmp_path):
 def test_an_invitation_that_no_client_can_accept_is_refused(tmp_path, name):
     text = SERVER.replace('id = "t"', f'id = "t"\ninvited = ["{name}"]')
     assert "no certificate" in str(complaint_of(lambda: server(tmp_path, text)))
+
+
+def test_fewer_invitations_than_a_session_needs_are_refused(tmp_path):
+    """Also where no participations are named: a client then gives to every sum."""
+    error = complaint_of(lambda: server(tmp_path, overrides=["task.invited=a,b"]))
+    assert "task.invited is too short: 2 clients" in str(error)
 
 
 def test_a_server_without_budget_and_without_acknowledgement_is_refused(tmp_path):

@@ -17,7 +17,12 @@ from secagg.client.client import Client
 from secagg.config import load_task_settings
 from secagg.config.task import EnrolmentSection
 from secagg.crypto.entropy import SystemEntropy
-from secagg.errors import ErrorCode, RemoteProtocolError, ServiceError
+from secagg.errors import (
+    ErrorCode,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServiceError,
+)
 from secagg.pki.credential_issuer import Issuer
 from secagg.pki.key_files import key_text
 from secagg.protocol.parameters import MAX_CLIENTS
@@ -345,16 +350,17 @@ async def test_a_word_comes_before_a_session_that_is_being_prepared(world, monke
         assert await sessions_of(world) == ()
 
 
-async def test_a_profile_that_is_not_served_here_is_refused_before_it_is_stored(
+async def test_a_task_that_may_not_run_here_is_refused_before_it_is_stored(
     world, monkeypatch
 ):
-    """R10.3-4: a refusal that leaves a row would stop the task that was there."""
+    """Its row would stop the task that was there, and keep the next start from it."""
 
-    def refuse(_server, profile):
-        raise ServiceError(f"no {profile.label}", code=ErrorCode.BAD_SETTINGS)
+    def refuse(_server, prepared, *_):
+        name = prepared.parameters.profile.label  # such as R10.3-4
+        raise LocalProtocolError(f"no {name}", code=ErrorCode.LOCAL_MISUSE)
 
     async with world.running(world.settings()):
-        monkeypatch.setattr(OperatedServer, "check_profile", refuse)
+        monkeypatch.setattr(OperatedServer, "_check_prepared", refuse)
         for verb, changed in (
             ("task.add", world.settings("u")),
             ("task.apply", world.settings(steps=9)),
@@ -364,6 +370,8 @@ async def test_a_profile_that_is_not_served_here_is_refused_before_it_is_stored(
         assert await world.states() == {"t": "running"}
         assert (await world.ask("task.show", task="t"))["version"] == 1
         assert not world.keeper._kept["t"].running.is_done
+    async with world.running():  # and a stored task alone is paused
+        assert await world.states() == {"t": "paused"}
 
 
 async def test_what_is_said_elsewhere_while_a_server_starts_is_heard(
