@@ -36,7 +36,9 @@ from secagg.distributed_dp import (
 from secagg.distributed_dp.report_cache import privacy_report
 from secagg.errors import (
     ErrorCode,
+    LocalProtocolError,
     RemoteProtocolError,
+    ServiceError,
 )
 from secagg.pki.key_files import PublishedEnrolment, parse_key
 from secagg.protocol.arguments import (
@@ -486,6 +488,10 @@ def prepare_task(
         raise ErrorCode.BAD_SETTINGS.error(
             f"the budget under [noise] cannot be met: {error}",
             fix="Correct the setting, or try values with `secagg plan`.",
+        ) from None
+    except LocalProtocolError as error:  # of the settings, not of a program
+        raise ErrorCode.BAD_SETTINGS.error(
+            str(error), kind=ServiceError, fix=error.next_step
         ) from None
     except DPNoiseError as error:
         raise ErrorCode.INFEASIBLE.error(

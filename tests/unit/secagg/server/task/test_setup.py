@@ -316,6 +316,14 @@ def test_a_plan_of_another_release_is_never_taken_for_a_new_task(tmp_path, store
     assert caught.value.code is ErrorCode.STORAGE_FAILED
 
 
+def test_a_cohort_that_cannot_be_is_a_fault_of_the_settings(tmp_path):
+    """And no misuse by a program, which would end the process of all other tasks."""
+    settings = settings_of(tmp_path, EXACT, "cohort.quorum=2")
+    with pytest.raises(ServiceError, match="no quorum of its own") as caught:
+        prepare_task(settings)
+    assert caught.value.code is ErrorCode.BAD_SETTINGS
+
+
 def test_two_starts_at_once_do_not_overwrite_each_others_plan(tmp_path, store):
     settings = settings_of(tmp_path, EXACT)
 
