@@ -43,9 +43,16 @@ from typing import Final
 
 from dpnoise.accounting.accountant import GaussianLoss
 from dpnoise.accounting.catalogue import closed_forms, make_accountant
+from dpnoise.accounting.statement import Proof, Status
 from dpnoise.errors import TheoremNotApplicableError
 from dpnoise.events import Adversary, Composed, GaussianEvent, PrivacyEvent
 from dpnoise.searches import halve
+
+GAUSSIAN_STATUS: Final = Status.CERTIFIED
+"""How the Gaussian releases of all closed forms are known."""
+
+GAUSSIAN_PROOF: Final = Proof.OWN
+"""Status of the proofs that they rest on."""
 
 # Ten times 1e-6 is not 1e-5 in floats: what people write with a few digits must fit.
 _LAST_DIGITS: Final = 1.0 + 2.0**-40

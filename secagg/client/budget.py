@@ -31,6 +31,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from secagg.distributed_dp import (
+    GAUSSIAN_PROOF,
+    GAUSSIAN_STATUS,
     BudgetSpent,
     GaussianLoss,
     LossLimit,
@@ -158,11 +160,13 @@ class OwnTotal:
         against: The adversary of all claims.
         loss_of: Returns what all sessions of a task cost against it, by this client's
             own computation; may take seconds.
+        limits: Of privacy, whose statuses hold for Gaussian sums, too; None for all.
     """
 
     budget: TotalBudget
     against: ClaimAdversary
     loss_of: Callable[[SessionDescriptor], TaskLoss]
+    limits: PrivacyLimits | None = None
 
 
 def claim_for(
@@ -183,10 +187,13 @@ def claim_for(
     Raises:
         RemoteProtocolError: POLICY_VIOLATION; nothing bounds what the task costs.
     """
-    loss = total.loss_of(offered)
+    loss, limits = total.loss_of(offered), total.limits
+    is_known = limits is None or limits.accepts(
+        status=GAUSSIAN_STATUS, proof=GAUSSIAN_PROOF
+    )
+    gaussian = loss.gaussian if is_known else None
     # The graph is no part of the block, and the figures follow from it, too.
     described = offered.parameters.noise_block + struct.pack(">d", loss.added_delta)
-    gaussian = loss.gaussian
     return Claim(
         data=total.budget.data,
         holder=holder,

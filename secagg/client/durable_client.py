@@ -320,14 +320,10 @@ class DurableClient:
 
     def total_over(self, storage: ClientStorage) -> TotalLedger | None:
         """Return the total of the owner's data; None for no total."""
-        limits = self.limits
         if self.total is None:
             return None
-        return TotalLedger.of_owner(
-            self.total,
-            storage,
-            limits=limits if isinstance(limits, PrivacyLimits) else limits.noised,
-        )
+        limits = self.rules_over(storage).noise_limits
+        return TotalLedger.of_owner(self.total, storage, limits=limits)
 
     def _open_client(self, store: ClientStore) -> OpenClient:
         """Return the open client over a store."""

@@ -251,8 +251,9 @@ def check_claim(
     if claim.against is ClaimAdversary.BROKEN_MASKS:
         _refuse_weaker(rows, claim)
     limit = limit_of(budget)
-    losses = [loss_in(row.claim) for row in rows]
-    is_known = any(row.claim.is_of(claim) for row in rows)
+    # A known claim counts as it is made now: its owner may accept less than before.
+    held = [claim if row.claim.is_of(claim) else row.claim for row in rows]
+    losses, is_known = [loss_in(each) for each in held], claim in held
     together = losses if is_known else [*losses, loss_in(claim)]
     found = least_sum(together, limit)
     if fits(together, limit):

@@ -67,6 +67,7 @@ class TotalLedger:
         against: The adversary of all claims.
         loss_of: Returns what all sessions of a task cost against it, by this client's
             own computation.
+        limits: The owner's limits of privacy; None for none.
 
     Attributes:
         rules: The same, as `secagg.client.gate` goes by it.
@@ -79,8 +80,11 @@ class TotalLedger:
         *,
         against: ClaimAdversary,
         loss_of: Callable[[SessionDescriptor], TaskLoss],
+        limits: PrivacyLimits | None,
     ) -> None:
-        self.rules = OwnTotal(budget=budget, against=against, loss_of=loss_of)
+        self.rules = OwnTotal(
+            budget=budget, against=against, loss_of=loss_of, limits=limits
+        )
         self._budget = budget
         self._storage = storage
         own, shared = storage.directory, budget.directory
@@ -99,7 +103,7 @@ class TotalLedger:
         """Return the total against the adversary that the owner's limits name."""
         against = adversary_of(limits)
         loss_of = partial(loss_of_session, report_of=storage.report_of, against=against)
-        return cls(budget, storage, against=against, loss_of=loss_of)
+        return cls(budget, storage, against=against, loss_of=loss_of, limits=limits)
 
     async def open(self) -> None:
         """Look whether the claims can be read.

@@ -1,6 +1,8 @@
 from dpnoise.accounting import PrivacyStatement as PrivacyStatement
 from dpnoise.accounting.accountant import GaussianLoss as GaussianLoss
 from dpnoise.accounting.cross_task import (
+    GAUSSIAN_PROOF as GAUSSIAN_PROOF,
+    GAUSSIAN_STATUS as GAUSSIAN_STATUS,
     BudgetSpent as BudgetSpent,
     LossLimit as LossLimit,
     RequiredChange as RequiredChange,

@@ -520,6 +520,7 @@ class PairState(DurableClient):
             storage,
             against=ClaimAdversary.SERVER,
             loss_of=_loss_of,
+            limits=self.rules_over(storage).noise_limits,
         )
 
 

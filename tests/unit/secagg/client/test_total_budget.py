@@ -21,6 +21,8 @@ from secagg_testing.crash_points import (
 from secagg_testing.inline_store import inline_store
 from secagg_testing.offers_only import OffersOnly
 
+from dpnoise.accounting.catalogue import CATALOGUE, Form, accountant_class
+from dpnoise.accounting.cross_task import GAUSSIAN_PROOF, GAUSSIAN_STATUS
 from secagg.cli.budget import read_data_usage
 from secagg.client.budget import (
     TotalBudgetExceededError,
@@ -70,7 +72,9 @@ def stated(offered):
     return NoisyTask.from_parameters(offered.parameters).report().server
 
 
-def total_on(store, owners=None, *, loss_of=None, against=ClaimAdversary.SERVER):
+def total_on(
+    store, owners=None, *, loss_of=None, against=ClaimAdversary.SERVER, limits=None
+):
     storage = ClientStorage(store, None)
     return TotalLedger(
         owners or budget(),
@@ -78,6 +82,7 @@ def total_on(store, owners=None, *, loss_of=None, against=ClaimAdversary.SERVER)
         against=against,
         loss_of=loss_of
         or partial(loss_of_session, report_of=storage.report_of, against=against),
+        limits=limits,
     )
 
 
@@ -392,6 +397,34 @@ async def test_a_session_that_continues_is_checked_once(offers, monkeypatch):
     assert turns == ["claims"]
 
 
+@pytest.mark.parametrize("was_stricter", [True, False])
+async def test_a_client_of_published_theorems_adds_no_gaussians_by_an_own_one(
+    offers, was_stricter
+):
+    """The tasks fit as Gaussians alone, which is a theorem of this project."""
+    published = PrivacyLimits(
+        max_epsilon=10.0, max_delta=1e-3, statuses=frozenset({"published"})
+    )
+    store, owners = inline_store(), budget(epsilon=8.5)
+    lax, strict = (total_on(store, owners, limits=each) for each in (None, published))
+    await (strict if was_stricter else lax).claim(offers[4])
+    with pytest.raises(TotalBudgetExceededError):
+        await strict.claim(offers[5])
+    if not was_stricter:
+        await lax.claim(offers[5])
+        with pytest.raises(TotalBudgetExceededError):
+            await check(strict, offers[5])
+        await check(lax, offers[5])
+
+
+def test_all_gaussian_releases_are_known_alike():
+    closed = [each for each in CATALOGUE if each.form is Form.CLOSED]
+    for name in (each.name for each in closed if each.is_default):
+        found = accountant_class(name)
+        assert found.status_of_theorem is GAUSSIAN_STATUS
+        assert found.proof_of_theorem is GAUSSIAN_PROOF
+
+
 async def test_what_is_refused_begins_no_session(offers):
     store = inline_store()
     with pytest.raises(TotalBudgetExceededError):
@@ -413,6 +446,7 @@ async def test_clients_that_share_a_directory_share_the_total(offers, tmp_path):
                 report_of=storage.report_of,
                 against=ClaimAdversary.SERVER,
             ),
+            limits=None,
         )
         for storage in storages
     ]
@@ -438,6 +472,7 @@ async def test_claims_may_be_kept_where_the_state_is(offers, tmp_path):
         storage,
         against=ClaimAdversary.SERVER,
         loss_of=lambda _: TaskLoss(epsilon=1.0, delta=1e-6),
+        limits=None,
     )
     await total.claim(offers[2])
     assert len(await storage.store.read(ListClaims())) == 1
