@@ -44,6 +44,7 @@ from secagg.errors import (
     SessionAbortedError,
 )
 from secagg.protocol import refund
+from secagg.protocol.arguments import check_kind
 from secagg.protocol.client import machine as client_machine
 from secagg.protocol.client import states as client
 from secagg.protocol.descriptor import SessionDescriptor
@@ -78,6 +79,8 @@ from secagg.storage.queries import ListCharges, ListSessions, LoadSession, ReadT
 from secagg.storage.rows import Retention, StoredSession
 
 _LOG: Final = logging.getLogger(telemetry.CLIENT_LOGGER)
+
+_OF_THE_AGGREGATOR: Final = "the bytes of the aggregator"
 
 HEARING_SECONDS: Final = 30
 """How long a client listens after the end of a session for what has become of it."""
@@ -527,8 +530,10 @@ class OpenClient:
         """Decode an offer; the same bytes are decoded once.
 
         Raises:
+            LocalProtocolError: It is not bytes.
             RemoteProtocolError: BAD_ENCODING.
         """
+        check_kind("offer", offer, bytes, make=_OF_THE_AGGREGATOR)
         if self._read_last is None or self._read_last[0] != offer:
             self._read_last = offer, SessionDescriptor.decode(offer)
         return self._read_last[1]
@@ -629,6 +634,8 @@ class OpenClient:
         self, offered: SessionDescriptor, revocations: bytes | None
     ) -> AdmittedSession | Need:
         """Have the gate check an offer."""
+        if revocations is not None:
+            check_kind("revocations", revocations, bytes, make=_OF_THE_AGGREGATOR)
         return await self._admission.check(
             offered,
             aggregator=self._aggregator,
@@ -1070,8 +1077,10 @@ def parse_update(update: bytes) -> Envelope | None:
     """Read an update; None for none.
 
     Raises:
+        LocalProtocolError: It is not bytes.
         RemoteProtocolError: BAD_ENCODING; the bytes are no message.
     """
+    check_kind("update", update, bytes, make=_OF_THE_AGGREGATOR)
     if not update:
         return None
     kind = KINDS.get(update[0])

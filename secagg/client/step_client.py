@@ -274,8 +274,7 @@ class StepClient:
             ServiceError: STORAGE_FAILED: send nothing, and make a new object.
                 BAD_CREDENTIAL: the session was begun with another identity.
         """
-        check_kind("offer", offer, bytes, make="the bytes of the aggregator")
-        check_kind("update", update, bytes, make="the bytes of the aggregator")
+        check_kind("payload_hash", payload_hash, bytes, make="sha256(payload).digest()")
         given = _vector_or_reason(vector, unusable, payload_hash)
         return self._client.call(
             lambda client: client.step(

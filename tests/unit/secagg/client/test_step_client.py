@@ -493,6 +493,23 @@ def test_a_vector_is_shortened_and_its_owner_is_told(parameters):
     assert again.messages == done.messages
 
 
+@cells_from(EVERY, "ring")
+def test_what_is_no_bytes_is_the_callers_fault_and_ends_nothing(parameters):
+    session = carrier(parameters)
+    until_vector(session)
+    ann, offer = session.client("ann"), session.server.offer
+    for call in (
+        lambda: ann.step(offer.hex()),
+        lambda: ann.step(offer, "update"),
+        lambda: ann.check_offer(offer.hex()),
+        lambda: ann.read_sum(None, b""),
+        lambda: ann.leave(bytearray(offer), "by mistake"),
+    ):
+        with pytest.raises(LocalProtocolError, match="must be of class bytes"):
+            call()
+    assert ann.step(offer, vector=[1] * DIMENSION).messages
+
+
 @cells_from(EVERY, "signed")
 def test_the_payload_that_was_used_must_be_the_one_of_the_session(parameters):
     payload = sha256(b"model").digest()
@@ -501,6 +518,8 @@ def test_the_payload_that_was_used_must_be_the_one_of_the_session(parameters):
     ann, offer, given = session.client("ann"), session.server.offer, [1] * DIMENSION
     with pytest.raises(LocalProtocolError, match="hash"):
         ann.step(offer, vector=given)
+    with pytest.raises(LocalProtocolError, match="payload_hash"):
+        ann.step(offer, vector=given, payload_hash=payload.hex())
     with pytest.raises(RemoteProtocolError) as caught:
         ann.step(offer, vector=given, payload_hash=sha256(b"other").digest())
     assert caught.value.code is ErrorCode.PAYLOAD_MISMATCH
