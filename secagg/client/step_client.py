@@ -274,7 +274,8 @@ class StepClient:
             ServiceError: STORAGE_FAILED: send nothing, and make a new object.
                 BAD_CREDENTIAL: the session was begun with another identity.
         """
-        check_kind("payload_hash", payload_hash, bytes, make="sha256(payload).digest()")
+        made = "hashlib.sha256(payload).digest()"
+        check_kind("payload_hash", payload_hash, bytes, make=made)
         given = _vector_or_reason(vector, unusable, payload_hash)
         return self._client.call(
             lambda client: client.step(
